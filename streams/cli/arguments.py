@@ -118,32 +118,35 @@ def _add_local(verbs: Any) -> None:
         verbs,
         "demo",
         demo.demo,
-        "private trainings, and a stream of private queries",
+        "compare individual accounting with the strongest baselines",
         ("prefix", "timeout", "config"),
-        "mnist and dpsgd train a classifier on everybody, or on samples; cdnow answers a query a "
-        "day, as `turnstile answer` does, about 18 months of purchases. Without --data they take "
-        "scikit-learn's digits, and a simulated shop. It starts a broker, a Redis and workers of "
-        "its own, unless --kafka names a broker whose workers are running.",
+        "revenue answers the revenue of every day of a shop, as `turnstile answer` does; training "
+        "trains a classifier on scikit-learn's digits. Both compare individual accounting with "
+        "baselines at the same guarantee. The demo starts a broker, a Redis and workers, unless "
+        "--kafka names a broker with running workers.",
     )
     shown.add_argument(
         "kind",
-        choices=["mnist", "dpsgd", "cdnow", "all"],
+        choices=["revenue", "training", "all"],
         nargs="?",
         default="all",
         help="(default all)",
     )
     shown.add_argument(
-        "--data", type=path_of, metavar="DIR", help="folder with the MNIST or CDNOW files"
+        "--data",
+        type=path_of,
+        metavar="DIR",
+        help="folder with the purchases of CDNOW (default: a simulated shop)",
     )
     shown.add_argument(
-        "--out", type=path_of, default=Path("out"), help="for the plots (default out)"
+        "--out", type=path_of, default=Path("out"), help="folder for the plots (default out)"
     )
     shown.add_argument(
         "--seeds",
         type=whole(1, _MOST_SEEDS),
-        default=1,
+        default=5,
         metavar="N",
-        help="repeat with N seeds of the noise: means, with standard errors (default 1)",
+        help="number of noise seeds; results are means with standard errors (default 5)",
     )
     place = shown.add_mutually_exclusive_group()
     place.add_argument("--kafka", **SETTING["kafka"])

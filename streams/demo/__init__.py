@@ -1,4 +1,5 @@
-"""Demos on real data against a running service: private trainings, private daily queries.
+"""Compare individual accounting with the strongest baselines, on a running service.
 
-``entry`` is where they begin. Nothing is imported here: who catches a ``DemoError`` runs no demo.
+``entry`` runs the scenarios. This module imports nothing, so that catching a ``DemoError`` needs
+none of the demo's packages.
 """

@@ -1,113 +1,61 @@
-"""Runs the demos against a service, shows their progress, writes their plots."""
+"""Run the scenarios of the demo on a service, and show their tables and plots."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from uuid import uuid4
 
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
+from streams.demo.digits import load_digits
 from streams.demo.errors import DemoError, demo_extra
-from streams.demo.images import IMAGES_FILE, Images, load_digits, load_mnist
-from streams.demo.monitoring import (
-    CDNOW,
-    RUN,
-    MonitoringResult,
-    monitor_daily,
-    write_events,
-    write_queries,
-)
-from streams.demo.plots import plot_monitoring, plot_sampled, plot_training
+from streams.demo.plots import plot_revenue, plot_training
 from streams.demo.purchases import (
     PURCHASES_FILE,
     Purchases,
     load_purchases,
     simulated_purchases,
 )
-from streams.demo.sampled import (
-    SAMPLED_DIGITS,
-    SAMPLED_MNIST,
-    SampledResult,
-    SampledSettings,
-    SampledTrace,
-    descend_sampled,
-    train_sampled,
-)
+from streams.demo.results import Progress
+from streams.demo.revenue import answer_revenue
 from streams.demo.table import (
-    Seen,
     Summary,
-    over_seeds,
-    summary_of_monitoring,
-    summary_of_sampled,
+    show_summary,
+    summary_of_revenue,
     summary_of_training,
-    table_of,
 )
-from streams.demo.training import DIGITS, MNIST, Progress, TrainingResult, train_privately
-from streams.demo.watching import Watcher
+from streams.demo.training import DIGITS, train_all_ways
 from streams.sdk.client import Turnstile
-from streams.sdk.run import Run
 from streams.topics.answers import ensure_answer_topics
 
-Kind: TypeAlias = Literal["mnist", "dpsgd", "cdnow", "all"]
+Kind: TypeAlias = Literal["revenue", "training", "all"]
 Echo: TypeAlias = Callable[[object], None]
 """Shows a line of text or a rich table."""
 
-_PATIENCE = 20.0
-_FILES: Final = {"mnist": IMAGES_FILE, "dpsgd": IMAGES_FILE, "cdnow": PURCHASES_FILE}
-
-_SIMULATED = (
-    "cdnow: a shop that is simulated by the model that was fitted to CDNOW, whose purchases have "
-    f"no licence to be shipped; for the real ones give --data with {PURCHASES_FILE} (the wheel of "
-    "Lifetimes 0.11.3 has it: pip download --no-deps Lifetimes==0.11.3)"
+_SIMULATED: Final = (
+    "The shop is simulated by models that were fitted to CDNOW. For CDNOW itself, give\n"
+    f"--data a folder with {PURCHASES_FILE}; the wheel of Lifetimes 0.11.3 contains it:\n"
+    "pip download --no-deps Lifetimes==0.11.3"
 )
 
 
-@dataclass
-class DemoReport:
-    """What the demos found.
-
-    Attributes:
-        trainings: of the demo ``mnist``, one for each seed, if it ran.
-        sampled: of the demo ``dpsgd``, for each clip norm one for each seed, if it ran.
-        monitorings: of the demo ``cdnow``, one for each seed, if it ran.
-        summaries: the same as numbers for programs, one per demo that ran.
-        plots: the files that were written.
-        notes: what else is to be known of the data.
-    """
-
-    trainings: list[TrainingResult] = field(default_factory=list)
-    sampled: list[list[SampledResult]] = field(default_factory=list)
-    monitorings: list[MonitoringResult] = field(default_factory=list)
-    summaries: list[Summary] = field(default_factory=list)
-    plots: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def check_demo(kind: Kind, data: Path | None, out: Path) -> None:
-    """Find out now, not after a minute of training, what a demo would miss.
+    """Check the packages, the data and the output folder before anything is started.
 
     Raises:
-        DemoError: a package of the extra ``demo`` is missing, there is no such data, or the plots
-            cannot be written.
+        DemoError: a package of the extra ``demo`` is missing, ``data`` does not contain the
+            purchases, or ``out`` cannot be written.
     """
     with demo_extra():
         import matplotlib  # noqa: F401
         import rich  # noqa: F401
         import sklearn  # noqa: F401
-    try:
-        if data is not None:
-            data.stat()
-    except OSError as error:
-        raise DemoError(f"there is no {data}: {error}; give --data a folder or a file") from error
-    for name, file in _FILES.items():
-        if kind == name:
-            _find(data, file, required=True)
+    if data is not None:
+        _find_purchases(data)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -118,229 +66,107 @@ def check_demo(kind: Kind, data: Path | None, out: Path) -> None:
 
 def run_demo(
     kind: Kind,
-    kafka: str | Config,
+    config: Config,
     data: Path | None = None,
     out: Path = Path("out"),
     *,
-    seeds: int = 1,
+    seeds: int = 5,
     echo: Echo | None = None,
-) -> DemoReport:
-    """Run one demo or all of them against a running service.
+) -> list[Summary]:
+    """Run one scenario or both on a running service, and return their figures.
 
     Args:
-        kind: "mnist" trains a classifier privately on everybody in every step, "dpsgd" on samples;
-            "cdnow" answers daily queries, as `turnstile answer` does.
-        kafka: bootstrap servers, or a whole configuration.
-        data: a folder with the files of MNIST or CDNOW, or a file; without it, scikit-learn's
-            digits, and a shop that is simulated to be like CDNOW.
-        out: the folder for the plots.
-        seeds: how often, with the noise of the seeds 1, 2, ...; the same figures every time.
-        echo: shows text and the final table; by default on the terminal.
+        kind: "revenue" answers the revenue of every day, as ``turnstile answer`` does; "training"
+            trains a classifier; "all" does both.
+        config: of the service.
+        data: a folder that contains the CDNOW purchases, or their file; None for a simulated shop.
+        out: the folder for plots, the purchases and the file of queries.
+        seeds: the number of noise seeds.
+        echo: shows text and tables; by default on the terminal.
 
     Raises:
-        DemoError: what ``check_demo`` finds.
+        DemoError: see ``check_demo``.
         TurnstileError: the service failed.
     """
     check_demo(kind, data, out)
     from rich.console import Console
 
-    show = Console().print if echo is None else echo
-    report = DemoReport()
-    config = kafka if isinstance(kafka, Config) else Config.load(kafka=kafka)
+    show = echo or Console(highlight=False, soft_wrap=True).print
+    summaries = []
     with Turnstile(config=config) as turnstile:
-        if kind in ("mnist", "all"):
-            _run_trainings(turnstile, data, seeds, report)
-            _keep_plots(plot_training(report.trainings, out), report)
-        if kind in ("dpsgd", "all"):
-            # On MNIST this takes minutes: only where it was asked for by name.
-            _run_sampled(turnstile, data if kind == "dpsgd" else None, seeds, report)
-            _keep_plots(plot_sampled(report.sampled, out), report)
-        if kind in ("cdnow", "all"):
-            _run_monitorings(turnstile, config, data, out, seeds, report)
-            _keep_plots(plot_monitoring(report.monitorings, out), report)
-    show(table_of(report.summaries))
-    for text in report.notes:
-        show(text)
-    for path in report.plots:
-        show(f"wrote {path}")
-    return report
+        if kind != "training":
+            summaries.append(_show_revenue(turnstile, config, data, out, seeds, show))
+        if kind != "revenue":
+            summaries.append(_show_training(turnstile, out, seeds, show))
+    return summaries
 
 
-def _run_trainings(turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport) -> None:
-    images, found = _images(data)
-    settings = MNIST if found else DIGITS
-    summaries = []
-    for seed in range(1, seeds + 1):
-        dataset = _fresh_name(images.name.lower())
-        turnstile.create_dataset(dataset, measure="zcdp", budget=settings.rho, on_exhaustion="clip")
-        with (
-            Watcher(turnstile, dataset) as watcher,
-            _progress_bar(f"training on {images.name}", seed, seeds) as progress,
-        ):
-            run = turnstile.run(dataset, "training")
-            result = train_privately(run, images, settings, seed=seed, progress=progress)
-            watcher.wait_for_halts(int(result.trace.halted.sum()), _PATIENCE)
-        seen = Seen(dataset, watcher.halts, watcher.checkpoints)
-        report.trainings.append(result)
-        summaries.append(summary_of_training(result, seen))
-    report.summaries.append(over_seeds(summaries))
-
-
-def _run_sampled(turnstile: Turnstile, data: Path | None, seeds: int, report: DemoReport) -> None:
-    images, found = _images(data)
-    for settings in SAMPLED_MNIST if found else SAMPLED_DIGITS:
-        results, summaries = [], []
-        for seed in range(1, seeds + 1):
-            with _progress_bar(f"samples of {images.name}", seed, seeds) as progress:
-                result, dataset = _sample(turnstile, images, settings, seed, progress)
-            results.append(result)
-            summaries.append(summary_of_sampled(result, dataset))
-        report.sampled.append(results)
-        report.summaries.append(over_seeds(summaries))
-
-
-def _sample(
-    turnstile: Turnstile,
-    images: Images,
-    settings: SampledSettings,
-    seed: int,
-    progress: Progress,
-) -> tuple[SampledResult, str]:
-    """Train with every accounting, each on a dataset of its own."""
-    traces: list[SampledTrace] = []
-    datasets: list[str] = []
-    kinds = [True, False] if settings.unpaced else [True]
-    for place, paced in enumerate(kinds):
-        datasets.append(_fresh_name(f"{images.name.lower()}-sampled"))
-        turnstile.create_dataset(
-            datasets[-1], measure="renyi", epsilon=settings.epsilon, delta=settings.delta
-        )
-        done, total = place * settings.steps, len(kinds) * settings.steps
-        run = turnstile.run(datasets[-1], "training")
-        progressed = partial(_progressed, progress, done, total)
-        traces.append(
-            train_sampled(run, images, settings, seed=seed, paced=paced, progress=progressed)
-        )
-    result = SampledResult(
-        images,
-        settings,
-        traces[0],
-        traces[1] if settings.unpaced else None,
-        descend_sampled(
-            images,
-            settings,
-            noise_stddev=settings.noise_stddev,
-            steps=settings.worst_case_steps,
-            seed=seed,
-        ),
-        descend_sampled(
-            images,
-            settings,
-            noise_stddev=settings.noise_stddev_equal_steps,
-            steps=settings.steps,
-            seed=seed,
-        ),
-    )
-    return result, datasets[0]
-
-
-def _progressed(progress: Progress, before: int, total: int, done: int) -> None:
-    progress(before + done, total)
-
-
-def _run_monitorings(
-    turnstile: Turnstile,
-    config: Config,
-    data: Path | None,
-    out: Path,
-    seeds: int,
-    report: DemoReport,
-) -> None:
-    purchases = _purchases(data, report)
+def _show_revenue(
+    turnstile: Turnstile, config: Config, data: Path | None, out: Path, seeds: int, show: Echo
+) -> Summary:
+    purchases = _purchases(data)
     ensure_answer_topics(config)
-    events, queries = out / "cdnow-events.csv", out / "cdnow-queries.toml"
-    write_events(purchases, events)
-    summaries = []
-    for seed in range(1, seeds + 1):
-        dataset = _fresh_name("cdnow")
-        turnstile.create_dataset(dataset, measure="zcdp", budget=CDNOW.rho, user_ids="integer")
-        questions = write_queries(dataset, purchases, CDNOW, queries)
-        with (
-            closing(KafkaJournal(config, dataset, RUN)) as journal,
-            Watcher(turnstile, dataset) as watcher,
-            _progress_bar(f"daily buyers of {purchases.name}", seed, seeds) as progress,
-        ):
-            result = monitor_daily(
-                partial(_opened, turnstile, dataset),
-                journal,
-                questions,
-                events,
-                purchases,
-                CDNOW,
-                seed=seed,
-                progress=progress,
-            )
-            watcher.wait_for_halts(int((result.buyers - result.admitted).sum()), _PATIENCE)
-        seen = Seen(dataset, watcher.halts, watcher.checkpoints)
-        report.monitorings.append(result)
-        summaries.append(summary_of_monitoring(result, seen))
-    report.summaries.append(over_seeds(summaries))
-    report.notes.append(f"cdnow: what was asked is in {queries}, of {events}: docs/answering.md")
+    with _progress_bar("Answering the revenue of every day", purchases.days) as progress:
+        result = answer_revenue(
+            turnstile,
+            _new_dataset("revenue"),
+            lambda dataset, run: KafkaJournal(config, dataset, run),
+            purchases,
+            out,
+            seeds=seeds,
+            progress=progress,
+        )
+    summary = {**summary_of_revenue(result), "plot": str(plot_revenue(result, out))}
+    for part in show_summary(summary):
+        show(part)
+    show(f"Plot: {summary['plot']}")
+    show(f"Input of the service: {result.events}, {result.queries}")
+    if data is None:
+        show(_SIMULATED)
+    return summary
 
 
-def _opened(turnstile: Turnstile, dataset: str, released: int | None) -> Run:
-    return turnstile.run(dataset, RUN, released=released)
+def _show_training(turnstile: Turnstile, out: Path, seeds: int, show: Echo) -> Summary:
+    datasets = [_new_dataset("training") for _ in range(seeds)]
+    with _progress_bar("Training on digits", seeds * DIGITS.steps) as progress:
+        result = train_all_ways(turnstile, datasets, load_digits(), DIGITS, progress=progress)
+    summary = {**summary_of_training(result), "plot": str(plot_training(result, out))}
+    for part in show_summary(summary):
+        show(part)
+    show(f"Plot: {summary['plot']}")
+    return summary
 
 
-def _purchases(data: Path | None, report: DemoReport) -> Purchases:
-    """Those of CDNOW where its file is, else those of a simulated shop."""
-    file = _find(data, PURCHASES_FILE)
-    if file is not None:
-        return load_purchases(file)
-    report.notes.append(_SIMULATED)
-    return simulated_purchases()
+def _purchases(data: Path | None) -> Purchases:
+    return simulated_purchases() if data is None else load_purchases(_find_purchases(data))
 
 
-def _images(data: Path | None) -> tuple[Images, bool]:
-    """MNIST and True where its files are, else scikit-learn's digits."""
-    file = _find(data, IMAGES_FILE)
-    return (load_digits(), False) if file is None else (load_mnist(file.parent), True)
-
-
-def _keep_plots(plots: list[Path], report: DemoReport) -> None:
-    """Name the plots of the demo that ran last."""
-    report.plots += plots
-    report.summaries[-1]["plots"] = [str(path) for path in plots]
-
-
-def _find(data: Path | None, name: str, *, required: bool = False) -> Path | None:
-    """The file of this name that ``data`` is or holds.
+def _find_purchases(data: Path) -> Path:
+    """Return the file of purchases that ``data`` is or contains.
 
     Raises:
-        DemoError: it is required, data was given, and there is none.
+        DemoError: there is none.
     """
-    if data is None:
-        return None
-    files = [data] if data.is_file() else sorted(data.rglob(name))
-    found = [file for file in files if file.name == name]
-    if required and not found:
-        raise DemoError(f"there is no {name} in {data}")
-    return found[0] if found else None
+    if data.is_file():
+        return data
+    found = sorted(data.rglob(PURCHASES_FILE))
+    if not found:
+        raise DemoError(f"{data} contains no {PURCHASES_FILE}; give --data a folder that does")
+    return found[0]
 
 
-def _fresh_name(data: str) -> str:
-    """A dataset of its own for every demo: the budgets of the last one are spent."""
-    return f"demo-{data}-{uuid4().hex[:8]}"
+def _new_dataset(scenario: str) -> str:
+    """Return a name that no dataset has, since earlier demos have spent their budgets."""
+    return f"demo-{scenario}-{uuid4().hex[:8]}"
 
 
 @contextmanager
-def _progress_bar(words: str, seed: int, seeds: int) -> Iterator[Progress]:
-    """A bar on standard error, so that standard output stays clean."""
-    words = words if seeds == 1 else f"{words}, seed {seed} of {seeds}"
+def _progress_bar(label: str, steps: int) -> Iterator[Progress]:
+    """Show a progress bar on standard error, so that standard output stays clean."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(words)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=steps)
+        yield lambda: bar.advance(task)

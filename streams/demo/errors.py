@@ -1,4 +1,4 @@
-"""What can go wrong for someone who runs a demo."""
+"""The exception of the demo."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from streams.local.errors import how_to_install
 
 
 class DemoError(Exception):
-    """The demo cannot run as it was asked to; the text says what to do."""
+    """The demo cannot run as requested; the message says what to do."""
 
 
 @contextmanager
 def demo_extra() -> Iterator[None]:
-    """Around the imports of the packages that only the demo needs."""
+    """Translate the missing import of a package that only the demo needs into a DemoError."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise DemoError(
-            f"the demo needs the package {error.name}: {how_to_install('demo')} brings it"
+            f"the demo needs the package {error.name}; install it with {how_to_install('demo')}"
         ) from error

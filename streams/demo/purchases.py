@@ -1,10 +1,11 @@
-"""Who bought on which day: the CDNOW purchase log, or a shop that was simulated to be like it.
+"""Load the CDNOW purchase log, or simulate a shop like it.
 
-CDNOW (Fader and Hardie) is public, and comes with no licence to hand it on, so it is not shipped:
-who has the file gives it. Without it the demo draws a shop from the model that Fader, Hardie and
-Lee ("Counting your customers" the easy way, 2005) fitted to that log, BG/NBD, with their estimates:
-a customer buys at a rate of its own, a gamma variable, and after each repeat purchase stays away
-for good with a probability of its own, a beta variable. One customer is one user.
+CDNOW (Fader and Hardie) is public but has no licence for redistribution, so it is not shipped.
+Without the file, the demo simulates a shop from the two models that were fitted to this log, with
+the published estimates. BG/NBD (Fader, Hardie and Lee 2005, "Counting your customers" the easy way)
+says when customers buy: each at a gamma-distributed rate, and after each repeat purchase a customer
+leaves with a beta-distributed probability. The gamma-gamma model (Fader, Hardie and Lee 2005, "RFM
+and CLV") says how much they spend. One customer is one user.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,82 +21,111 @@ from numpy.typing import NDArray
 from streams.demo.errors import DemoError
 
 PURCHASES_FILE: Final = "CDNOW_master.txt"
-_FIELDS: Final = 4
-_DAYS_OF_A_WEEK: Final = 7
-# Their estimates for CDNOW; rates are purchases a week.
-_SHAPE, _WEEKS, _A, _B = 0.243, 4.414, 0.793, 2.426
-# As in CDNOW: so many customers, all of whom came in the first twelve weeks of eighteen months.
+_FIELDS: Final = ("customer", "date", "CDs", "dollars")
+
+# The published estimates for CDNOW; rates are purchases per week.
+_RATE_SHAPE, _RATE_WEEKS, _LEAVE_A, _LEAVE_B = 0.243, 4.414, 0.793, 2.426
+_SPEND_SHAPE, _SPEND_Q, _SPEND_DOLLARS = 6.25, 3.74, 15.44
+# As in CDNOW, all customers come in the first 12 weeks of 18 months.
 _CUSTOMERS, _FIRST_DAYS, _DAYS = 23_570, 84, 546
-_SEED_OF_THE_SHOP: Final = 1997  # of the data, not of the noise: the shop is the same every time
+_DAYS_PER_WEEK: Final = 7
+_SHOP_SEED: Final = 1997  # The shop is the same in every run; only the noise has other seeds.
 
 
 @dataclass(frozen=True, eq=False)
 class Purchases:
-    """Buyers by day.
+    """The purchases of a shop, at most one per customer and day, by customer and then by day.
 
     Attributes:
         name: of the shop.
-        first_day: the day of ``buyers[0]``.
-        buyers: for each day, without gaps, the distinct ids of the customers who bought.
-        customers: how many there are in all.
+        first_day: the date of day 0.
+        days: number of days.
+        customers: (n,), the id of the customer.
+        day: (n,), the number of the day.
+        values: (n,), what the customer bought on this day in total.
     """
 
     name: str
     first_day: date
-    buyers: list[NDArray[np.int64]]
-    customers: int
+    days: int
+    customers: NDArray[np.int64]
+    day: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @property
+    def users(self) -> int:
+        """The number of customers."""
+        return len(np.unique(self.customers))
+
+    @property
+    def totals(self) -> NDArray[np.float64]:
+        """The true total of every day, (days,)."""
+        return self.sum_by_day(self.values)
+
+    def sum_by_day(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the daily sums (days,) of one value per purchase, (n,)."""
+        return np.bincount(self.day, values, self.days).astype(np.float64)
 
 
-def load_purchases(path: Path) -> Purchases:
-    """Read lines of customer id, date as YYYYMMDD, number of CDs and value, after a header.
+def load_purchases(path: Path, column: Literal["CDs", "dollars"] = "dollars") -> Purchases:
+    """Read lines of customer id, date as YYYYMMDD, number of CDs and dollars, after a header.
 
     Raises:
-        DemoError: there is no such file, or it is something else.
+        DemoError: the file cannot be read or contains something else.
     """
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DemoError(f"cannot read {path}: {error}") from error
-    by_day: dict[date, set[int]] = {}
+    customers, dates, values = [], [], []
     for number, line in enumerate(lines[1:], start=2):
-        fields = line.split()
-        if not fields:
-            continue
         try:
-            customer, day = int(fields[0]), datetime.strptime(fields[1], "%Y%m%d").date()
-        except (IndexError, ValueError):
-            fields = []
-        if len(fields) != _FIELDS:
-            raise DemoError(f"{path}, line {number}: {line!r} is not customer, date, CDs, value")
-        by_day.setdefault(day, set()).add(customer)
-    if not by_day:
-        raise DemoError(f"{path} has no purchases")
-    first = min(by_day)
-    days = (max(by_day) - first).days + 1
-    buyers: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * days
-    for day, customers in by_day.items():
-        buyers[(day - first).days] = np.array(sorted(customers), dtype=np.int64)
-    return Purchases("CDNOW", first, buyers, len(set().union(*by_day.values())))
+            row = dict(zip(_FIELDS, line.split(), strict=True))
+            customers.append(int(row["customer"]))
+            dates.append(datetime.strptime(row["date"], "%Y%m%d").date().toordinal())
+            values.append(float(row[column]))
+        except ValueError as error:
+            if line.strip():
+                raise DemoError(
+                    f"{path}, line {number} is {line!r}; expected {', '.join(_FIELDS)}"
+                ) from error
+    if not values:
+        raise DemoError(f"{path} contains no purchases")
+    first = min(dates)
+    return _by_day("CDNOW", date.fromordinal(first), customers, np.array(dates) - first, values)
 
 
-def simulated_purchases(
-    customers: int = _CUSTOMERS, days: int = _DAYS, seed: int = _SEED_OF_THE_SHOP
-) -> Purchases:
-    """A shop that nobody bought in, by the model that was fitted to CDNOW."""
-    random = np.random.default_rng(seed)
-    rates = random.gamma(_SHAPE, 1.0 / _WEEKS, customers) / _DAYS_OF_A_WEEK
-    ends = random.beta(_A, _B, customers)
-    ids, times = np.arange(customers), random.uniform(0.0, _FIRST_DAYS, customers)
+def simulated_purchases(customers: int = _CUSTOMERS, days: int = _DAYS) -> Purchases:
+    """Return a shop drawn from the models that were fitted to CDNOW; always the same one."""
+    random = np.random.default_rng(_SHOP_SEED)
+    rates = random.gamma(_RATE_SHAPE, 1.0 / _RATE_WEEKS, customers) / _DAYS_PER_WEEK
+    leaving = random.beta(_LEAVE_A, _LEAVE_B, customers)
+    spending = random.gamma(_SPEND_Q, 1.0 / _SPEND_DOLLARS, customers)
+    ids, times = np.arange(customers), random.uniform(0.0, min(_FIRST_DAYS, days), customers)
     bought = [(ids, times)]
     while len(ids):
         with np.errstate(over="ignore", divide="ignore"):
             times = times + random.standard_exponential(len(ids)) / rates[ids]
-        within = times < days
-        ids, times = ids[within], times[within]
+        ids, times = ids[times < days], times[times < days]
         bought.append((ids, times))
-        stays = random.random(len(ids)) >= ends[ids]
+        stays = random.random(len(ids)) >= leaving[ids]
         ids, times = ids[stays], times[stays]
-    every_id = np.concatenate([ids for ids, _ in bought])
-    every_day = np.floor(np.concatenate([times for _, times in bought])).astype(np.int64)
-    buyers = [np.unique(every_id[every_day == day]) for day in range(days)]
-    return Purchases("a simulated shop", date(1997, 1, 1), buyers, customers)
+    all_ids, all_times = (np.concatenate(parts) for parts in zip(*bought, strict=True))
+    dollars = np.round(random.gamma(_SPEND_SHAPE, 1.0 / spending[all_ids]), 2)
+    return _by_day("a simulated shop", date(1997, 1, 1), all_ids, all_times, dollars, days)
+
+
+def _by_day(
+    name: str,
+    first_day: date,
+    customers: NDArray[np.int64] | list[int],
+    times: NDArray[np.generic],
+    values: NDArray[np.float64] | list[float],
+    days: int | None = None,
+) -> Purchases:
+    """Add up the purchases of one customer on one day."""
+    keys = np.column_stack([np.asarray(customers), np.floor(times).astype(np.int64)])
+    rows, place = np.unique(keys, axis=0, return_inverse=True)
+    sums = np.bincount(place.ravel(), np.asarray(values)).astype(np.float64)
+    ids, day = rows.T
+    return Purchases(name, first_day, days or int(day.max()) + 1, ids, day, sums)

@@ -1,209 +1,127 @@
-"""The figures of the demos: as numbers for programs, and as a table."""
+"""The figures of the scenarios: as objects for programs, and as tables for the terminal."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from statistics import mean, stdev
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
-
-from accounting import zcdp_to_epsilon
 from streams.demo.errors import demo_extra
-from streams.demo.monitoring import MonitoringResult
-from streams.demo.sampled import SampledResult
-from streams.demo.training import TrainingResult
+from streams.demo.plans import DELTA, EPSILON
+from streams.demo.results import mean_and_error, with_error
+from streams.demo.revenue import RevenueResult
+from streams.demo.training import WAYS, TrainingResult
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Summary: TypeAlias = dict[str, Any]
 
+_COLUMNS: Final = {
+    "cap": ("cap", "${:g}"),
+    "active_days": ("active days", "{:d}"),
+    "clip_norm": ("clip norm", "{:.2f}"),
+    "noise_stddev": ("noise", "{:,.4g}"),
+    "root_mean_square_error": ("typical error (RMSE)", "${:,.0f}"),
+    "accuracy": ("test accuracy", "{:.1%}"),
+}
+"""The header and the format of each figure that a row of results can have."""
 
-@dataclass(frozen=True)
-class Seen:
-    """What came back from the service while a demo ran."""
 
-    dataset: str
-    halts: int
-    checkpoints: int
-
-
-def summary_of_training(result: TrainingResult, seen: Seen) -> Summary:
-    """The figures of a training, for programs."""
-    trace, settings = result.trace, result.settings
+def summary_of_revenue(result: RevenueResult) -> Summary:
+    """Return the figures of the revenue scenario."""
+    purchases = result.purchases
     return {
-        "dataset": seen.dataset,
+        "scenario": "revenue",
+        "title": f"Revenue per day of {purchases.name}",
+        "data": purchases.name,
+        "users": purchases.users,
+        "steps": purchases.days,
+        "revenue_per_day": float(purchases.totals.mean()),
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "seeds": len(result.answers["individual"].errors),
+        "results": [
+            {
+                "accounting": accounting,
+                "cap": answers.plan.cap,
+                "active_days": answers.plan.active_days,
+                "noise_stddev": answers.noise_stddev,
+                **mean_and_error("root_mean_square_error", answers.errors),
+            }
+            for accounting, answers in result.answers.items()
+        ],
+        "finding": f"With individual accounting:\n{result.gain}.",
+        "service": [asdict(result.charged)],
+    }
+
+
+def summary_of_training(result: TrainingResult) -> Summary:
+    """Return the figures of the training scenario; the difference is paired by noise seed."""
+    settings = result.settings
+    less = result.final("smaller clip norm") - result.final("individual")
+    return {
+        "scenario": "training",
+        "title": f"Accuracy of a classifier of {result.images.name}",
         "data": result.images.name,
-        "users": len(trace.spent),
+        "users": len(result.images.train),
         "steps": settings.steps,
-        "worst_case_steps": result.k0,
-        "admitted": int(trace.admitted.sum()),
-        "halted": int(trace.halted.sum()),
-        "halt_events_received": seen.halts,
-        "odometer_checkpoints_received": seen.checkpoints,
-        "exhausted_users": len(trace.spent) - int(trace.active[-1]),
-        "noise_stddev": settings.noise_stddev,
-        "noise_stddev_equal_steps": settings.noise_stddev_equal_steps,
-        "delta": settings.delta,
-        "epsilon": float(zcdp_to_epsilon(settings.rho, settings.delta)),
-        "epsilon_worst_case_same_steps": result.epsilon_of_all_steps,
-        "accuracy": result.accuracy,
-        "accuracy_worst_case": result.accuracy_worst_case,
-        "accuracy_equal_steps": result.accuracy_equal_steps,
-        "gain_over_worst_case": result.accuracy - result.accuracy_worst_case,
-        "gain_over_equal_steps": result.accuracy - result.accuracy_equal_steps,
-        "accuracy_error_of_test_images": result.accuracy_error,
-        "charges_per_second": settings.steps / trace.charge_seconds,
-        "user_charges_per_second": settings.steps * len(trace.spent) / trace.charge_seconds,
-        "seconds": trace.seconds,
-    }
-
-
-def summary_of_sampled(result: SampledResult, dataset: str) -> Summary:
-    """The figures of a sampled training, for programs."""
-    trace, settings, unpaced = result.trace, result.settings, result.unpaced
-    accuracy, equal, stopped = (
-        float(curve[-1]) for curve in (trace.accuracy, result.equal_steps, result.same_noise)
-    )
-    summary = {
-        "dataset": dataset,
-        "data": f"{result.images.name}, samples, clip norm {settings.words}",
-        "users": len(trace.spent),
-        "sampling_rate": settings.sampling_rate,
-        "clip_norm": settings.clip_norm,
-        "steps": settings.steps,
-        "worst_case_steps": len(result.same_noise),
-        "users_at_the_end": int(trace.admitted[-1]),
-        "noise_stddev": settings.noise_stddev,
-        "noise_stddev_equal_steps": settings.noise_stddev_equal_steps,
-        "delta": settings.delta,
         "epsilon": settings.epsilon,
-        "spent_mean": float(np.mean(trace.spent)),
-        "spent_median": float(np.median(trace.spent)),
-        "accuracy": accuracy,
-        "accuracy_worst_case": stopped,
-        "accuracy_equal_steps": equal,
-        "gain_over_worst_case": accuracy - stopped,
-        "gain_over_equal_steps": accuracy - equal,
-        "accuracy_error_of_test_images": result.accuracy_error,
-        "charges_per_second": settings.steps / trace.charge_seconds,
-        "user_charges_per_second": settings.steps * len(trace.spent) / trace.charge_seconds,
-        "seconds": trace.seconds,
-    }
-    if unpaced is not None:
-        summary["accuracy_unpaced"] = float(unpaced.accuracy[-1])
-        summary["users_at_the_end_unpaced"] = int(unpaced.admitted[-1])
-    return summary
-
-
-def summary_of_monitoring(result: MonitoringResult, seen: Seen) -> Summary:
-    """The figures of a monitoring, for programs."""
-    settings, days = result.settings, len(result.answers)
-    return {
-        "dataset": seen.dataset,
-        "data": result.purchases.name,
-        "users": result.purchases.customers,
-        "steps": days,
-        "worst_case_steps": result.k0,
-        "admitted": int(result.admitted.sum()),
-        "halted": int((result.buyers - result.admitted).sum()),
-        "halt_events_received": seen.halts,
-        "odometer_checkpoints_received": seen.checkpoints,
-        "exhausted_users": result.purchases.customers - int(result.active[-1]),
-        "noise_stddev": result.noise_stddev,
-        "noise_stddev_equal_steps": result.noise_stddev_equal_days,
         "delta": settings.delta,
-        "epsilon": float(zcdp_to_epsilon(settings.rho, settings.delta)),
-        "epsilon_worst_case_same_steps": float(
-            zcdp_to_epsilon(days / (2.0 * result.noise_stddev**2), settings.delta)
-        ),
-        "mean_buyers": float(np.mean(result.buyers)),
-        "mean_absolute_error": result.mean_error,
-        "mean_absolute_error_worst_case": result.mean_error_same_noise,
-        "mean_absolute_error_equal_steps": result.mean_error_equal_days,
-        "mean_buyers_not_counted": result.mean_missing,
-        **{f"not_counted_{year}": share for year, share in result.missing_by_year.items()},
-        "error_bound_95": result.error_bound,
-        "charges_per_second": days / result.seconds,
-        "user_charges_per_second": int(result.buyers.sum()) / result.seconds,
-        "seconds": result.seconds,
+        "seeds": len(less),
+        "results": [
+            {
+                "accounting": way,
+                "clip_norm": settings.clip_norm(way),
+                "noise_stddev": settings.noise_stddev(way),
+                **mean_and_error("accuracy", result.final(way)),
+            }
+            for way in WAYS
+        ],
+        **mean_and_error("smaller_clip_norm_less_individual", less),
+        "finding": "Within one tuned training, individual accounting gains nothing over a smaller\n"
+        "clip norm for all users. Smaller clip norm less individual accounting:\n"
+        f"{with_error('{:+.1f}', 100.0 * less)} percentage points.",
+        "service": [asdict(charged) for charged in result.charged],
     }
 
 
-def over_seeds(summaries: list[Summary]) -> Summary:
-    """The means over the seeds of the noise, and the standard errors of those that vary."""
-    first = summaries[0]
-    means: Summary = {"seeds": len(summaries), "datasets": [s["dataset"] for s in summaries]}
-    errors: dict[str, float] = {}
-    for key, value in first.items():
-        values = [summary[key] for summary in summaries]
-        if any(other != value for other in values) and key != "dataset":
-            means[key] = mean(values)
-            errors[key] = stdev(values) / math.sqrt(len(values))
-        elif key != "dataset":
-            means[key] = value
-    return {**means, "standard_errors": errors}
-
-
-_ROWS: Final = (
-    ("users", "users", ",.0f"),
-    ("epsilon, guaranteed by the filter", "epsilon", ".2f"),
-    ("sampling rate", "sampling_rate", ".2f"),
-    ("clip norm", "clip_norm", ".2f"),
-    ("steps", "steps", ",.0f"),
-    ("noise (standard deviation)", "noise_stddev", ".2f"),
-    ("  worst case, same noise: steps", "worst_case_steps", ",.0f"),
-    ("  worst case, same steps: noise", "noise_stddev_equal_steps", ".2f"),
-    ("  worst case, same steps and noise: epsilon", "epsilon_worst_case_same_steps", ".2f"),
-    ("contributions admitted", "admitted", ",.0f"),
-    ("contributions halted", "halted", ",.0f"),
-    ("HALT events received", "halt_events_received", ",.0f"),
-    ("odometer checkpoints received", "odometer_checkpoints_received", ",.0f"),
-    ("users who ran out", "exhausted_users", ",.0f"),
-    ("users in the last step, individual", "users_at_the_end", ",.0f"),
-    ("  individual without a pace", "users_at_the_end_unpaced", ",.0f"),
-    ("budget spent, individual, median user", "spent_median", ".0%"),
-    ("  mean user", "spent_mean", ".0%"),
-    ("accuracy, individual", "accuracy", ".1%"),
-    ("  individual without a pace", "accuracy_unpaced", ".1%"),
-    ("  worst case, same noise", "accuracy_worst_case", ".1%"),
-    ("  worst case, same steps", "accuracy_equal_steps", ".1%"),
-    ("individual less worst case, same noise", "gain_over_worst_case", ".1%"),
-    ("individual less worst case, same steps", "gain_over_equal_steps", ".1%"),
-    ("error of an accuracy: so few test images", "accuracy_error_of_test_images", ".1%"),
-    ("buyers a day, mean", "mean_buyers", ".1f"),
-    ("error of an answer, individual, mean", "mean_absolute_error", ".1f"),
-    ("  worst case, same noise, before it stops", "mean_absolute_error_worst_case", ".1f"),
-    ("  worst case, same days", "mean_absolute_error_equal_steps", ".1f"),
-    ("buyers not counted, 1997", "not_counted_1997", ".1%"),
-    ("buyers not counted, 1998", "not_counted_1998", ".1%"),
-    ("steps charged per second", "charges_per_second", ",.1f"),
-    ("users charged per second", "user_charges_per_second", ",.0f"),
-)
-
-
-def table_of(summaries: list[Summary]) -> Table:
-    """A column per demo; rows that no demo has are left out."""
+def show_summary(summary: Summary) -> Iterator[Table | str]:
+    """Yield the table of a scenario and the sentences below it."""
     with demo_extra():
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table
-    seeds = max((summary["seeds"] for summary in summaries), default=1)
-    of_seeds = f"; means over {seeds} seeds of the noise ± standard errors" if seeds > 1 else ""
-    title = f"dp-turnstile: individual accounting and the worst case{of_seeds}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for summary in summaries:
-        table.add_column(str(summary["data"]), justify="right")
-    for words, key, form in _ROWS:
-        if any(key in summary for summary in summaries):
-            table.add_row(words, *(_cell(summary, key, form) for summary in summaries))
-    return table
+    table = Table(
+        title="\n{title}: {users:,} users, {steps} steps\nIn every row, each user has epsilon "
+        "{epsilon:g}, delta {delta:g}".format_map(summary),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    results = summary["results"]
+    columns = {key: found for key, found in _COLUMNS.items() if key in results[0]}
+    table.add_column("accounting")
+    for header, _ in columns.values():
+        table.add_column(header, justify="right")
+    for row in results:
+        cells = (_cell(row, key, form) for key, (_, form) in columns.items())
+        bold = "bold" if row["accounting"] == "individual" else None
+        table.add_row(row["accounting"], *cells, style=bold)
+    yield table
+    yield summary["finding"]
+    yield (
+        "The service admitted {admitted:,} contributions in {seconds:.0f} s, and halted {halted:,}"
+        " of\nusers with an exhausted budget. Kafka returned {halt_events:,} HALT events and "
+        "{odometer_records:,}\nodometer records."
+    ).format_map(
+        {
+            key: sum(one[key] for one in summary["service"])
+            for key in ("admitted", "halted", "seconds", "halt_events", "odometer_records")
+        }
+    )
 
 
-def _cell(summary: Summary, key: str, form: str) -> str:
-    if key not in summary:
-        return ""
-    error = summary["standard_errors"].get(key)
-    spread = "" if error is None else f" ± {format(error, form)}"
-    return f"{format(summary[key], form)}{spread}"
+def _cell(row: Summary, key: str, form: str) -> str:
+    error = row.get(f"{key}_standard_error")
+    return form.format(row[key]) + ("" if error is None else f" ± {form.format(error)}")

@@ -1,248 +1,198 @@
-"""Private gradient descent with individual filtering (Feldman and Zrnic, Algorithm 7).
+"""Train a linear model by private gradient descent, under three accountings (full batches).
 
-Multinomial logistic regression on all images at every step. The gradient of image i is the outer
-product of its features x and its residual r = p - y, so its norm is |r| |x| and no gradient is
-ever written out. Each step:
+The model is multinomial logistic regression (Feldman and Zrnic 2021, section 5). The gradient of
+an image is the outer product of its features x and its residual r = p - y; its norm is |r| |x|.
+Each step:
 
-1. The norms are charged; the filter grants min(norm, what the user has left).
-2. The gradients, clipped to the granted norms, are summed, and noise is added once, to the sum.
-3. The weights move; the test images, which are not users, are classified.
+1. The norms are charged. The filter grants each user min(norm, what the budget has left).
+2. The gradients, clipped to the granted norms, are added up, and noise is added to the sum.
+3. The weights move, and the test images, which are not users, are classified.
 
-No gradient is longer than C = sqrt(2) FEATURE_NORM, so C, the clip norm, is known before the data
-and clips nothing. Worst-case accounting (Algorithm 6) charges C to everyone in every step. It can
-live with that in two ways:
+No gradient is longer than CLIP_NORM, which is known without the data. Three accountings make the
+same number of steps and give each user the same (epsilon, delta):
 
-- It stops early: with the same noise after k0 = floor(2 s^2 rho / C^2) steps. Until then the filter
-  cannot have stopped anyone: both trainings are the same, number by number, and the accuracy of the
-  worst case is the accuracy after k0 steps.
-- It makes as many steps, with noise raised so that all of them fit.
+- worst case: every user is charged CLIP_NORM in every step, and the noise pays for all steps;
+- individual: the noise pays for only ``full_steps`` steps at CLIP_NORM, and the service charges
+  each user's own norms until that user's budget is exhausted;
+- smaller clip norm: the noise of individual accounting, and a clip norm for all users at which this
+  noise pays for all steps: CLIP_NORM sqrt(full_steps / steps). Users are not charged individually.
 
-Not compared is a smaller clip norm for everybody. At C sqrt(k0 / steps), which follows from public
-numbers, the same noise pays for all steps of every user without individual accounting, and the
-accuracy is at least as high (``docs/results.md``; FZ section 5.1 finds the same).
+Within one tuned training, individual accounting gains nothing over the smaller clip norm.
 
-The noise of a demo comes from a seed, so that its figures can be reproduced. A noise that can be
-reproduced hides nothing: a trainer on private data draws it from the operating system, as
-``accounting.release.ExactNoise`` does. The demo also adds up in floating point, so that the last
-bits of its sums depend on all users; ``streams.trainers`` adds up exactly.
+The demo's noise comes from a seed, and its sums are rounded. For private data, use
+``streams.trainers``, which draws noise from the operating system and adds up exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import noise_for_norm_budget, zcdp_budget, zcdp_cost, zcdp_to_epsilon
-from accounting.costs.mechanisms import Gaussian
+from accounting import gdp_budget
 from accounting.release.clipping import clip_factors, norm_products, row_norms
-from streams.demo.images import CLASSES, FEATURE_NORM, Images
+from streams.demo.digits import CLASSES, FEATURE_NORM, Images
+from streams.demo.results import Charged, Progress, charged_by
+from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
 from streams.trainers.products import rounded_rows, row_products, softmax
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the steps done and the steps in all."""
 
 CLIP_NORM: Final = math.sqrt(2.0) * FEATURE_NORM
 """A residual is the difference of two probability vectors: its norm is at most sqrt(2)."""
 
-
-@dataclass(frozen=True)
-class Guarantee:
-    """What every user is promised."""
-
-    epsilon: float
-    delta: float
-
-    @property
-    def rho(self) -> float:
-        """The budget of every user, in zCDP."""
-        return zcdp_budget(self.epsilon, self.delta)
+Way: TypeAlias = Literal["worst case", "individual", "smaller clip norm"]
+WAYS: Final[tuple[Way, ...]] = ("worst case", "individual", "smaller clip norm")
 
 
 @dataclass(frozen=True)
-class Settings(Guarantee):
-    """How to train. Choosing it with the data at hand, as for the demos, is not accounted for.
+class Settings:
+    """How to train. They are chosen with a look at the data, which is not charged.
 
     Attributes:
-        population: a public number of users, the denominator of the mean gradient. It is not
-            counted in the data: a release would then reveal how many users there are.
-        worst_case_steps: the noise is such that worst-case accounting allows this many steps.
-        steps: how many are made with individual accounting.
+        epsilon: with delta, the guarantee of every user.
+        delta: see epsilon.
+        population: a public number of users, the denominator of the mean gradient. The number of
+            users in the data is not public.
+        full_steps: number of steps at CLIP_NORM that the noise of individual accounting pays for.
+        steps: number of steps.
         learning_rate: of the mean gradient.
     """
 
+    epsilon: float
+    delta: float
     population: int
-    worst_case_steps: int
+    full_steps: int
     steps: int
     learning_rate: float
 
-    @property
-    def noise_stddev(self) -> float:
-        """The noise at which the budget lasts for ``worst_case_steps`` gradients of norm C."""
-        return noise_for_norm_budget(self.worst_case_steps * CLIP_NORM**2, self.rho)
+    def clip_norm(self, way: Way) -> float:
+        """Return the largest norm of a user's gradient."""
+        shorter = math.sqrt(self.full_steps / self.steps) if way == "smaller clip norm" else 1.0
+        return shorter * CLIP_NORM
 
-    @property
-    def noise_stddev_equal_steps(self) -> float:
-        """The noise at which it lasts for all ``steps``."""
-        return noise_for_norm_budget(self.steps * CLIP_NORM**2, self.rho)
+    def noise_stddev(self, way: Way) -> float:
+        """Return the standard deviation of the noise in every step."""
+        steps = self.steps if way == "worst case" else self.full_steps
+        return math.sqrt(steps) * CLIP_NORM / gdp_budget(self.epsilon, self.delta)
 
 
-DIGITS: Final = Settings(
-    2.0, 1e-5, population=1_438, worst_case_steps=30, steps=90, learning_rate=10.0
-)
-MNIST: Final = Settings(
-    1.0, 1e-5, population=8_000, worst_case_steps=30, steps=75, learning_rate=20.0
-)
+DIGITS: Final = Settings(2.0, 1e-5, population=1_438, full_steps=30, steps=90, learning_rate=10.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What happened in each step, and to each user. All but ``accuracy`` is sensitive.
+    """One training.
 
     Attributes:
         accuracy: (steps,), on the test images after each step.
-        admitted: (steps,), how many users took part.
-        halted: (steps,), how many were left out.
-        active: (steps,), how many had something left after the step.
-        spent: (n,), zCDP that each user spent.
-        charge_seconds: spent waiting for decisions.
-        seconds: spent in all.
+        admitted: number of contributions, over all steps. Sensitive.
     """
 
     accuracy: NDArray[np.float64]
-    admitted: NDArray[np.int64]
-    halted: NDArray[np.int64]
-    active: NDArray[np.int64]
-    spent: NDArray[np.float64]
-    charge_seconds: float
-    seconds: float
+    admitted: int
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
-    """A training beside what worst-case accounting makes of the same budget."""
+    """Trainings with several noise seeds.
+
+    Attributes:
+        images: the data.
+        settings: how to train.
+        accuracy: for each of WAYS (seeds, steps), on the test images after each step.
+        charged: the work of the service under individual accounting, for each seed.
+    """
 
     images: Images
     settings: Settings
-    trace: Trace
-    k0: int
-    equal_steps: NDArray[np.float64]
-    """Accuracy (steps,) of the worst case that makes as many steps, with more noise."""
+    accuracy: dict[Way, NDArray[np.float64]]
+    charged: list[Charged]
 
-    @property
-    def accuracy(self) -> float:
-        """Of the individual accounting, after its last step."""
-        return float(self.trace.accuracy[-1])
-
-    @property
-    def accuracy_worst_case(self) -> float:
-        """Of the worst-case accounting with the same noise: it stops after k0 steps."""
-        return float(self.trace.accuracy[self.k0 - 1])
-
-    @property
-    def accuracy_equal_steps(self) -> float:
-        """Of the worst-case accounting with more noise, after as many steps."""
-        return float(self.equal_steps[-1])
-
-    @property
-    def accuracy_error(self) -> float:
-        """Standard error of an accuracy that comes from so many test images."""
-        return math.sqrt(self.accuracy * (1.0 - self.accuracy) / len(self.images.test))
-
-    @property
-    def epsilon_of_all_steps(self) -> float:
-        """What worst-case accounting would claim after all the steps with this noise."""
-        settings = self.settings
-        rho = settings.steps * CLIP_NORM**2 / (2.0 * settings.noise_stddev**2)
-        return float(zcdp_to_epsilon(rho, settings.delta))
+    def final(self, way: Way) -> NDArray[np.float64]:
+        """Return the accuracies after the last step, (seeds,)."""
+        return self.accuracy[way][:, -1]
 
 
-def worst_case_steps(norm: float, noise_stddev: float, rho: float) -> int:
-    """k0: how many steps of this norm the budget rho certainly pays for."""
-    return math.floor(2.0 * noise_stddev**2 * rho / norm**2)
-
-
-def train_privately(
-    run: Run, images: Images, settings: Settings, *, seed: int, progress: Progress
+def train_all_ways(
+    turnstile: Turnstile,
+    datasets: Sequence[str],
+    images: Images,
+    settings: Settings,
+    *,
+    progress: Progress = lambda: None,
 ) -> TrainingResult:
-    """Train on a run of a fresh dataset with budget ``settings.rho`` that clips on exhaustion."""
-    total = 2 * settings.steps
-    trace = descend(
-        images,
-        settings,
-        noise_stddev=settings.noise_stddev,
-        noise=np.random.default_rng(seed),
-        run=run,
-        progress=lambda done: progress(done, total),
-    )
-    equal_steps = descend(
-        images,
-        settings,
-        noise_stddev=settings.noise_stddev_equal_steps,
-        noise=np.random.default_rng(seed),
-        progress=lambda done: progress(settings.steps + done, total),
-    )
-    k0 = worst_case_steps(CLIP_NORM, settings.noise_stddev, settings.rho)
-    return TrainingResult(images, settings, trace, k0, equal_steps.accuracy)
+    """Train in each of the WAYS with the noise seeds 1, 2, ...
+
+    Args:
+        turnstile: the service, which is charged under individual accounting.
+        datasets: the names of the datasets to create, one for each seed.
+        images: the data.
+        settings: how to train.
+        progress: called after each step on the service.
+    """
+    accuracy: dict[Way, list[NDArray[np.float64]]] = {way: [] for way in WAYS}
+    charged = []
+    for seed, dataset in enumerate(datasets, start=1):
+        turnstile.create_dataset(
+            dataset,
+            measure="gdp",
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            on_exhaustion="clip",
+            user_ids="integer",
+        )
+        began = perf_counter()
+        run = turnstile.run(dataset, "training")
+        trace = descend(images, settings, "individual", seed=seed, run=run, progress=progress)
+        seconds = perf_counter() - began
+        halted = settings.steps * len(images.train) - trace.admitted
+        charged.append(
+            charged_by(turnstile, dataset, settings.steps, trace.admitted, halted, seconds)
+        )
+        accuracy["individual"].append(trace.accuracy)
+        for way in ("worst case", "smaller clip norm"):
+            accuracy[way].append(descend(images, settings, way, seed=seed).accuracy)
+    curves = {way: np.array(found) for way, found in accuracy.items()}
+    return TrainingResult(images, settings, curves, charged)
 
 
 def descend(
     images: Images,
     settings: Settings,
+    way: Way,
     *,
-    noise_stddev: float,
-    noise: np.random.Generator,
+    seed: int,
     run: Run | None = None,
-    clip_norm: float = CLIP_NORM,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda: None,
 ) -> Trace:
-    """Descend on what the run grants; without a run, everyone takes part in every step."""
-    began = perf_counter()
-    users, n = images.users, len(images.train)
-    rows = rounded_rows(images.train)
-    targets = np.eye(CLASSES)[images.train_labels]
-    lengths = row_norms(rows)
+    """Train once; with a run, users contribute what it grants them."""
+    noise, noise_stddev = np.random.default_rng(seed), settings.noise_stddev(way)
+    clip_norm, rows = settings.clip_norm(way), rounded_rows(images.train)
+    lengths, targets = row_norms(rows), np.eye(CLASSES)[images.train_labels]
     weights = np.zeros((rows.shape[1], CLASSES))
-    accuracy = np.zeros(settings.steps)
-    admitted, halted, active = np.zeros((3, settings.steps), dtype=np.int64)
-    granted_squares = np.zeros(n)
-    charging = 0.0
+    accuracy, admitted = np.zeros(settings.steps), 0
     for step in range(settings.steps):
-        residuals = probabilities(rows, weights) - targets
+        residuals = softmax(row_products(rows, weights)) - targets
         norms = norm_products(row_norms(residuals), lengths)
-        granted = asked = np.minimum(norms, clip_norm)
+        granted = np.minimum(norms, clip_norm)
         if run is not None:
             # Step 1.
-            sent = perf_counter()
-            decision = run.charge(users, asked, noise_stddev=noise_stddev, clip_norm=clip_norm)
-            charging += perf_counter() - sent
+            decision = run.charge(
+                images.users, granted, noise_stddev=noise_stddev, clip_norm=clip_norm
+            )
             granted = decision.granted
-            admitted[step] = np.count_nonzero(decision.admitted)
-            halted[step] = n - admitted[step]
-            active[step] = n - np.count_nonzero(decision.exhausted)
-        granted_squares += granted**2
+            admitted += int(np.count_nonzero(decision.admitted))
         # Step 2.
-        factors = clip_factors(norms, granted)
-        gradient = rows.T @ (residuals * factors[:, None])
+        gradient = rows.T @ (residuals * clip_factors(norms, granted)[:, np.newaxis])
         gradient += noise.normal(0.0, noise_stddev, gradient.shape)
         # Step 3.
         weights -= settings.learning_rate / settings.population * gradient
         predicted = (images.test @ weights).argmax(axis=1)
         accuracy[step] = np.mean(predicted == images.test_labels)
-        progress(step + 1)
-    spent = zcdp_cost(Gaussian(noise_stddev), np.sqrt(granted_squares))
-    return Trace(accuracy, admitted, halted, active, spent, charging, perf_counter() - began)
-
-
-def probabilities(rows: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the softmax of each row, (n, classes).
-
-    No row depends on the others if they come from ``streams.trainers.products.rounded_rows``.
-    """
-    return softmax(row_products(rows, weights))
+        progress()
+    return Trace(accuracy, admitted)

@@ -39,11 +39,12 @@ from opacus.accountants.utils import get_noise_multiplier
 from torch import nn
 
 from streams import Turnstile
-from streams.demo.images import Images, load_digits, load_mnist
+from streams.demo.digits import Images, load_digits
 from streams.demo.training import CLIP_NORM
 from streams.local import LocalStack
 from streams.trainers import Pace, noise_for_steps
 from streams.trainers.torch import make_private
+from tests.papers.mnist import load_mnist
 
 _DELTA = 1e-5
 OPACUS, IN_MEMORY, GHOST = "Opacus", "ours, in memory", "ours, in memory, ghost clipping"

@@ -1,4 +1,4 @@
-"""The demos as tests run them: what they do is the same with fewer users, in fewer steps."""
+"""The scenarios of the demo at small sizes, for tests; tests/unit/demo checks their figures."""
 
 from __future__ import annotations
 
@@ -10,28 +10,21 @@ from functools import partial
 import pytest
 
 from streams.demo import entry
-from streams.demo.images import Images, load_digits
+from streams.demo.digits import Images, load_digits
 from streams.demo.purchases import simulated_purchases
 
 
 @contextmanager
-def small_demos() -> Iterator[None]:
-    """Trainings of 36 steps instead of 90, sampled ones of 12 instead of 200, on every third image;
-    30 days of queries instead of 546, of customers who count on two of them.
-
-    tests/unit/demo holds what comes of all of them.
-    """
-    sampled = [replace(settings, steps=12, filter_steps=3) for settings in entry.SAMPLED_DIGITS]
+def small_demo() -> Iterator[None]:
+    """Answer 30 days of a small shop, and train 36 steps on a third of the images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry, "load_digits", few_digits)
-        patch.setattr(entry, "DIGITS", replace(entry.DIGITS, worst_case_steps=12, steps=36))
-        patch.setattr(entry, "SAMPLED_DIGITS", sampled)
+        patch.setattr(entry, "DIGITS", replace(entry.DIGITS, full_steps=12, steps=36))
         patch.setattr(entry, "simulated_purchases", partial(simulated_purchases, 3000, 30))
-        patch.setattr(entry, "CDNOW", replace(entry.CDNOW, norm_budget=2))
         yield
 
 
 def few_digits() -> Images:
-    """Of the images of digits a third of those that are trained on; all others are of no user."""
+    """Return the digits with a third of the training images."""
     digits = load_digits()
     return replace(digits, train=digits.train[::3], train_labels=digits.train_labels[::3])

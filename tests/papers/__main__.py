@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from streams.demo.images import load_digits, load_mnist
+from streams.demo.digits import load_digits
 from tests.papers import asoodeh, feldman, koskela, yu
+from tests.papers.mnist import load_mnist
 from tests.papers.norms import train
 from tests.papers.rows import markdown
 

@@ -8,58 +8,61 @@ DIR has CDNOW_master.txt and the MNIST test files in any of its folders.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from streams.demo.images import IMAGES_FILE, load_digits, load_mnist
+from streams.demo.digits import load_digits
+from streams.demo.plans import ACCOUNTINGS, best_plan, errors
 from streams.demo.purchases import PURCHASES_FILE
-from streams.demo.sampled import SAMPLED_DIGITS, SAMPLED_MNIST
-from streams.demo.training import DIGITS, MNIST
-from tests.papers import purchases, trainings
+from streams.demo.training import DIGITS, WAYS
+from tests.papers import dpsgd, purchases, trainings
+from tests.papers.mnist import IMAGES_FILE, load_mnist
 
 
 def totals(file: Path, seeds: int) -> Iterator[str]:
     """Yield the lines of the table of CDNOW's daily totals."""
-    yield f"| CDNOW, RMSE of a day's total | a day's mean | {' | '.join(purchases.WAYS)} |"
+    yield f"| CDNOW, RMSE of a day's total | a day's mean | {' | '.join(ACCOUNTINGS)} |"
     yield "|---|---|---|---|---|"
     for total, caps in purchases.CAPS.items():
         data = purchases.load(file, total)
         cells = []
-        for way in purchases.WAYS:
-            plan = purchases.best(data, way, caps)
-            mean, error = _mean_and_error(purchases.errors(data, plan, seeds))
-            cells.append(f"{mean:,.4g} ± {error:.2g} (cap {plan.cap:g}, {plan.days} days)")
-        yield f"| {total} | {data.truth.mean():,.0f} | {' | '.join(cells)} |"
+        for accounting in ACCOUNTINGS:
+            plan = best_plan(data, accounting, caps)
+            found = errors(purchases.sums(data, plan), data, plan.noise_stddev, seeds)
+            mean, error = _mean_and_error(found)
+            cells.append(f"{mean:,.4g} ± {error:.2g} (cap {plan.cap:g}, {plan.active_days} days)")
+        yield f"| {total} | {data.totals.mean():,.0f} | {' | '.join(cells)} |"
 
 
 def accuracies(file: Path, seeds: int) -> Iterator[str]:
-    """Yield the lines of the table of the demo's trainings, with differences paired by seed."""
+    """Yield the lines of the table of trainings, with differences paired by seed."""
     digits, mnist = load_digits(), load_mnist(file.parent)
-    plans: dict[str, Callable[[int], tuple[float, ...]]] = {
-        "MNIST, full batches": partial(trainings.full_batches, mnist, MNIST),
+    plans: dict[str, Callable[[int], np.ndarray]] = {
+        "MNIST, full batches": partial(trainings.full_batches, mnist, trainings.MNIST),
         "digits, full batches": partial(trainings.full_batches, digits, DIGITS),
-        "MNIST, samples": partial(trainings.samples, mnist, SAMPLED_MNIST[0]),
-        "digits, samples": partial(trainings.samples, digits, SAMPLED_DIGITS[0]),
-        "digits, samples, tuned": partial(trainings.samples, digits, SAMPLED_DIGITS[1]),
+        "MNIST, samples": partial(trainings.samples, mnist, dpsgd.MNIST),
+        "digits, samples": partial(trainings.samples, digits, dpsgd.DIGITS),
+        "digits, samples, tuned": partial(trainings.samples, digits, dpsgd.DIGITS_TUNED),
     }
     yield (
-        f"| accuracy, % | {' | '.join(trainings.WAYS)} | individual, less worst case "
+        f"| accuracy, % | {' | '.join(WAYS)} | individual, less worst case "
         "| smaller clip norm, less individual |"
     )
     yield "|---|---|---|---|---|---|"
     for name, train in plans.items():
-        found = 100.0 * np.array([train(seed) for seed in range(1, seeds + 1)])
+        found = 100.0 * train(seeds)
         columns = [*found.T, *(after - before for before, after in pairwise(found.T))]
         cells = ("{:.2f} ± {:.2f}".format(*_mean_and_error(column)) for column in columns)
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+def _mean_and_error(values: Iterable[float]) -> tuple[float, float]:
+    found = np.array([*values])
+    return float(np.mean(found)), float(np.std(found, ddof=1) / np.sqrt(len(found)))
 
 
 def main() -> None:

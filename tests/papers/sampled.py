@@ -16,10 +16,10 @@ from accounting import PoissonGaussian, candidate_orders, charge_units
 from accounting.filters.per_user_order import PerUserOrderFilter
 from accounting.release.clipping import norm_products, row_norms
 from streams import Turnstile
-from streams.demo.images import CLASSES, Images
-from streams.demo.training import probabilities
+from streams.demo.digits import CLASSES, Images
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
 from streams.trainers.outer import Outer
+from streams.trainers.products import row_products, softmax
 
 DELTA = 1e-5
 
@@ -82,7 +82,7 @@ def train(images: Images, plan: Plan, seed: int) -> float:
     targets = np.eye(CLASSES)[images.train_labels]
 
     def residuals(model: Floats, chosen: NDArray[np.int64] | slice) -> Floats:
-        return probabilities(images.train[chosen], _weights(model)) - targets[chosen]
+        return softmax(row_products(images.train[chosen], _weights(model))) - targets[chosen]
 
     def gradients(model: Floats, positions: NDArray[np.int64]) -> Outer:
         left = images.train[positions].astype(np.float32)

@@ -124,7 +124,7 @@ def test_under_nohup_it_outlives_the_terminal_and_when_all_is_ready_leaves_nothi
 
 
 def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    demo = [sys.executable, "-m", "streams.cli", "demo", "mnist", "--out", str(tmp_path / "out")]
+    demo = [sys.executable, "-m", "streams.cli", "demo", "training", "--out", str(tmp_path / "out")]
     with started(tmp_path, demo) as process:
         says(process, "Starting 2 workers")
         process.send_signal(signal.SIGTERM)

@@ -60,8 +60,7 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
     log, events, answers = (tmp_path / name for name in ("log.txt", "events.csv", "answers.jsonl"))
     lines = [
         f" {buyer:05d} {shop.first_day + timedelta(day):%Y%m%d}  1   20.00"
-        for day, buyers in enumerate(shop.buyers)
-        for buyer in buyers.tolist()
+        for buyer, day in zip(shop.customers.tolist(), shop.day.tolist(), strict=True)
     ]
     log.write_text("\n".join(["header", *lines]))
     run("cdnow.py", monkeypatch, log)

@@ -68,11 +68,11 @@ up --redis redis://host  | unrecognized arguments: --redis
 up --work 2              | unrecognized arguments: --work
 demo --workers 0         | whole number from 1 to 100
 demo --seeds 0           | whole number from 1 to 1000
-demo --data /nowhere     | there is no /nowhere
+demo --data /nowhere     | contains no CDNOW_master.txt
 demo --data=             | empty
 demo --out /dev/null     | the plots cannot be written
 demo --timeout nan       | timeout is nan
-demo mnist --data tests  | there is no t10k-images
+demo --data tests        | contains no CDNOW_master.txt
 demo cifar               | invalid choice
 demo --workers 1 --kafka localhost:1 | not allowed with argument
 worker --log-level LOUD  | invalid choice
