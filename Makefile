@@ -32,7 +32,10 @@ help:                             ## what there is
 	@echo "One test, without the rest:  make test ARGS=tests/unit/test_config.py::NAME"
 	@echo "The same for demo, check, fuzz, bench and papers: ARGS is handed on."
 
-demo: $(VENV)/installed           ## run the demos on a real broker and a real Redis; plots in out/
+# The demo needs few of the packages of development; an environment that has all of them is used as it is.
+DEMO   := $(VENV)/$(if $(LOCKED)$(wildcard $(VENV)/installed),installed,demo)
+
+demo: $(DEMO)                     ## compare individual accounting with its baselines, on a real broker and Redis
 	$(BIN)/turnstile demo $(ARGS)
 
 check: $(VENV)/installed style    ## lint, types, import rules, all tests that start no process
@@ -127,12 +130,21 @@ gains: $(VENV)/installed          ## individual accounting beside the strongest 
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
 	$(BIN)/python -m tests.papers $(ARGS)
 
-$(VENV)/installed: pyproject.toml
+define environment
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and no python3 was found"; exit 1; }
 	@$(PYTHON) requirements/ready.py
 	@echo "Installing Python packages into $(VENV), which takes some minutes the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+endef
+
+$(VENV)/demo: pyproject.toml
+	$(environment)
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(VENV)/installed: pyproject.toml
+	$(environment)
 ifdef LOCKED
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
