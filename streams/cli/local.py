@@ -1,4 +1,4 @@
-"""The commands that run a whole installation on this machine: `up` and `demo`."""
+"""Runs a complete installation on this machine, for the commands `up` and `demo`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _POLL = 0.1
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT, SIGTERM or SIGHUP came."""
+    """SIGINT, SIGTERM or SIGHUP has arrived."""
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """The first signal that asks to stop raises ``Stopped``.
+    """Raise ``Stopped`` at the first signal that asks to stop.
 
-    Later ones find that already under way: while a stack stops they make it faster (see
-    ``LocalStack.stop``), and nothing else ever interrupts it.
+    Later signals do not raise. While a stack is stopping they kill its processes (see
+    ``LocalStack.stop``).
     """
     stopping = False
 
@@ -41,11 +41,11 @@ def stopped_by_signals() -> Iterator[None]:
         nonlocal stopping
         if not stopping:
             stopping = True
-            with suppress(OSError):  # not note(): what is being printed just now may not be entered
-                os.write(2, b"stopping; once more, and everything is killed\n")
+            with suppress(OSError):  # not note(): printing is not reentrant
+                os.write(2, b"stopping; send the signal again to kill all processes\n")
             raise Stopped
 
-    # What is ignored stays so: under nohup the terminal may go.
+    # Ignored signals stay ignored, as under nohup.
     heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in heeded}
     try:
@@ -63,7 +63,7 @@ def local_stack(
     secure: bool = False,
     known_ports: bool = False,
 ) -> Iterator[LocalStack]:
-    """A stack in which every partition is owned by one of its workers."""
+    """Start a stack and wait until one of its workers owns each partition."""
     kind = _secure_stack() if secure else LocalStack
     with kind(
         workers=0,
@@ -74,7 +74,7 @@ def local_stack(
         progress=note,
     ) as stack:
         here = replace(_observed_by(stack, config), partitions=config.partitions)
-        before = read_owners(here, config.partitions)  # of an earlier run on the same data
+        before = read_owners(here, config.partitions)  # from an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
         for _ in range(workers):
             stack.start_worker()
@@ -82,7 +82,7 @@ def local_stack(
             _wait_for_owners(stack, here, before, workers)
             stack.settle()
         elif secure:
-            note("No operator is bound as long as no worker decides: start this once with one")
+            note("Without a worker no operator can be bound: start this once with a worker")
         yield stack
 
 
@@ -94,7 +94,7 @@ def run_until_stopped(
     secure: bool = False,
     known_ports: bool = False,
 ) -> int:
-    """Run broker, Redis and workers; says where they are when all is ready."""
+    """Run a broker, a Redis and workers; call ``on_ready`` with their addresses."""
     try:
         with (
             stopped_by_signals(),
@@ -117,29 +117,29 @@ def run_until_stopped(
 
 
 def _secure_stack() -> type[LocalStack]:
-    """The stack with logins and rights.
+    """Return the class of stacks with logins and rights.
 
     Raises:
-        LocalStackError: what it makes certificates with is not installed.
+        LocalStackError: the package for certificates is not installed.
     """
     try:
         from streams.local.secure_stack import SecureStack
     except ImportError as error:
         what = "Certificates and keys need a package that is not installed"
         how = how_to_install("local,secure")
-        raise LocalStackError(f"{what} ({error}): {how} brings it.") from error
+        raise LocalStackError(f"{what} ({error}): {how} installs it.") from error
     return SecureStack
 
 
 def _observed_by(stack: LocalStack, config: Config) -> Config:
-    """The settings of whoever may look at the state, where not everybody may."""
+    """Return the settings of a role that may read the state."""
     if roles := getattr(stack, "roles", None):
         return Config.load(roles["operator"], {})
     return replace(config, kafka=stack.kafka, redis=stack.redis)
 
 
 def _roles(stack: LocalStack) -> dict[str, str]:
-    """Which settings to use as whom."""
+    """Return the settings file of each role, if the stack has roles."""
     return {role: str(path) for role, path in getattr(stack, "roles", {}).items()}
 
 

@@ -198,7 +198,7 @@ class LocalStack:
         return () if self._directory is None else (self._directory.lock,)
 
     def _refuse_secure_data(self, directory: Path) -> None:
-        """Refuse the data of a secure stack: without logins everybody here could read it."""
+        """Refuse the data of a secure stack, which a stack without logins would expose."""
         if (directory / SECURE_FOLDER).exists() and not self._is_secure:
             raise LocalStackError(
                 f"{directory} has the data of a secure stack, which only logins can reach. Use "

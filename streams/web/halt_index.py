@@ -6,7 +6,7 @@ is full, it drops the runs with the oldest last decision, and ``since`` says fro
 complete.
 
 Integer ids are compared directly. For string ids the index has keyed hashes of 64 bits, so that
-nobody can construct two ids with the same hash.
+constructing two ids with the same hash is infeasible.
 """
 
 from __future__ import annotations

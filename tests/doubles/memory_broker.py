@@ -1,8 +1,8 @@
-"""Kafka in memory: topics with offsets and gaps, producers with epochs, the worker's ports on them.
+"""Kafka in memory: topics with offsets and gaps, producers with epochs, and the worker's ports.
 
-A broker is what all clients share. A client is what one worker has of it: topics, log, publisher
-and the producers of checkpoints. What it does to the broker happens at one moment, never half, and
-``before`` is asked first: it can wait, or refuse.
+All clients share one broker. A client has the ports of one worker: topics, log, publisher, and the
+producers of odometer records and images. Each of its effects on the broker is atomic. The client
+awaits ``before`` first, which can delay or refuse the effect.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from streams.topics.seen import TopicsSeen
 from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
 
 _STRETCH = 64
-"""Records of a topic of images that are read at once, from its end on."""
+"""Number of records that are read at a time, backwards from the end of a topic of images."""
 
 
 class Effect(StrEnum):
-    """What a client is about to do to the broker, or to hear from it."""
+    """An effect of a client on the broker, or an answer to it."""
 
-    LOOK = "look"  # at the topics
-    OPEN = "open"  # the log
-    MEASURE = "measure"  # where it begins and ends
-    READ = "read"  # a record of it, or what is missing
-    PUBLISH = "publish"  # answers
-    BEGIN = "begin"  # an epoch
-    SEND = "send"  # checkpoints, or parts of an image, in a transaction
-    COMMIT = "commit"  # that transaction
-    HEAR = "hear"  # that the broker has what was published
+    LOOK = "look"  # describe the topics
+    OPEN = "open"  # open the log
+    MEASURE = "measure"  # read the first and the end offset of the log
+    READ = "read"  # read a record, or find out what a gap is
+    PUBLISH = "publish"  # write answers
+    BEGIN = "begin"  # begin an epoch
+    SEND = "send"  # write odometer records, or chunks of an image, in a transaction
+    COMMIT = "commit"  # commit that transaction
+    HEAR = "hear"  # receive an acknowledgement
 
 
 class MemoryTopic:
@@ -43,12 +43,12 @@ class MemoryTopic:
     Attributes:
         start: the first offset that was not deleted.
         end: the offset of the next record.
-        leader_epoch: which the next record has.
-        records: offset -> (key, value). Offsets from start to end that are not in it are markers
-            of transactions, or holes.
+        leader_epoch: of the next record.
+        records: offset -> (key, value). The other offsets from start to end are transaction
+            markers or holes.
         leader_epochs: of the records, by offset.
-        origins: of the checkpoints, by offset.
-        tombstones: those of them that have no value, as workers keep them.
+        origins: of the odometer records, by offset.
+        tombstones: the values that workers store for records without a value, by offset.
         aborted: the offsets of records whose transaction was aborted.
         markers: the offsets of control records.
     """
@@ -66,42 +66,42 @@ class MemoryTopic:
 
     @property
     def values(self) -> list[bytes | None]:
-        """Of the records, in their order."""
+        """The values of the records, in order."""
         return [value for _, value in self.records.values()]
 
     def append(self, value: bytes | None, key: bytes | None = None) -> int:
-        """Write a record; its offset."""
+        """Write a record; return its offset."""
         self.records[self.end] = key, value
         self.leader_epochs[self.end] = self.leader_epoch
         self.end += 1
         return self.end - 1
 
     def mark(self) -> int:
-        """Write the end of a transaction; its offset."""
+        """Write a transaction marker; return its offset."""
         self.markers.add(self.end)
         self.end += 1
         return self.end - 1
 
     def remove(self, first: int, end: int) -> None:
-        """Leave a hole, as a compaction or damage does."""
+        """Leave a hole, as compaction or damage does."""
         for offset in range(first, end):
             self.records.pop(offset, None)
             self.leader_epochs.pop(offset, None)
             self.markers.discard(offset)
 
     def lose_from(self, offset: int) -> None:
-        """Lose the end, in an election."""
+        """Lose the end of the log in a leader election."""
         self.remove(offset, self.end)
         self.end = offset
         self.leader_epoch += 1
 
     def delete_before(self, offset: int) -> None:
-        """Let it begin later."""
+        """Delete the records before an offset."""
         self.remove(self.start, offset)
         self.start = offset
 
     def compact(self, stable: int) -> None:
-        """Before an offset, keep the last record of each key and none that was aborted."""
+        """Before an offset, keep only the last record of each key, and none that was aborted."""
         last = {
             self.records[offset][0]: offset
             for offset in sorted(self.records)
@@ -116,11 +116,11 @@ class MemoryBroker:
     """The topics norms, halts, odometer, rejects and checkpoints, and the epochs of producers.
 
     Attributes:
-        topic: the id of norms.
-        partitions: P.
-        problem: why the topics cannot be used, if they cannot.
-        epochs: (topic, partition) -> the latest epoch of who writes there.
-        transactions: the same -> the offsets of the records of a transaction that has not ended.
+        topic: the id of the topic norms.
+        partitions: the number of partitions.
+        problem: why the topics cannot be used, or None.
+        epochs: (topic, partition) -> the latest epoch of its producer.
+        transactions: (topic, partition) -> the offsets of the records in an open transaction.
     """
 
     def __init__(self, partitions: int, topic: bytes = b"topic in memory!") -> None:
@@ -132,29 +132,29 @@ class MemoryBroker:
         self._topics: defaultdict[tuple[str, int], MemoryTopic] = defaultdict(MemoryTopic)
 
     def norms(self, partition: int) -> MemoryTopic:
-        """The log of a partition."""
+        """Return the log of a partition."""
         return self._topics["norms", partition]
 
     def outputs(self, channel: Channel, partition: int) -> MemoryTopic:
-        """What was published."""
+        """Return a partition of an output topic."""
         return self.of(channel.value, partition)
 
     def images(self, partition: int) -> MemoryTopic:
-        """The images of a partition."""
+        """Return the images of a partition."""
         return self.of(IMAGES, partition)
 
     def of(self, topic: str, partition: int) -> MemoryTopic:
-        """A partition of a topic."""
+        """Return a partition of a topic."""
         return self._topics[topic, partition]
 
     def committed(self, topic: str, partition: int) -> list[int]:
-        """The offsets of its records whose transaction has ended well."""
+        """Return the offsets of committed records."""
         found = self.of(topic, partition)
         is_open = set(self.transactions.get((topic, partition), ()))
         return sorted(found.records.keys() - found.aborted - is_open)
 
     def compact(self, topic: str, partition: int) -> None:
-        """Clean it, as far as no transaction is open."""
+        """Compact a partition up to its first open transaction."""
         found = self.of(topic, partition)
         found.compact(min(self.transactions.get((topic, partition), ()), default=found.end))
 
@@ -163,11 +163,11 @@ IMAGES = "checkpoints"
 
 
 async def _at_once(_: Effect) -> None:
-    """Nothing is waited for."""
+    """Wait for nothing."""
 
 
 class MemoryClient:
-    """What one worker has of a broker: the ports ``Topics``, ``Log`` and ``Publisher``."""
+    """The ports ``Topics``, ``Log`` and ``Publisher`` of one worker."""
 
     def __init__(
         self, broker: MemoryBroker, before: Callable[[Effect], Awaitable[None]] = _at_once
@@ -176,7 +176,7 @@ class MemoryClient:
         self.before = before
 
     async def look(self) -> TopicsSeen:
-        """The topics as they are now."""
+        """Describe the topics."""
         await self.before(Effect.LOOK)
         return TopicsSeen(self.broker.topic, self.broker.partitions, self.broker.problem)
 
@@ -187,13 +187,13 @@ class MemoryClient:
         yield self
 
     async def extent(self, partition: int) -> Extent:
-        """Where the log begins and ends now."""
+        """Return the first and the end offset of the log."""
         await self.before(Effect.MEASURE)
         log = self.broker.norms(partition)
         return Extent(log.start, log.end)
 
     async def record(self, partition: int, offset: int) -> Stored:
-        """One record, as it is applied."""
+        """Return one record."""
         await self.before(Effect.READ)
         log = self.broker.norms(partition)
         try:
@@ -202,7 +202,7 @@ class MemoryClient:
             raise NoRecord(f"partition {partition} has no record {offset}") from None
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
-        """What the log has at the offsets first to end - 1."""
+        """Return what the log contains at the offsets first to end - 1."""
         await self.before(Effect.READ)
         log = self.broker.norms(partition)
         for offset in range(first, end):
@@ -215,23 +215,23 @@ class MemoryClient:
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
-        """Write outputs; what comes back ends when the client has heard of it."""
+        """Write outputs; return awaitables that end with the acknowledgement."""
         await self.before(Effect.PUBLISH)
         for output in outputs:
             self.broker.outputs(output.channel, partition).append(output.value, output.key)
         return [asyncio.ensure_future(self.before(Effect.HEAR))]
 
     def checkpoints_of(self, partition: int) -> MemoryFencedProducer:
-        """The producer of a partition's checkpoints."""
+        """Return the producer of a partition's odometer records."""
         return MemoryFencedProducer(self, partition)
 
     def images_of(self, partition: int) -> MemoryImageTopic:
-        """Where a partition's images are."""
+        """Return the topic of a partition's images."""
         return MemoryImageTopic(self, partition)
 
 
 class _Epochs:
-    """One who writes to a partition of a topic, in transactions of the latest epoch."""
+    """A producer that writes to a partition in transactions of the latest epoch."""
 
     def __init__(self, client: MemoryClient, topic: str, partition: int) -> None:
         self._before = client.before
@@ -241,7 +241,7 @@ class _Epochs:
         self._epoch = 0
 
     async def start(self) -> None:
-        """Begin a new epoch; a transaction of the one before is aborted."""
+        """Begin a new epoch; abort the open transaction of the previous one."""
         await self._before(Effect.BEGIN)
         self._topic.aborted.update(self._broker.transactions.get(self._place, ()))
         self._end_transaction()
@@ -249,14 +249,14 @@ class _Epochs:
         self._epoch = self._broker.epochs[self._place]
 
     async def stop(self) -> None:
-        """There is nothing to disconnect."""
+        """Do nothing: there is no connection."""
 
     @property
     def _topic(self) -> MemoryTopic:
         return self._broker.of(*self._place)
 
     def _write(self, value: bytes | None, key: bytes | None) -> int:
-        """Write a record of a transaction, which anybody can read before it ends."""
+        """Write a record of a transaction, which uncommitted readers see at once."""
         offset = self._topic.append(value, key)
         self._broker.transactions.setdefault(self._place, []).append(offset)
         return offset
@@ -266,7 +266,7 @@ class _Epochs:
             raise NotSent(f"partition {self._partition}: a later epoch has begun")
 
     def _end_transaction(self, *, has_begun: bool = False) -> None:
-        """Append the end of a transaction, if one has begun, with records or without."""
+        """Append a transaction marker if a transaction has begun, with or without records."""
         if self._broker.transactions.pop(self._place, None) is not None or has_begun:
             self._topic.mark()
 
@@ -278,7 +278,7 @@ class MemoryImageTopic(_Epochs):
         super().__init__(client, IMAGES, partition)
 
     async def read(self, with_contents: bool) -> Image | None:
-        """The last image that is out."""
+        """Return the last committed image."""
         await self._before(Effect.READ)
         return last_image(self._broker, self._partition, with_contents)
 
@@ -295,10 +295,10 @@ class MemoryImageTopic(_Epochs):
 
 
 def last_image(broker: MemoryBroker, partition: int, with_contents: bool = True) -> Image | None:
-    """The last image of a partition that is out.
+    """Return the last committed image of a partition.
 
     Raises:
-        UnusableImage: it is not whole.
+        UnusableImage: the image is incomplete.
     """
     search, records = Search(with_contents), broker.images(partition).records
     offsets = broker.committed(IMAGES, partition)
@@ -309,13 +309,13 @@ def last_image(broker: MemoryBroker, partition: int, with_contents: bool = True)
 
 
 class MemoryFencedProducer(_Epochs):
-    """Writes the checkpoints of one partition."""
+    """Writes the odometer records of one partition."""
 
     def __init__(self, client: MemoryClient, partition: int) -> None:
         super().__init__(client, Channel.ODOMETER.value, partition)
 
     async def last(self) -> Sent | None:
-        """The last record that was sent and committed."""
+        """Return the last committed record."""
         await self._before(Effect.READ)
         topic = self._topic
         last = max(self._broker.committed(*self._place), default=None)
@@ -325,11 +325,11 @@ class MemoryFencedProducer(_Epochs):
         return Sent(topic.origins[last], value or b"")
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
-        """Send records in one transaction, which anybody can read before it ends."""
+        """Send records in one transaction, which uncommitted readers see at once."""
         try:
             await self._send(outputs)
         except NotSent:
-            self._epoch = -1  # which never is the latest
+            self._epoch = -1  # never the latest
             raise
 
     async def _send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:

@@ -1,7 +1,7 @@
-"""The state of partitions in plain data, with the verdicts of ``redis_store``; nothing outlives it.
+"""A store in memory, with the verdicts of ``redis_store``.
 
-Each verb makes the checks of the script it stands for, in their order, and waits for nothing. What
-can happen to a Redis can happen here too: ``lose`` and ``restore`` write past every check.
+Each method makes the checks of the Lua script that it replaces, in the same order, and waits for
+nothing. ``lose`` and ``restore`` bypass all checks, as faults of a Redis do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streams.store.snapshot import Snapshot, verified
 
 @dataclass
 class Contents:
-    """What is kept of one partition, as ``layout`` says; an empty key is one that is not there."""
+    """The keys of one partition, as in ``layout``; an empty one does not exist."""
 
     meta: dict[str, str] = field(default_factory=dict)
     changes: list[bytes] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Contents:
     staged_outbox: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> Contents:
-        """The same contents, which change no more with these."""
+        """Return an independent copy."""
         return Contents(*(getattr(self, key.name).copy() for key in fields(self)))
 
     def is_counted(self) -> bool:
-        """Whether there is as much of everything as was written."""
+        """Return whether all counts in the meta are those of the contents."""
         return all(
             self.meta.get(name) == str(len(kept))
             for name, kept in (
@@ -56,35 +56,35 @@ class Contents:
 
 
 class MemoryStore(Store):
-    """A store for as long as the process lasts."""
+    """A store that lives as long as the process."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """An empty store.
+        """Create an empty store.
 
         Args:
-            clock: seconds; stands for the clock of the server.
+            clock: returns seconds, as the clock of the server.
         """
         self._clock = clock
         self._kept: dict[int, Contents] = {}
 
     def copy(self) -> Mapping[int, Contents]:
-        """All that is kept by now, to be put back by ``restore``; later writes leave it alone."""
+        """Return a copy of all partitions for ``restore``."""
         return {partition: kept.copy() for partition, kept in self._kept.items()}
 
     def restore(self, copied: Mapping[int, Contents]) -> None:
-        """Keep what was kept when ``copied`` was made, as often as wanted, and nothing else."""
+        """Replace all partitions by a copy, which can be restored repeatedly."""
         self._kept = {partition: kept.copy() for partition, kept in copied.items()}
 
     def lose(self, partition: int, key: str) -> None:
-        """Drop one key of a partition, one of the fields of ``Contents``."""
+        """Delete one key of a partition, by its field in ``Contents``."""
         getattr(self.contents(partition), key).clear()
 
     def contents(self, partition: int) -> Contents:
-        """What is kept of a partition, to look at it or to damage it."""
+        """Return the contents of a partition, for inspecting or damaging them."""
         return self._kept.setdefault(partition, Contents())
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
-        """Own a partition of this log and fence every other owner."""
+        """Acquire ownership of a partition and fence every other owner."""
         kept = self.contents(partition)
         before = dict(kept.meta)
         nothing = fields_of_nothing(topic, partition, partitions)
@@ -103,11 +103,11 @@ class MemoryStore(Store):
         return Claimed(Verdict.OK, before)
 
     async def owner(self, partition: int) -> str:
-        """Who owns a partition; empty if nobody ever did."""
+        """Return the owner of a partition; empty without one."""
         return self.contents(partition).meta.get("owner", "")
 
     async def load(self, partition: int) -> Snapshot | None:
-        """All that is kept of a partition; None if nothing ever was."""
+        """Return the state of a partition, or None without one."""
         kept = self.contents(partition)
         if not kept.meta:
             return None
@@ -115,7 +115,7 @@ class MemoryStore(Store):
         return replace(snapshot, pulse=kept.alive.get("pulse", b""))
 
     async def glance(self, partition: int) -> Glance:
-        """What can be said of a partition in no time, however large its state is."""
+        """Return a summary of a partition, in time independent of the size of its state."""
         kept = self.contents(partition)
         return Glance(
             now=int(self._clock()),
@@ -127,7 +127,7 @@ class MemoryStore(Store):
         )
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` or ``GAP``: it is not the one that comes next."""
+        """Append one batch. ``DUPLICATE`` or ``GAP``: the batch is not the next one."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -144,7 +144,7 @@ class MemoryStore(Store):
         return _written(kept)
 
     async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
-        """Write pages, or drop the changes that they cover by now."""
+        """Write pages, or delete the deltas that they cover."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -155,7 +155,7 @@ class MemoryStore(Store):
         return _written(kept)
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        """Drop parcels that have been published."""
+        """Delete outbox entries that have been published."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -163,19 +163,19 @@ class MemoryStore(Store):
         return _written(kept)
 
     async def moment(self, guard: Guard) -> Moment | Verdict:
-        """What is kept besides pages, of one moment, or why it is not what the owner left."""
+        """Return the state without pages, or why it is not that of the owner's last write."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
         return Moment(Meta.of(kept.meta), list(kept.changes), dict(kept.outbox))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
-        """These pages as they are kept; those that are not there are left out."""
+        """Return those of the pages that exist."""
         kept = self.contents(partition).pages
         return {name: kept[name] for name in names if name in kept}
 
     async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Put some of an image beside what is kept. This is no state: the version stays."""
+        """Stage a part of an image beside the state; the version stays."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -187,7 +187,7 @@ class MemoryStore(Store):
         return Verdict.OK
 
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+        """Replace the state by the staged image; ``DAMAGED``: the image is incomplete."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -201,7 +201,7 @@ class MemoryStore(Store):
         return _written(kept)
 
     async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
-        """Delete the state of a partition, complete or not."""
+        """Delete the state of a partition, even if it is damaged."""
         kept = self.contents(partition)
         for name, verdict in (("owner", Verdict.FENCED), ("version", Verdict.REWOUND)):
             if kept.meta.get(name, "") != seen.get(name, ""):
@@ -210,7 +210,7 @@ class MemoryStore(Store):
         return Verdict.OK
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that a partition is decided; takes a stop away."""
+        """Record a heartbeat, and delete the reason of a suspension."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -221,7 +221,7 @@ class MemoryStore(Store):
         return Verdict.OK
 
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
-        """Say why nothing is decided in a partition, until an owner decides there again."""
+        """Store why a partition is suspended, until an owner decides there again."""
         self.contents(partition).stopped = {
             "reason": reason,
             "problem": problem,
@@ -235,11 +235,11 @@ _IDENTITY = {
     "topic": Verdict.OTHER_LOG,
     "partitions": Verdict.OTHER_PARTITIONS,
 }
-"""The fields of meta that say to what it belongs, and what it means if they differ."""
+"""The fields of the meta that identify the log, and the verdict if one differs."""
 
 
 def _refusal(kept: Contents, guard: Guard) -> Verdict | None:
-    """Why the owner must not write; None if it may."""
+    """Return why the owner must not write, or None if it may."""
     if kept.meta.get("owner") != guard.owner:
         return Verdict.FENCED
     if kept.meta.get("version") != str(guard.version):
@@ -248,7 +248,7 @@ def _refusal(kept: Contents, guard: Guard) -> Verdict | None:
 
 
 def _written(kept: Contents) -> Verdict:
-    """The end of a write: count what there is now and move the version."""
+    """Finish a write: update the counts and increase the version."""
     for name in ("changes", "pages", "outbox"):
         kept.meta[name] = str(len(getattr(kept, name)))
     _move_version(kept)

@@ -1,7 +1,7 @@
-"""Redis with somebody to take its place: a Cluster with replicas, or a pair with a Sentinel.
+"""Redis with failover: a Cluster with replicas, or a master and a replica with a Sentinel.
 
-A replica can be cut off from its master, and is then promoted with what it had: a failover that
-loses what was written last, at will.
+A test can disconnect a replica from its master and promote it later: a failover that loses the last
+writes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _QUICK = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0"}
 
 
 class Failover(ABC):
-    """Masters and replicas."""
+    """Masters and their replicas."""
 
     url: str
     servers: list[RedisServer]
 
     @abstractmethod
     def master_of(self, key: str) -> RedisServer:
-        """Who has a key now."""
+        """Return the master that has a key."""
 
     def replica_of(self, master: RedisServer) -> RedisServer:
-        """Who would take its place, as soon as it has all that there is."""
+        """Wait for and return a connected replica of a master."""
         found: RedisServer = eventually(
             lambda: next((s for s in self.servers if s.running and _follows(s, master)), None)
         )
         return found
 
     def cut(self, replica: RedisServer) -> None:
-        """From now on the replica is told nothing."""
+        """Disconnect the replica from its master."""
         with client_of(replica) as client:
             client.config_set("masteruser", _NOBODY)
             client.config_set("masterauth", _NOBODY)
@@ -51,7 +51,7 @@ class Failover(ABC):
         eventually(lambda: _link(replica) == "down")
 
     def lose(self, key: str, meanwhile: Callable[[], object]) -> RedisServer:
-        """The master of a key dies, and what it was told ``meanwhile`` with it. Who it was."""
+        """Fail over the master of a key and lose its writes in ``meanwhile``; return it."""
         master = self.master_of(key)
         replica = self.replica_of(master)
         self.cut(replica)
@@ -61,16 +61,16 @@ class Failover(ABC):
         return master
 
     def promote(self, replica: RedisServer, master: RedisServer) -> None:
-        """The master dies, and the replica takes its place."""
+        """Kill the master and wait until the replica is promoted."""
         master.kill()
         eventually(lambda: _role(replica) == b"master")
-        with client_of(replica) as client:  # it may be told things again, by the next master
+        with client_of(replica) as client:  # it may replicate again later
             client.config_set("masteruser", "")
             client.config_set("masterauth", "")
 
 
 class ClusterFailover(Failover):
-    """Three masters, each with a replica."""
+    """A Cluster of three masters, each with a replica."""
 
     def __init__(self, cluster: RedisCluster) -> None:
         self.url, self.servers = cluster.url, cluster.nodes
@@ -80,7 +80,7 @@ class ClusterFailover(Failover):
 
 
 class SentinelFailover(Failover):
-    """A master, a replica, and a Sentinel; another one, named first, does not answer."""
+    """A master, a replica and a Sentinel. The URL names a Sentinel that does not answer first."""
 
     def __init__(self, servers: list[RedisServer], sentinel: RedisServer) -> None:
         self.servers, self._sentinel = servers, sentinel
@@ -94,7 +94,7 @@ class SentinelFailover(Failover):
 
 
 class Sentinel(RedisServer):
-    """Watches one master."""
+    """A Sentinel that watches one master."""
 
     name = "Sentinel"
 
@@ -148,7 +148,7 @@ def client_of(server: RedisServer) -> redis.Redis:
 
 
 def version(server: RedisServer, key: str) -> int:
-    """That of the partition to whose meta the key leads, as this server has it."""
+    """Return the version in the meta of a partition on this server."""
     with client_of(server) as client:
         if client.info("cluster")["cluster_enabled"]:
             client.readonly()

@@ -1,7 +1,7 @@
-"""One broker and one Redis for all tests, whichever process runs them.
+"""One broker and one Redis that the tests of all processes share.
 
-Who needs them first starts them; who started them ends them, when nobody uses them any more. Tests
-that stop or change a server start one of their own.
+The first process that needs them starts them, and stops them when no other process uses them. Tests
+that stop or change a server start their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.waiting import eventually
 
 @contextmanager
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Hold a lock; one that is held by a process that ends is free."""
+    """Hold a lock on a file; it is released if the process ends."""
     with path.open("w") as lock:
         fcntl.flock(lock, how)
         yield
@@ -36,10 +36,10 @@ def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
 def quick_brokers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Brokers map the classes that one has loaded before them: half of what their start takes.
+    """Let brokers map an archive of loaded classes, which halves their start time.
 
-    The virtual machine does without an archive that is not of its own version and class path, and
-    brokers start without one where none can be made.
+    The virtual machine ignores an archive of another version or class path. Without an archive,
+    brokers start more slowly.
     """
     with pytest.MonkeyPatch.context() as patch:
         with suppress(LocalStackError, OSError):
@@ -50,11 +50,11 @@ def quick_brokers(
 
 
 def _archive_of_classes(kept: Path, scratch: Path) -> Path:
-    """The archive in a folder; made now, by a broker, if it is not there."""
+    """Return the archive in a folder; if it is missing, create it with a broker."""
     what = [str(find_java().resolve()), *map(str, kafka_classpath())]
     name = hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]
     archive = kept / f"{name}.jsa"
-    with locked(archive.with_suffix(".lock")):  # whoever runs beside this one waits for it, once
+    with locked(archive.with_suffix(".lock")):  # other processes wait for this one
         if not archive.exists():
             draft = archive.with_suffix(".draft")
             options = (*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={draft}")
@@ -62,7 +62,7 @@ def _archive_of_classes(kept: Path, scratch: Path) -> Path:
             broker.start()
             try:
                 os.kill(broker.pid, signal.SIGTERM)
-                eventually(lambda: not broker.running)  # a stop would cut it off in writing
+                eventually(lambda: not broker.running)  # ``stop`` could kill it while it writes
             finally:
                 broker.stop()
             draft.replace(archive)
@@ -71,10 +71,10 @@ def _archive_of_classes(kept: Path, scratch: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def servers(quick_brokers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """A broker and a Redis, without workers, that nobody stops."""
+    """Start a broker and a Redis without workers, or use those of another process."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # that of all processes of this run
+        folder = folder.parent  # the folder of all processes of this run
     gate, users, told = (folder / f"servers.{part}" for part in ("gate", "users", "json"))
     with users.open("w") as mine:
         with locked(gate):
@@ -86,8 +86,8 @@ def servers(quick_brokers: None, tmp_path_factory: pytest.TempPathFactory) -> It
         with LocalStack(workers=0, **json.loads(told.read_text())) as found:
             yield found
     if started:
-        with locked(gate), locked(users):  # the last of them has left
+        with locked(gate), locked(users):  # all other processes have released theirs
             told.unlink()
-            started.broker.kill()  # nobody needs it again
+            started.broker.kill()  # quicker than a stop
             started.redis_server.kill()
             started.stop()

@@ -326,17 +326,17 @@ setInterval(() => {
 
 at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  at("said").textContent = "";
+  at("error").textContent = "";
   try {
     const answer = await post("login", { password: at("password").value });
     if (!answer.ok) {
-      at("said").textContent = await answer.text();
+      at("error").textContent = await answer.text();
       return;
     }
     at("form").reset();
     listen();
   } catch {
-    at("said").textContent = "the dashboard does not answer";
+    at("error").textContent = "the dashboard does not answer";
   }
 });
 

@@ -315,8 +315,8 @@ async function enter() {
   try {
     const answer = await post("enter", { token });
     if (answer.ok) return listen();
-    const said = await answer.text();
-    return refuse("This link does not work", `${said.charAt(0).toUpperCase()}${said.slice(1)}.`);
+    const reason = await answer.text();
+    return refuse("This link does not work", `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`);
   } catch {
     return refuse("Not available", "The service does not answer. Open your link again later.");
   }
