@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from streams.sdk.asynchronous import AsyncRun, AsyncTurnstile
     from streams.sdk.client import Turnstile
     from streams.sdk.errors import (
+        BudgetHeld,
         ConflictingDecisions,
         DatasetInUse,
         DatasetIsClosed,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncRun",
     "AsyncTurnstile",
+    "BudgetHeld",
     "ConflictingDecisions",
     "DatasetInUse",
     "DatasetIsClosed",

@@ -257,6 +257,7 @@ def run_answerer(
     log_level: str = "INFO",
     *,
     charge_again: bool = False,
+    take_over: bool = False,
 ) -> NoReturn:
     """Answer until this process is stopped, superseded, or meets something unexpected."""
     logging.basicConfig(
@@ -280,7 +281,7 @@ def run_answerer(
         answering = Answering(
             questions,
             source,
-            opener(turnstile, questions),
+            opener(turnstile, questions, take_over=take_over),
             journal,
             published,
             charge_again=charge_again,
@@ -292,9 +293,11 @@ def run_answerer(
     raise SystemExit(0)
 
 
-def opener(turnstile: Turnstile, questions: Questions) -> Open:
+def opener(turnstile: Turnstile, questions: Questions, *, take_over: bool = False) -> Open:
     """Return what opens the run of these questions."""
-    return lambda released: turnstile.run(questions.dataset, questions.run, released=released)
+    return lambda released: turnstile.run(
+        questions.dataset, questions.run, released=released, take_over=take_over
+    )
 
 
 def _look_at(config: Config, topic: str) -> tuple[str, int]:

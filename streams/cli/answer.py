@@ -36,7 +36,12 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     if config.log_format == "json":
         log_as_json(options.log_level, sys.stderr)  # before anything else sets up the log
     return run_answerer(
-        config, questions, announce, options.log_level, charge_again=options.charge_again
+        config,
+        questions,
+        announce,
+        options.log_level,
+        charge_again=options.charge_again,
+        take_over=options.take_over,
     )
 
 
@@ -138,7 +143,7 @@ def _answer_file(
             answering = Answering(
                 questions.for_a_file(),
                 file.source,
-                opener(turnstile, questions),
+                opener(turnstile, questions, take_over=options.take_over),
                 journal,
                 announce,
                 text=file.text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams.cli.options import CLIENT, Later, name_of, path_of, verb
+from streams.cli.options import CLIENT, Later, add_take_over, name_of, path_of, verb
 from streams.config import LOG_FORMATS
 
 answer = Later("streams.cli.answer")
@@ -37,6 +37,7 @@ def add_answer(verbs: Any) -> None:
         action="store_true",
         help="answer windows that another run has answered; their users are charged again",
     )
+    add_take_over(command)
     command.add_argument("--log-format", choices=LOG_FORMATS, help="of its log (default text)")
     command.add_argument(
         "--log-level",

@@ -19,6 +19,7 @@ from streams.cli.options import (
     SETTING,
     Later,
     add_delta,
+    add_take_over,
     add_user,
     name_of,
     path_of,
@@ -193,6 +194,24 @@ def _add_datasets(verbs: Any) -> None:
         metavar="DATASET",
         help="another dataset of the same users, whose budget every step has to fit as well",
     )
+    create.add_argument(
+        "--share-of",
+        type=name_of,
+        metavar="DATASET",
+        help="another dataset of the same users; this one has a fixed part of its budget",
+    )
+    create.add_argument("--share", type=float, help="that part, above 0 and at most 1")
+    create.add_argument(
+        "--assume-independent-timing",
+        action="store_true",
+        help="runs may charge it side by side; their timing must not depend on any user's data",
+    )
+    create.add_argument(
+        "--sampled-levels",
+        action=argparse.BooleanOptionalAction,
+        help="norm levels may follow sampling coins, so only the whole budget has an epsilon "
+        "(default: only if the measure is renyi)",
+    )
     for right, what in (
         ("charge", "open, charge and close runs of it"),
         ("manage", "close it, forget its users and create datasets within it"),
@@ -255,6 +274,7 @@ def _add_runs(verbs: Any) -> None:
         "again. - reads standard input.",
     )
     steps.add_argument("file", metavar="FILE.jsonl")
+    add_take_over(steps)
 
 
 def _add_forget(verbs: Any) -> None:

@@ -98,10 +98,20 @@ def worker(options: argparse.Namespace, config: Config) -> int:
 
 def dataset_create(options: argparse.Namespace, config: Config) -> int:
     """Create a dataset, or check that it exists under this policy."""
+    whole = None
+    if options.share_of is not None:
+        datasets = read_datasets(config)
+        if options.share_of not in datasets:
+            return no_dataset(options.share_of)
+        whole = datasets[options.share_of].policy
     with Turnstile(config=config) as turnstile:
         policy = turnstile.create_dataset(
             options.name,
             measure=options.measure,
+            share_of=whole,
+            share=options.share,
+            assume_independent_timing=options.assume_independent_timing,
+            sampled_levels=options.sampled_levels,
             epsilon=options.epsilon,
             delta=options.delta,
             budget=_one_or_many(options.budget),
@@ -296,6 +306,9 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids,
         "within": policy.within or None,
+        "share_of": policy.share_of or None,
+        "assume_independent_timing": policy.assume_independent_timing is True,
+        "sampled_levels": policy.has_sampled_levels,
         "pseudonyms": policy.pseudonyms or None,
         "allow": to_builtins(policy.allow) if policy.allow else None,
         "partitions": policy.partitions,

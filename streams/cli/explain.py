@@ -40,7 +40,6 @@ def explain(options: argparse.Namespace, config: Config) -> int:
             known,
             delta=options.delta,
             dataset=options.dataset,
-            levels_public=options.levels_public,
         )
         for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
     }
@@ -184,7 +183,7 @@ def _in_the_end(events: Sequence[Event], delta: float) -> Iterator[str]:
         if last.epsilon is None:
             yield (
                 f"{whole}. There is no smaller epsilon, because norm levels may have followed "
-                "sampling coins. If you know that they did not, give --levels-public."
+                "sampling coins (sampled_levels in the policy)."
             )
         else:
             yield (

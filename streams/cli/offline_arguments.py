@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import Any, Final
 
 from streams.cli.options import (
@@ -10,6 +9,7 @@ from streams.cli.options import (
     OBSERVER,
     Later,
     add_delta,
+    add_take_over,
     add_user,
     delta_of,
     name_of,
@@ -79,10 +79,6 @@ def add_offline(verbs: Any) -> None:
         "--dataset", type=name_of, help="only what counts against the budget of this one"
     )
     add_delta(explained)
-    _add_levels_public(
-        explained,
-        "otherwise there is no epsilon below the budget after a sampled step",
-    )
     explained.add_argument("--csv", action="store_true", help="one line for each budget")
     reported = verb(
         verbs,
@@ -112,9 +108,6 @@ def add_offline(verbs: Any) -> None:
         metavar="FILE",
         help="a .csv or .parquet file; without it the rows go to standard output",
     )
-    _add_levels_public(
-        reported, "otherwise any_time_epsilon is empty for datasets with sampled steps"
-    )
     reported.add_argument(
         "--aggregate",
         action="store_true",
@@ -131,6 +124,7 @@ def add_offline(verbs: Any) -> None:
         metavar="Q",
         help="which of them (default 0.1 0.5 0.9)",
     )
+    add_take_over(reported)
     _add_trim(verbs)
 
 
@@ -145,12 +139,3 @@ def _add_trim(verbs: Any) -> None:
         "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
     )
     trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")
-
-
-def _add_levels_public(parser: ArgumentParser, otherwise: str) -> None:
-    parser.add_argument(
-        "--levels-public",
-        action="store_true",
-        help="you know that no norm level, and no user's participation, ever followed a sampling "
-        f"coin; {otherwise}",
-    )

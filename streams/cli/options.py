@@ -130,6 +130,15 @@ def add_delta(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_take_over(command: argparse.ArgumentParser) -> None:
+    """Add the option that takes a budget over from the run that holds it."""
+    command.add_argument(
+        "--take-over",
+        action="store_true",
+        help="take the budget from the run that holds it; that run cannot charge any more",
+    )
+
+
 def add_user(command: argparse.ArgumentParser, what: str, *, required: bool = True) -> None:
     """Add the option that names a user (``streams.cli.users``); ``what`` explains digits."""
     command.add_argument(

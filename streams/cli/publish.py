@@ -44,7 +44,7 @@ class PublishedStep(msgspec.Struct, forbid_unknown_fields=True):
 def publish(options: argparse.Namespace, config: Config) -> int:
     """Charge the steps of a file, in order, and show each decision."""
     with Turnstile(config=config) as turnstile:
-        steps = StepsOfFile(turnstile)
+        steps = StepsOfFile(turnstile, take_over=options.take_over)
         for number, line in _lines(options.file):
             if not line.strip():
                 continue
@@ -77,9 +77,9 @@ class StepsOfFile:
         skipped: how many were decided before.
     """
 
-    def __init__(self, turnstile: Turnstile) -> None:
+    def __init__(self, turnstile: Turnstile, *, take_over: bool = False) -> None:
         self.skipped = 0
-        self._turnstile = turnstile
+        self._turnstile, self._take_over = turnstile, take_over
         self._lanes: dict[tuple[str, str], _Lane] = {}
 
     def charge(self, line: PublishedStep) -> dict[str, Any]:
@@ -92,7 +92,9 @@ class StepsOfFile:
         key = line.dataset, line.run
         lane = self._lanes.get(key)
         if lane is None:
-            run = self._turnstile.run(*key, min_separation=line.min_separation)
+            run = self._turnstile.run(
+                *key, min_separation=line.min_separation, take_over=self._take_over
+            )
             lane = self._lanes[key] = _Lane(run, numbered=line.step is not None)
         separation = lane.run.min_separation
         if line.min_separation not in (None, separation):

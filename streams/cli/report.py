@@ -63,7 +63,6 @@ def report(options: argparse.Namespace, config: Config) -> int:
             delta=options.delta,
             method=options.method,
             dataset=options.dataset,
-            levels_public=options.levels_public,
             progress=_show_progress if sys.stderr.isatty() else lambda *_: None,
         )
         if sys.stderr.isatty():
@@ -103,7 +102,7 @@ def _release(options: argparse.Namespace, config: Config) -> int:
         shares = shares_of(KafkaArchive(config), options.dataset)
         _note(shares.compared)
         with Turnstile(config=config) as turnstile:
-            run = turnstile.run(options.dataset, _RUN)
+            run = turnstile.run(options.dataset, _RUN, take_over=options.take_over)
             fractions = options.quantiles or list(_QUANTILES)
             released = aggregate(run, shares, rho=options.rho, quantiles=fractions)
     except (NoAggregate, InvalidInput) as problem:

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from streams.ledger.access import open_budgets_of
 from streams.ledger.apart import check_roster
 from streams.ledger.arrears import note_taken, owed_beside, rosters_beside, wake
+from streams.ledger.holds import check_hold
 from streams.ledger.limits import check_decision, check_size
 from streams.ledger.members import Members
 from streams.ledger.outputs import (
@@ -35,6 +36,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     """
     budgets = open_budgets_of(state, charge.dataset)
     run = under_current_attempt(state.runs.get(charge.address), charge)
+    check_hold(state, budgets, charge.address)
     separation = state.separations.get(charge.address, UNSET)
     digest = charge_digest(charge)
     if charge.step == run.step:
@@ -76,6 +78,7 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     """
     budgets = open_budgets_of(state, request.dataset)
     run = under_current_attempt(state.runs.get(request.address), request)
+    check_hold(state, budgets, request.address)
     check_roster(request, state.separations.get(request.address, UNSET))
     terms = state.rosters.get(request.address)
     members = state.rosters.members.get(request.address, Members())
@@ -104,6 +107,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     """
     budgets = open_budgets_of(state, charge.dataset)
     run = under_current_attempt(state.runs.get(charge.address), charge)
+    check_hold(state, budgets, charge.address)
     digest = roster_digest(charge)
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]

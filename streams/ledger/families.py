@@ -24,6 +24,7 @@ class Policies(Tracked[Policy]):
         self.known_as: KnownAs
         self._partition = partition
         self._within: dict[str, set[str]] = {}  # of each, which are within it and no other between
+        self._shares: dict[str, set[str]] = {}  # dataset -> those that have a share of its budget
 
     def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
         (name,) = address
@@ -31,6 +32,10 @@ class Policies(Tracked[Policy]):
             self._within[before.within].remove(name)
         if after is not None and after.within is not UNSET:
             self._within.setdefault(after.within, set()).add(name)
+        if before is not None and before.share_of is not UNSET:
+            self._shares[before.share_of].remove(name)
+        if after is not None and after.share_of is not UNSET:
+            self._shares.setdefault(after.share_of, set()).add(name)
         if after is None:
             del self.accounts[name]
         elif after != before:
@@ -62,7 +67,8 @@ class Policies(Tracked[Policy]):
     def outermost_of(self, request: Forget) -> list[str]:
         """The datasets, within no others, in which somebody is to be forgotten."""
         if request.dataset is not UNSET:
-            return [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
+            outermost = [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
+            return [*outermost, *(share for name in outermost for share in self.shares_of(name))]
         return [
             name
             for (name,), policy in sorted(self.items())
@@ -83,3 +89,7 @@ class Policies(Tracked[Policy]):
     def has_within(self, name: str) -> bool:
         """Whether another dataset is within this one."""
         return bool(self._within.get(name))
+
+    def shares_of(self, name: str) -> list[str]:
+        """Return the datasets that have a share of this one's budget, by name."""
+        return sorted(self._shares.get(name, ()))

@@ -23,10 +23,12 @@ from streams.ledger.access import budgets_of, check_open, open_budgets_of
 from streams.ledger.apart import separation_of
 from streams.ledger.arrears import drop_roster, rosters_beside
 from streams.ledger.budgets import Budgets
+from streams.ledger.holds import release_hold, take_hold
 from streams.ledger.outputs import Place
 from streams.ledger.owed import check_closing
 from streams.ledger.policies import (
     check_policy,
+    check_share,
     check_within,
     is_same_policy,
     policy_to_store,
@@ -63,22 +65,26 @@ def create_dataset(
     policy = request.policy
     check_policy(policy)
     outer = _policies_around(state, policy)
+    whole = _policy_shared(state, policy)
     check_within(policy, outer)
+    above = whole or outer
     if policy.partitions != state.partitions:
         if not state.layout:  # only a sender who may create the dataset can stop the partition
-            state.gate.check_creation(policy, outer, sender)
+            state.gate.check_creation(policy, above, sender)
             raise LayoutMismatch(policy.partitions, state.partitions)
         detail = f"the topic has {state.partitions} partitions, not {policy.partitions}"
         raise Rejection(Reason.INVALID_POLICY, detail)
     stored = state.policies.get(request.address)
     if stored is None:
-        if policy.within is not UNSET and not outer:
-            detail = f"dataset {policy.within!r} does not exist: create the outer one first"
+        named = policy.within if policy.share_of is UNSET else policy.share_of
+        if named is not UNSET and not above:
+            detail = f"dataset {named!r} does not exist: create it first"
             raise Rejection(Reason.UNKNOWN_DATASET, detail)
-        state.gate.check_creation(policy, outer, sender)
-        if outer:
-            check_open(state, outer[0].dataset)
-        stored = policy_to_store(policy, outer)
+        state.gate.check_creation(policy, above, sender)
+        if above:
+            check_open(state, above[0].dataset)
+        _check_shares(state, policy, whole)
+        stored = policy_to_store(policy, above)
         if not state.layout:  # the first dataset binds P of the log
             state.layout[()] = stored.partitions
         state.policies[request.address] = stored
@@ -105,6 +111,9 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
         if name in state.runs.datasets or len(accounts):
             detail = f"dataset {name!r} cannot be withdrawn: a run of it has been opened"
             raise Rejection(Reason.DATASET_IN_USE, detail)
+        if state.policies.shares_of(name):
+            detail = f"dataset {name!r} cannot be withdrawn: another dataset has a share of it"
+            raise Rejection(Reason.DATASET_IN_USE, detail)
         if state.policies.has_within(name):
             detail = f"dataset {name!r} cannot be withdrawn: another dataset is within it"
             raise Rejection(Reason.DATASET_IN_USE, detail)
@@ -120,6 +129,7 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
 def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetClosed:
     """Close a dataset, the datasets within it and all their runs permanently."""
     budgets = budgets_of(state, request.dataset)
+    _check_shares_closed(state, request.dataset)
     datasets = state.policies.within(request.dataset)
     closing = set(datasets)
     _check_closing(state, budgets, closing)
@@ -141,10 +151,16 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
 def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
     """Open a run, or another attempt of it."""
     budgets = open_budgets_of(state, request.dataset)
+    if shares := state.policies.shares_of(request.dataset):
+        detail = (
+            f"dataset {request.dataset!r} is charged through its shares {shares}: open a run there"
+        )
+        raise Rejection(Reason.DATASET_SHARED, detail)
     address = request.address
     known, separation = state.runs.get(address), state.separations.get(address, UNSET)
     run = opened(known, request)
     asked = separation_of(request, known, run, separation, has_roster=address in state.rosters)
+    take_hold(state, budgets, request, known, run)
     state.runs[address] = run
     if asked is not UNSET and asked != separation:
         state.separations[address] = asked
@@ -206,6 +222,46 @@ def register_principal(
     )
 
 
+def _policy_shared(state: State, policy: Policy) -> list[Policy]:
+    """Return the policy of which a new dataset is to have a share, if it is and there is one."""
+    whole = None if policy.share_of is UNSET else state.policies.get((policy.share_of,))
+    return [] if whole is None else [whole]
+
+
+def _check_shares(state: State, policy: Policy, whole: list[Policy]) -> None:
+    """Check that a new dataset's share is left of the budget, and is charged by nobody else.
+
+    Raises:
+        Rejection: INVALID_POLICY or DATASET_SHARED.
+    """
+    if policy.within is not UNSET and (shares := state.policies.shares_of(policy.within)):
+        detail = (
+            f"dataset {policy.within!r} is charged through its shares {shares}: name one of them"
+        )
+        raise Rejection(Reason.DATASET_SHARED, detail)
+    for shared in whole:
+        name = shared.dataset
+        if name in state.runs.datasets or state.policies.has_within(name):
+            detail = (
+                f"dataset {name!r} has been charged itself, so it cannot be divided into shares"
+            )
+            raise Rejection(Reason.INVALID_POLICY, detail)
+        names = state.policies.shares_of(name)
+        check_share(policy, shared, [state.policies[share,] for share in names])
+
+
+def _check_shares_closed(state: State, dataset: str) -> None:
+    """Check that all shares of a dataset's budget are closed before the dataset is.
+
+    Raises:
+        Rejection: DATASET_SHARED.
+    """
+    shares = state.policies.shares_of(dataset)
+    if still_open := [share for share in shares if (share,) not in state.closed]:
+        detail = f"dataset {dataset!r} has shares that are open: close {still_open} first"
+        raise Rejection(Reason.DATASET_SHARED, detail)
+
+
 def _check_closing(state: State, budgets: Budgets, datasets: set[str]) -> None:
     """Whether a dataset and those within it can be closed by one record."""
     rosters = rosters_beside(state, budgets)
@@ -224,6 +280,7 @@ def _check_closing(state: State, budgets: Budgets, datasets: set[str]) -> None:
 def _end_run(state: State, address: Address, run: RunState) -> None:
     """Charge what is in arrears, and keep of a run only that there was one."""
     state.runs[address] = closed(run)
+    release_hold(state, address)
     drop_roster(state, address)
     if (separation := state.separations.pop(address, None)) is not None:
         state.participants.forget(address, separation)

@@ -252,5 +252,6 @@ def reject(
         request=token,
         current_attempt=current_attempt,
         held=rejection.held,
+        holder=rejection.holder,
     )
     return Output(Channel.REJECTS, run.encode() if run else None, encode(rejected))

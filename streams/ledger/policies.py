@@ -70,6 +70,12 @@ def check_policy(policy: Policy) -> None:
         )
     elif policy.within == policy.dataset:
         complaint = "a dataset cannot be within itself"
+    elif policy.share_of == policy.dataset:
+        complaint = "a dataset cannot have a share of itself"
+    elif policy.share_of is not UNSET and policy.within is not UNSET:
+        complaint = "a dataset cannot have both within and share_of"
+    elif policy.assume_independent_timing is not UNSET and policy.within is not UNSET:
+        complaint = "assume_independent_timing belongs to the outermost dataset"
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -119,6 +125,42 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
             f"allow names who may charge it, and dataset {nearest.dataset!r}, whose budget it "
             "shares, names nobody: anybody could spend that, and forget its users"
         )
+    if complaint:
+        raise Rejection(Reason.INVALID_POLICY, complaint)
+
+
+def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None:
+    """Check a new dataset that is to have a share of another dataset's budget.
+
+    Budgets of one measure add up in their units (mu squared, rho, epsilon, or Rényi divergence at
+    each order), whichever runs charge the shares and in whatever order.
+
+    Args:
+        policy: the new dataset's policy, checked by itself.
+        whole: the policy of the dataset whose budget is shared.
+        shares: the policies of the shares that exist, closed ones included.
+
+    Raises:
+        Rejection: INVALID_POLICY.
+    """
+    name, complaint = whole.dataset, None
+    taken = [sum(units) for units in zip(*(share.budget for share in shares), strict=True)]
+    left = [all_of - used for all_of, used in zip(whole.budget, taken or [0] * 256, strict=False)]
+    if whole.within is not UNSET or whole.share_of is not UNSET:
+        complaint = f"dataset {name!r} is within another one or a share itself: it has no shares"
+    elif (policy.measure, policy.orders) != (whole.measure, whole.orders):
+        complaint = f"measure and orders must be those of dataset {name!r}, {whole.measure}"
+    elif has_own_orders(policy) or has_own_orders(whole):
+        complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
+    elif any(asked > free for asked, free in zip(policy.budget, left, strict=True)):
+        complaint = (
+            f"the budget of {policy.budget} units is above the {left} units that the "
+            f"{len(shares)} other shares leave of dataset {name!r}"
+        )
+    elif policy.user_ids not in (UNSET, whole.user_ids) or policy.pseudonyms != whole.pseudonyms:
+        complaint = f"user_ids and pseudonyms must be those of dataset {name!r}"
+    elif whole.allow is not UNSET and policy.allow is UNSET:
+        complaint = f"dataset {name!r} names who may charge it, so its share has to name them, too"
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)
 

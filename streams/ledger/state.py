@@ -33,7 +33,7 @@ from streams.ledger.principals import BoundOperator, Gate, Operators, Principal,
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import encode
+from streams.schemas import Holder, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
@@ -100,6 +100,7 @@ class State:
         rosters: (dataset, run) -> under what the users of a run are charged.
         separations: (dataset, run) -> how far a run keeps participations apart, if it does.
         participants: of these runs, those of the last steps.
+        holds: (outermost dataset,) -> the run that holds its budget, if one does.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
         erasure: the keys by which users who were forgotten have names.
         forgotten: (dataset, slot) -> such a name.
@@ -127,6 +128,7 @@ class State:
         self.separations = self._keep(Separations())
         self.participants = self._keep(Participants())
         self.datasets = self.policies.accounts
+        self.holds: Tracked[Holder] = self._keep(Tracked("hold", Holder))
         self.closed: Tracked[int] = self._keep(Tracked("closed", int))
         self.erasure = self._keep(KeysInUse(keys))
         self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))

@@ -135,7 +135,6 @@ def explain(
     *,
     delta: float,
     dataset: str | None = None,
-    levels_public: bool = False,
 ) -> Explanation:
     """Return what happened to one user.
 
@@ -149,7 +148,6 @@ def explain(
         user: the id.
         delta: of the epsilons, strictly between 0 and 1.
         dataset: only events that count against the budget of this dataset.
-        levels_public: the caller knows that no level, norm or admission ever followed a coin.
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
@@ -160,7 +158,7 @@ def explain(
     fold = Fold(archive, partition)
     if fold.cut_off:
         raise CutOff(fold.cut_off)
-    told = _Told(fold.ledger, user, delta, levels_public)
+    told = _Told(fold.ledger, user, delta)
     events: list[Event] = []
     if fold.began:
         events += (e for e in told.earlier(partition, fold.began) if dataset in (None, e.dataset))
@@ -184,11 +182,10 @@ class _Known:
 class _Told:
     """Follows one user along the log."""
 
-    def __init__(self, ledger: Ledger, user: User, delta: float, levels_public: bool) -> None:
+    def __init__(self, ledger: Ledger, user: User, delta: float) -> None:
         self._ledger = ledger
         self._user = user
         self._delta = delta
-        self._levels_public = levels_public
         self._sampled: set[str] = set()  # outermost datasets with a sampled step of this user
         self._known: dict[str, _Known] = {}
         self._positions: dict[Address, int] = {}
@@ -406,7 +403,7 @@ class _Told:
     def _shares(self, budgets: Budgets, asked: list[Units] | None) -> tuple[Share, ...]:
         """What has become of each budget since it was told of last."""
         shares = []
-        follows_coins = budgets.names[-1] in self._sampled and not self._levels_public
+        has_sampled = budgets.names[-1] in self._sampled
         for number, accounts in enumerate(budgets.accounts):
             policy, amounts = accounts.policy, Amounts(accounts.policy)
             slot = self._slot(policy.dataset)
@@ -421,6 +418,9 @@ class _Told:
             is_bound = order is None or bool(numbers["bound"][0])
             own_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
+            follow_coins = policy.sampled_levels is True or (
+                has_sampled and policy.has_sampled_levels
+            )
             shares.append(
                 Share(
                     dataset=policy.dataset,
@@ -431,7 +431,7 @@ class _Told:
                     cost=amounts.stated(cost),
                     spent=amounts.stated(spent),
                     left=amounts.left(spent, order) if is_bound else [],
-                    epsilon=None if follows_coins else amounts.epsilon(spent, order, self._delta),
+                    epsilon=None if follow_coins else amounts.epsilon(spent, order, self._delta),
                     budget_epsilon=budget_epsilon(policy, own_order, self._delta),
                 )
             )

@@ -90,7 +90,6 @@ def report(
     delta: float,
     method: Method = "tightest",
     dataset: str | None = None,
-    levels_public: bool = False,
     progress: Callable[[int, int], None] = lambda _partition, _records: None,
 ) -> Report:
     """Return what the steps of every user lose, by dataset and partition.
@@ -100,7 +99,6 @@ def report(
         delta: of the epsilons, strictly between 0 and 1.
         method: of the report.
         dataset: this one alone.
-        levels_public: the caller knows that no level, norm or admission ever followed a coin.
         progress: called with the partition and the number of its records, now and then.
 
     Raises:
@@ -133,12 +131,15 @@ def report(
         for name, accounts in fold.ledger.datasets.items():
             if dataset in (None, name):
                 history = found.get(name, DatasetHistory())
-                if history.doubt is not None and not levels_public:
+                follow_coins = accounts.policy.has_sampled_levels
+                if history.doubt is not None and follow_coins:
                     raise ReportRefused(_in_words(name, history.doubt))
                 budgets = fold.ledger.policies.budgets(name)
                 forgotten = budgets.forgotten_at(np.arange(len(accounts)))
                 outermost = found.get(budgets.names[-1], DatasetHistory())
-                any_time = levels_public or not outermost.has_sampled
+                declared = accounts.policy.sampled_levels is True
+                sampled = follow_coins and outermost.has_sampled
+                any_time = not (declared or sampled)
                 losses.append(
                     _losses(partition, accounts, history, accountants, forgotten, any_time)
                 )
@@ -150,8 +151,8 @@ def _in_words(name: str, doubt: Doubt) -> str:
         f"no report of dataset {name!r} is sure to hold: {doubt.what} in step {doubt.step} of run "
         f"{doubt.run!r} of {doubt.dataset!r} (partition {doubt.partition}, offset {doubt.offset}), "
         "after users had been sampled. If norm levels follow sampling coins (Roster.observe), only "
-        "the budget is a guarantee (docs/guarantees.md). The log does not say why they moved. If "
-        "no level and no participation ever followed a coin, give --levels-public"
+        "the budget is a guarantee (docs/guarantees.md). Policies with sampled_levels=False state "
+        "that no level follows a coin"
     )
 
 

@@ -7,10 +7,11 @@ spent are two statements. Each holds by itself at that delta, and neither replac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import le
 
 import numpy as np
 
-from accounting import InvalidInput, from_units_down
+from accounting import from_units_down
 from streams.ledger.policies import has_own_orders, measure_of
 from streams.schemas import Policy
 
@@ -47,7 +48,10 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
 def spent_epsilon(
     policy: Policy, bound: Sequence[float], order: float | None, delta: float
 ) -> float | None:
-    """Return the any-time epsilon of an odometer's bound; None if it is of another policy.
+    """Return the any-time epsilon of an odometer's bound.
+
+    None if norm levels may follow sampling coins, because only the budget has an epsilon then, or
+    if the bound is of another policy.
 
     Args:
         policy: of the dataset.
@@ -55,22 +59,52 @@ def spent_epsilon(
         order: the user's own Rényi order, if the user has one.
         delta: of the guarantee, strictly between 0 and 1.
     """
-    try:
-        return policy.spent_epsilon(bound, order, delta)
-    except InvalidInput:
+    if policy.has_sampled_levels or not is_bound_of(policy, bound, order):
         return None
+    return policy.spent_epsilon(bound, order, delta)
+
+
+def first_epsilon(policy: Policy, delta: float) -> float | None:
+    """Return the any-time epsilon of a user without an odometer record.
+
+    None if norm levels may follow sampling coins, because only the budget has an epsilon then.
+
+    Args:
+        policy: of the dataset.
+        delta: of the guarantee, strictly between 0 and 1.
+    """
+    return None if policy.has_sampled_levels else policy.first_epsilon(delta)
 
 
 def spent_share(policy: Policy, bound: Sequence[float], order: float | None) -> float | None:
-    """How much of the budget an odometer's bound is, 0 to 1, as the measure counts it.
+    """Return the part of the budget that an odometer's bound is, 0 to 1, as the measure counts it.
 
-    Where there are several orders, it is that of the order at which most is spent.
+    At several orders, it is that of the order at which most is spent. None if the bound is of
+    another policy.
     """
-    budget = measure_of(policy).stated(np.array(policy.budget, dtype=np.int64)).tolist()
-    if order is not None:
-        budget = [b for at, b in zip(policy.orders, budget, strict=True) if at == order]
-    if len(budget) != len(bound):
+    if not is_bound_of(policy, bound, order):
         return None
-    power = measure_of(policy).power
-    shares = (spent / whole for spent, whole in zip(bound, budget, strict=True))
-    return min(1.0, float(max(shares)) ** power)
+    shares = (spent / whole for spent, whole in zip(bound, _budget_at(policy, order), strict=True))
+    return min(1.0, float(max(shares)) ** measure_of(policy).power)
+
+
+def is_bound_of(policy: Policy, bound: Sequence[float], order: float | None) -> bool:
+    """Return whether an odometer's bound can be of this policy.
+
+    Args:
+        policy: of the dataset.
+        bound: of an odometer record.
+        order: the user's own Rényi order, if the user has one.
+    """
+    budget = _budget_at(policy, order)
+    return len(budget) == len(bound) and all(map(le, bound, budget))
+
+
+def _budget_at(policy: Policy, order: float | None) -> list[float]:
+    """Return the budget at a user's orders, as odometers state it; nothing for an unknown order."""
+    if (order is not None) != has_own_orders(policy):
+        return []
+    budget = measure_of(policy).stated(policy.budget).tolist()
+    if order is None:
+        return list(budget)
+    return [b for at, b in zip(policy.orders, budget, strict=True) if at == order]

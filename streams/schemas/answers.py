@@ -20,7 +20,7 @@ from streams.schemas.fields import (
     Users,
 )
 from streams.schemas.refusals import Reason
-from streams.schemas.requests import Policy
+from streams.schemas.requests import Holder, Policy
 
 
 class DatasetCreated(Record, frozen=True, tag="dataset-created"):
@@ -219,7 +219,8 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
             delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: for another delta, or the policy of another dataset.
+            InvalidInput: for another delta, the policy of another dataset, or a policy whose norm
+                levels may follow sampling coins.
         """
         if policy.dataset != self.dataset:
             from accounting import InvalidInput
@@ -247,6 +248,7 @@ class Rejected(Record, frozen=True, tag="rejected"):
     # Of the run that the request is about, if there is one: what a new attempt has to exceed.
     current_attempt: int | None = None
     held: Policy | None = None  # for policy-changed: the policy that the dataset has
+    holder: Holder | None = None  # for budget-held: the run that holds the budget, if one does
 
 
 def odometer_key(dataset: str, user: User) -> bytes:

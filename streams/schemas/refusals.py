@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streams.schemas.requests import Policy, Request
+    from streams.schemas.requests import Holder, Policy, Request
 
 
 class Reason(StrEnum):
@@ -26,10 +26,12 @@ class Reason(StrEnum):
     SUPERSEDED = "superseded"  # the operator has said something later
     DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
+    DATASET_SHARED = "dataset-shared"  # it is charged through its shares, or one is not closed
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
     OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
     SEPARATION_CHANGED = "separation-changed"  # the run keeps participations apart otherwise
+    BUDGET_HELD = "budget-held"  # another run holds a budget that this one would charge
     STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
     STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
     NO_ROSTERS = "no-rosters"  # a run that keeps participations apart has none
@@ -58,6 +60,7 @@ class Rejection(Exception):
     Attributes:
         request: the decoded record, if it could be decoded.
         held: for POLICY_CHANGED, the policy that the dataset has.
+        holder: for BUDGET_HELD, the run that holds the budget, if one does.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Rejection(Exception):
         request: Request | None = None,
         *,
         held: Policy | None = None,
+        holder: Holder | None = None,
     ) -> None:
         if len(detail) > MAX_DETAIL:
             detail = f"{detail[:MAX_DETAIL]} ..."
@@ -75,3 +79,4 @@ class Rejection(Exception):
         self.detail = detail
         self.request = request
         self.held = held
+        self.holder = holder

@@ -79,6 +79,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Requests about the dataset have to be signed by one of these principals. Not given: the access
     # list of the nearest dataset around it applies; without any, requests need no signature.
     allow: Allow | UnsetType = UNSET
+    # The dataset from whose budget this one has a fixed share. The shares of a dataset add up to at
+    # most its budget; it is charged through them only.
+    share_of: Name | UnsetType = UNSET
+    # Several runs may charge the budget at a time, in no fixed order. The caller states that their
+    # timing does not depend on any user's data. Outermost datasets only.
+    assume_independent_timing: Literal[True] | UnsetType = UNSET
+    # Whether norm levels may follow the users' own sampling coins. Then only the budget is a
+    # guarantee, and no epsilon below it is shown. Not given: true for renyi only.
+    sampled_levels: bool | UnsetType = UNSET
 
     def epsilon(self, delta: float = DELTA) -> float:
         """Return the epsilon that the budget guarantees to every user, rounded up.
@@ -106,7 +115,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: for another delta.
+            InvalidInput: as `spent_epsilon`.
         """
         from accounting import MEASURES
 
@@ -115,6 +124,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.spent_epsilon(bound, None, delta)
         pairs = zip(self.orders, bound, strict=True)
         return max(self.spent_epsilon([one], order, delta) for order, one in pairs)
+
+    @property
+    def has_sampled_levels(self) -> bool:
+        """Whether norm levels may follow the users' own sampling coins."""
+        if self.sampled_levels is UNSET:
+            return self.measure == "renyi"  # the only measure of sampled steps
+        return self.sampled_levels
 
     @property
     def first_increment(self) -> list[int]:
@@ -128,8 +144,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         It holds at every stopping time of the released outputs, as
         `accounting.Measure.any_time_epsilon` says. It may exceed `epsilon`, which holds as well.
-        It does not hold if norm levels followed the user's own sampling coins: then only the
-        budget is a guarantee.
 
         Args:
             bound: of an odometer record, in the unit of the measure.
@@ -137,15 +151,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             delta: of the guarantee, strictly between 0 and 1.
 
         Raises:
-            InvalidInput: for another delta, or a bound that is not of this policy.
+            InvalidInput: for another delta, a bound that is not of this policy, or a policy whose
+                norm levels may follow sampling coins: only its budget is a guarantee (`epsilon`).
         """
-        from accounting import MEASURES
+        from accounting import MEASURES, InvalidInput
 
+        if self.has_sampled_levels:
+            allowed = "False in the policy: otherwise only the whole budget has an epsilon"
+            raise InvalidInput("sampled_levels", True, allowed)
         orders, budget = self.orders or None, self.budget
         if order is not None:
             orders, budget = [order], self.budget[:1]
         row = MEASURES[self.measure]
         return float(row.any_time_epsilon([bound], budget, delta, orders)[0])
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The run that holds a budget: no other run may charge it."""
+
+    dataset: Name
+    run: Name
 
 
 class CreateDataset(Record, frozen=True, tag="create-dataset"):
@@ -169,6 +194,9 @@ class OpenRun(OfRun, frozen=True, tag="open-run"):
     # A user who takes part in step t, with a norm above 0, is not admitted again before step
     # t + min_separation. Fixed with the first step; not given: as the run has it.
     min_separation: MinSeparation | UnsetType = UNSET
+    # A new attempt takes the budget over from the run that holds it, if one does. That run cannot
+    # charge any more.
+    take_over: Literal[True] | UnsetType = UNSET
 
 
 class CloseRun(OfRun, frozen=True, tag="close-run"):

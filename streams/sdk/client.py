@@ -166,6 +166,10 @@ class Turnstile:
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIds | None = None,
         within: str | None = None,
+        share_of: Policy | None = None,
+        share: float | None = None,
+        assume_independent_timing: bool = False,
+        sampled_levels: bool | None = None,
         allow: Mapping[str, Sequence[str]] | None = None,
         timeout: float | None = None,
     ) -> Policy:
@@ -194,6 +198,19 @@ class Turnstile:
             within: another dataset of the same users, whose budget every step has to fit as well,
                 and is charged to: a person's, over all datasets. Up to 8, one within the other.
                 What becomes of who cannot pay this dataset says, whatever they do.
+            share_of: the policy of another dataset of the same users, as this method returned it.
+                The new dataset has a fixed part of its budget, and the same measure and orders. The
+                parts of a dataset add up to at most its budget, so runs of different parts may
+                charge side by side; the dataset itself is charged through its parts only.
+            share: that part, above 0 and at most 1, of rho, of mu squared, of epsilon (pure-dp), or
+                of the budget at each order. Under gdp a share of 0.25 has half of mu.
+            assume_independent_timing: several runs may charge the budget side by side, in no fixed
+                order. You state that their timing does not depend on any user's data; the
+                guarantee does not hold otherwise (docs/guarantees.md). Outermost datasets only.
+            sampled_levels: whether norm levels may follow the users' own sampling coins. If they
+                may, only the whole budget is a guarantee, and no epsilon below it is shown. None:
+                True for renyi, False otherwise. Say True for any measure if levels follow the coins
+                of another dataset's steps.
             allow: principals that may "charge" the dataset (open, charge and close runs, enrol
                 users) and that may "manage" it (withdraw and close it, forget users, create
                 datasets within it), whose requests have to be signed. None: those of the dataset
@@ -216,6 +233,10 @@ class Turnstile:
             name,
             partitions=self.partitions,
             measure=measure,
+            share_of=share_of,
+            share=share,
+            assume_independent_timing=assume_independent_timing,
+            sampled_levels=sampled_levels,
             epsilon=epsilon,
             delta=delta,
             budget=budget,
@@ -270,9 +291,15 @@ class Turnstile:
         released: int | None = None,
         min_separation: int | None = None,
         charges_ahead: bool = False,
+        take_over: bool = False,
         timeout: float | None = None,
     ) -> Run:
         """Begin a run, or resume it: a new attempt, which fences every earlier one.
+
+        One run at a time charges a budget, until it is closed. If two runs drew on it at once, the
+        order of their charges would depend on running times, and these can depend on the data.
+        Runs side by side need a share of the budget each (``create_dataset(share_of=)``), or a
+        dataset with ``assume_independent_timing``.
 
         A trainer that resumes says which step it has ``released`` last, and loads its own
         checkpoint after this call. A step that was charged and did not go out is handed back:
@@ -296,6 +323,7 @@ class Turnstile:
                 the last one is handed back, and the one before it is given up: it stays charged,
                 and must not be released. Write ``run.step - 1`` down as released before the next
                 step is charged ahead, so that a second such end can be told from lost notes.
+            take_over: take the budget from the run that holds it, which cannot charge any more.
             timeout: seconds to wait for all partitions.
 
         Raises:
@@ -308,6 +336,7 @@ class Turnstile:
                 be charged.
             RunIsClosed: the run was closed.
             SeparationChanged: the run has been charged with another ``min_separation``.
+            BudgetHeld: another run holds the budget.
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
         """
@@ -320,6 +349,7 @@ class Turnstile:
             released=released,
             min_separation=min_separation,
             charges_ahead=charges_ahead,
+            take_over=take_over,
             deadline=deadline,
         )
 

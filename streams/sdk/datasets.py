@@ -11,6 +11,7 @@ half-made one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import get_args
 
 import msgspec
@@ -20,7 +21,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_orders
-from accounting.exact.validation import exact_numbers
+from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     DELTA,
@@ -63,19 +64,34 @@ def policy_from(
     within: str | None = None,
     pseudonyms: str | None = None,
     allow: Allow | None = None,
+    share_of: Policy | None = None,
+    share: float | None = None,
+    assume_independent_timing: bool = False,
+    sampled_levels: bool | None = None,
 ) -> Policy:
     """The policy that promises no more than what is asked for; budgets are rounded down.
 
     Raises:
         InvalidRequest: the arguments make no policy.
     """
+    if (share_of is None) != (share is None):
+        raise InvalidRequest("share_of and share belong together: give both")
+    if share_of is not None and share_of.own_order is True:
+        raise InvalidRequest(
+            f"dataset {share_of.dataset!r} charges each user at an order of its own, and such "
+            "budgets do not add up, so it has no shares: create it with orders"
+        )
     given = budget is not None, epsilon is not None or delta is not None
     if pseudonyms is not None and user_ids not in (None, "integer"):
         raise InvalidRequest(
             f"user_ids is {user_ids!r}: with a pseudonym_key all users are integers to the log, so "
             "leave it out"
         )
-    if given == (True, True) or given == (False, False):
+    if share_of is not None and (any(given) or orders is not None):
+        raise InvalidRequest(
+            "budget, epsilon, delta and orders follow from share_of and share: leave them out"
+        )
+    if share_of is None and (given == (True, True) or given == (False, False)):
         raise InvalidRequest("give either budget, or epsilon and delta")
     check_names(name, *(() if within is None else (within,)))
     _check_choice("measure", measure, [*MEASURES])
@@ -87,14 +103,18 @@ def policy_from(
     row = MEASURES[measure]
     own_order = row.per_order and orders is None and epsilon is not None
     try:
-        if budget is None:
+        if share_of is not None and share is not None:
+            measure, orders = share_of.measure, share_of.orders or None
+            row, units = MEASURES[measure], _share_of_units(share_of, share)
+        elif budget is None:
             if epsilon is None or delta is None:
                 raise InvalidRequest("epsilon and delta belong together: give both")
             if own_order:
                 orders, budget = candidate_orders(epsilon, delta)
             else:
                 budget = row.budgets_for(epsilon, delta, orders)
-        units = _units("budget", row, budget)
+        if budget is not None:
+            units = _units("budget", row, budget)
         if odometer_step is None:
             steps = [max(1, number // _ODOMETER_STEPS) for number in units]
         else:
@@ -114,6 +134,9 @@ def policy_from(
                 **({} if within is None else {"within": within}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
                 **({} if allow is None else {"allow": asdict(allow)}),
+                **({} if share_of is None else {"share_of": share_of.dataset}),
+                **({"assume_independent_timing": True} if assume_independent_timing else {}),
+                **({} if sampled_levels is None else {"sampled_levels": sampled_levels}),
             },
             Policy,
         )
@@ -123,6 +146,18 @@ def policy_from(
     except Rejection as refused:
         raise InvalidRequest(refused.detail) from refused
     return policy
+
+
+def _share_of_units(whole: Policy, share: float) -> list[int]:
+    """Return a part of a budget in whole units, rounded down.
+
+    Raises:
+        InvalidInput: a share outside (0, 1].
+    """
+    part = Fraction(positive_finite("share", share))
+    if part > 1:
+        raise InvalidInput("share", share, "above 0 and at most 1")
+    return [int(units * part) for units in whole.budget]
 
 
 def create(

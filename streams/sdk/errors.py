@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from streams.schemas import Policy, Reason, Rejected
+from streams.schemas import Holder, Policy, Reason, Rejected
 
 
 class TurnstileError(Exception):
@@ -67,6 +67,7 @@ class RequestRejected(TurnstileError):
         partition: which partition refused; None if none was asked.
         current_attempt: the attempt of the run in that partition, if it has one.
         held: the policy that the dataset has, if it is another one than was asked for.
+        holder: the run that holds the budget, if another one asked for it.
     """
 
     def __init__(
@@ -76,20 +77,21 @@ class RequestRejected(TurnstileError):
         partition: int | None,
         current_attempt: int | None = None,
         held: Policy | None = None,
+        holder: Holder | None = None,
     ) -> None:
         where = "refused" if partition is None else f"partition {partition} refused"
         advice = ADVICE.get(reason)
         super().__init__(f"{where}: {reason}: {detail}" + (f"; {advice}" if advice else ""))
         self.current_attempt = current_attempt
-        self.held = held
+        self.held, self.holder = held, holder
         self.reason = reason
         self.detail = detail
         self.partition = partition
 
     def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
         """Pickle by the parts, so that the error survives a process boundary."""
-        parts = self.reason, self.detail, self.partition, self.current_attempt, self.held
-        return type(self), parts
+        parts = self.reason, self.detail, self.partition, self.current_attempt
+        return type(self), (*parts, self.held, self.holder)
 
 
 class PolicyChanged(RequestRejected):
@@ -114,6 +116,14 @@ class DatasetInUse(RequestRejected):
 
 class Fenced(RequestRejected):
     """A newer attempt of this run is at work. This one must stop."""
+
+
+class BudgetHeld(RequestRejected):
+    """Another run holds the budget, which one run at a time charges. Nothing was charged.
+
+    Close that run, or open this one with ``take_over=True``, which fences that one. A run that was
+    fenced in this way gets this error at its next charge, and must stop.
+    """
 
 
 class DatasetIsClosed(RequestRejected):
@@ -150,6 +160,7 @@ _KINDS: dict[Reason, type[RequestRejected]] = {
     Reason.DATASET_CLOSED: DatasetIsClosed,
     Reason.DATASET_IN_USE: DatasetInUse,
     Reason.OLDER_ATTEMPT: Fenced,
+    Reason.BUDGET_HELD: BudgetHeld,
     Reason.RUN_CLOSED: RunIsClosed,
     Reason.SEPARATION_CHANGED: SeparationChanged,
     Reason.STEP_CONTENT_CHANGED: StepContentChanged,
@@ -180,10 +191,15 @@ ADVICE: dict[Reason, str] = {
         "use another dataset of these users, within one whose budget is still charged"
     ),
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
+    Reason.DATASET_SHARED: "charge the shares, each by its own runs",
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
     Reason.RUN_CLOSED: "open a run of another name; the budgets of the dataset go on",
     Reason.OLDER_ATTEMPT: "stop here, unless the other one is not meant to run",
     Reason.SEPARATION_CHANGED: "the budgets of the dataset go on, whatever the run",
+    Reason.BUDGET_HELD: (
+        "close that run if it is done, take the budget over (take_over=True), which fences it, or "
+        "give each run a share of the budget (create_dataset with share_of)"
+    ),
     Reason.STEP_CONTENT_CHANGED: (
         "charge exactly what was charged before, in the same order of users, or give the step up "
         "with abandon"
@@ -220,4 +236,5 @@ def refusal_of(rejected: Rejected) -> RequestRejected:
         rejected.partition,
         rejected.current_attempt,
         rejected.held,
+        rejected.holder,
     )

@@ -39,6 +39,7 @@ from streams.schemas import (
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_agreement, check_names
 from streams.sdk.errors import (
+    BudgetHeld,
     Fenced,
     InvalidRequest,
     PartitionsDisagree,
@@ -63,6 +64,7 @@ def open_run(
     released: int | None,
     min_separation: int | None,
     charges_ahead: bool,
+    take_over: bool,
     deadline: Deadline,
 ) -> Run:
     """A new attempt of a run, which fences every earlier one.
@@ -75,6 +77,7 @@ def open_run(
         PartitionsDisagree: the dataset or the run cannot be charged.
         RunIsClosed: the run was closed.
         SeparationChanged: the run has been charged with another ``min_separation``.
+        BudgetHeld: another run holds the budget, and ``take_over`` is false.
         RequestRejected: the dataset does not exist.
         Fenced: other trainers keep opening this run.
         DecisionTimeout: not all partitions answered; try again.
@@ -84,11 +87,11 @@ def open_run(
         not isinstance(released, int | np.integer) or isinstance(released, bool) or released < -1
     ):
         raise InvalidRequest(f"released is {released!r}; it must be a step, or -1 for none yet")
-    separation = _separation(min_separation)
+    request = _open_request(dataset, name, _separation(min_separation), take_over=take_over)
     for attempts in range(_OPENINGS):
         if attempts:
             connection.pause(uniform(0.0, _PAUSE))
-        opened = _open_everywhere(connection, dataset, name, separation, deadline)
+        opened = _open_everywhere(connection, dataset, request, deadline)
         if opened is not None:
             # Step 4.
             _check_separations(name, opened)
@@ -134,8 +137,14 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     # Step 2. An opening that reached the others only would be completed by the next one.
     if unknown:
         token, opening = connection.new_token(), _open_request(dataset, name)
-        opened = connection.ask(token, dict.fromkeys(unknown, opening(token, 0)), deadline)
-        attempts |= {p: a.attempt for p, a in opened.items() if isinstance(a, RunOpened)}
+        opened = connection.survey(token, dict.fromkeys(unknown, opening(token, 0)), deadline)
+        for partition, answer in opened.items():
+            if isinstance(answer, RunOpened):
+                attempts[partition] = answer.attempt
+            # Where another run holds the budget, the run stays unknown: closed elsewhere, it
+            # cannot be opened any more.
+            elif isinstance(answer, RequestRejected) and not isinstance(answer, BudgetHeld):
+                raise answer
     # Step 3.
     token = connection.new_token()
     requests = {
@@ -157,10 +166,17 @@ def _separation(min_separation: int | None) -> int | UnsetType:
 
 
 def _open_request(
-    dataset: str, name: str, separation: int | UnsetType = UNSET
+    dataset: str, name: str, separation: int | UnsetType = UNSET, *, take_over: bool = False
 ) -> Callable[[str, int], bytes]:
-    """What asks for an attempt of a run, by token and number."""
-    blank = OpenRun(dataset=dataset, run=name, attempt=0, request="-", min_separation=separation)
+    """Return what makes the request for an attempt of a run from its token and number."""
+    blank = OpenRun(
+        dataset=dataset,
+        run=name,
+        attempt=0,
+        request="-",
+        min_separation=separation,
+        take_over=True if take_over else UNSET,
+    )
     return lambda token, attempt: encode(replace(blank, request=token, attempt=attempt))
 
 
@@ -175,13 +191,12 @@ def _next_attempts(
 def _open_everywhere(
     connection: Connection,
     dataset: str,
-    name: str,
-    separation: int | UnsetType,
+    request: Callable[[str, int], bytes],
     deadline: Deadline,
 ) -> dict[int, RunOpened] | None:
     """The answers of all partitions under one attempt; None if another trainer came between."""
     # Step 1.
-    token, request = connection.new_token(), _open_request(dataset, name, separation)
+    token = connection.new_token()
     replies = _next_attempts(connection, token, request, deadline)
     # Step 2.
     check_agreement(dataset, replies, connection.partitions)

@@ -92,6 +92,11 @@ class Roster:
     def __len__(self) -> int:
         return len(self._layout.ids)
 
+    @property
+    def may_follow_samples(self) -> bool:
+        """Whether the policy lets norm levels follow the users' own sampling coins."""
+        return self._policies[0].sampled_levels is not False
+
     def charge(
         self,
         *,
@@ -208,7 +213,16 @@ class Roster:
 
         Reports on realised histories do not hold for a run whose levels followed coins; its budget
         does (docs/guarantees.md).
+
+        Raises:
+            InvalidRequest: arguments as for `set_norms`, or the policy states that no level follows
+                sampling coins (``sampled_levels=False``).
         """
+        if not self.may_follow_samples:
+            raise InvalidRequest(
+                f"dataset {self._policies[0].dataset!r} has sampled_levels=False, so levels must "
+                "not follow the norms of users who were drawn: use set_norms"
+            )
         self.set_norms(norms, positions)
 
     def take(self, there: Mapping[int, Enrolled]) -> None:

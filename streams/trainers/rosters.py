@@ -64,6 +64,10 @@ class Roster(Protocol):
     def clip_norm(self) -> float:
         """The highest level."""
 
+    @property
+    def may_follow_samples(self) -> bool:
+        """Whether the policy lets norm levels follow the users' own sampling coins."""
+
     def charge(
         self, *, noise_stddev: float, sampling_rate: float = 1.0, norms: ArrayLike | None = None
     ) -> RosterDecision:

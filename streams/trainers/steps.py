@@ -123,6 +123,11 @@ class PrivateSteps:
         self._name = run.dataset, run.name
         mechanism, _ = self._settings(run.step, clip_norm)
         self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
+        if own_coins and not self.roster.may_follow_samples:
+            raise InvalidRequest(
+                "sampled_levels is False in the dataset's policy, so levels must not follow the "
+                "norms of users who were drawn: pass own_coins=False"
+            )
         if pace is not None:
             first = pace.begin(self._users, run.step, mechanism, clip_norm, levels)
             self.roster.set_norms(np.full(self._users, first))

@@ -12,6 +12,8 @@ from typing import Any
 
 from streams.operations.guarantees import (
     budget_epsilon,
+    first_epsilon,
+    is_bound_of,
     spent_epsilon,
     spent_share,
 )
@@ -90,9 +92,10 @@ class Owners:
             return None
         if account.is_doubtful:
             return None
-        if account.points:
-            last = self._point(policy, account.points[-1])
-            return None if last["epsilon"] is None else policy  # the point is of another policy
+        if account.points and not is_bound_of(
+            policy, account.points[-1].bound, account.points[-1].order
+        ):
+            return None
         return policy
 
     def _dataset(
@@ -105,7 +108,9 @@ class Owners:
             "dataset": policy.dataset,
             "measure": policy.measure,
             "within": policy.within or None,
+            "share_of": policy.share_of or None,
             "budget": budget_epsilon(policy, order, self._delta),
+            "only_budget": policy.has_sampled_levels,  # no smaller epsilon is a guarantee
             "spent": self._spent(policy, account, points),
             "points": points,
             "state": self._state(policy, account, points, own),
@@ -138,7 +143,7 @@ class Owners:
         shares = zip(policy.first_increment, policy.budget, strict=True)
         return {
             "time": None,
-            "epsilon": policy.first_epsilon(self._delta),
+            "epsilon": first_epsilon(policy, self._delta),
             "share": max(units / budget for units, budget in shares),
         }
 

@@ -67,7 +67,10 @@ class Auditor(Policies):
             self.answers[frozen(answer)] = None
         except Rejection as rejection:
             self.rejects[place] = str(rejection), value or b""
-            self.addresses[place] = self._address(partition, request or rejection.request or {})
+            address = self._address(partition, request or rejection.request or {})
+            self.addresses[place] = {**address, "holder": None}
+            if str(rejection) == "budget-held":
+                self.addresses[place]["holder"] = self._holder(partition, address["dataset"])
         except Stopped:
             self.stopped[partition] = offset
             return
@@ -88,6 +91,7 @@ class Auditor(Policies):
         about = [] if name is NOT_GIVEN else [name]
         if request["type"] == "forget" and name is not NOT_GIVEN:
             about = [outermost_of(datasets, name)] if name in datasets else []
+            about += self._shares(partition, *about) if about else []
         elif request["type"] == "forget":
             keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
             about = [n for n in datasets if outermost_of(datasets, n) == n]
@@ -118,12 +122,21 @@ class Auditor(Policies):
         chain = self._check_policy(partition, request)
         known = self.datasets[partition].get(policy["dataset"])
         unsaid = policy["user_ids"] is NOT_GIVEN
+        whole = self.datasets[partition].get(policy["share_of"]) if known is None else None
         if known is None and policy["within"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
+        if known is None and policy["share_of"] is not NOT_GIVEN and whole is None:
+            raise Rejection("unknown-dataset")
+        if whole is not None:
+            chain = [whole]
         if known is None:
             self._check_creation(partition, chain, request)
         if known is None and chain and chain[0].is_closed:
             raise Rejection("dataset-closed")
+        if known is None and chain and whole is None and self._shares(partition, policy["within"]):
+            raise Rejection("dataset-shared")
+        if whole is not None:
+            self._check_share(partition, policy, whole)
         self._has_had_datasets[partition] = True
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
@@ -152,6 +165,8 @@ class Auditor(Policies):
             raise Rejection("dataset-in-use")
         if any(other.policy["within"] == name for other in self.datasets[partition].values()):
             raise Rejection("dataset-in-use")
+        if self._shares(partition, name):
+            raise Rejection("dataset-in-use")
         self.datasets[partition].pop(name, None)
         return {
             "type": "dataset-withdrawn",
@@ -166,9 +181,10 @@ class Auditor(Policies):
         partition, _ = place
         dataset, *outer = self._open_chain(partition, request["dataset"])
         attempt, token = request["attempt"], request["request"]
-        run = self.runs[partition].get((request["dataset"], request["run"]))
-        if run is None:
-            run = self.runs[partition][request["dataset"], request["run"]] = RunState(0, "")
+        if self._shares(partition, request["dataset"]):
+            raise Rejection("dataset-shared")
+        known = (request["dataset"], request["run"]) in self.runs[partition]
+        run = self.runs[partition].get((request["dataset"], request["run"])) or RunState(0, "")
         if run.closed:
             raise Rejection("run-closed")
         if attempt == 0:
@@ -176,11 +192,21 @@ class Auditor(Policies):
         if attempt < run.attempt or (attempt == run.attempt and token != run.request):
             raise Rejection("older-attempt")
         asked = request.get("min_separation", NOT_GIVEN)
-        if asked not in (NOT_GIVEN, run.separation):
-            if attempt == run.attempt or run.step >= 0 or run.roster is not None:
-                raise Rejection("separation-changed")
+        is_charged = attempt == run.attempt or run.step >= 0 or run.roster is not None
+        if asked not in (NOT_GIVEN, run.separation) and is_charged:
+            raise Rejection("separation-changed")
+        chain, name = [dataset, *outer], (request["dataset"], request["run"])
+        outermost = chain[-1].policy
+        holder = self.holders[partition].get(outermost["dataset"])
+        if outermost["assume_independent_timing"] is NOT_GIVEN and holder != name:
+            is_new = not known or attempt > run.attempt
+            if not is_new or (holder and request.get("take_over") is not True):
+                raise Rejection("budget-held")
+            self.holders[partition][outermost["dataset"]] = name
+        if asked is not NOT_GIVEN:
             run.separation = asked
         run.attempt, run.request = attempt, token
+        self.runs[partition][name] = run
         return {
             **self._about_run(place, request, run),
             "type": "run-opened",
@@ -195,6 +221,7 @@ class Auditor(Policies):
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
         run.end()
+        self._release(place[0], [(request["dataset"], request["run"])])
         return {**self._about_run(place, request, run), "type": "run-closed"}
 
     def _close_dataset(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -207,12 +234,16 @@ class Auditor(Policies):
             for inner in datasets
             if name in [dataset.policy["dataset"] for dataset in self._chain(partition, inner)]
         )
+        shares = self._shares(partition, name)
+        if not all(datasets[share].is_closed for share in shares):
+            raise Rejection("dataset-shared")
         self._check_closing(partition, name, closed)
         for inner in closed:
             datasets[inner].is_closed = True
-        for (dataset, _), run in self.runs[partition].items():
-            if dataset in closed:
-                run.end()
+        ended = [name for name in self.runs[partition] if name[0] in closed]
+        for address in ended:
+            self.runs[partition][address].end()
+        self._release(partition, ended)
         return {
             "type": "dataset-closed",
             "v": request["v"],
@@ -232,7 +263,7 @@ class Auditor(Policies):
             outer = outermost_of(datasets, request["dataset"])
             if keys[request["dataset"]] != request["pseudonyms"]:
                 raise Rejection("mixed-users")
-            outermost = [outer]
+            outermost = [outer, *self._shares(partition, outer)]
         else:
             names = {outermost_of(datasets, name) for name in datasets}
             outermost = [name for name in names if keys[name] == request["pseudonyms"]]

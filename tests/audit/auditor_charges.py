@@ -105,6 +105,7 @@ class Charges(Held):
             raise Rejection("run-closed")
         if request["attempt"] < run.attempt:
             raise Rejection("older-attempt")
+        self._check_held(partition, chain, (request["dataset"], request["run"]))
         return chain, run
 
     def _enrol(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:

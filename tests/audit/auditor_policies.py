@@ -28,7 +28,9 @@ class Policies(Charges):
             bool(orders) != (policy["measure"] == "renyi")
             or (policy["own_order"] is True and policy["measure"] != "renyi")
             or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
-            or policy["within"] == policy["dataset"]
+            or policy["dataset"] in (policy["within"], policy["share_of"])
+            or NOT_GIVEN not in (policy["within"], policy["share_of"])
+            or NOT_GIVEN not in (policy["within"], policy["assume_independent_timing"])
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count

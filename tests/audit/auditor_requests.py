@@ -100,6 +100,9 @@ POLICY = {
         or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
     ),
     "allow": _is_allow,
+    "share_of": lambda value: value is NOT_GIVEN or _is_name(value),
+    "assume_independent_timing": lambda value: value is NOT_GIVEN or value is True,
+    "sampled_levels": lambda value: value is NOT_GIVEN or type(value) is bool,
 }
 
 
@@ -120,6 +123,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "attempt": _is_integer(0, 2**62),
             "request": _is_token,
             "min_separation": lambda value: value is NOT_GIVEN or _is_integer(2, 2**14)(value),
+            "take_over": lambda value: value is NOT_GIVEN or value is True,
         },
         "charge": {
             **run,
@@ -212,7 +216,11 @@ _DEFAULTS = {
     "within": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
     "allow": NOT_GIVEN,
+    "share_of": NOT_GIVEN,
+    "assume_independent_timing": NOT_GIVEN,
+    "sampled_levels": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
+    "take_over": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,

@@ -75,6 +75,8 @@ class Held:
         self.names = [Names(topic) for _ in range(partitions)]
         self.known = [Members((topic, p)) for p in range(partitions)]  # who signs
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
+        # outermost dataset -> the run that may charge its budget
+        self.holders: list[dict[str, tuple[str, str]]] = [{} for _ in range(partitions)]
         self._has_had_datasets = [False] * partitions
         self._applied = 0
 
@@ -95,6 +97,48 @@ class Held:
         if chain[0].is_closed:
             raise Rejection("dataset-closed")
         return chain
+
+    def _shares(self, partition: int, name: str) -> list[str]:
+        """Return the datasets that have a share of the budget of this one."""
+        datasets = self.datasets[partition].items()
+        return [share for share, dataset in datasets if dataset.policy["share_of"] == name]
+
+    def _check_share(self, partition: int, policy: dict[str, Any], whole: Dataset) -> None:
+        """Check that a new dataset's budget is left of another one's."""
+        name, held = policy["share_of"], whole.policy
+        datasets = self.datasets[partition]
+        used = any(dataset == name for dataset, _ in self.runs[partition])
+        used = used or any(dataset.policy["within"] == name for dataset in datasets.values())
+        shares = [datasets[share].policy["budget"] for share in self._shares(partition, name)]
+        is_alike = all(policy[same] == held[same] for same in ("measure", "orders", "pseudonyms"))
+        own = policy["own_order"] is NOT_GIVEN and held["own_order"] is NOT_GIVEN
+        fits = is_alike and all(
+            sum(units) <= budget
+            for budget, *units in zip(held["budget"], policy["budget"], *shares, strict=True)
+        )
+        nested = held["within"] is not NOT_GIVEN or held["share_of"] is not NOT_GIVEN
+        ids = policy["user_ids"] in (NOT_GIVEN, held["user_ids"])
+        unnamed = held["allow"] is not NOT_GIVEN and policy["allow"] is NOT_GIVEN
+        if used or nested or not fits or not own or not ids or unnamed:
+            raise Rejection("invalid-policy")
+
+    def _check_held(self, partition: int, chain: list[Dataset], run: tuple[str, str]) -> None:
+        """Check that a run holds the budget that all runs of these datasets charge."""
+        outermost = chain[-1].policy
+        holder = self.holders[partition].get(outermost["dataset"])
+        if outermost["assume_independent_timing"] is NOT_GIVEN and holder != run:
+            raise Rejection("budget-held")
+
+    def _holder(self, partition: int, dataset: str) -> dict[str, str] | None:
+        """Return how a rejection names the run that holds a budget, if one does."""
+        outermost = self._chain(partition, dataset)[-1].policy["dataset"]
+        holder = self.holders[partition].get(outermost)
+        return holder and dict(zip(("dataset", "run"), holder, strict=True))
+
+    def _release(self, partition: int, ended: list[tuple[str, str]]) -> None:
+        """Free what runs hold that have ended."""
+        held = self.holders[partition].items()
+        self.holders[partition] = {name: run for name, run in held if run not in ended}
 
     def _run(self, partition: int, request: dict[str, Any]) -> RunState:
         run = self.runs[partition].get((request["dataset"], request["run"]))

@@ -77,7 +77,7 @@ def _compare_rejects(auditor: Auditor, log: Log) -> None:
         if place in auditor.rejects:
             assert reject["record"] == auditor.rejects[place][1][:LARGEST_RECORD]
             address = auditor.addresses[place]
-            assert {name: reject[name] for name in address} == address, (
+            assert {name: reject.get(name) for name in address} == address, (
                 f"the reject of {place} names {reject}, not {address}"
             )
         rejects.append((place, reject["reason"]))
@@ -168,11 +168,14 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     known = auditor.known[partition]
     assert summary.operator == (known.operator or b"")
     assert {n: (p.key, p.creates) for n, p in summary.principals.items()} == known.keys
+    holders = {(name,): (h.dataset, h.run) for (name,), h in ledger.holds.items()}
+    assert holders == {(name,): run for name, run in auditor.holders[partition].items()}
     closed = sum(run.closed for run in runs.values())
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
         later = "own_order", "within", "pseudonyms", "allow"
+        later += "share_of", "assume_independent_timing", "sampled_levels"
         unsaid = dict.fromkeys(later, NOT_GIVEN)
         assert {**unsaid, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())

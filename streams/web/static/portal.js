@@ -38,7 +38,17 @@ function odds(epsilon) {
 const below = ({ epsilon }, budget) => epsilon !== null && epsilon < budget;
 const shownEpsilon = (spent, budget) => (below(spent, budget) ? spent.epsilon : budget);
 
-function sentence({ state, spent, budget, points }) {
+// A dataset whose norm levels may follow sampling coins has no epsilon below its budget.
+const ONLY_BUDGET =
+  "Only your whole budget has an ε here. Steps may include you at random, and how strongly your " +
+  "data counts in later steps may depend on that. So no smaller ε is certain, however little of " +
+  "your budget is used. ";
+
+function sentence(dataset) {
+  return (dataset.only_budget && dataset.spent ? ONLY_BUDGET : "") + standing(dataset);
+}
+
+function standing({ state, spent, budget, points }) {
   const little = points.length
     ? ""
     : "So far you have spent at most the smallest amount that is recorded here, or nothing. (If " +
@@ -65,39 +75,45 @@ function sentence({ state, spent, budget, points }) {
   return little + odds(shownEpsilon(spent, budget));
 }
 
-// Plots the spending over time as steps, below the dashed budget.
+const percent = (share) => `${Math.ceil(100 * share - 1e-9)} %`;
+
+// Plots the spending over time as steps, below the dashed budget. It shows epsilons or, if only the
+// budget has one, shares of the budget.
 function plot(dataset, now, width) {
-  const points = dataset.points
-    .filter((point) => point.epsilon !== null)
-    .map((point) => ({ ...point, epsilon: shownEpsilon(point, dataset.budget) }));
+  const only = dataset.only_budget;
+  const budget = only ? 1 : dataset.budget;
+  const amount = (point) => (only ? point.share : shownEpsilon(point, budget));
+  const shownAs = only ? percent : up;
+  const said = (value) => (only ? `${percent(value)} of your budget` : `ε at most ${up(value)}`);
+  const points = dataset.points.map((point) => ({ time: point.time, amount: amount(point) }));
   const height = 190;
   const [left, right, top, bottom] = [44, 10, 18, 26];
   const first = points[0].time;
   const span = Math.max(60, now - first);
-  const most = dataset.budget * 1.08;
+  const most = budget * 1.08;
   const x = (time) => left + ((width - left - right) * Math.min(span, time - first)) / span;
-  const y = (epsilon) => height - bottom - ((height - top - bottom) * epsilon) / most;
+  const y = (value) => height - bottom - ((height - top - bottom) * value) / most;
   const svg = drawn("svg", {
     class: "plot",
     viewBox: `0 0 ${width} ${height}`,
     role: "img",
-    "aria-label": `epsilon from ${moment(first)} until now: at most ${up(points.at(-1).epsilon)}`,
+    "aria-label": `spent from ${moment(first)} until now: ${said(points.at(-1).amount)}`,
   });
-  let line = `M${x(first)},${y(points[0].epsilon)}`;
-  for (const point of points.slice(1)) line += `H${x(point.time)}V${y(point.epsilon)}`;
+  let line = `M${x(first)},${y(points[0].amount)}`;
+  for (const point of points.slice(1)) line += `H${x(point.time)}V${y(point.amount)}`;
   line += `H${width - right}`;
   svg.append(
     drawn("path", { class: "area", d: `${line}V${y(0)}H${x(first)}Z` }),
     drawn("path", { class: "axis", d: `M${left},${y(0)}H${width - right}` }),
-    drawn("path", { class: "budget", d: `M${left},${y(dataset.budget)}H${width - right}` }),
+    drawn("path", { class: "budget", d: `M${left},${y(budget)}H${width - right}` }),
     drawn("text", { x: left - 8, y: y(0) + 4, "text-anchor": "end" }, "0"),
-    drawn("text", { x: left - 8, y: y(dataset.budget) + 4, "text-anchor": "end" }, up(dataset.budget)),
-    drawn("text", { x: left, y: y(dataset.budget) - 6 }, "your budget"),
+    drawn("text", { x: left - 8, y: y(budget) + 4, "text-anchor": "end" }, shownAs(budget)),
+    drawn("text", { x: left, y: y(budget) - 6 }, "your budget"),
     drawn("path", { class: "line", d: line }),
   );
   for (const point of points) {
-    const dot = drawn("circle", { class: "point", cx: x(point.time), cy: y(point.epsilon), r: 3.5 });
-    dot.append(drawn("title", {}, `${moment(point.time)}: ε at most ${up(point.epsilon)}`));
+    const dot = drawn("circle", { class: "point", cx: x(point.time), cy: y(point.amount), r: 3.5 });
+    dot.append(drawn("title", {}, `${moment(point.time)}: ${said(point.amount)}`));
     svg.append(dot);
   }
   const label = span > 2 * 86400 ? day : span > 3600 ? moment : clock;
@@ -136,11 +152,16 @@ function halt(one) {
   );
 }
 
-// The bar shows the ratio of the two epsilons beside it, which is not the share of the budget in the
-// unit of the measure.
+// The bar shows the two epsilons beside it. If only the budget has an epsilon, the bar shows the
+// share of the budget, as the measure counts it.
 function filled(spent, budget) {
-  if (spent.epsilon === null || !(budget > 0)) return spent.share ?? 1;
+  if (spent.epsilon === null || !(budget > 0)) return spent.share;
   return shownEpsilon(spent, budget) / budget;
+}
+
+function beside({ only_budget, spent, budget }) {
+  if (only_budget) return `by your whole budget; ${percent(spent.share)} of it is used at most`;
+  return below(spent, budget) ? `spent; your whole budget: ${up(budget)}` : "by your whole budget";
 }
 
 function card(dataset, own, width) {
@@ -169,12 +190,7 @@ function card(dataset, own, width) {
         { class: "figure" },
         made("span", { class: "most", text: "ε at most" }),
         made("span", { class: "value", text: up(shownEpsilon(spent, dataset.budget)) }),
-        made("span", {
-          class: "of",
-          text: below(spent, dataset.budget)
-            ? `spent; your whole budget: ${up(dataset.budget)}`
-            : "for your whole budget",
-        }),
+        made("span", { class: "of", text: beside(dataset) }),
       ),
       made("div", { class: "track" }, fill),
     );

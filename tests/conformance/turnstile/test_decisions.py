@@ -44,7 +44,7 @@ POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
 def told(turnstile: Turnstile, name: str, policy: dict[str, Any], mechanisms: list[Any]) -> Any:
     """Everything that a client hears of two runs that take turns, the halts too."""
     random = np.random.default_rng(1)
-    turnstile.create_dataset(name, user_ids="mixed", **policy)
+    turnstile.create_dataset(name, user_ids="mixed", assume_independent_timing=True, **policy)
     population = [*range(20), *(f"user {number}" for number in range(20))]
     runs = itertools.cycle([turnstile.run(name, "a"), turnstile.run(name, "b")])
     heard: list[Any] = []
@@ -75,7 +75,9 @@ def bounds_of(turnstile: Turnstile, name: str) -> dict[int | str, list[float]]:
 def test_what_a_user_has_spent_is_told_in_epsilon(turnstile: Turnstile, name: str) -> None:
     for measure in ("zcdp", "gdp", "renyi"):
         dataset = f"{name}-{measure}"
-        made = turnstile.create_dataset(dataset, measure=measure, epsilon=1.0, delta=1e-6)
+        made = turnstile.create_dataset(
+            dataset, measure=measure, epsilon=1.0, delta=1e-6, sampled_levels=False
+        )
         run = turnstile.run(dataset, "r")
         decided = run.charge([1, 2], [1.0, 0.5], noise_stddev=6.0)
         assert decided.admitted.all()
@@ -176,7 +178,9 @@ def test_events_of_dp_accounting_are_charged_as_the_steps_they_describe(
     turnstile: Turnstile, name: str
 ) -> None:
     fine = {"budget": [5.0, 20.0], "odometer_step": [2.0**-30, 2.0**-28]}
-    turnstile.create_dataset(name, measure="renyi", orders=[4.0, 16.0], **fine)
+    turnstile.create_dataset(
+        name, measure="renyi", orders=[4.0, 16.0], assume_independent_timing=True, **fine
+    )
     sampled = dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.5))
     charged = []
     for mechanism in (sampled, PoissonGaussian(3.0, 0.02)):  # at a clip norm of 2

@@ -17,11 +17,12 @@ from streams import (
     RequestRejected,
     Turnstile,
 )
+from streams.schemas import Reason
 
 
 def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
     person, ads, search = (f"{name}-{kind}" for kind in ("person", "ads", "search"))
-    turnstile.create_dataset(person, budget=0.2)
+    turnstile.create_dataset(person, budget=0.2, assume_independent_timing=True)
     turnstile.create_dataset(ads, budget=1.0, within=person)
     made = turnstile.create_dataset(search, measure="gdp", budget=0.5, within=person)
     assert (made.within, made.user_ids) == (person, "one-kind")
@@ -53,8 +54,9 @@ def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, na
 def test_an_outer_dataset_has_to_be_there_and_is_withdrawn_last(
     turnstile: Turnstile, name: str
 ) -> None:
-    with pytest.raises(RequestRejected, match="create the outer one first"):
+    with pytest.raises(RequestRejected) as rejected:
         turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+    assert rejected.value.reason is Reason.UNKNOWN_DATASET
     turnstile.create_dataset(f"{name}-outer", budget=1.0)
     turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
     with pytest.raises(PolicyChanged):
@@ -84,9 +86,12 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     assert decided.granted == pytest.approx([0.5, 0.25])
     assert decided.exhausted.tolist() == [True, False]
     assert run.charge([1], [0.1], noise_stddev=1.0).halted.all()
-    roster = turnstile.run(ads, "s").enrol([3, 4], clip_norm=1.0, levels=8)
+    run.close()
+    rostered = turnstile.run(ads, "s")
+    roster = rostered.enrol([3, 4], clip_norm=1.0, levels=8)
     assert roster.charge(noise_stddev=1.0).clip_norms.tolist() == [0.5, 0.5]
     assert roster.charge(noise_stddev=1.0).halted.tolist() == [0, 1]  # positions
+    rostered.close()
     assert turnstile.run(news, "r").charge([5], [1.0], noise_stddev=1.0).halted.all()
     refused = {
         (halt.dataset, halt.user): halt.refused_by

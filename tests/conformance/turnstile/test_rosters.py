@@ -40,7 +40,7 @@ def test_a_roster_is_enrolled_once_and_charged_by_level(turnstile: Turnstile, na
     halts = turnstile.halts(name, follow=False)
     assert {halt.user for halt in halts} == {users[i] for i in third.halted}
     assert (
-        not turnstile.run(name, "other")
+        not turnstile.run(name, "other", take_over=True)
         .enrol(users, clip_norm=2.0)
         .charge(noise_stddev=2.0)
         .admitted.any()
@@ -123,6 +123,7 @@ def test_a_step_can_be_charged_before_the_one_before_it_is_released(
     assert (run.step, run.interrupted) == (2, True)
     back = run.enrol(users, clip_norm=1.0)
     assert (back.charge_ahead(noise_stddev=4.0).decision().clip_norms == 0.5).all()
+    run.close()
     listed = turnstile.run(name, "listed", charges_ahead=True)
     steps = [listed.charge_ahead([1, 2], [1.0, 1.0], noise_stddev=4.0).decision() for _ in range(2)]
     assert [step.step for step in steps] == [0, 1]

@@ -9,7 +9,12 @@ import pytest
 
 from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
 from streams.ledger.policies import has_own_orders
-from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
+from streams.operations.guarantees import (
+    budget_epsilon,
+    first_epsilon,
+    spent_epsilon,
+    spent_share,
+)
 from streams.schemas import OdometerCheckpoint, Policy
 from streams.sdk.datasets import policy_from
 
@@ -25,7 +30,7 @@ ORDERS = [256.0, 512.0, 1024.0]
 
 def policy(measure: str, epsilon: float, delta: float | None, orders: object = None) -> Policy:
     given = {**NOTHING, "orders": orders, "epsilon": epsilon, "delta": delta}
-    return policy_from("d", partitions=4, measure=measure, **given)
+    return policy_from("d", partitions=4, measure=measure, sampled_levels=False, **given)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
@@ -67,6 +72,26 @@ def test_a_bound_of_another_policy_is_told_as_nothing() -> None:
     assert spent_epsilon(kept, [0.1], None, 1e-5) is None
     assert spent_share(kept, [0.1], None) is None
     assert spent_share(kept, [0.1], 3.0) is None  # an order that the policy does not have
+    assert spent_share(kept, [0.1], 256.0) is None  # an order that is no user's own
+    budget = MEASURES["renyi"].stated(np.array(kept.budget)).tolist()
+    assert spent_share(kept, [*budget[1:], 2 * budget[-1]], None) is None  # above the budget
+
+
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "approx-dp", "pure-dp", "renyi"])
+def test_nothing_below_the_budget_has_an_epsilon_if_levels_may_follow_samples(measure) -> None:
+    given = {**NOTHING, "epsilon": 1.0, "delta": 1e-5, "sampled_levels": True}
+    kept = policy_from("d", partitions=4, measure=measure, **given)
+    order = kept.orders[3] if kept.orders else None
+    bound = MEASURES[measure].stated(np.array(kept.budget) // 2).tolist()
+    bound = bound if order is None else bound[3:4]
+    assert spent_epsilon(kept, bound, order, 1e-5) is None
+    assert first_epsilon(kept, 1e-5) is None
+    assert spent_share(kept, bound, order) == pytest.approx(0.5)
+    assert 0 < budget_epsilon(kept, order, 1e-5) <= 1.0 + 1e-6
+    with pytest.raises(InvalidInput, match="sampled_levels"):
+        kept.first_epsilon()
+    with pytest.raises(InvalidInput, match="sampled_levels"):
+        checkpoint(kept, 0.5, bound=bound).epsilon(kept)
 
 
 def checkpoint(kept: Policy, share: float, **fields: object) -> OdometerCheckpoint:

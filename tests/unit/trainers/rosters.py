@@ -97,6 +97,8 @@ class FilterRun:
 
 
 class FilterRoster:
+    may_follow_samples = True
+
     def __init__(self, run: FilterRun, clip_norm: float, levels: int) -> None:
         self.clip_norm, self.levels = float(clip_norm), levels
         self._run = run

@@ -87,7 +87,7 @@ def told(records: Records, *datasets: str, **claimed: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
 def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: str) -> None:
-    dataset = policy("d", measure=measure)
+    dataset = policy("d", measure=measure, sampled_levels=False)
     at = 3 if measure == "renyi" else None
     account = Account((spent(dataset, 0.25, at), spent(dataset, 1.0, at)))
     (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
@@ -99,6 +99,31 @@ def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: s
     assert 0 < quarter["epsilon"] < shown["budget"]
     assert quarter["share"] == pytest.approx(0.25)
     assert (shown["state"], shown["spent"]) == ("nearly", whole)
+    assert shown["only_budget"] is False
+
+
+@pytest.mark.parametrize(
+    ("measure", "orders"),
+    [
+        *((measure, None) for measure in ("zcdp", "gdp", "renyi", "approx-dp", "pure-dp")),
+        ("renyi", [64.0, 128.0]),
+    ],
+)
+def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
+    measure: str, orders: list[float] | None
+) -> None:
+    dataset = policy("d", measure=measure, orders=orders, sampled_levels=True)
+    at = 3 if dataset.own_order is True else None
+    account = Account((spent(dataset, 0.25, at), spent(dataset, 0.5, at)))
+    (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
+    assert shown["only_budget"] is True
+    assert 0 < shown["budget"] <= dataset.epsilon(DELTA) * (1 + 1e-9)
+    assert [point["epsilon"] for point in shown["points"]] == [None, None]
+    assert [point["share"] for point in shown["points"]] == pytest.approx([0.25, 0.5])
+    assert shown["spent"] == shown["points"][-1]
+    (unspent,) = told(Records({"d": dataset}), "d")["datasets"]
+    assert unspent["spent"]["epsilon"] is None
+    assert unspent["spent"]["share"] == pytest.approx(1 / 8)
 
 
 STATES = """
@@ -191,18 +216,27 @@ def test_an_id_that_is_somebody_else_in_a_dataset_is_shown_nothing_of_it() -> No
         assert not any(name in str(seen) for name in known if name != shown)
 
 
-def test_a_checkpoint_of_another_policy_is_not_told_as_less() -> None:
-    account = Account((Point(1, 1.0, (0.1, 0.2), None),))
-    seen = told(
-        Records(
-            {
-                "d": policy(
-                    "d", measure="renyi", orders=[2.0], budget=[1.0], epsilon=None, delta=None
-                )
-            },
-            {"d": account},
-        )
-    )
+ONE_ORDER = {"measure": "renyi", "orders": [2.0], "budget": [1.0], "epsilon": None, "delta": None}
+
+
+@pytest.mark.parametrize("sampled_levels", [True, False])
+@pytest.mark.parametrize(
+    ("given", "bound", "order"),
+    [
+        (ONE_ORDER, (0.1, 0.2), None),
+        (ONE_ORDER, (0.1,), 2.0),
+        (ONE_ORDER, (1.5,), None),
+        ({"measure": "renyi"}, (0.1,), None),
+        ({"measure": "renyi"}, (0.01,), 7.25),
+        ({"measure": "zcdp"}, (0.01,), 2.0),
+        ({"measure": "zcdp"}, (1.0,), None),
+    ],
+)
+def test_a_checkpoint_of_another_policy_is_not_told_as_less(
+    sampled_levels: bool, given: dict[str, Any], bound: tuple[float, ...], order: float | None
+) -> None:
+    other = policy("d", **given, sampled_levels=sampled_levels)
+    seen = told(Records({"d": other}, {"d": Account((Point(1, 1.0, bound, order),))}))
     assert (seen["datasets"], seen["not_shown"]) == ([], 1)
 
 
@@ -229,7 +263,7 @@ def test_a_user_is_told_when_kafka_does_not_answer_and_when_it_last_did(
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
 def test_who_has_no_checkpoint_is_told_the_first_increment_and_never_nothing(measure: str) -> None:
-    dataset = policy("d", measure=measure)
+    dataset = policy("d", measure=measure, sampled_levels=False)
     (shown,) = told(Records({"d": dataset}), "d")["datasets"]
     assert shown["points"] == []
     assert shown["spent"]["share"] == pytest.approx(1 / 8)
