@@ -57,9 +57,10 @@ def batch(
     base_offset: int = 0,
     leader_epoch: int = 0,
     last_delta: int | None = None,
+    time_ms: int | None = None,
 ) -> bytes:
-    """A batch around packed content, with the checksum that belongs to it."""
-    now = int(time.time() * 1000)
+    """Return a batch around packed content, with its checksum; its time is now by default."""
+    now = int(time.time() * 1000) if time_ms is None else time_ms
     last = count - 1 if last_delta is None else last_delta
     body = struct.pack(">hiqqqhii", attributes | codec, last, now, now, -1, -1, -1, count) + content
     rest = struct.pack(">ibI", leader_epoch, 2, crc32c(body)) + body

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from streams.ledger import limits
 from streams.schemas import VERSION, Allow, CloseDataset, Reason
@@ -47,6 +48,15 @@ def log():
         log.send(CloseDataset(dataset="ended", request="t"))
         log.open(run="apart", attempt=2, min_separation=3)
         log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2)
+        # Another run has taken this budget over from all of these.
+        log.create("held", assume_independent_timing=UNSET)
+        for run in ("closed", "bare", "apart", "r", "holder"):
+            fields = {"min_separation": 3} if run == "apart" else {}
+            log.open("held", run, attempt=2, take_over=True, **fields)
+            log.charge(0, HERE[:2], [0.1, 0.1], dataset="held", run=run, attempt=2)
+        log.close("held", "closed", attempt=2)
+        log.create("shared")
+        log.create("share", share_of="shared")
         for name in ("guarded", "guarded-ended"):
             log.create(name, allow=Allow(manage=["mary"]))
         log.send(signed(binding(), None))
@@ -90,6 +100,7 @@ CHARGE = {
     Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
     Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
     Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),
+    Reason.BUDGET_HELD: lambda r: r.update(dataset="held"),
     Reason.STEP_CONTENT_CHANGED: lambda r: r.update(step=0),
     Reason.STEP_OUT_OF_ORDER: lambda r: r.update(step=7),
     Reason.TOO_LARGE: lambda r: more(r, HERE[10:75]),
@@ -245,9 +256,11 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.MALFORMED: {"discount": 1},
             Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
             Reason.NOT_ALLOWED: {"dataset": "guarded"},
+            Reason.DATASET_SHARED: {"dataset": "shared"},
             Reason.RUN_CLOSED: {"run": "closed"},
             Reason.OLDER_ATTEMPT: {"attempt": 1},
             Reason.SEPARATION_CHANGED: {"attempt": 3, "min_separation": 4},
+            Reason.BUDGET_HELD: {"dataset": "held", "attempt": 3},
         },
     ),
     "close-run": (
@@ -302,6 +315,7 @@ ABOUT_RUN = {
     Reason.UNKNOWN_RUN: lambda r: r.update(attempt=9),
     Reason.RUN_CLOSED: lambda r: r.update(run="closed"),
     Reason.OLDER_ATTEMPT: lambda r: r.update(attempt=1),
+    Reason.BUDGET_HELD: lambda r: r.update(dataset="held"),
 }
 OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
     "enrol": (

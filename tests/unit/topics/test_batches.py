@@ -101,7 +101,8 @@ def test_a_batch_with_more_records_than_are_decoded_at_once_is_still_read_whole_
 
 def test_a_broker_that_sets_times_sets_them_for_every_record() -> None:
     content = record(0, b"a", timestamp_delta=5) + record(1, b"b", timestamp_delta=9)
-    of_producer, of_broker = (read(batch(content, 2, attributes=a)) for a in (0, 0x08))
+    by_producer, by_broker = (batch(content, 2, attributes=a, time_ms=10**12) for a in (0, 0x08))
+    of_producer, of_broker = read(by_producer), read(by_broker)
     (first, *_), times = of_producer, [r.timestamp for r in of_broker]
     assert [r.timestamp - first.timestamp for r in of_producer] == [0, 4]
     assert times[0] == times[1] == first.timestamp - 5
