@@ -418,9 +418,10 @@ class _Told:
             is_bound = order is None or bool(numbers["bound"][0])
             own_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
-            follow_coins = policy.sampled_levels is True or (
-                has_sampled and policy.has_sampled_levels
-            )
+            # Unless the policy denies it, levels may have followed the coins of any dataset within
+            # the same outermost one.
+            stated = policy.sampled_levels
+            follow_coins = stated is True or (has_sampled and stated is not False)
             shares.append(
                 Share(
                     dataset=policy.dataset,

@@ -131,7 +131,9 @@ def report(
         for name, accounts in fold.ledger.datasets.items():
             if dataset in (None, name):
                 history = found.get(name, DatasetHistory())
-                follow_coins = accounts.policy.has_sampled_levels
+                # Unless the policy denies it, levels may have followed the coins of any dataset
+                # within the same outermost one.
+                follow_coins = accounts.policy.sampled_levels is not False
                 if history.doubt is not None and follow_coins:
                     raise ReportRefused(_in_words(name, history.doubt))
                 budgets = fold.ledger.policies.budgets(name)

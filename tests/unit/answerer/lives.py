@@ -173,10 +173,12 @@ class WatchedPartitions(Partitions):
 class World:
     """A service, the two topics of answerers, and an input with all its events."""
 
-    def __init__(self, questions: Questions = QUESTIONS, goes: Goes = lambda mark: True) -> None:
+    def __init__(
+        self, questions: Questions = QUESTIONS, goes: Goes = lambda mark: True, **policy: Any
+    ) -> None:
         self.questions, self.goes = questions, goes
         self.service = WatchedPartitions(2)
-        self.service.create(budget=1000.0, user_ids="integer")
+        self.service.create(budget=1000.0, user_ids="integer", **policy)
         self.pages = Pages()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 

@@ -13,6 +13,7 @@ import pytest
 from streams.answerer.answering import AlreadyAnswered, Answering
 from streams.answerer.journal import MemoryJournal
 from streams.answerer.questions import Questions
+from streams.sdk.errors import BudgetHeld
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import World, read
 
@@ -28,11 +29,15 @@ def questions_of(queries: str = COUNT, run: str = "s", start: int = 0) -> Questi
     return asked_of(file + queries)
 
 
-def life_of(world: World, questions: Questions, **options: Any) -> Answering:
+def life_of(
+    world: World, questions: Questions, *, take_over: bool = True, **options: Any
+) -> Answering:
     """Return a life of a run that has not started."""
 
     def opened(released: int) -> Any:
-        return world.service.open(questions.run, questions.dataset, released=released)
+        return world.service.open(
+            questions.run, questions.dataset, released=released, take_over=take_over
+        )
 
     journal = MemoryJournal(world.pages, questions.dataset, questions.run)
     return Answering(questions, f"input of {questions.run}", opened, journal, **options)
@@ -130,7 +135,7 @@ def test_a_run_that_is_refused_publishes_its_last_answer_if_that_is_missing() ->
 
 
 def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
-    world = World()
+    world = World(assume_independent_timing=True)
     first, second = (life_of(world, questions_of(run=run)) for run in ("r", "s"))
     first.start()
     second.start()
@@ -138,6 +143,31 @@ def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
     with pytest.raises(AlreadyAnswered):
         read(second, world.events)
     assert windows_of(world, "s") == []
+
+
+def test_a_run_that_another_one_takes_the_budget_from_charges_and_publishes_nothing_more() -> None:
+    world = World()
+    first, second = (life_of(world, questions_of(run=run)) for run in ("r", "s"))
+    first.start()
+    second.start()
+    with pytest.raises(BudgetHeld) as held:
+        read(first, world.events)
+    assert held.value.holder == ("d", "s")
+    assert world.service.spent_units() == {}
+    read(second, world.events)
+    assert windows_of(world, "s") == [("count", 0, 10), ("count", 10, 20)]
+    assert windows_of(world, "r") == []
+
+
+def test_a_run_takes_the_budget_of_another_one_only_if_it_is_told_to() -> None:
+    world = World(questions_of(run="r"))
+    world.live()
+    with pytest.raises(BudgetHeld) as held:
+        life_of(world, questions_of(start=20), take_over=False).start()
+    assert held.value.holder == ("d", "r")
+    world.events += LATER
+    world.live()  # it still holds the budget
+    assert windows_of(world, "r")[2:] == [("count", 20, 30), ("count", 30, 40), ("count", 40, 50)]
 
 
 @pytest.mark.parametrize(

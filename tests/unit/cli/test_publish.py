@@ -41,7 +41,7 @@ class Client:
 @pytest.fixture
 def partitions(monkeypatch: pytest.MonkeyPatch) -> Partitions:
     service = Partitions(2)
-    service.create("d", budget=100.0)
+    service.create("d", budget=100.0, assume_independent_timing=True)
     monkeypatch.setattr("streams.cli.publish.Turnstile", lambda **_: Client(service))
     return service
 
@@ -58,12 +58,14 @@ def rho(*norms: float) -> dict[int | str, float]:
 
 @pytest.fixture
 def publish(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    def publish(*lines: dict[str, object] | str) -> tuple[int, list[tuple[int, str]], str]:
+    def publish(
+        *lines: dict[str, object] | str, options: tuple[str, ...] = ()
+    ) -> tuple[int, list[tuple[int, str]], str]:
         """The exit code, (step, decided) of each line, and what was said."""
         file = tmp_path / "steps.jsonl"
         text = "".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines)
         file.write_bytes(text.encode("utf-8", "surrogateescape"))
-        code = main(["publish", str(file), "--json"])
+        code = main(["publish", str(file), "--json", *options])
         captured = capsys.readouterr()
         shown = [json.loads(text) for text in captured.out.splitlines()]
         return code, [(one["step"], one["decided"]) for one in shown], captured.err
@@ -142,6 +144,20 @@ def test_a_line_may_say_its_step(partitions: Partitions, publish) -> None:
 def test_runs_count_by_themselves(partitions: Partitions, publish) -> None:
     code, shown, _ = publish(line(1), line(1, run="s"), line(2), line(2, run="s"))
     assert (code, [step for step, _ in shown]) == (Exit.OK, [0, 0, 1, 1])
+
+
+def test_a_file_takes_the_budget_of_another_run_only_if_it_is_told_to(
+    partitions: Partitions, publish
+) -> None:
+    partitions.create("e", budget=100.0)
+    assert publish(line(1, dataset="e"))[0] == Exit.OK
+    code, shown, said = publish(line(2, dataset="e", run="s"))
+    assert (code, shown) == (Exit.REFUSED, [])
+    assert "steps.jsonl, line 1: partition 0 refused: budget-held" in said
+    assert partitions.spent("e") == rho(1)
+    later = line(2, dataset="e", run="s"), line(3, dataset="e", run="s")
+    assert publish(*later, options=("--take-over",))[0] == Exit.OK
+    assert partitions.spent("e") == rho(1, 2, 3)
 
 
 def test_a_line_may_say_how_far_its_run_keeps_participations_apart(

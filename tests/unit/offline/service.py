@@ -183,19 +183,21 @@ def used(partitions: int = 2) -> Archived:
     users = np.arange(40)
     for _ in range(4):
         run.charge(users, np.linspace(0.1, 4.0, 40), noise_stddev=4.0)
-    turnstile.create_dataset("faces", measure="renyi", epsilon=1.0, delta=1e-5)
+    turnstile.create_dataset(
+        "faces", measure="renyi", epsilon=1.0, delta=1e-5, sampled_levels=False
+    )
     sampled = turnstile.run("faces", "s").enrol(users, clip_norm=1.0, levels=10)
     for step in range(6):
         sampled.charge(noise_stddev=1.1, sampling_rate=0.05 if step % 2 else 0.1)
-        sampled.observe([step, step + 1], [0.15 * step, 0.05])
+        sampled.set_norms([0.15 * step, 0.05], [step, step + 1])
     turnstile.create_dataset("inner", measure="gdp", budget=0.5, within="d")
-    nested = turnstile.run("inner", "n").enrol(users, clip_norm=1.0, levels=4)
+    nested = turnstile.run("inner", "n", take_over=True).enrol(users, clip_norm=1.0, levels=4)
     for _ in range(5):
         nested.charge(noise_stddev=3.0)
-    apart = turnstile.run("d", "apart", min_separation=3)
+    apart = turnstile.run("d", "apart", min_separation=3, take_over=True)
     for _ in range(4):
         apart.charge(users[::2], np.full(20, 0.2), noise_stddev=4.0)
-    names = turnstile.run("d", "names")
+    names = turnstile.run("d", "names", take_over=True)
     names.charge(users[:5], np.ones(5), noise_stddev=1.0)
     names.close()
     for partition in range(partitions):

@@ -29,6 +29,7 @@ def served(**policy: Any) -> tuple[Archived, Any]:
     run = client.run("d", "r")
     for _ in range(3):
         run.charge(USERS, np.linspace(0.0, 2.0, len(USERS)), noise_stddev=4.0)
+    run.close()
     return archived, client
 
 
@@ -92,6 +93,7 @@ def test_who_cannot_pay_is_left_out_and_who_was_forgotten_is_not_asked() -> None
     norms = np.where(USERS < 200, 1.0, 0.1)
     while run.charge(USERS, norms, noise_stddev=4.0).admitted[0]:
         pass
+    run.close()
     client.forget(399)
     shares = shares_of(archived, "d")
     assert len(shares.users) == 399
@@ -109,7 +111,9 @@ def test_who_cannot_pay_is_left_out_and_who_was_forgotten_is_not_asked() -> None
 def test_where_norms_are_clipped_who_was_granted_less_is_left_out() -> None:
     archived, client = new_service(2)
     client.create_dataset("d", budget=0.1, on_exhaustion="clip")
-    client.run("d", "r").charge(USERS, np.where(USERS < 200, 1.7, 0.1), noise_stddev=4.0)
+    run = client.run("d", "r")
+    run.charge(USERS, np.where(USERS < 200, 1.7, 0.1), noise_stddev=4.0)
+    run.close()
     released = aggregate(
         client.run("d", "a"),
         shares_of(archived, "d"),

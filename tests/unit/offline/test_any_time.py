@@ -11,7 +11,7 @@ import pytest
 from accounting import MEASURES, candidate_orders
 from streams import Turnstile
 from streams.offline.explanation import Event, explain
-from streams.offline.report import Losses, report
+from streams.offline.report import report
 from tests.unit.accounting.stopping import reached_delta
 from tests.unit.offline.cli import command_on
 from tests.unit.offline.service import Archived, new_service
@@ -28,12 +28,17 @@ CASES: dict[str, tuple[dict[str, Any], float, int]] = {
     "zcdp, 64 ticks": ({"measure": "zcdp", "budget": 0.5, "odometer_step": 1 / 128}, 1.0, 64),
     "approx-dp, 8 ticks": ({"measure": "approx-dp", "budget": 0.5}, 1.0, 16),
     "several orders": (
-        {"measure": "renyi", "orders": ORDERS, "budget": [order / 2 for order in ORDERS]},
+        {
+            "measure": "renyi",
+            "orders": ORDERS,
+            "budget": [order / 2 for order in ORDERS],
+            "sampled_levels": False,
+        },
         1.0,
         16,
     ),
     "own order": (
-        {"measure": "renyi", "epsilon": 4.0, "delta": DELTA},
+        {"measure": "renyi", "epsilon": 4.0, "delta": DELTA, "sampled_levels": False},
         2.0 * float(LADDER.budgets[BEST] / LADDER.orders[BEST]),
         64,
     ),
@@ -102,21 +107,24 @@ def test_a_report_has_the_any_time_epsilon_beside_that_of_a_fixed_schedule(
 # --- levels that may follow sampling coins ---
 
 
-def sampled(turnstile: Turnstile) -> None:
-    turnstile.create_dataset("person", measure="renyi", epsilon=9.0, delta=DELTA)
-    turnstile.create_dataset("f", measure="renyi", epsilon=8.0, delta=DELTA, within="person")
-    turnstile.create_dataset("g", budget=1.0, within="person")
-    turnstile.create_dataset("other", budget=1.0)
+def sampled(turnstile: Turnstile, **stated: Any) -> None:
+    for name, terms in (
+        ("person", {"measure": "renyi", "epsilon": 9.0, "delta": DELTA}),
+        ("f", {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, "within": "person"}),
+        ("g", {"budget": 1.0, "within": "person"}),
+        ("other", {"budget": 1.0}),
+    ):
+        turnstile.create_dataset(name, **terms, **stated)
     turnstile.run("other", "r").charge([1], [0.5], noise_stddev=4.0)
     turnstile.run("g", "r").charge([1], [0.5], noise_stddev=4.0)
-    roster = turnstile.run("f", "s").enrol([1, 2], clip_norm=1.0, levels=4)
+    roster = turnstile.run("f", "s", take_over=True).enrol([1, 2], clip_norm=1.0, levels=4)
     for _ in range(2):  # no level moves, and after other coins one might have
         roster.charge(noise_stddev=2.0, sampling_rate=0.1)
-    turnstile.run("g", "s").charge([1], [0.5], noise_stddev=4.0)
+    turnstile.run("g", "s", take_over=True).charge([1], [0.5], noise_stddev=4.0)
 
 
-def epsilons(archived: Archived, user: int, **options: Any) -> list[tuple[str, bool]]:
-    events: list[Event] = list(explain(archived, user, delta=DELTA, **options).events)
+def epsilons(archived: Archived, user: int) -> list[tuple[str, bool]]:
+    events: list[Event] = list(explain(archived, user, delta=DELTA).events)
     return [
         (f"{event.dataset} {event.what}", any(one.epsilon is not None for one in event.budgets))
         for event in events
@@ -136,11 +144,25 @@ def test_after_a_sampled_step_only_the_budget_is_shown() -> None:
     ]
     (*_, last) = explain(archived, 1, delta=DELTA).events
     assert [one.budget_epsilon > 0.0 for one in last.budgets] == [True, True]
-    assert all(shown for _, shown in epsilons(archived, 1, levels_public=True))
     said = [line["budgets"][0] for line in command_on(archived, *EXPLAIN).lines]
     assert [one["epsilon"] is None for one in said] == [False] * 3 + [True] * 3
-    public = command_on(archived, *EXPLAIN, "--levels-public").lines
-    assert all(line["budgets"][0]["epsilon"] > 0.0 for line in public if line["what"] == "charged")
+
+
+def test_sampled_steps_hide_no_epsilon_if_the_policy_denies_that_levels_follow_them() -> None:
+    archived, turnstile = new_service(1)
+    sampled(turnstile, sampled_levels=False)
+    assert all(shown for _, shown in epsilons(archived, 1))
+    lines = command_on(archived, *EXPLAIN).lines
+    assert all(line["budgets"][0]["epsilon"] > 0.0 for line in lines if line["what"] == "charged")
+
+
+def test_only_the_budget_is_shown_if_the_policy_says_that_levels_follow_samples() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", budget=1.0, sampled_levels=True)
+    turnstile.run("d", "r").charge([1], [0.5], noise_stddev=4.0)  # the coins were another service's
+    assert epsilons(archived, 1) == [("d charged", False)]
+    (losses,) = report(archived, delta=DELTA).losses
+    assert np.isnan(losses.any_time_epsilon).all()
 
 
 EXPLAIN = ("explain", "--user", "1", "--json")
@@ -151,7 +173,7 @@ def test_of_a_trimmed_log_that_may_have_had_sampled_steps_only_the_budget_is_sho
     sampled(turnstile)
     archived.draw(0)
     archived.trim("norms", 0, archived.extent("norms", 0).end)
-    turnstile.run("other", "s").charge([1], [0.5], noise_stddev=4.0)
+    turnstile.run("other", "s", take_over=True).charge([1], [0.5], noise_stddev=4.0)
     shown = dict(epsilons(archived, 1))
     assert shown == {
         "person earlier": False,
@@ -162,18 +184,15 @@ def test_of_a_trimmed_log_that_may_have_had_sampled_steps_only_the_budget_is_sho
     }
 
 
-@pytest.mark.parametrize("levels_public", [False, True])
-def test_a_report_of_sampled_steps_has_an_any_time_epsilon_only_if_levels_are_public(
-    levels_public: bool,
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_a_report_of_sampled_steps_has_an_any_time_epsilon_only_if_levels_do_not_follow_them(
+    is_denied: bool,
 ) -> None:
     archived, turnstile = new_service(1)
-    sampled(turnstile)
+    sampled(turnstile, **({"sampled_levels": False} if is_denied else {}))
     for name, is_sampled in (("f", True), ("other", False)):
-        losses: list[Losses] = report(
-            archived, delta=DELTA, dataset=name, levels_public=levels_public
-        ).losses
+        losses = report(archived, delta=DELTA, dataset=name).losses
         known = np.isfinite(losses[0].any_time_epsilon)
-        assert (known == (levels_public or not is_sampled)).all()
-    flags = ["--levels-public"] if levels_public else []
-    lines = command_on(archived, "report", "--dataset", "f", "--json", *flags).lines
-    assert [line["any_time_epsilon"] is None for line in lines] == [not levels_public] * 2
+        assert (known == (is_denied or not is_sampled)).all()
+    lines = command_on(archived, "report", "--dataset", "f", "--json").lines
+    assert [line["any_time_epsilon"] is None for line in lines] == [not is_denied] * 2

@@ -14,11 +14,11 @@ from tests.unit.offline.service import used
 @pytest.mark.slow
 def test_what_was_charged_before_it_was_closed_is_reported_and_all_of_it_fits() -> None:
     archived = used()
-    before = report(archived, delta=1e-5, levels_public=True).losses
+    before = report(archived, delta=1e-5).losses
     turnstile = Turnstile(connection=archived)
     assert turnstile.close_dataset("d") == ["d", "inner"]
     assert turnstile.close_dataset("faces") == ["faces"]
-    after = report(archived, delta=1e-5, levels_public=True).losses
+    after = report(archived, delta=1e-5).losses
     assert [part.dataset for part in before] == [part.dataset for part in after]
     for was, now in zip(before, after, strict=True):
         for name in ("steps", "spent", "remaining", "epsilon"):

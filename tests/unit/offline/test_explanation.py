@@ -103,7 +103,7 @@ def test_a_norm_that_an_outer_budget_clipped_is_told_with_what_both_paid() -> No
     assert (own.left, person.left) == ([0.375], [0.0])
     assert [share.cost for share in halted.budgets] == [[0.0], [0.0]]
     assert halted.refused_by == "person"
-    roster = turnstile.run("d", "s").enrol([8], clip_norm=4.0, levels=8)
+    roster = turnstile.run("d", "s", take_over=True).enrol([8], clip_norm=4.0, levels=8)
     for _ in range(2):
         roster.charge(noise_stddev=4.0)
     _, first, second = told(archived, 8)
@@ -144,7 +144,7 @@ def mixed(others: list[User], norms: list[float]) -> Archived:
     run = turnstile.run("d", "r")
     for _ in range(4):
         run.charge([*others, 7], [*norms, 1.5], noise_stddev=4.0)
-    roster = turnstile.run("d", "s").enrol([7, *others], clip_norm=1.0, levels=4)
+    roster = turnstile.run("d", "s", take_over=True).enrol([7, *others], clip_norm=1.0, levels=4)
     for step in range(4):
         roster.charge(noise_stddev=8.0)
         roster.set_norms([norms[0] / 4], positions=[1 + step % 2])

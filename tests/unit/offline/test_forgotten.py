@@ -19,7 +19,8 @@ def archived() -> Archived:
     archived = used()
     turnstile = Turnstile(connection=archived)
     assert turnstile.forget(USER) == ["d", "faces", "inner"]
-    turnstile.run("d", "later").charge([USER, 8], [0.0, 0.1], noise_stddev=4.0)
+    later = turnstile.run("d", "later", take_over=True)
+    later.charge([USER, 8], [0.0, 0.1], noise_stddev=4.0)
     return archived
 
 
@@ -76,7 +77,7 @@ def test_of_a_log_that_was_trimmed_only_that_is_known(archived: Archived) -> Non
 
 
 def test_there_is_no_row_of_the_user_in_a_report(archived: Archived) -> None:
-    losses = report(archived, delta=1e-5, levels_public=True).losses
+    losses = report(archived, delta=1e-5).losses
     assert all(USER not in part.users for part in losses)
     assert sum(part.forgotten for part in losses) == 3
     assert all(len(part.users) == len(part.steps) == len(part.epsilon) for part in losses)

@@ -79,7 +79,7 @@ def archived() -> Archived:
 def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
     archived: Archived, dataset: str
 ) -> None:
-    rows = reported(archived, dataset=dataset, method="renyi", levels_public=True)
+    rows = reported(archived, dataset=dataset, method="renyi")
     assert len(rows) == 40
     for user in range(0, 40, 5):
         exact = epsilon_step_by_step(archived, dataset, user, "renyi")
@@ -89,7 +89,7 @@ def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
 
 @pytest.mark.slow
 def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> None:
-    rows = reported(archived, method="renyi", levels_public=True)
+    rows = reported(archived, method="renyi")
     for dataset in ("d", "inner", "faces"):
         for user in (0, 1, 2, 17, 39):
             events = explain(archived, user, delta=DELTA, dataset=dataset).events
@@ -158,10 +158,11 @@ def test_every_method_gives_upper_bounds_within_what_the_budget_allows(method: s
 # --- where no report would hold ---
 
 
-def sampled(archived_and_turnstile: Any, move: Any) -> Archived:
+def sampled(archived_and_turnstile: Any, move: Any, **stated: Any) -> Archived:
     archived, turnstile = archived_and_turnstile
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA)
-    turnstile.create_dataset("f", measure="renyi", epsilon=8.0, delta=DELTA)
+    terms = {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, **stated}
+    turnstile.create_dataset("f", assume_independent_timing=True, **terms)
     turnstile.create_dataset("other", budget=1.0)
     run = turnstile.run("f", "s")
     roster = run.enrol([1, 2, 3], clip_norm=1.0, levels=4)
@@ -185,18 +186,22 @@ MOVES = {
 
 
 @pytest.mark.parametrize(("move", "said"), MOVES.values(), ids=MOVES)
-def test_levels_that_may_have_followed_coins_are_refused_unless_somebody_vouches(
-    move: Any, said: str
-) -> None:
+def test_a_report_is_refused_if_levels_may_have_followed_coins(move: Any, said: str) -> None:
     archived = sampled(new_service(1), move)
     with pytest.raises(ReportRefused, match=said):
         losses(archived)
-    (part,) = losses(archived, dataset="f", levels_public=True)
-    assert (part.epsilon > 0).all()
     assert not losses(archived, dataset="other")[0].users  # nothing of it is in doubt
     done = command_on(archived, "report")
     assert (done.code, done.out) == (1, "")
-    assert "--levels-public" in done.said
+    assert "sampled_levels" in done.said
+
+
+def test_levels_may_move_if_the_policy_denies_that_they_follow_coins() -> None:
+    moved = sampled(
+        new_service(1), lambda turnstile, roster: roster.set_norms([0.1], [0]), sampled_levels=False
+    )
+    (part,) = losses(moved, dataset="f")
+    assert (part.epsilon > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +226,7 @@ def test_what_a_budget_around_it_shares_with_coins_is_refused() -> None:
     turnstile.create_dataset("b", budget=1.0, within="person")
     roster = turnstile.run("a", "s").enrol([1, 2], clip_norm=1.0, levels=4)
     roster.charge(noise_stddev=2.0, sampling_rate=0.1)
-    turnstile.run("b", "r").charge([2], [0.5], noise_stddev=4.0)
+    turnstile.run("b", "r", take_over=True).charge([2], [0.5], noise_stddev=4.0)
     for name in ("person", "b"):
         with pytest.raises(ReportRefused, match=f"no report of dataset '{name}'"):
             losses(archived, dataset=name)
@@ -232,7 +237,7 @@ def test_a_log_without_its_beginning_is_refused() -> None:
     archived = used()
     archived.trim("norms", 1, 4)
     with pytest.raises(ReportRefused, match="partition 1 begins at offset 4"):
-        losses(archived, levels_public=True)
+        losses(archived)
 
 
 # --- files ---

@@ -70,6 +70,7 @@ class Partitions(MemoryConnection):
         released: int | None = None,
         min_separation: int | None = None,
         charges_ahead: bool = False,
+        take_over: bool = False,
     ) -> Run:
         return self.turnstile.run(
             dataset,
@@ -77,6 +78,7 @@ class Partitions(MemoryConnection):
             released=released,
             min_separation=min_separation,
             charges_ahead=charges_ahead,
+            take_over=take_over,
         )
 
     def close_run(self, name: str = "r", dataset: str = "d") -> bool:

@@ -22,7 +22,7 @@ def test_runs_of_several_tasks_spend_one_budget() -> None:
 
     async def train() -> list[int]:
         async with AsyncTurnstile.in_memory() as t:
-            await t.create_dataset("d", budget=3.0)
+            await t.create_dataset("d", budget=3.0, assume_independent_timing=True)
             return await asyncio.gather(one(t, "a"), one(t, "b"))
 
     assert sum(asyncio.run(train())) == 6  # at rho 1/2 each
@@ -81,10 +81,11 @@ def test_the_event_loop_goes_on_while_a_charge_waits(held: HeldRun) -> None:
     async def train() -> None:
         async with AsyncTurnstile.in_memory() as t:
             await t.create_dataset("d", budget=3.0)
+            await t.create_dataset("e", budget=3.0)
             run = await t.run("d", "r")
             charging = asyncio.create_task(run.charge([7], [1.0], noise_stddev=1.0))
             await asyncio.to_thread(held.began.wait)
-            other = await t.run("d", "other")  # this would wait for ever if the loop did
+            other = await t.run("e", "other")  # this would wait for ever if the loop did
             assert other.step == 0
             held.may_end.set()
             assert (await charging).step == 0

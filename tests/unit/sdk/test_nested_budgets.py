@@ -41,7 +41,13 @@ class Budgets:
             outer = name
 
     def add(self, name: str, budget: float, within: str | None) -> None:
-        self.turnstile.create_dataset(name, measure="pure-dp", budget=budget, within=within)
+        self.turnstile.create_dataset(
+            name,
+            measure="pure-dp",
+            budget=budget,
+            within=within,
+            assume_independent_timing=within is None,
+        )
         self._runs[name] = self.turnstile.run(name, "r")
 
     def charge(self, name: str, epochs: list[int], norm: float, mechanism: Any) -> list[int]:
@@ -135,10 +141,11 @@ def test_the_example_of_the_readme_holds_one_budget_over_its_datasets() -> None:
     (example,) = blocks_of_several_datasets()
     with Turnstile.in_memory() as turnstile:
         exec(example, {"t": turnstile})
-        decided = [
-            turnstile.run(dataset, "r").charge([7], [1.0], noise_stddev=8.0).admitted.tolist()
-            for dataset in ("ads", "search", "person")
-        ]
+        decided = []
+        for dataset in ("ads", "search", "person"):
+            run = turnstile.run(dataset, "r")
+            decided.append(run.charge([7], [1.0], noise_stddev=8.0).admitted.tolist())
+            run.close()
         assert decided == [[True]] * 3
         refused = turnstile.run("ads", "again").charge([7], [1.0], noise_stddev=2.0)
         assert not refused.admitted.any()

@@ -126,7 +126,9 @@ def test_a_budget_over_several_datasets_has_one_key():
     opened(connection, dataset="person")
     inner, run = opened(connection, dataset="inner", within="person")
     run.charge(NAMES, np.ones(5), noise_stddev=2.0)
-    assert inner.run("inner", "r").outer[0].pseudonyms == Pseudonyms(KEY).fingerprint
+    assert (
+        inner.run("inner", "r", take_over=True).outer[0].pseudonyms == Pseudonyms(KEY).fingerprint
+    )
     other = Turnstile(connection=connection, pseudonym_key=OTHER_KEY)
     with pytest.raises(RequestRejected, match="another key"):
         other.create_dataset("elsewhere", budget=1.0, within="person")

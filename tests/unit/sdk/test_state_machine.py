@@ -29,7 +29,9 @@ from streams.schemas import (
     Charge,
     CloseRun,
     Decision,
+    OpenRun,
     Reason,
+    RunClosed,
     RunOpened,
     decode_answer,
     decode_request,
@@ -46,6 +48,8 @@ PLACES = range(3)
 UNIT = Fraction(1, 2**44)
 BUDGET = Fraction(1, 2)
 DATASETS = {"halts": "halt", "clips": "clip"}
+SIDE_BY_SIDE = {"clips"}
+"""Whose runs may charge at a time."""
 EXPECTED = {
     Reason.POLICY_CHANGED,
     Reason.UNKNOWN_DATASET,
@@ -54,6 +58,7 @@ EXPECTED = {
     Reason.RUN_CLOSED,
     Reason.OLDER_ATTEMPT,
     Reason.SEPARATION_CHANGED,
+    Reason.BUDGET_HELD,
     Reason.STEP_CONTENT_CHANGED,
 }
 """Refusals that trainers bring upon each other. All others would be errors of the SDK."""
@@ -126,6 +131,7 @@ class Recorded(Partitions):
         self.made: dict[tuple[Step, int], tuple[Charge, Decision]] = {}
         self.attempts: dict[tuple[str, str, int], int] = {}
         self.separations: dict[tuple[str, str, int], int] = {}
+        self.holders: dict[tuple[str, int], str] = {}  # which run holds a budget
 
     def _apply(self, partition: int, request: bytes) -> Sequence[Output]:
         outputs = super()._apply(partition, request)
@@ -133,17 +139,34 @@ class Recorded(Partitions):
         answer = None if outputs[0].channel.value == "rejects" else decode_answer(outputs[0].value)
         if answer is None and self.rejects[-1] is Reason.UNKNOWN_RUN:
             assert isinstance(record, CloseRun), "only who closes a run asks whether it is there"
+        if isinstance(record, OpenRun) and isinstance(answer, RunOpened):
+            self._hold(partition, record, answer)
+        if isinstance(answer, RunClosed):
+            held = answer.dataset, partition
+            if self.holders.get(held) == answer.run:
+                del self.holders[held]
         if isinstance(answer, RunOpened):
             self.attempts[answer.dataset, answer.run, partition] = answer.attempt
             self.separations[answer.dataset, answer.run, partition] = answer.min_separation or 1
         if isinstance(record, Charge) and isinstance(answer, Decision):
             newest = self.attempts[record.dataset, record.run, partition]
             assert record.attempt == newest, "older attempts are fenced"
+            if record.dataset not in SIDE_BY_SIDE:
+                holder = self.holders.get((record.dataset, partition))
+                assert holder == record.run, "one run at a time is charged"
             is_apart = self.separations[record.dataset, record.run, partition] > 1
             assert is_apart or TOO_SOON not in answer.reasons, "no separation was asked for"
             place = (record.dataset, record.run, record.step), partition
             self.made.setdefault(place, (record, answer))
         return outputs
+
+    def _hold(self, partition: int, record: OpenRun, answer: RunOpened) -> None:
+        holder = self.holders.get((record.dataset, partition))
+        if record.dataset not in SIDE_BY_SIDE and holder != record.run:
+            known = self.attempts.get((record.dataset, record.run, partition), 0)
+            assert answer.attempt > known, "a repeated opening takes nothing over"
+            assert holder is None or record.take_over is True, "nothing is taken over unasked"
+        self.holders[record.dataset, partition] = record.run
 
     def granted(self, step: Step, partition: int) -> dict[int, float | None]:
         """The norm that each user of a step was granted there, None if the user was halted."""
@@ -205,6 +228,7 @@ class Clients(RuleBasedStateMachine):
                 budget=float(factor * BUDGET),
                 on_exhaustion=DATASETS[dataset],
                 user_ids="integer",
+                assume_independent_timing=dataset in SIDE_BY_SIDE,
             ),
         )
 
@@ -219,6 +243,7 @@ class Clients(RuleBasedStateMachine):
         released=st.sampled_from([None, None, -1, 0, 1, 2]),
         loss=LOSSES,
         separation=st.sampled_from([None, 2, 3]),
+        take_over=st.booleans(),
     )
     def open(
         self,
@@ -228,9 +253,11 @@ class Clients(RuleBasedStateMachine):
         released: int | None,
         loss: Loss,
         separation: int | None = None,
+        take_over: bool = False,
     ) -> None:
         run: Run | None = self.attempt(
-            loss, lambda: self.service.open(name, dataset, released, separation)
+            loss,
+            lambda: self.service.open(name, dataset, released, separation, take_over=take_over),
         )
         if run is not None:
             self.runs[trainer] = run
@@ -241,14 +268,18 @@ class Clients(RuleBasedStateMachine):
             assert separation in (None, run.min_separation)
 
     @precondition(lambda self: self.runs)
-    @rule(trainer=TRAINERS, content=CHOICE, loss=LOSSES, notes=st.booleans())
-    def resume(self, trainer: int, content: Content, loss: Loss, notes: bool) -> None:
+    @rule(
+        trainer=TRAINERS, content=CHOICE, loss=LOSSES, notes=st.booleans(), take_over=st.booleans()
+    )
+    def resume(
+        self, trainer: int, content: Content, loss: Loss, notes: bool, take_over: bool
+    ) -> None:
         """As a trainer does who wrote down the last step that it was told, or did not."""
         run = self.runs.get(trainer)
         if run is not None:
             told = [s for d, r, s in self.told if (d, r) == (run.dataset, run.name)]
             released = max(told, default=-1) if notes else None
-            self.open(trainer, run.dataset, run.name, released, NOTHING)
+            self.open(trainer, run.dataset, run.name, released, NOTHING, take_over=take_over)
             self.charge(trainer, content, loss)
 
     @precondition(lambda self: self.runs)
@@ -269,7 +300,7 @@ class Clients(RuleBasedStateMachine):
     ) -> None:
         """A trainer ends when a step has come to some partitions, and goes on with another one."""
         self.charge(trainer, content, ("deaf", unreached))
-        self.resume(trainer, then, NOTHING, notes)
+        self.resume(trainer, then, NOTHING, notes, take_over=True)
 
     @precondition(lambda self: self.runs)
     @rule(trainer=TRAINERS, content=CHOICE, loss=LOSSES)
@@ -419,11 +450,11 @@ class Clients(RuleBasedStateMachine):
         self.service.before_result = lambda: None
         for trainer in list(self.runs):
             for content in CONTENTS:
-                self.resume(trainer, content, NOTHING, notes=True)
+                self.resume(trainer, content, NOTHING, notes=True, take_over=True)
         for dataset in DATASETS:
             for factor in (1, 2):
                 self.create(dataset, factor, NOTHING)
-            run = self.service.open("after", dataset)
+            run = self.service.open("after", dataset, take_over=True)
             for content in CONTENTS:
                 step = dataset, "after", run.step
                 users, norms, noise = content

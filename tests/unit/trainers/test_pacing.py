@@ -99,11 +99,13 @@ def test_noise_lasts_for_the_steps_asked_for_and_hardly_more() -> None:
             turnstile.create_dataset("d", measure="renyi", epsilon=epsilon, delta=1e-5)
             noise = noise_for_steps(epsilon, 1e-5, steps, sampling_rate=rate, clip_norm=0.5)
             for share, least, most in ((1.0, steps, 1.05 * steps), (0.9, 0, steps - 1)):
-                roster = turnstile.run("d", f"at-{share}").enrol([f"u {share}"], clip_norm=0.5)
+                run = turnstile.run("d", f"at-{share}")
+                roster = run.enrol([f"u {share}"], clip_norm=0.5)
                 charged = [
                     roster.charge(noise_stddev=share * noise, sampling_rate=rate).admitted[0]
                     for _ in range(2 * steps)
                 ]
+                run.close()
                 made = int(np.sum(charged))
                 assert least <= made <= most
 

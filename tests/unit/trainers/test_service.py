@@ -28,7 +28,13 @@ ORDER, BUDGET = 8.0, 1.0
 @pytest.fixture
 def service() -> Iterator[Turnstile]:
     with Turnstile.in_memory(partitions=3) as turnstile:
-        turnstile.create_dataset("digits", measure="renyi", orders=[ORDER], budget=[BUDGET])
+        turnstile.create_dataset(
+            "digits",
+            measure="renyi",
+            orders=[ORDER],
+            budget=[BUDGET],
+            assume_independent_timing=True,
+        )
         yield turnstile
 
 
