@@ -123,7 +123,8 @@ def test_a_dataset_without_pseudonyms_is_not_charged_with_a_key():
 
 def test_a_budget_over_several_datasets_has_one_key():
     connection = Recorded()
-    opened(connection, dataset="person")
+    _, outer = opened(connection, dataset="person")
+    outer.close()
     inner, run = opened(connection, dataset="inner", within="person")
     run.charge(NAMES, np.ones(5), noise_stddev=2.0)
     assert (
