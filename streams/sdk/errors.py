@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from streams.schemas import Holder, Policy, Reason, Rejected
+from streams.schemas import Policy, Reason, Rejected
 
 
 class TurnstileError(Exception):
@@ -67,7 +67,7 @@ class RequestRejected(TurnstileError):
         partition: which partition refused; None if none was asked.
         current_attempt: the attempt of the run in that partition, if it has one.
         held: the policy that the dataset has, if it is another one than was asked for.
-        holder: the run that holds the budget, if another one asked for it.
+        holder: dataset and name of the run that holds the budget, if another one asked for it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RequestRejected(TurnstileError):
         partition: int | None,
         current_attempt: int | None = None,
         held: Policy | None = None,
-        holder: Holder | None = None,
+        holder: tuple[str, str] | None = None,
     ) -> None:
         where = "refused" if partition is None else f"partition {partition} refused"
         advice = ADVICE.get(reason)
@@ -236,5 +236,5 @@ def refusal_of(rejected: Rejected) -> RequestRejected:
         rejected.partition,
         rejected.current_attempt,
         rejected.held,
-        rejected.holder,
+        None if rejected.holder is None else (rejected.holder.dataset, rejected.holder.run),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams import BudgetHeld, PolicyChanged, RequestRejected, Turnstile
-from streams.schemas import Holder, Reason
+from streams.schemas import Reason
 
 USERS = np.arange(40)
 NORMS = np.ones(40)
@@ -21,7 +21,7 @@ def test_a_second_run_is_rejected_until_the_first_is_closed(
     with pytest.raises(BudgetHeld) as rejected:
         turnstile.run(name, "second")
     assert rejected.value.reason is Reason.BUDGET_HELD
-    assert rejected.value.holder == Holder(dataset=name, run="first")
+    assert rejected.value.holder == (name, "first")
     first.charge(USERS, NORMS, noise_stddev=4.0)
     first.close()
     second = turnstile.run(name, "second")
@@ -35,7 +35,7 @@ def test_a_run_that_was_taken_over_charges_nothing_more(turnstile: Turnstile, na
     second = turnstile.run(name, "second", take_over=True)
     with pytest.raises(BudgetHeld) as rejected:
         first.charge(USERS, NORMS, noise_stddev=1.0)
-    assert rejected.value.holder == Holder(dataset=name, run="second")
+    assert rejected.value.holder == (name, "second")
     # Nothing of the rejected step was charged: the budget has room for exactly one more.
     assert second.charge(USERS, NORMS, noise_stddev=1.0).admitted.all()
     assert second.charge(USERS, NORMS, noise_stddev=1.0).exhausted.all()
@@ -79,7 +79,7 @@ def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile,
     ads = turnstile.run(f"{name}-ads", "r")
     with pytest.raises(BudgetHeld) as rejected:
         turnstile.run(f"{name}-search", "r")
-    assert rejected.value.holder == Holder(dataset=f"{name}-ads", run="r")
+    assert rejected.value.holder == (f"{name}-ads", "r")
     with pytest.raises(BudgetHeld):
         turnstile.run(name, "r")
     ads.close()
