@@ -56,7 +56,9 @@ def _measure(costs: ClientCosts, ids: Any, rounds: int) -> ClientCosts:
         return result
 
     turnstile = Turnstile(connection=connection)
-    turnstile.create_dataset("population", measure="zcdp", budget=1000.0)
+    turnstile.create_dataset(
+        "population", measure="zcdp", budget=1000.0, assume_independent_timing=True
+    )
     random = np.random.default_rng(costs.users)
     norms = random.random(costs.users)
     explicit, run = turnstile.run("population", "explicit"), turnstile.run("population", "roster")

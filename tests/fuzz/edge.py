@@ -111,9 +111,11 @@ class Fuzz:
         log.create("within", budget=5.0, within="own")
         log.create("clips", budget=4.0, within="within", on_exhaustion="clip")
         log.create("old")
+        log.create("parts", budget=8.0)
+        log.create("part", budget=3.0, share_of="parts")
         for dataset in ("a", "b", "c", "own", "old"):
             log.open(dataset=dataset, run="r")
-        for dataset in ("within", "clips"):
+        for dataset in ("within", "clips", "part"):
             log.open(dataset=dataset, run="r")
         for dataset in ("a", "b", "within"):
             log.open(dataset=dataset, run="apart", min_separation=3)

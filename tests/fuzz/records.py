@@ -13,7 +13,10 @@ from tests.audit.auditor_rosters import tariff_digest
 from tests.keys import public_key, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
 
-DATASETS = ["a", "b", "c", "own", "within", "clips", "old", "guarded", "nobody-created-this"]
+DATASETS = [
+    *("a", "b", "c", "own", "within", "clips", "old", "guarded", "parts", "part", "more"),
+    "nobody-created-this",
+]
 SIGNERS = ["alice", "mary", "cora", "eve", None]
 """Alice charges what is guarded, mary manages it, cora creates others; None is the operator."""
 ALLOW = {"charge": ["alice"], "manage": ["mary"]}
@@ -75,6 +78,12 @@ class Records:
                 record["policy"]["on_exhaustion"] = rng.choice(["halt", "clip"])
             if rng.random() < 0.2:
                 record["policy"]["allow"] = ALLOW
+            if rng.random() < 0.2:
+                record["policy"]["share_of"] = rng.choice(DATASETS)
+            if rng.random() < 0.2:
+                record["policy"]["assume_independent_timing"] = True
+            if rng.random() < 0.2:
+                record["policy"]["sampled_levels"] = rng.random() < 0.5
         elif kind in ("bind-operator", "register-principal"):
             self._number += rng.choice([1, 1, 1, 0, -1])
             record["number"] = self._number
@@ -92,6 +101,8 @@ class Records:
             record |= {"run": run, "attempt": attempt + rng.choice([0, 0, 0, 0, 1, -1])}
         if kind == "open-run":
             record["request"] = rng.choice("tu")
+            if record["v"] == 3 and rng.random() < 0.5:
+                record["take_over"] = True
             if run == "apart" or rng.random() < 0.2:
                 record["min_separation"] = rng.choice([2, 3, 3, 3, 2**14, 1])
         if kind == "charge":

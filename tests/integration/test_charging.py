@@ -185,7 +185,7 @@ def test_integer_users_can_come_as_an_array_or_a_list(shared: Service, name: str
 
 
 def test_two_runs_of_one_dataset_share_its_budgets(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, budget=1.0, assume_independent_timing=True)
     runs = [shared.client.run(name, run) for run in ("training", "queries")]
     admitted = [
         run.charge(["t", "u"], [1.0, 0.5], noise_stddev=1.0).admitted.tolist()
@@ -395,7 +395,7 @@ def test_without_a_worker_a_charge_times_out_and_is_decided_once_later(
 
 
 def test_clients_in_many_threads_share_one_connection(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, budget=1.0, assume_independent_timing=True)
     counts: dict[str, int] = {}
 
     def train(run_name: str) -> None:

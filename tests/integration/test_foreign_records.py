@@ -40,7 +40,7 @@ NORMS_OF_STEP = np.full(50, 1.0)
 @pytest.fixture
 def service(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=1) as started:
-        started.client.create_dataset("d", budget=100.0)
+        started.client.create_dataset("d", budget=100.0, assume_independent_timing=True)
         yield started
 
 

@@ -288,7 +288,7 @@ def test_a_card_shows_its_state_and_its_bar_is_the_epsilon_beside_it() -> None:
 def test_what_is_charged_now_is_shown_now(charged: Service, portal: Portal) -> None:
     (before,) = portal.own(USERS[2], "shop")["datasets"]
     assert (before["points"], before["spent"]["share"]) == ([], pytest.approx(1 / 8))
-    run = charged.client.run("shop", "later")
+    run = charged.client.run("shop", "later", take_over=True)
     run.charge(list(USERS[2:3]), [0.3], noise_stddev=4.0)
 
     def rose() -> bool:

@@ -132,6 +132,7 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
                 delete_records(service, CHECKPOINTS, 0, -1)
                 service.alter(CHECKPOINTS, cleanup_policy="compact")
         eventually(lambda: not any(service.problems()))
-        decided = service.client.run("d", "after").charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
+        after = service.client.run("d", "after", take_over=True)
+        decided = after.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
         assert USERS[decided.forgotten].tolist() == [user]
         assert running.checkpointed()

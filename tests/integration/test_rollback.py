@@ -37,7 +37,7 @@ class Rollback:
         self._directory = directory
         self._flag = flag
         self._client = redis.Redis.from_url(service.redis)
-        service.client.create_dataset("d", budget=1.0)
+        service.client.create_dataset("d", budget=1.0, assume_independent_timing=True)
         self._run = service.client.run("d", "r")
         self._apart = service.client.run("d", "apart", min_separation=4)
         self._free_from = np.zeros(len(USERS), dtype=np.int64)  # step of that run, of each user
