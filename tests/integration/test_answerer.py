@@ -379,7 +379,7 @@ def test_a_file_gives_the_answers_of_the_topic(
     refused = turnstile(*asked, environment=environment)
     assert (refused.code, refused.out) == (2, "")
     assert_answered_once(shared, other, STEPS + 2)
-    repeated = turnstile(*asked, "--charge-again", environment=environment)
+    repeated = turnstile(*asked, "--charge-again", "--take-over", environment=environment)
     assert (repeated.code, len(repeated.lines)) == (0, STEPS + 2)
 
 
