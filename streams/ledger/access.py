@@ -17,7 +17,7 @@ def budgets_of(state: State, dataset: str) -> Budgets:
     try:
         budgets = state.policies.budgets(dataset)
     except KeyError:
-        detail = f"dataset {dataset!r} does not exist; create it before anything is charged"
+        detail = f"dataset {dataset!r} does not exist: create it first"
         raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
     if state.rosters.asleep:
         wake(state, budgets)
@@ -43,7 +43,7 @@ def check_open(state: State, dataset: str) -> None:
     """
     if (dataset,) in state.closed:
         detail = (
-            f"dataset {dataset!r} was closed, which is for good: what was charged to it stays, "
-            "and so does its name"
+            f"dataset {dataset!r} is closed permanently: its charges stay, and its name cannot be "
+            "used again"
         )
         raise Rejection(Reason.DATASET_CLOSED, detail)

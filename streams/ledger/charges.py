@@ -48,7 +48,7 @@ def check_charge(
 
 
 def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) -> None:
-    """Whether no user that is known appears twice.
+    """Check that no known user appears twice.
 
     Args:
         users: of the charge.
@@ -64,7 +64,7 @@ def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) 
     twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
     if len(twice):
         first = int(np.flatnonzero(np.isin(slots, twice))[0])
-        detail = f"user {plain(users[first])!r} stands twice in one step"
+        detail = f"user {plain(users[first])!r} appears twice in this step"
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
@@ -179,7 +179,7 @@ def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
         check_distinct(np.array([u for u in users if not isinstance(u, str)], dtype=np.int64))
         twice = len(set(names)) != len(names)
     if twice:
-        raise Rejection(Reason.DUPLICATE_USER, "a user stands twice in one step")
+        raise Rejection(Reason.DUPLICATE_USER, "a user appears twice in this step")
 
 
 def check_homes(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
@@ -204,5 +204,5 @@ def _kind(user: User) -> Literal["integer", "string"]:
 
 
 def plain(user: User | np.int64) -> User:
-    """An id as texts quote it, which must not depend on how numpy writes its own numbers."""
+    """Return an id as a plain integer or string, for texts."""
     return user.item() if isinstance(user, np.int64) else user

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from streams.operations.times import utc
-from streams.schemas import Rejected, Rejection
+from streams.schemas import Rejected
 from streams.wire.packing import unpack_norms, unpack_users
 
 _PACKED: Mapping[str, Callable[[bytes], Any]] = {
@@ -69,6 +69,8 @@ def readable(written: float, rejected: Rejected) -> dict[str, Any]:
         "attempt": rejected.attempt,
         "step": rejected.step,
         "request": rejected.request,
+        "current_attempt": rejected.current_attempt,
+        "held": msgspec.to_builtins(rejected.held),
         "partition": rejected.partition,
         "offset": rejected.offset,
         "record": record,
@@ -99,6 +101,6 @@ def _content(record: bytes) -> dict[str, Any] | None:
         return None  # one stray byte is a number in MessagePack
     for name, unpack in _PACKED.items():
         if isinstance(content.get(name), bytes):
-            with suppress(Rejection, ValueError):  # no whole number of them: they stay bytes
+            with suppress(ValueError):  # no whole number of them: they stay bytes
                 content[name] = np.asarray(unpack(content[name])).tolist()
     return content

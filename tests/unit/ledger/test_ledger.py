@@ -154,6 +154,7 @@ def test_a_policy_never_changes(log):
     assert answer_of(log.outputs[-1]).policy == created.policy
     refused = log.create(budget=2.0)
     assert refused.reason is Reason.POLICY_CHANGED
+    assert refused.held == created.policy
 
 
 POLICIES = [
@@ -171,8 +172,6 @@ def test_a_policy_that_makes_no_sense_creates_nothing(new_log, what, policy):
     log = new_log()
     refused = log.create("bad", **policy)
     assert refused.reason is Reason.INVALID_POLICY
-    assert "np." not in refused.detail
-    assert "array(" not in refused.detail
     assert state_of(log.ledger) == ({}, {})
 
 

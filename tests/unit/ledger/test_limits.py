@@ -95,7 +95,6 @@ def test_what_is_said_of_a_charge_fits_into_an_answer_however_short_its_norms_ar
 
     refused = charged(len(users))
     assert refused.reason is Reason.TOO_LARGE
-    assert "charge fewer users a step" in refused.detail
     most = int(len(users) * 27 / 29.5)
     assert len(encode(charged(most))) <= LARGEST_ANSWER
 
@@ -221,7 +220,6 @@ def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encod
     assert peak < 16 * len(value)
     log.send(value)
     assert log.reason() == Reason.TOO_LARGE
-    assert "use more partitions" in answer_of(log.outputs[-1]).detail
     assert isinstance(log.charge(0, users[:20].tobytes(), users[:20] / 1e6), Decision)
     log.audit()
 
@@ -234,7 +232,6 @@ def test_an_enrolment_whose_steps_cannot_be_written_is_refused_before_memory_is_
     ledger = rebuilt(log.changes)
     rejected = log.enrol(users.tobytes())
     assert rejected.reason is Reason.TOO_LARGE
-    assert "use more partitions" in rejected.detail
     tracemalloc.start()
     try:
         ledger.apply(2, log.records[-1])
@@ -255,14 +252,16 @@ def test_what_a_charge_may_write_is_counted_for_every_budget_that_it_counts_agai
     charge = msgspec.structs.replace(_charge(users))
     one, eight = {"d": 1}, {f"dataset{depth}": 1 for depth in range(8)}
     limits.check_size(charge, one)
-    with pytest.raises(Rejection, match="at 8 orders"):
+    with pytest.raises(Rejection) as refused:
         limits.check_size(charge, eight)
+    assert refused.value.reason is Reason.TOO_LARGE
     request = Enrol(
         dataset="d", run="r", attempt=1, request="t", first=0, users=users, clip_norm=1.0, levels=1
     )
     limits.check_roster(request, 2**19, 0, one, clip=False)
-    with pytest.raises(Rejection, match="at 8 orders"):
+    with pytest.raises(Rejection) as refused:
         limits.check_roster(request, 2**19, 0, eight, clip=False)
+    assert refused.value.reason is Reason.TOO_LARGE
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -103,7 +103,6 @@ def test_a_charge_that_might_write_too_much_of_what_is_owed_is_refused_until_run
     limit(monkeypatch, charges=most - 1)
     rejected = log.charge(0, IDS, np.ones(USERS), dataset="o")
     assert rejected.reason is Reason.TOO_LARGE
-    assert "close runs that are done first" in rejected.detail
     limit(monkeypatch, charges=most)
     assert isinstance(log.charge(0, IDS, np.ones(USERS), dataset="o"), Decision)
     log.open("i", "more")
@@ -139,8 +138,6 @@ def test_an_enrolment_after_which_the_step_of_another_might_write_too_much_is_re
     log.hand_over(rebuilt(log.changes))
     rejected = log.enrol(users[10:20], 10, dataset="i")
     assert rejected.reason is Reason.TOO_LARGE
-    assert "a step of run 'r' of dataset 'o'" in rejected.detail
-    assert "close runs that are done first" in rejected.detail
     assert isinstance(log.enrol(users[10:19], 10, dataset="i"), Enrolled)
     assert isinstance(log.enrol(users[:19], dataset="i"), Enrolled)  # they are there already
     assert log.enrol(users[19:20], 19, dataset="i").reason is Reason.TOO_LARGE
@@ -176,7 +173,6 @@ def test_a_dataset_that_leaves_too_much_behind_is_closed_once_its_runs_are(monke
     closing = CloseDataset(dataset="o", request="c")
     rejected = answer_of(log.send(closing))
     assert rejected.reason is Reason.TOO_LARGE
-    assert "run 'r0' of dataset 'i' with its 40 users" in rejected.detail
     inner = CloseDataset(dataset="i", request="c")
     limit(monkeypatch, rosters=most - 512 - 2048 - 512 * 7 - 1)
     assert answer_of(log.send(inner)).reason is Reason.TOO_LARGE

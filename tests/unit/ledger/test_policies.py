@@ -56,7 +56,7 @@ def test_what_a_policy_cannot_charge_is_refused(measure, on_exhaustion, covered,
     if name in covered:
         assert mechanism_of(name, 2.0, policy) == MECHANISMS[name](2.0)
     else:
-        with pytest.raises(Rejection, match=f"steps only, not {name}") as refused:
+        with pytest.raises(Rejection) as refused:
             mechanism_of(name, 2.0, policy)
         assert refused.value.reason is Reason.INVALID_MECHANISM
 
@@ -69,8 +69,9 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     monkeypatch.setattr(policies, "MEASURES", {**MEASURES, "toy": toy})
     policy = policy_of("toy", orders=orders)
     policies.check_policy(policy)
-    with pytest.raises(Rejection, match="measure toy charges laplace steps only"):
+    with pytest.raises(Rejection) as refused:
         mechanism_of("gaussian", 1.0, policy)
+    assert refused.value.reason is Reason.INVALID_MECHANISM
     monkeypatch.setattr(policies, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
     accounts = Accounts(policy, partition=0)
     norms = pack_norms(np.array([0.5, 5.0]))
