@@ -165,11 +165,11 @@ class Budgets:
         return np.flatnonzero(forgotten) if forgotten is not None else _NO_POSITIONS
 
     def are_forgotten(self, users: Ids) -> NDArray[np.bool_] | None:
-        """Which of these users, by their names, were forgotten, (n,); None if nobody was."""
+        """Return which of these users are keyed hashes of erased users, (n,); None if none is."""
         names = self.outermost.forgotten
-        if not names:
+        if not names or isinstance(users, np.ndarray):
             return None
-        forgotten = names.among(users)
+        forgotten = np.array([user in names for user in users], dtype=np.bool_)
         return forgotten if forgotten.any() else None
 
     def _granted(self, plans: Sequence[Plan]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

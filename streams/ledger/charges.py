@@ -6,7 +6,7 @@ holds at least one string.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from accounting import Mechanism
 from streams.ledger.index import UNKNOWN
-from streams.ledger.names import Names
 from streams.ledger.policies import mechanism_of
-from streams.schemas import Charge, Policy, Reason, Rejection, User
-from streams.wire.packing import select_users, unpack_norms, unpack_users
+from streams.schemas import ERASED_INTEGER, Charge, Policy, Reason, Rejection, User
+from streams.wire.packing import unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
 
@@ -92,7 +91,7 @@ def check_new_users(
     users: NDArray[np.int64] | list[User],
     partition: int,
     partitions: int,
-    forgotten: Names,
+    forgotten: Collection[str],
 ) -> None:
     """Check users that were never seen; those seen before were checked when they came.
 
@@ -100,14 +99,14 @@ def check_new_users(
         users: they, in this partition.
         partition: this one.
         partitions: of so many.
-        forgotten: names of users who may live anywhere.
+        forgotten: keyed hashes of erased users, which belong to no partition.
 
     Raises:
         Rejection: DUPLICATE_USER or WRONG_PARTITION.
     """
     check_distinct(users)
-    if forgotten:
-        users = select_users(users, np.flatnonzero(~forgotten.among(users)))
+    if isinstance(users, list):
+        users = [user for user in users if user not in forgotten]
     check_homes(users, partition, partitions)
 
 
@@ -200,7 +199,9 @@ def check_homes(users: NDArray[np.int64] | list[User], partition: int, partition
 
 
 def _kind(user: User) -> Literal["integer", "string"]:
-    return "string" if isinstance(user, str) else "integer"
+    """Return the kind of an id, or of the id that a keyed hash has taken the place of."""
+    is_string = isinstance(user, str) and not user.startswith(ERASED_INTEGER)
+    return "string" if is_string else "integer"
 
 
 def plain(user: User | np.int64) -> User:

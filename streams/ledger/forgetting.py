@@ -54,7 +54,7 @@ def _forget_in(
         In which of them the user is forgotten now, and in which since now.
     """
     (known,) = np.asarray(budgets.known_as(alone(user))).tolist()
-    if known != user or user in budgets.own.forgotten:
+    if known != user:
         found = alone(known)
         return [a.policy.dataset for a in family if a.knows(found)[0]], []
     members = [accounts for accounts in family if accounts.knows(alone(user))[0]]
@@ -64,7 +64,7 @@ def _forget_in(
     (slot,) = budgets.own.seek(alone(user)).slots.tolist()
     state.note(budgets.own.spend_the_rest(slot))
     note_taken(state, budgets)
-    name = state.forgotten.new_name(user, family)
+    name = state.forgotten.new_name(user)
     datasets = [accounts.policy.dataset for accounts in members]
     for accounts in members:
         (slot,) = accounts.seek(alone(user)).slots.tolist()

@@ -1,27 +1,26 @@
-"""Users who were forgotten: in the place of the id there is a name that only a key makes of it.
+"""Erased users: in the place of the id there is a keyed hash.
 
     (never seen) --forget--> (never seen)
-    known --forget--> forgotten, with nothing left                      its accounts stay
-    forgotten --forget--> unchanged
-    forgotten --charge, enrol--> halted, whatever the norm              nothing is created
+    known --forget--> erased, with nothing left                         its accounts stay
+    erased --forget--> unchanged
+    erased --charge, enrol--> halted, whatever the norm
 
-The account stays where it is, so that what was spent stays spent, and all that is left of the
-outermost budget is spent with it: every rule that there is then halts the user, those for rosters
-and nested budgets too. Datasets that share a budget forget a user together.
+The account stays where it is, so that what was spent stays spent. All that is left of the outermost
+budget is spent as well: so every rule halts the user, those for rosters and nested budgets too.
+Datasets that share a budget erase a user together.
 
-The name is a keyed hash of the id. Who charges the id again is found out by it, and by nothing
-else: so the key is needed wherever the log is applied on, and no decision depends on which it is.
-Under one that is not known any more, users who were forgotten would begin anew. So a state says by
-which keys it has names, and who does not have all of them does not go on from it.
-
-Two ids may have one name, by chance or because somebody who has the key has looked for them. Then
-the next name is taken that nobody has; it is kept how many have to be looked at.
+A keyed hash is a string that begins with ``erased:``, of 128 bits of BLAKE2b. No id may begin so:
+hence a hash is never the id of a living user, and never comes in a request. If an erased id is
+charged again, it is recognised by its hash and by nothing else. So the key is needed wherever the
+log is applied, and no decision depends on which key it is. Without the key, erased users would be
+new users with a full budget. So the state contains the fingerprints of the keys that its hashes
+were made with, and a worker that lacks one of them suspends the partition.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,112 +28,115 @@ from numpy.typing import NDArray
 
 from streams.ledger.impasse import Impasse
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Forget, Policy, Reason, Rejection, User
+from streams.schemas import (
+    ERASED_INTEGER,
+    ERASED_STRING,
+    Forget,
+    Policy,
+    Reason,
+    Rejection,
+    User,
+)
 from streams.wire.packing import select_users
 
 if TYPE_CHECKING:
     from streams.ledger.accounts import Accounts
 
-_PERSON, _FINGERPRINT, _PUBLIC = b"turnstile forget", b"turnstile erase", b"turnstile public"
-_NAME: Final = "forgotten:"
+_PERSON, _FINGERPRINT = b"turnstile erased", b"turnstile erase"
+_PUBLIC: Final = b"turnstile: no erasure key is set"
+_HASH_BYTES = 16
 
 
 class LostErasureKey(Impasse):
-    """A state has names by a key that is not known here."""
+    """The state has keyed hashes by a key that is not known here."""
 
     kind = "erasure-key"
 
     def __init__(self, fingerprint: str) -> None:
         super().__init__(
-            f"users were forgotten under the erasure key {fingerprint}, which is not among "
-            "erasure_keys here: who they are would not be known again, and they would begin anew, "
-            "with nothing spent",
-            "Add that key to erasure_keys, behind the first one if it is to be used no more. A key "
-            "can only go when no state has names by it. If nobody has it any more, delete nothing "
-            "before docs/erasure.md says that the log has what that takes: where it was trimmed, "
-            "what was spent is in Redis and in the topic checkpoints alone",
+            f"users were erased under the erasure key {fingerprint}, which is not among "
+            "erasure_keys here: they would not be recognised, and would begin again with nothing "
+            "spent",
+            "Add that key to erasure_keys, after the first one if it is not to be used for new "
+            "hashes. Keep a key as long as the state has hashes by it. If the key is lost, delete "
+            "nothing before you read docs/erasure.md: if the log was trimmed, what was spent is "
+            "only in Redis and in the topic checkpoints",
         )
 
 
 class ErasureKeys:
-    """The keys by which names are made.
+    """The keys that hashes are made with.
 
     Args:
-        keys: secrets of at most 64 bytes, with white space or commas between them, the one that is
-            used first; none: names are made of what everybody knows, and a guess of an id can be
-            tested.
-        topic: the 16 bytes of the id of norms.
+        keys: secrets of at most 64 bytes, with white space or commas between them; the first one
+            makes new hashes. Without any, a public key does, and guesses of ids can be tested.
 
     Attributes:
-        first: the fingerprint of the key that is used.
+        first: the fingerprint of the key that makes new hashes.
     """
 
-    def __init__(self, keys: str, topic: bytes) -> None:
+    def __init__(self, keys: str = "") -> None:
         secrets = [key.encode() for key in keys.replace(",", " ").split()]
-        secrets.append(_public(topic))
+        secrets.append(_PUBLIC)
         self._secrets = {_fingerprint(secret): secret for secret in secrets}
         self.first = next(iter(self._secrets))
 
     def __contains__(self, fingerprint: str) -> bool:
         return fingerprint in self._secrets
 
-    def name(self, user: User, fingerprint: str, number: int) -> User:
-        """The name of that number for an id: of the same kind as the id."""
-        size = 16 if isinstance(user, str) else 8
+    def name(self, user: User, fingerprint: str) -> str:
+        """Return the keyed hash of an id."""
+        kind = ERASED_STRING if isinstance(user, str) else ERASED_INTEGER
         secret = self._secrets[fingerprint]
-        hashed = hashlib.blake2b(digest_size=size, key=secret, person=_PERSON)
-        hashed.update(number.to_bytes(4, "big") + (b"s" if isinstance(user, str) else b"i"))
-        hashed.update(user.encode() if isinstance(user, str) else str(user).encode())
-        if isinstance(user, str):
-            return _NAME + hashed.hexdigest()
-        return int.from_bytes(hashed.digest(), "big", signed=True)
+        hashed = hashlib.blake2b(digest_size=_HASH_BYTES, key=secret, person=_PERSON)
+        hashed.update(kind.encode() + str(user).encode())
+        return kind + hashed.hexdigest()
 
 
-class KeysInUse(Tracked[int]):
-    """(fingerprint,) -> the highest number of a name by this key. It refuses keys not known."""
+class KeysInUse(Tracked[bool]):
+    """(fingerprint,) -> true: the state has hashes by this key. It refuses keys not known."""
 
     def __init__(self, ring: ErasureKeys) -> None:
-        super().__init__("erasure", int)
+        super().__init__("erasure", bool)
         self.ring = ring
 
-    def names(self, user: User) -> Iterator[User]:
-        """All names that an id may have, in the order in which they are looked at."""
-        for (fingerprint,), highest in self.items():
-            for number in range(highest + 1):
-                yield self.ring.name(user, fingerprint, number)
+    def names(self, user: User) -> Iterator[str]:
+        """Yield the hashes that an id can have."""
+        for (fingerprint,) in self:
+            yield self.ring.name(user, fingerprint)
 
-    def _moves(self, address: Address, before: int | None, after: int | None) -> None:
+    def _moves(self, address: Address, before: bool | None, after: bool | None) -> None:
         if address[0] not in self.ring:
             raise LostErasureKey(address[0])
 
 
-class Forgotten(Tracked[User]):
-    """(dataset, slot) -> the name that is there instead of an id.
+class Forgotten(Tracked[str]):
+    """(dataset, slot) -> the keyed hash that is there in the place of an id.
 
     Attributes:
-        in_use: the keys that names are by.
+        in_use: the keys that hashes were made with.
     """
 
     def __init__(self, datasets: Mapping[str, Accounts], in_use: KeysInUse) -> None:
-        super().__init__("forgotten", int | str)
+        super().__init__("forgotten", str)
         self.in_use = in_use
         self._datasets = datasets
         self._waiting: set[Address] = set()  # for users to be put back
 
     @property
     def is_uncompacted(self) -> bool:
-        """Whether changes and pages that are kept may still have the id of somebody forgotten."""
+        """Whether changes and pages that are kept may still have the id of an erased user."""
         return bool(self._uncompacted)
 
     def rename(self) -> None:
-        """Put names where users were put back meanwhile."""
+        """Put hashes in the place of users who were put back meanwhile."""
         for address in list(self._waiting):
             self._rename(address, self[address])
 
     def known_as(
         self, users: NDArray[np.int64] | list[User], outermost: Accounts
     ) -> NDArray[np.int64] | list[User]:
-        """These users, by their names those who were forgotten.
+        """Return these users, with the keyed hashes of those who were erased.
 
         Args:
             users: by their ids.
@@ -143,51 +145,55 @@ class Forgotten(Tracked[User]):
         if not outermost.forgotten:
             return users
         strangers = np.flatnonzero(~outermost.knows(users))
-        if not len(strangers):
-            return users
-        known: NDArray[np.int64] | list[User] = users.copy()
+        erased: dict[int, str] = {}
         for at, user in zip(
             strangers.tolist(), _listed(select_users(users, strangers)), strict=True
         ):
             for name in self.in_use.names(user):
                 if name in outermost.forgotten:
-                    known[at] = name
+                    erased[at] = name
+        if not erased:
+            return users
+        known = list(_listed(users))
+        for at, name in erased.items():
+            known[at] = name
         return known
 
-    def new_name(self, user: User, family: Sequence[Accounts]) -> User:
-        """A name for an id that nobody in these datasets has."""
+    def new_name(self, user: User) -> str:
+        """Return the keyed hash of a user who is erased now."""
         first = self.in_use.ring.first
-        number, highest = 0, self.in_use.get((first,), -1)
-        name: User = self.in_use.ring.name(user, first, number)
-        while any(accounts.knows(alone(name))[0] for accounts in family):
-            number += 1
-            name = self.in_use.ring.name(user, first, number)
-        if number > highest:
-            self.in_use[first,] = number
-        return name
+        if (first,) not in self.in_use:
+            self.in_use[first,] = True
+        return self.in_use.ring.name(user, first)
 
-    def _moves(self, address: Address, before: User | None, after: User | None) -> None:
+    def _moves(self, address: Address, before: str | None, after: str | None) -> None:
         if after is not None:
             self._rename(address, after)
 
-    def _rename(self, address: Address, name: User) -> None:
+    def _rename(self, address: Address, name: str) -> None:
         dataset, slot = address[0], int(address[1])
         accounts = self._datasets.get(dataset)
         if accounts is None or slot >= len(accounts):
             self._waiting.add(address)
         else:
             self._waiting.discard(address)
-            accounts.rename(slot, name)
-            accounts.forgotten.add(name)
+            accounts.erase(slot, name)
 
 
 def blank(users: NDArray[np.int64] | list[User], at: NDArray[np.int64]) -> None:
-    """Put nobody in some places of users, as digests of rosters have those who were forgotten."""
+    """Blank users, as the digests of rosters have erased ones: 0 for an integer, "" for a string.
+
+    Args:
+        users: ids or keyed hashes.
+        at: positions of those to blank.
+    """
     if isinstance(users, np.ndarray):
         users[at] = 0
-    else:
-        for place in at.tolist():
-            users[place] = "" if isinstance(users[place], str) else 0
+        return
+    for place in at.tolist():
+        user = users[place]
+        is_string = isinstance(user, str) and not user.startswith(ERASED_INTEGER)
+        users[place] = "" if is_string else 0
 
 
 def check_key(policy: Policy, request: Forget) -> None:
@@ -199,22 +205,18 @@ def check_key(policy: Policy, request: Forget) -> None:
     if policy.pseudonyms != request.pseudonyms:
         detail = (
             f"dataset {policy.dataset!r} has pseudonyms of the key {policy.pseudonyms or 'none'}, "
-            f"and this id is one of {request.pseudonyms or 'none'}: it would be somebody else"
+            f"and this id is one of {request.pseudonyms or 'none'}: it would be another user"
         )
         raise Rejection(Reason.MIXED_USERS, detail)
 
 
-def _public(topic: bytes) -> bytes:
-    return hashlib.blake2b(topic, digest_size=32, person=_PUBLIC).digest()
+def alone(user: User) -> NDArray[np.int64] | list[User]:
+    """Return one user as many users are given."""
+    return [user] if isinstance(user, str) else np.array([user], dtype=np.int64)
 
 
 def _fingerprint(secret: bytes) -> str:
     return hashlib.blake2b(b"", digest_size=8, key=secret, person=_FINGERPRINT).hexdigest()
-
-
-def alone(user: User) -> NDArray[np.int64] | list[User]:
-    """One user, as many are."""
-    return [user] if isinstance(user, str) else np.array([user], dtype=np.int64)
 
 
 def _listed(users: NDArray[np.int64] | list[User]) -> list[User]:

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import User
+from streams.schemas import ERASED_INTEGER, User
 
 UNKNOWN = -1
 Seed = tuple[int, int, int]
@@ -38,6 +38,7 @@ class UserIndex:
         self._integer_at = np.empty(64, dtype=np.int64)  # slot -> id, for integer users
         # Slot -> id, None for integer users; empty before the first string.
         self._string_at: list[str | None] = []
+        self._erased: dict[int, str] = {}  # slot -> keyed hash, for erased integer users
         self._count = 0
 
     def __len__(self) -> int:
@@ -75,36 +76,45 @@ class UserIndex:
             self._integers.add(slots, self._integer_at)
             self._name([None] * len(users))
             return slots
-        self._name([user if isinstance(user, str) else None for user in users])
+        self._name([user if isinstance(user, str) and _is_string(user) else None for user in users])
         integer_slots = []
         for slot, user in enumerate(users, start=first):
             if isinstance(user, str):
                 self._strings[user] = slot
+                if not _is_string(user):
+                    self._integer_at[slot], self._erased[slot] = 0, user
             else:
                 self._integer_at[slot] = user
                 integer_slots.append(slot)
         self._integers.add(np.array(integer_slots, dtype=np.int64), self._integer_at)
         return slots
 
-    def rename(self, slot: int, user: User) -> None:
-        """Put another id of the same kind, which nobody has, in a slot.
-
-        The table finds a slot by the id that is there now: where the old one was, the place stays
-        taken, by a slot that is nobody else's.
-        """
-        if isinstance(user, str):
+    def erase(self, slot: int, name: str) -> None:
+        """Put the keyed hash of an erased user in the place of the id in a slot."""
+        if _is_string(name):
             del self._strings[cast(str, self._string_at[slot])]
-            self._strings[user], self._string_at[slot] = slot, user
+            self._string_at[slot] = name
         else:
-            self._integer_at[slot] = user
-            self._integers.add(np.array([slot]), self._integer_at)
+            self._integers.remove(slot, self._integer_at)
+            self._integer_at[slot], self._erased[slot] = 0, name
+        self._strings[name] = slot
 
     def users_at(self, slots: NDArray[np.int64]) -> NDArray[np.int64] | list[User]:
-        """The ids in these slots, in their order."""
+        """The ids in these slots, in their order; keyed hashes of erased users."""
         integers = self._integer_at[slots]
-        if not self._string_at:
+        if not self._string_at and not self._erased:
             return integers
-        names = [self._string_at[slot] for slot in slots.tolist()]
+        blanks = np.flatnonzero(integers == 0).tolist() if self._erased else []
+        erased = {
+            at: self._erased[slot] for at in blanks if (slot := int(slots[at])) in self._erased
+        }
+        if not self._string_at and not erased:
+            return integers
+        names: list[str | None] = [None] * len(slots)
+        if self._string_at:
+            names = [self._string_at[slot] for slot in slots.tolist()]
+        for at, name in erased.items():
+            names[at] = name
         if not any(names):
             return integers
         if None not in names:
@@ -119,6 +129,7 @@ class UserIndex:
     def user(self, slot: int) -> User:
         """The id in one slot."""
         name = self._string_at[slot] if self._string_at else None
+        name = self._erased.get(slot, name)
         return int(self._integer_at[slot]) if name is None else name
 
     def _make_room(self, count: int) -> None:
@@ -132,6 +143,11 @@ class UserIndex:
         if self._string_at or any(names):
             before = self._count - len(names) - len(self._string_at)
             self._string_at += [None] * before + names
+
+
+def _is_string(user: str) -> bool:
+    """Return whether this is a string id, or the keyed hash of one."""
+    return not user.startswith(ERASED_INTEGER)
 
 
 class _SlotTable:
@@ -209,6 +225,26 @@ class _SlotTable:
             self._allocate(max(wanted * self._count, expected * self.expected))
             self._insert(known, ids)
         self._insert(slots, ids)
+
+    def remove(self, slot: int, ids: NDArray[np.int64]) -> None:
+        """Take a slot out, while `ids` still has its id.
+
+        What is found behind its place, and could be there, moves up: no gap may lie between the
+        first place of a user and the one where its slot is.
+        """
+        count, slots = len(self._slots), self._slots
+        place = self._first(slot, ids)
+        while slots[place] != slot:
+            place = (place + 1) % count
+        gap = place
+        while (other := int(slots[place := (place + 1) % count])) != UNKNOWN:
+            if (place - self._first(other, ids)) % count >= (place - gap) % count:
+                slots[gap], gap = other, place
+        slots[gap] = UNKNOWN
+        self._count -= 1
+
+    def _first(self, slot: int, ids: NDArray[np.int64]) -> int:
+        return int(self._home(ids[[slot]])[0])
 
     def _insert(self, slots: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
         for start in range(0, len(slots), _BLOCK):

@@ -19,7 +19,6 @@ from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalan
 from streams.ledger.charges import check_new_users, check_no_member, check_once
 from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, slots_of
 from streams.ledger.index import UNKNOWN, UserIndex
-from streams.ledger.names import Names
 from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, OrderIndex, Rule, positions
 from streams.schemas import Policy, User
@@ -61,7 +60,7 @@ class KeptAccounts:
         policy: under what they are charged.
         rule: what comes of it.
         account: their numbers, for the rosters that charge them in arrears.
-        forgotten: the names of those who were forgotten, among all with whom budgets are shared.
+        forgotten: the keyed hashes of erased users in all datasets that share the budget.
     """
 
     def __init__(self, policy: Policy, partition: int) -> None:
@@ -73,7 +72,7 @@ class KeptAccounts:
         self._rows: Balances = self._own or Balances(self.rule.orders)
         self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
-        self.forgotten = Names()
+        self.forgotten: set[str] = set()
         self._charged = 0  # steps that are kept by their levels
         self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
         self._tariff = b""  # of the last one that was put back
@@ -115,7 +114,6 @@ class KeptAccounts:
         if len(members):
             check_no_member(users, slots, members)
         if len(new):
-            # A name lives nowhere: who has it was known before it took the place of an id.
             check_new_users(new_users, self._partition, self.policy.partitions, self.forgotten)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
         return Sought(slots, new_users)
@@ -124,11 +122,12 @@ class KeptAccounts:
         """Which of these users have an account, (n,)."""
         return np.asarray(self._index.find(users) != UNKNOWN)
 
-    def rename(self, slot: int, user: User) -> None:
-        """Put another id, which nobody has, in the place of one."""
-        if self._index.user(slot) != user:
-            self._index.rename(slot, user)
+    def erase(self, slot: int, name: str) -> None:
+        """Put a keyed hash in the place of an id, if it is not there yet."""
+        if self._index.user(slot) != name:
+            self._index.erase(slot, name)
             self._rows.touch(np.array([slot]))
+        self.forgotten.add(name)
 
     def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
         """The ids in these slots."""

@@ -118,7 +118,7 @@ class Ledger(State):
         erasure_keys: str = "",
         operator_keys: str = "",
     ) -> None:
-        erasing, operators = ErasureKeys(erasure_keys, topic), Operators(operator_keys)
+        erasing, operators = ErasureKeys(erasure_keys), Operators(operator_keys)
         super().__init__(topic, partition, partitions, erasing, operators)
         self.erasure_keys, self.operator_keys = erasure_keys, operator_keys
         self.chain = genesis(topic, partition, partitions)

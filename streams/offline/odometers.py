@@ -232,8 +232,10 @@ class _Last:
         self._bounds = accounts.bounds().reshape(users, width)
         self._raised = (self._bounds > first.reshape(users, width)).any(axis=1)
         ids = accounts.users_at(np.arange(users))
-        if accounts.forgotten:
-            self._raised &= ~accounts.forgotten.among(ids)
+        if isinstance(ids, list):
+            self._raised &= np.array(
+                [user not in accounts.forgotten for user in ids], dtype=np.bool_
+            )
         self._said = np.full_like(self._bounds, np.nan)
         self._at = np.full(users, -1, dtype=np.int64)
         self.is_later = np.zeros(users, dtype=np.bool_)

@@ -52,6 +52,8 @@ from streams.schemas.edge import (
 )
 from streams.schemas.fields import (
     DELTA,
+    ERASED_INTEGER,
+    ERASED_STRING,
     MAX_SEPARATION,
     VERSION,
     BudgetUnits,
@@ -97,6 +99,8 @@ from streams.schemas.requests import (
 __all__ = [
     "DELTA",
     "ERASED",
+    "ERASED_INTEGER",
+    "ERASED_STRING",
     "MAX_BUDGETS",
     "MAX_CHARGE_USERS",
     "MAX_REQUEST_BYTES",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET
 
 from streams.normal_form import first_irregular, normal_form
 from streams.schemas.answers import Answer
-from streams.schemas.fields import VERSION
+from streams.schemas.fields import RESERVED, VERSION, User
 from streams.schemas.refusals import Reason, Rejection
 from streams.schemas.requests import (
     Charge,
     ChargeRoster,
     Enrol,
+    Forget,
     Request,
     Sender,
     Signed,
@@ -102,14 +105,28 @@ def _check_content(request: Request) -> None:
         if isinstance(packed, bytes) and len(packed) % width:
             detail = f"{name}: {len(packed)} packed bytes are not a multiple of {width}"
             raise Rejection(Reason.MALFORMED, detail, request)
-    users = getattr(request, "users", b"")
-    user = None if isinstance(users, bytes) else first_irregular(users)
+    users = getattr(request, "users", [])
+    if isinstance(request, Forget):
+        users = [request.user]
+    if isinstance(users, bytes):
+        return
+    if (reserved := _first_reserved(users)) is not None:
+        detail = f"user {reserved!a} begins with {RESERVED!r}, which is reserved for erased users"
+        raise Rejection(Reason.MALFORMED, detail, request)
+    user = None if isinstance(request, Forget) else first_irregular(users)
     if user is not None:
         detail = (
             f"user {user!a} is not in normal form, in which it is "
             f"{normal_form(user)!a}: one name must not have two budgets"
         )
         raise Rejection(Reason.MALFORMED, detail, request)
+
+
+def _first_reserved(users: Sequence[User]) -> str | None:
+    strings = [user for user in users if isinstance(user, str)]
+    if RESERVED not in "".join(strings):
+        return None
+    return next((user for user in strings if user.startswith(RESERVED)), None)
 
 
 _PACKED: dict[type[Request], dict[str, int]] = {

@@ -19,6 +19,13 @@ User: TypeAlias = int | str
 Users: TypeAlias = list[IntegerUser | StringUser] | bytes
 """User ids, or packed little-endian signed 64-bit integers (the fast path)."""
 
+ERASED_INTEGER, ERASED_STRING = "erased:i:", "erased:s:"
+"""How the keyed hashes of erased users begin, of integer ids and of string ids. Workers put them in
+the place of ids. A request with such an id is malformed, so that no living user can have one."""
+
+RESERVED = "erased:"
+"""How no id may begin."""
+
 Norms: TypeAlias = list[float] | bytes
 """One norm per user, or packed little-endian float64 (the fast path)."""
 

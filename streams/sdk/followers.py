@@ -68,7 +68,7 @@ class Halt:
             or one that it is within. None: no budget was asked.
         reason: "budget", or "too-soon": the last participation is less than the ``min_separation``
             of the run ago. That says nothing about what is left. Or "forgotten": the user is not
-            known any more, and ``user`` is the name that took the place of the id.
+            known any more, and ``user`` is the keyed hash that took the place of the id.
     """
 
     dataset: str

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_forgotten import outermost_of, renamed, spend_the_rest
+from tests.audit.auditor_forgotten import keyed_hash, outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Stopped
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
@@ -288,9 +288,9 @@ class Auditor(Policies):
         names = self.names[place[0]]
         (known,) = names.known_as([user], outermost)
         there = [dataset for dataset in family if known in dataset.accounts]
-        if known == user and user not in names.of(outermost) and there:
+        if known == user and there:
             spend_the_rest(outermost, outermost.accounts[user])
-            name = names.new(user, family)
+            name = keyed_hash(user)
             names.of(outermost).add(name)
             names.ids[name] = user
             for dataset in there:

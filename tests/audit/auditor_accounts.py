@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from tests.audit.auditor_requests import User
+from tests.audit.auditor_requests import User, kind_of
 from tests.audit.auditor_rosters import LARGEST_COST, Cost
 
 UNIT = 2**44
@@ -93,14 +93,14 @@ class Dataset:
 
     def has_room_for(self, users: list[User]) -> bool:
         """Whether ids of this kind belong to the dataset."""
-        kinds = {type(user) for user in users}
+        kinds = {kind_of(user) for user in users}
         match self.kinds:
             case "integer":
                 return kinds <= {int}
             case "string":
                 return kinds <= {str}
             case "one-kind":
-                return len(kinds | {type(user) for user in self.accounts}) <= 1
+                return len(kinds | {kind_of(user) for user in self.accounts}) <= 1
         return True
 
     def account(self, user: User) -> Account:

@@ -1,4 +1,4 @@
-"""Users who were forgotten, as the documents say it: names by the key that everybody knows."""
+"""Erased users, as the documents say it: hashes by the key that is used when none is set."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import Any
 from tests.audit.auditor_accounts import Account, Dataset
 from tests.audit.auditor_requests import NOT_GIVEN, User
 
-_HIGHEST = 8
-"""More names of one id were never needed."""
+_KEY = b"turnstile: no erasure key is set"
 
 
 class Names:
-    """Of one partition; ``ids`` says whose they are, which no worker knows.
+    """Of one partition; ``ids`` says whose they are, which no worker knows."""
 
-    Args:
-        topic: the id of norms, of which the key is made if no other is set.
-    """
-
-    def __init__(self, topic: bytes) -> None:
-        self._key = public_key(topic)
+    def __init__(self) -> None:
         self.ids: dict[User, User] = {}
         self._of: dict[str, set[User]] = {}  # by the outermost dataset
 
@@ -34,33 +28,16 @@ class Names:
         return [self._known(user, outermost) for user in users]
 
     def _known(self, user: User, outermost: Dataset) -> User:
-        if user not in outermost.accounts and self.of(outermost):
-            for number in range(_HIGHEST):
-                if (name := self.name(user, number)) in self.of(outermost):
-                    return name
-        return user
-
-    def new(self, user: User, family: list[Dataset]) -> User:
-        """The first name that nobody has."""
-        return next(
-            name
-            for number in range(_HIGHEST)
-            for name in [self.name(user, number)]
-            if all(name not in dataset.accounts for dataset in family)
-        )
-
-    def name(self, user: User, number: int) -> User:
-        kind, size = (b"s", 16) if isinstance(user, str) else (b"i", 8)
-        text = number.to_bytes(4, "big") + kind + str(user).encode()
-        hashed = hashlib.blake2b(text, key=self._key, digest_size=size, person=b"turnstile forget")
-        if isinstance(user, str):
-            return f"forgotten:{hashed.hexdigest()}"
-        return int.from_bytes(hashed.digest(), "big", signed=True)
+        name = keyed_hash(user)
+        return name if user not in outermost.accounts and name in self.of(outermost) else user
 
 
-def public_key(topic: bytes) -> bytes:
-    """Of a log that has none of its own: everybody knows it."""
-    return hashlib.blake2b(topic, digest_size=32, person=b"turnstile public").digest()
+def keyed_hash(user: User) -> str:
+    """What takes the place of an id."""
+    kind = "erased:s:" if isinstance(user, str) else "erased:i:"
+    text = f"{kind}{user}".encode()
+    hashed = hashlib.blake2b(text, key=_KEY, digest_size=16, person=b"turnstile erased")
+    return kind + hashed.hexdigest()
 
 
 def spend_the_rest(dataset: Dataset, account: Account) -> None:

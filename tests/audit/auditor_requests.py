@@ -294,7 +294,10 @@ def _read(value: bytes | None) -> dict[str, Any]:
         raise Rejection("malformed")
     request["type"] = kind
     names = request.get("users", b"")
-    names = [] if type(names) is bytes else names
+    names = [request["user"]] if kind == "forget" else [] if type(names) is bytes else names
+    if any(type(name) is str and name.startswith("erased:") for name in names):
+        raise Rejection("malformed", request)
+    names = [] if kind == "forget" else names
     if is_uneven(request) or not all(map(is_normal, names)):
         raise Rejection("malformed", request)
     return request
@@ -313,6 +316,11 @@ def is_uneven(request: Mapping[str, Any]) -> bool:
     return any(
         type(request[name]) is bytes and len(request[name]) % width for name, width in widths
     )
+
+
+def kind_of(user: User) -> type:
+    """Whether an id is an integer or a string, or was before it was erased."""
+    return str if isinstance(user, str) and not user.startswith("erased:i:") else int
 
 
 def is_normal(user: User) -> bool:

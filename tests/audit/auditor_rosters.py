@@ -142,7 +142,7 @@ class Roster:
         """The roster as it is, in the terms of the answer to an enrolment."""
         gone = [position for position, user in enumerate(self.members) if user in forgotten]
         blank = [
-            user if user not in forgotten else "" if isinstance(user, str) else 0
+            user if user not in forgotten else 0 if str(user).startswith("erased:i:") else ""
             for user in self.members
         ]
         return {

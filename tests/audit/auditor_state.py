@@ -72,7 +72,7 @@ class Held:
         self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
-        self.names = [Names(topic) for _ in range(partitions)]
+        self.names = [Names() for _ in range(partitions)]
         self.known = [Members((topic, p)) for p in range(partitions)]  # who signs
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
         # outermost dataset -> the run that may charge its budget

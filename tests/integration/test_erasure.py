@@ -154,7 +154,6 @@ def test_no_byte_on_disk_has_the_id_after_the_documented_procedure(kept: Kept) -
 
     eventually(is_gone_a_day_later)
     assert kept.places_with(other) >= {ODOMETER, CHECKPOINTS, "redis"}, "others are known"
-    public = ErasureKeys("", service.log.topic_id())
-    guess = public.name(user, public.first, 0)
-    assert not kept.files_with(str(guess))
+    public = ErasureKeys()
+    assert not kept.files_with(public.name(user, public.first))
     assert not kept.files_with(KEY)

@@ -93,7 +93,7 @@ def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on(
     assert told(decision, "halted") == told(decision, "exhausted") == [1]
     (halted,) = log.halts()
     assert list(halted.reasons) == [ERASED]
-    assert 8 not in unpack_users(halted.users).tolist()
+    assert 8 not in unpack_users(halted.users)
     answer = log.enrol([7, 8, 9, 10, 11], request="again")
     assert (answer.members, unpack_positions(answer.forgotten, 5).tolist()) == (5, [1])
     assert told(log.step(2, members=5), "halted") == []
@@ -139,15 +139,46 @@ def test_an_erased_user_who_takes_part_too_soon_is_halted_as_erased():
     log.audit()
 
 
-def test_a_name_that_somebody_has_is_passed_over_and_its_owner_may_be_forgotten_too():
-    log = begun()
-    name = log.ledger.erasure.ring.name(7, log.ledger.erasure.ring.first, 0)
-    log.charge(0, [name], [0.1])
-    assert forget(log, 7).datasets == ["d"]
-    assert admitted(log.charge(1, [name, 7], [0.1, 0.1])) == [True, False]
-    forget(log, name)
-    assert admitted(log.charge(2, [name, 7], [0.1, 0.1])) == [False, False]
+@pytest.mark.parametrize("user_ids", ["integer", "mixed"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_keyed_hash_is_no_id(user_ids, known):
+    """No request can name it, whether the user was erased or not."""
+    log = begun(user_ids=user_ids)
+    log.charge(0, [7], [0.1])
+    if known:
+        forget(log, 7)
+    name = log.ledger.erasure.ring.name(7, log.ledger.erasure.ring.first)
+    step = log.ledger.runs["d", "r"].step + 1
+    for users in ([name], ["erased:"], [8, "erased:x"]):
+        assert log.charge(step, users, [0.1] * len(users)).reason is Reason.MALFORMED
+        assert log.enrol(users, first=4).reason is Reason.MALFORMED
+    assert forget(log, name).reason is Reason.MALFORMED
     log.audit()
+
+
+def test_user_0_is_not_taken_for_an_erased_user_nor_the_other_way_round():
+    """Slots of erased integer users hold 0 in the array of ids."""
+    log = Log()
+    log.create()
+    log.open()
+    users = list(range(-40, 40))
+    log.charge(0, users, [0.1] * 80)
+    for user in users[::3]:
+        assert forget(log, user).datasets == ["d"]
+    gone = [user in users[::3] for user in users]
+    for ledger in (log.ledger, rebuilt(log.changes), loaded(log.ledger)):
+        log.hand_over(ledger)
+        step = log.ledger.runs["d", "r"].step + 1
+        decision = log.charge(step, users, [0.1] * 80)
+        assert are_forgotten(decision) == [not is_in for is_in in admitted(decision)] == gone
+        assert len(log.ledger.datasets["d"]) == 80
+
+
+def loaded(ledger: Ledger) -> Ledger:
+    """The state of a ledger, written as pages and loaded."""
+    again = Ledger(0, 1)
+    again.load({name: ledger.take_page(name) or b"" for name in ledger.uncompacted()})
+    return again
 
 
 def test_an_id_under_another_key_is_somebody_else_and_is_refused():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.ledger.index import UNKNOWN, UserIndex, _SlotTable
+from streams.schemas import ERASED_INTEGER, ERASED_STRING
 from tests.unit.ledger.test_ledger import random_log
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -17,8 +18,8 @@ users = st.one_of(integers, st.integers(-50, 50), st.text(min_size=1, max_size=4
 
 
 @pytest.mark.slow
-@given(st.lists(st.lists(users, unique=True, max_size=20), max_size=8))
-def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals(batches):
+@given(st.lists(st.lists(users, unique=True, max_size=20), max_size=8), st.data())
+def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals_and_erasures(batches, data):
     index, model = UserIndex(), {}
     for batch in batches:
         known = index.find(batch)
@@ -26,6 +27,15 @@ def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals(batches):
         new = [user for user in batch if user not in model]
         for user, slot in zip(new, index.add(new).tolist(), strict=True):
             model[user] = slot
+        living = [user for user in model if not str(user).startswith("erased:")]
+        if living and data.draw(st.booleans()):
+            user = data.draw(st.sampled_from(living))
+            slot = model[user]
+            kind = ERASED_STRING if isinstance(user, str) else ERASED_INTEGER
+            index.erase(slot, f"{kind}{slot}")
+            by_slot = {s: u for u, s in model.items()} | {slot: f"{kind}{slot}"}
+            model = {by_slot[s]: s for s in range(len(index))}
+    assert index.find(list(model)).tolist() == list(model.values())
     assert sorted(model.values()) == list(range(len(index)))
     listed = index.users(0, len(index))
     assert list(model) == (listed.tolist() if isinstance(listed, np.ndarray) else listed)
@@ -62,6 +72,21 @@ def probes(ids, table):
     taken = np.flatnonzero(table._slots != UNKNOWN)
     places[table._slots[taken]] = taken
     return (places - table._home(ids)) % table._places + 1
+
+
+@pytest.mark.parametrize("stride", [1, 2**20, 2**40])
+def test_erased_integer_users_are_found_no_more_and_all_others_are(stride):
+    ids = (np.arange(3_000, dtype=np.int64) - 1_500) * stride
+    index = UserIndex()
+    index.add(ids)
+    gone = np.random.default_rng(1).permutation(3_000)[:1_000]
+    for slot in gone.tolist():
+        index.erase(slot, f"{ERASED_INTEGER}{slot}")
+    expected = np.arange(3_000)
+    expected[gone] = UNKNOWN
+    assert index.find(ids).tolist() == expected.tolist()
+    again = index.add(ids[gone])
+    assert index.find(ids[gone]).tolist() == again.tolist()
 
 
 KNOWN = (0x9E3779B97F4A7C15, 0, 1)

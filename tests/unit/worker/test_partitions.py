@@ -207,7 +207,7 @@ def let_a_later_release_write_a_field(cluster):
 
 def lose_the_key_of_names(cluster):
     kept = cluster.store.contents(0)
-    names = Changes({"erasure:0123456789abcdef": Raw(encode(0))}, [])
+    names = Changes({"erasure:0123456789abcdef": Raw(encode(True))}, [])
     kept.changes = pack_change(0, 4, encode(names))
     kept.meta |= {"changes": "1", "since": "0"}
 
