@@ -1,11 +1,11 @@
 """Individual differential privacy accounting: pure functions of arrays, no I/O.
 
 Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
-removing one user. Costs round up, budgets round down. `THEOREMS.md` says which statement of which
-paper each function carries, and which test holds it to that.
+removing one user. Costs round up, budgets round down. `THEOREMS.md` lists the statement of a paper
+that each function rests on, and its tests.
 
-The reports, which alone need scipy from the start, are imported when one of their names is asked
-for: whoever admits, charges or tracks does not wait for it.
+The reports need scipy, so they are imported when one of their names is first used. Programs that
+only filter, charge or count odometer ticks do not wait for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a budget is counted in: one row a measure, `MEASURES`.
+"""The measures in which budgets are counted: one row of `MEASURES` each.
 
     name        a budget is      counted in     steps it covers             guarantee
     renyi       nats per order   nats           all                         FZ Thm 4.3, 4.5, Rem 4.4
@@ -10,14 +10,14 @@
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
 differ by adding or removing one user.
 
-A row knows all in which measures differ: whoever keeps accounts asks the row, and never for its
-name. Costs are rounded up, budgets down, and what is said of a spend up.
+A row has everything in which measures differ. Callers use the row's methods and never compare its
+name. Costs are rounded up, budgets down, and reported spends up.
 
-Most charges are rational numbers, the same on every machine, and may be computed wherever they are
-needed. Those of Poisson-sampled steps, and the tightest ones of pure DP steps under gdp and renyi,
-need exp, log or the normal quantile, whose last digits differ between machines:
-`Measure.needs_table` says so. A log holds such charges as integers, computed once as a `tariff`.
-Under renyi, pure DP steps can also be charged without a tariff, at min(a eps^2 / 2, eps).
+Most charges are rational numbers, the same on every machine, and may be computed anywhere. Charges
+of Poisson-sampled steps, and the tightest charges of pure DP steps under gdp and renyi, need exp,
+log or the normal quantile, whose last digits differ between machines; for these,
+`Measure.needs_table` is true. A log holds such charges as integers, computed once as a cost table.
+Under renyi, pure DP steps can also be charged without a cost table, at min(a eps^2 / 2, eps).
 """
 
 from __future__ import annotations
@@ -78,22 +78,22 @@ MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One row. Only its methods are for callers; the fields from `cost` on are theirs.
+    """One measure. Callers use its methods; the fields from `cost` on serve these methods.
 
     Attributes:
-        name: as users and records write it.
-        unit: what a budget is a number of, in words.
+        name: the name in policies and records.
+        unit: the unit of a budget, in words.
         mechanisms: the kinds of step that `charge_units` can charge.
-        inexact: those whose charges in a tariff are not the same on every machine.
+        inexact: the kinds whose charges in a cost table differ between machines.
         per_order: whether there is one budget, and one column of state, per Rényi order.
-        power: of `unit`, in which budgets and costs are counted: 2 for mu, else 1.
+        power: the power of `unit` in which budgets and costs are counted: 2 for mu, otherwise 1.
         cost: units of a step, from a mechanism and norms (and orders).
-        inexact_cost: the same for those of `inexact`, in a tariff.
+        inexact_cost: the same for the kinds in `inexact`, in a cost table.
         rule: the filter, from (orders and) budgets in units.
         largest: budgets in `unit`, from epsilon and delta (and orders).
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
-        parts: those of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend. They
-            share delta. Empty if a spend is not rounded up.
+        parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend.
+            They share delta. Empty if a spend is not rounded up.
     """
 
     name: MeasureName
@@ -114,17 +114,17 @@ class Measure:
         return isinstance(mechanism, self.mechanisms)
 
     def covers_by_table(self, mechanism: Mechanism) -> bool:
-        """Return whether `tariff` can charge such a step, as it can whatever the measure covers."""
+        """Return whether `cost_table` can charge such a step; it can charge all covered steps."""
         return self.covers(simplified(mechanism)) or self.needs_table(mechanism)
 
     def needs_table(self, mechanism: Mechanism) -> bool:
-        """Return whether machines differ about the charges, so that a log must hold them."""
+        """Return whether charges differ between machines, so that a log must hold them."""
         return isinstance(simplified(mechanism), self.inexact)
 
     def charge_units(
         self, mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike | None = None
     ) -> IntArray:
-        """Return what a step charges each user; see the function of this name."""
+        """Return the charge of each user; see the function of the same name."""
         return self.cost(mechanism, norms, *self._checked(orders))
 
     def cost_table(
@@ -134,7 +134,7 @@ class Measure:
         levels: int,
         orders: npt.ArrayLike | None = None,
     ) -> IntArray:
-        """Return what a step charges at every level; see the function of this name."""
+        """Return the charge at every level; see the function of the same name."""
         count = whole_number("levels", levels, 1, MAX_LEVELS)
         norms, step = grid_norms(clip_norm, count), simplified(mechanism)
         inexact = self.inexact_cost if self.needs_table(step) else None
@@ -156,7 +156,7 @@ class Measure:
         if self.per_order:
             return self.rule(*checked, budgets)
         if len(budgets) != 1:
-            raise InvalidInput("budgets", budgets, f"one alone, for the measure {self.name}")
+            raise InvalidInput("budgets", budgets, f"one budget for the measure {self.name}")
         return self.rule(budgets[0])
 
     def budgets_for(
@@ -185,34 +185,33 @@ class Measure:
         *,
         any_order: bool = False,
     ) -> float:
-        """Return the epsilon that amounts imply at delta, if they are fixed beforehand: a budget.
+        """Return the epsilon that amounts imply at delta, if they are fixed in advance: a budget's.
 
-        For what a user has spent when a run ends, see `any_time_epsilon`.
+        For a user's spend at the end of a run, see `any_time_epsilon`.
 
         Args:
             amounts: in `unit`, >= 0, rounded up; shape (1,), or (k,) if there is one per order.
             delta: strictly between 0 and 1.
             orders: shape (k,), given if there is one amount per order.
-            any_order: one of the amounts holds, and nobody says which. Otherwise all of them do.
+            any_order: whether only one of the amounts holds, at an unknown order; otherwise all do.
 
         Returns:
-            An upper bound: the least that follows from all orders, or the largest that follows from
-            one of them with `any_order`.
+            An upper bound: the least over all orders or, with `any_order`, the largest over them.
 
         Raises:
             InvalidInput: for other arguments.
         """
-        checked = [np.atleast_1d(np.asarray(given)) for given in self._checked(orders)]
-        told = np.atleast_1d(nonnegative_array("amounts", amounts))
+        checked = [np.atleast_1d(np.asarray(one)) for one in self._checked(orders)]
+        given = np.atleast_1d(nonnegative_array("amounts", amounts))
         count = len(checked[0]) if checked else 1
-        if told.shape != (count,):
+        if given.shape != (count,):
             raise InvalidInput("amounts", amounts, f"{count} for the measure {self.name}")
         if not checked:
-            return float(self.implied(told[0], delta))
+            return float(self.implied(given[0], delta))
         if any_order:
-            pairs = zip(checked[0], told, strict=True)
+            pairs = zip(checked[0], given, strict=True)
             return max(float(self.implied([order], [one], delta)) for order, one in pairs)
-        return float(self.implied(checked[0], told, delta))
+        return float(self.implied(checked[0], given, delta))
 
     def any_time_epsilon(
         self,
@@ -221,11 +220,11 @@ class Measure:
         delta: float,
         orders: npt.ArrayLike | None = None,
     ) -> FloatArray:
-        """Return epsilons that hold at every stopping time, from what users have spent so far.
+        """Return epsilons that hold at every stopping time, from what each user has spent so far.
 
         With L the privacy loss of the outputs released up to a stopping time of these outputs, in
-        either direction, E[(1 - exp(epsilon - L))_+] is at most delta. `epsilon` promises this only
-        for amounts that are fixed beforehand. By measure (proofs in `THEOREMS.md`):
+        either direction, E[(1 - exp(epsilon - L))_+] is at most delta. `epsilon` guarantees this
+        only for amounts that are fixed in advance. By measure (proofs in `PROOFS.md`):
 
         - one Rényi order: the running sum at delta, with nothing added;
         - k Rényi orders: the running sums at delta / k;
@@ -234,10 +233,10 @@ class Measure:
         - pure-dp: the running sum, which bounds the loss on every path.
 
         The values may exceed the budget's `epsilon` at the same delta. The budget's epsilon holds
-        as well, and is a separate statement: the lesser of the two holds at 2 delta only.
+        as well, and is a separate statement: the lesser of the two holds only at 2 delta.
 
         Args:
-            spent: in `unit`, >= 0, rounded up; shape (n, k), a column per budget.
+            spent: in `unit`, >= 0, rounded up; shape (n, k), one column per budget.
             budgets: in units, one, or one per order; fixed before the first charge.
             delta: strictly between 0 and 1.
             orders: shape (k,), given if there is one budget per order; fixed like the budgets, or
@@ -252,7 +251,7 @@ class Measure:
         checked, count = self._checked(orders), len(budgets)
         rows = nonnegative_array("spent", spent)
         if rows.ndim != 2 or rows.shape[1] != count:
-            raise InvalidInput("spent", rows.shape, f"of shape (n, {count}), a column per budget")
+            raise InvalidInput("spent", rows.shape, f"of shape (n, {count}), one column per budget")
         if self.per_order:
             return np.asarray(self.implied(*checked, rows, _share(delta, count)))
         amounts = rows[:, 0]
@@ -266,10 +265,10 @@ class Measure:
         return np.where(amounts > 0.0, epsilons[part], 0.0)
 
     def budget_units(self, budget: Number) -> int:
-        """Return a budget in whole units, rounded down; nothing is rounded before that.
+        """Return a budget in whole units, rounded down once.
 
         Args:
-            budget: in `unit`. A `Fraction` or a `Decimal` counts as what it is.
+            budget: in `unit`. A `Fraction` or a `Decimal` is taken exactly.
 
         Raises:
             InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.
@@ -277,7 +276,7 @@ class Measure:
         return budget_units(budget, self.power)
 
     def stated(self, units: npt.ArrayLike) -> FloatArray:
-        """Return what was spent, or a bound on it, in `unit`: never less, and of the same shape.
+        """Return a spend, or a bound on it, in `unit`, rounded up; of the same shape.
 
         Args:
             units: int64, 0 to `MAX_COST_UNITS`.
@@ -288,20 +287,20 @@ class Measure:
         return np.where(counted > 0.0, np.nextafter(np.sqrt(counted), np.inf), 0.0)
 
     def _checked(self, orders: npt.ArrayLike | None) -> tuple[npt.ArrayLike, ...]:
-        """Return the arguments that the row's functions take for the orders: one, or none."""
+        """Return the arguments of the row's functions for the orders: one, or none."""
         if (orders is not None) != self.per_order:
-            raise InvalidInput("orders", orders, "given for the measure renyi, and for no other")
+            raise InvalidInput("orders", orders, "given for the measure renyi only")
         return () if orders is None else (orders,)
 
 
 def _pure_budget(epsilon: float, delta: float) -> float:
-    """Return epsilon, which implies itself at every delta."""
+    """Return epsilon: a pure DP budget implies itself at every delta."""
     probability("delta", delta)
     return nonnegative_finite("epsilon", epsilon)
 
 
 def _pure_epsilon(spent: FloatArray, delta: float) -> FloatArray:
-    """Return what was spent, which is an epsilon, and is one at every delta."""
+    """Return the spend, which is an epsilon at every delta."""
     probability("delta", delta)
     return spent
 
@@ -315,7 +314,7 @@ def _share(delta: float, count: int) -> float:
 
 
 _UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
-# Eighths, which are the ticks of an odometer, and halves of the first one: most users spend little.
+# Eighths, the default odometer ticks, and halves of the first one: most users spend little.
 _PARTS: Final = (
     *(Fraction(1, 2**power) for power in range(7, 3, -1)),
     *(Fraction(eighths, 8) for eighths in range(1, 9)),
@@ -393,7 +392,7 @@ def charge_units(
     norms: npt.ArrayLike,
     orders: npt.ArrayLike | None = None,
 ) -> IntArray:
-    """Return what a step charges each user, in units of the measure (`accounting.exact.units`).
+    """Return the charge of each user in units of the measure (`accounting.exact.units`).
 
     - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44). An (epsilon, delta) budget is spent in zCDP
       (Feldman and Zrnic Thm 4.9).
@@ -407,9 +406,9 @@ def charge_units(
 
     Args:
         measure: a key of `MEASURES`.
-        mechanism: the step; says what the norms measure.
+        mechanism: the step, which defines what the norms measure.
         norms: shape (n,), finite, >= 0.
-        orders: shape (k,), for "renyi" and no other.
+        orders: shape (k,), for "renyi" only.
 
     Returns:
         Shape (n,), or (n, k) for "renyi". Charges saturate at `MAX_COST_UNITS`, which no budget
@@ -429,21 +428,21 @@ def cost_table(
     levels: int,
     orders: npt.ArrayLike | None = None,
 ) -> IntArray:
-    """Return what one step charges at every level of a grid of norms, in units of the measure.
+    """Return the charge of one step at every level of a norm grid, in units of the measure.
 
     Level l is charged as the norm l clip_norm / levels, rounded up to float64
-    (`accounting.costs.norm_levels`): `charge_units` of that norm, or of the level below if that is
-    more by a rounding. So it is 0 at level 0 and never falls. "renyi" charges `Laplace` and
-    `PureDP` their exact divergence here, which is less than `charge_units`. Besides what
-    `charge_units` takes, "gdp" takes `Laplace` and `PureDP` (`accounting.costs.pure`), and every
-    measure that takes `Gaussian` takes `PoissonGaussian` with a sampling rate of 1 for it.
+    (`accounting.costs.norm_levels`): `charge_units` of that norm, or the charge of the level below
+    if rounding makes that larger. So the table is 0 at level 0 and never falls. "renyi" charges
+    `Laplace` and `PureDP` their exact divergence here, which is less than `charge_units`. Unlike
+    `charge_units`, "gdp" accepts `Laplace` and `PureDP` (`accounting.costs.pure`), and every
+    measure that accepts `Gaussian` accepts `PoissonGaussian` with sampling rate 1.
 
     Args:
         measure: a key of `MEASURES`.
-        mechanism: the step; says what the norms measure.
+        mechanism: the step, which defines what the norms measure.
         clip_norm: the norm of the highest level, finite, > 0.
         levels: L, 1 to 255.
-        orders: shape (k,), for "renyi" and no other.
+        orders: shape (k,), for "renyi" only.
 
     Returns:
         int64, shape (L + 1,), or (L + 1, k) for "renyi". Charges saturate at `MAX_COST_UNITS`,

@@ -1,25 +1,25 @@
-"""The one budget rule: what fits is spent, what does not fit is not charged.
+"""The budget rule: a charge that fits is spent in full, and one that does not fit is not charged.
 
-State is an int64 array of spent units, one row per user, which the caller owns; functions return a
-new one. There is one budget for state of shape (n,), or one per Rényi order for state of shape
-(n, k); a charge must fit at *every* order (Feldman and Zrnic, Remark 4.4: that some order still
-holds is not proven to be enough when costs are chosen adaptively).
+The state is an int64 array of spent units, one row per user, which the caller owns; functions
+return a new one. There is one budget for state of shape (n,), or one per Rényi order for state of
+shape (n, k). A charge must fit at *every* order: Feldman and Zrnic, Remark 4.4; that some order
+still holds is not proven to be enough when costs are chosen adaptively.
 
-A budget is B units and a rest of less than one, 0 <= r < 1. A cost is c units, charged as
-ceil(c) whole ones; s is what is spent, in whole units.
+A budget is B units and a rest of less than one unit, 0 <= r < 1. A cost is c units, charged as
+ceil(c) whole units. The spend s is in whole units.
 
-    in whole units    s + ceil(c) <= B, or c = 0   for charges that are all one knows of a cost
-    exactly           s + c <= B + r, or c = 0     for costs that are numbers themselves
+    in whole units    s + ceil(c) <= B, or c = 0   if only the charge in units is known
+    exactly           s + c <= B + r, or c = 0     if the cost itself is known
 
 Both keep the sum of the costs of all admitted steps at B + r or less, in any mixture and order:
 
-- s never falls below that sum, because what is admitted is charged ceil(c) >= c.
+- s never falls below that sum, because an admitted step is charged ceil(c) >= c.
 - In whole units, the sum is at most s + ceil(c) <= B afterwards. Exactly, it is at most
   s + c <= B + r.
 - s itself may end above B + r, but by less than one unit: at B + 1, and only if r > 0. Then
-  nothing but c = 0 is admitted any more.
+  only c = 0 is admitted.
 
-The two differ on the last whole unit alone. If s + ceil(c) <= B both admit. If s + ceil(c) is
+The two rules differ only on the last whole unit. If s + ceil(c) <= B both admit. If s + ceil(c) is
 B + 2 or more, then s + c > B + 1 > B + r, and both deny. In between, where s + ceil(c) = B + 1,
 the exact rule admits if the part of c beyond whole units, c - ceil(c) + 1 > 0, is at most r. So a
 single cost of exactly the budget is admitted, and what `remaining` says can be spent.
@@ -40,11 +40,11 @@ from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, from_units_down
 from accounting.exact.validation import BoolArray, FloatArray, IntArray, real_number, unit_array
 
 Positions: TypeAlias = tuple[npt.NDArray[np.intp], ...]  # as np.nonzero gives them
-# Of the entries at some positions, whether the rest of the budget pays for what is beyond whole
-# units of the cost.
+# Returns, for the entries at some positions, whether the rest of the budget pays for the part of
+# the cost beyond whole units.
 PaysFromRest: TypeAlias = Callable[[Positions], BoolArray]
 
-_BLOCK: Final = 32768  # users at a time, so that what is read twice is still in the cache
+_BLOCK: Final = 32768  # users at a time, so that the second read hits the cache
 
 
 def admit_within(
@@ -54,7 +54,7 @@ def admit_within(
     rests: tuple[Fraction, ...] = (),
     pays: PaysFromRest | None = None,
 ) -> tuple[IntArray, BoolArray]:
-    """Return (new_state, admitted): spent + cost where this fits, else spent.
+    """Return (new_state, admitted): spent + cost where it fits, otherwise spent.
 
     A row that is denied at one order is charged at none.
 
@@ -62,8 +62,8 @@ def admit_within(
         budgets: whole units, one or k.
         state: int64 units, shape (n,) or (n, k).
         cost: int64 units, of the shape of the state.
-        rests: of the budgets, in units; none at all if they are whole.
-        pays: decides on the last unit; without it the rule in whole units does.
+        rests: of the budgets, in units; empty if the budgets are whole.
+        pays: decides on the last unit; if not given, the rule in whole units decides.
 
     Returns:
         The new state, and bool of shape (n,).
@@ -95,7 +95,7 @@ def fitting(
     rests: tuple[Fraction, ...] = (),
     pays: PaysFromRest | None = None,
 ) -> BoolArray:
-    """Return whether each charge, with which a spend becomes `total`, fits; of their shape."""
+    """Return whether each charge fits, where `total` is the spend with it; of the same shape."""
     whole = np.array(budgets)
     fits: BoolArray = np.asarray(total <= whole)
     if rests and not fits.all():
@@ -110,10 +110,10 @@ def fitting(
 
 
 def rests_pay(rests: tuple[Fraction, ...], costs: FloatArray) -> PaysFromRest:
-    """Return the decision for `costs` that are numbers: float64, in the unit of the measure."""
+    """Return the decision for known `costs`: float64, in the unit of the measure."""
 
     def pays(edge: Positions) -> BoolArray:
-        scaled = costs[edge] * 2.0**UNIT_BITS  # exact, as is what remains of it
+        scaled = costs[edge] * 2.0**UNIT_BITS  # exact, as is the difference below
         beyond = scaled - np.floor(scaled)
         beyond[beyond == 0.0] = 1.0  # the last unit is a whole one
         return np.asarray(beyond <= np.broadcast_to(_rest_floats(rests), costs.shape)[edge])
@@ -131,7 +131,7 @@ def _admit_one_budget(budget: int, spent: IntArray, charge: IntArray) -> tuple[I
         np.add(spent[block], charge[block], out=sums)
         np.less_equal(sums, budget, out=fits)
         if not fits.all():
-            # A product with 0 or 1 takes the same time however the denied lie among the admitted.
+            # A product with 0 or 1 takes the same time for any pattern of denied users.
             np.multiply(charge[block], fits, out=sums)
             sums += spent[block]
     return total, admitted
@@ -140,7 +140,7 @@ def _admit_one_budget(budget: int, spent: IntArray, charge: IntArray) -> tuple[I
 def remaining_within(
     budgets: tuple[int, ...], state: IntArray, rests: tuple[Fraction, ...] = ()
 ) -> FloatArray:
-    """Return the largest float64 that is at most what is left, in the unit of the measure.
+    """Return the remaining budget rounded down to float64, in the unit of the measure.
 
     It is the largest cost that the exact rule admits; of the shape of `state`.
     """
@@ -153,7 +153,7 @@ def remaining_within(
     np.maximum(whole, 0, out=whole)
     nearest = whole.astype(np.float64)
     total = nearest + rest
-    # What the sum has gained over the whole units is exact below 2**53, and may be too much.
+    # The sum minus the whole units is exact below 2**53, and may exceed the rest.
     total = moved(total, total - nearest > rest, DOWN) * 2.0**-UNIT_BITS
     return np.where(whole < 2**53, total, from_units_down(whole))
 
@@ -161,14 +161,14 @@ def remaining_within(
 def exhausted_within(
     budgets: tuple[int, ...], state: IntArray, rests: tuple[Fraction, ...] = ()
 ) -> BoolArray:
-    """Return whether nothing is left, at some order at least; shape (n,)."""
+    """Return whether a user has nothing left at one order or more; shape (n,)."""
     spent = checked_state(budgets, state, rests)
     full = np.asarray(spent == limits(budgets, rests))
     return full if spent.ndim == 1 else np.asarray(full.any(axis=1))
 
 
 def limits(budgets: tuple[int, ...], rests: tuple[Fraction, ...] = ()) -> IntArray:
-    """Return the spend at which nothing is left of each budget: its rest is a whole unit there."""
+    """Return the spend at which nothing is left of each budget; a rest counts as a whole unit."""
     ends: IntArray = np.array(budgets, dtype=np.int64)
     if rests:
         ends += np.array([rest > 0 for rest in rests])
@@ -178,13 +178,13 @@ def limits(budgets: tuple[int, ...], rests: tuple[Fraction, ...] = ()) -> IntArr
 def checked_state(
     budgets: tuple[int, ...], state: IntArray, rests: tuple[Fraction, ...] = ()
 ) -> IntArray:
-    """Return `state` if every entry lies between 0 and its limit, else raise `InvalidInput`."""
+    """Return `state` if every entry is between 0 and its limit, or raise `InvalidInput`."""
     spent = unit_array("state", state, max(budgets) + bool(rests))
     if spent.ndim == 1 and len(budgets) == 1:
         return spent
     if spent.ndim != 2 or spent.shape[1] != len(budgets):
         shape = "(n,)" if len(budgets) == 1 else f"(n, {len(budgets)})"
-        raise InvalidInput("state", spent.shape, f"of shape {shape}, as initial_state gives it")
+        raise InvalidInput("state", spent.shape, f"of shape {shape}, as returned by initial_state")
     if bool((spent > limits(budgets, rests)).any()):
         raise InvalidInput("state", spent.max(axis=0).tolist(), f"at most the budgets {budgets}")
     return spent
@@ -195,6 +195,6 @@ def _part(positions: Positions, chosen: BoolArray) -> Positions:
 
 
 def _rest_floats(rests: tuple[Fraction, ...]) -> FloatArray:
-    """Return the largest numbers of units at most `rests` that are float64 in nats too."""
+    """Return the largest numbers of units at most `rests` that are also float64 in nats."""
     nats = [real_number("budget", rest / 2**UNIT_BITS, DOWN) for rest in rests]
     return np.array(nats) * 2.0**UNIT_BITS

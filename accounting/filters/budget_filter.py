@@ -1,6 +1,6 @@
-"""What all privacy filters share: admission, budget-aware clipping, and what is left.
+"""The base class of privacy filters: admission, budget-aware clipping, and remaining budgets.
 
-The filters themselves, and what each guarantees, are in `accounting.filters.measure_filters`.
+The filters themselves and their guarantees are in `accounting.filters.measure_filters`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _END_BITS: Final = 48  # the square of a norm that is a relative 2**-49 below th
 
 @dataclass(frozen=True, init=False)
 class BudgetFilter(ABC):
-    """What the filters share.
+    """A privacy filter, an immutable rule; the caller owns its state.
 
     Attributes:
-        measure: its name (`accounting.MEASURES`).
+        measure: the name of the measure (`accounting.MEASURES`).
         budget_units: the whole units of one budget, or of one per order.
-        budget_rests: what each has beyond them, in units, less than 1, exactly; empty if all are
-            whole.
+        budget_rests: the exact rest of each budget beyond its whole units, less than one unit;
+            empty if all budgets are whole.
     """
 
     measure: ClassVar[str]
@@ -63,15 +63,15 @@ class BudgetFilter(ABC):
         return np.zeros(user_count("n", n), dtype=np.int64)
 
     def admit(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), admitting whoever can pay `cost` in full.
+        """Return (new_state, admitted): a user is admitted if the remaining budget covers `cost`.
 
-        A cost fits if what is spent and the cost are together at most the budget, as exact
-        numbers; it is charged in units, rounded up.
+        The comparison is exact: spend plus cost is at most the budget. The charge is the cost in
+        units, rounded up.
 
         Args:
             state: units, shape (n,) or (n, k).
             cost: float64 >= 0 of the shape of the state, in the unit of the measure (nats; mu
-                squared for GDP); other numbers are rounded up to float64, and infinity is never
+                squared for GDP). Other numbers are rounded up to float64; infinity is never
                 admitted.
 
         Returns:
@@ -84,19 +84,19 @@ class BudgetFilter(ABC):
         return admit_within(self.budget_units, state, cost_units(costs), self.budget_rests, pays)
 
     def admit_units(self, state: IntArray, cost_units: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted) for costs of which only whole units are known.
+        """Return (new_state, admitted) for costs that are known in whole units only.
 
-        What is spent and the cost must be at most the whole units of the budget.
+        The spend plus the cost must be at most the whole units of the budget.
         """
         return admit_within(self.budget_units, state, cost_units, self.budget_rests)
 
     def admit_norms(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
     ) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), admitting whoever can pay for a step of their norm.
+        """Return (new_state, admitted) for a step with these norms.
 
-        What is charged is `charge_units`. Whether it fits is decided on the exact cost, a rational
-        number; for Rényi orders, at which `charge_units` rounds up twice, in whole units.
+        The charge is `charge_units`. The exact cost, a rational number, decides whether it fits;
+        for Rényi orders, at which `charge_units` rounds up twice, whole units decide.
 
         Args:
             state: units, shape (n,) or (n, k).
@@ -104,21 +104,21 @@ class BudgetFilter(ABC):
             norms: shape (n,), finite, >= 0.
 
         Raises:
-            InvalidInput: for what the measure does not cover.
+            InvalidInput: for a mechanism that the measure does not cover.
         """
         vector = norm_vector("norms", norms)
         charge, pays = self._charge(mechanism, vector), self._exact_decision(mechanism, vector)
         return admit_within(self.budget_units, state, charge, self.budget_rests, pays)
 
     def remaining(self, state: IntArray) -> FloatArray:
-        """Return what is left, in the unit of the measure, rounded down; shape of the state.
+        """Return the remaining budget in the unit of the measure, rounded down; shape of the state.
 
-        It is the largest cost that `admit` admits at the order by itself.
+        It is the largest cost that `admit` admits at each order by itself.
         """
         return remaining_within(self.budget_units, state, self.budget_rests)
 
     def exhausted(self, state: IntArray) -> BoolArray:
-        """Return whether nothing is left, at some order at least; bool (n,)."""
+        """Return whether a user has nothing left at one order or more; bool (n,)."""
         return exhausted_within(self.budget_units, state, self.budget_rests)
 
     def grant(
@@ -130,9 +130,9 @@ class BudgetFilter(ABC):
     ) -> tuple[IntArray, FloatArray]:
         """Return (new_state, granted_norms): budget-aware clipping, FZ Alg. 7.
 
-        As `grant_units`, for norms that are first clipped to `clip_norm`. The mechanism must clip
-        every user's contribution to the granted norm. If it computes in float32,
-        `round_to(granted, np.float32, "down")` are the limits to clip to.
+        The norms are clipped to `clip_norm` first; then see `grant_units`. The mechanism must clip
+        every user's contribution to the granted norm. If it computes in float32, the norms to clip
+        to are `round_to(granted, np.float32, "down")`.
 
         Args:
             state: units, shape (n,) or (n, k).
@@ -148,20 +148,20 @@ class BudgetFilter(ABC):
     def grant_units(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
     ) -> tuple[IntArray, FloatArray, IntArray]:
-        """Return (new_state, granted_norms, charged_units): the largest norms that can be paid.
+        """Return (new_state, granted_norms, charged_units): the largest norms that fit.
 
-        - A norm that fits is granted as it is and charged what it costs.
-        - Else the granted norm is what the whole units that are left pay for, at most a relative
-          2**-49 less, and its cost is at most these in exact arithmetic. All that is left is
-          charged, so that the user is exhausted. Of several orders, the tightest (the least
-          floor(left / order), the first if equal) is charged all that is left of it, and each
-          other what the granted norm costs.
-        - A user with nothing left is granted 0 and charged 0. One with less than a unit left at
-          some order is granted 0 too, and charged that.
-        - For `PoissonGaussian`, the norm is found by bisection, at most a relative 2**-20 less
-          than one that does not fit; the tightest order is the first that this one exceeds.
+        - A norm that fits is granted unchanged and charged its cost.
+        - Otherwise the granted norm is the largest that the remaining whole units pay for, or at
+          most a relative 2**-49 less; its exact cost is at most these units. All that is left is
+          charged, so the user is exhausted. Of several orders, the tightest (the smallest
+          floor(left / order), the first if equal) is charged all that is left of it, and every
+          other order the cost of the granted norm.
+        - A user with nothing left is granted 0 and charged 0. A user with less than a unit left at
+          some order is granted 0 and charged that remainder.
+        - For `PoissonGaussian`, bisection finds the norm, at most a relative 2**-20 below one that
+          does not fit; the tightest order is the first that the latter exceeds.
 
-        Of the other mechanisms every machine grants the same bits: only IEEE-exact operations
+        For all other mechanisms, every machine grants the same bits: only IEEE-exact operations
         are used.
 
         Args:
@@ -173,12 +173,14 @@ class BudgetFilter(ABC):
             The new state, norms of shape (n,), and units of the shape of the state.
 
         Raises:
-            InvalidInput: for `PureDP`, which has no norm that could be clipped, and for what the
+            InvalidInput: for `PureDP`, which has no norm to clip, and for a mechanism that the
                 measure does not cover.
         """
         if isinstance(mechanism, PureDP):
             raise InvalidInput(
-                "mechanism", mechanism, "one whose norms can be clipped; use admit for pure DP"
+                "mechanism",
+                mechanism,
+                "a mechanism whose norms can be clipped; use admit for pure DP",
             )
         granted = norm_vector("norms", norms).copy()
         spent = checked_state(self.budget_units, state, self.budget_rests)
@@ -203,32 +205,32 @@ class BudgetFilter(ABC):
         norms: npt.ArrayLike,
         granted: npt.ArrayLike,
     ) -> IntArray:
-        """Return what users are charged here who are granted the least of what filters grant.
+        """Return the charge to users who are granted the least of what several filters grant.
 
-        FZ Alg. 7 where a step has to fit several budgets, which may be of different measures: each
-        filter says by `grant_units` what it would grant alone, and the least of these norms is
-        granted. It fits every budget: the cost of a norm, rounded up, never falls as the norm
-        grows, and each filter can pay for the norm that it grants alone, which is no less. It is
-        the largest that does, up to the relative 2**-49 by which a filter may grant less.
+        FZ Alg. 7 for a step that must fit several budgets, possibly of different measures: each
+        filter computes with `grant_units` the norm that it would grant alone, and the smallest of
+        these norms is granted. It fits every budget, because the cost of a norm, rounded up, never
+        falls as the norm grows, and each filter can pay for the norm that it grants alone. It is
+        the largest norm that fits, up to the relative 2**-49 by which a filter may grant less.
 
-        A norm is charged what it costs. But where it is less than was asked for, and costs all that
-        the whole units that are left pay for, to a relative 2**-48, all that is left is charged (of
-        several orders, at the tightest): so it always is where the least was granted, and the user
-        is exhausted as if there were no other budget. Whoever is granted 0 is charged 0.
+        A norm is charged its cost, with one exception. If the granted norm is less than asked for,
+        and costs all that the remaining whole units pay for (to a relative 2**-48), all that is
+        left is charged; of several orders, at the tightest. So the filter that granted the least
+        always exhausts the user, as if there were no other budget. A grant of 0 is charged 0.
 
         Args:
             state: units, shape (n,) or (n, k).
             mechanism: the step.
-            norms: that were asked for, shape (n,), finite, >= 0.
+            norms: the norms asked for, shape (n,), finite, >= 0.
             granted: shape (n,), at most what this filter grants.
 
         Returns:
             Units, of the shape of the state.
 
         Raises:
-            InvalidInput: for granted norms above those asked for, or that this filter cannot pay
-                for; for less than was asked for of `PoissonGaussian`, which no formula inverts; and
-                for what the measure does not cover.
+            InvalidInput: for granted norms above the norms asked for, or above what this filter can
+                pay for; for smaller grants of `PoissonGaussian`, which no formula inverts; and for
+                a mechanism that the measure does not cover.
         """
         asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
         spent = checked_state(self.budget_units, state, self.budget_rests)
@@ -238,17 +240,17 @@ class BudgetFilter(ABC):
         pays = self._exact_decision(mechanism, least)
         fits = fitting(self.budget_units, spent + charged, charged, self.budget_rests, pays)
         if bool((least > asked).any() or not fits.all()):
-            raise InvalidInput("granted", least.tolist(), "what every filter grants, and no more")
+            raise InvalidInput("granted", least.tolist(), "at most what every filter grants")
         lower = np.flatnonzero((least < asked) & (least > 0.0))
         if lower.size:
             charged[lower] = self._to_the_end(mechanism, least[lower], spent[lower], charged[lower])
         return charged
 
     def charge_units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
-        """Return what a step charges in units, rounded up; of the shape of the state.
+        """Return the charge of a step in units, rounded up; of the shape of the state.
 
         Raises:
-            InvalidInput: for what the measure does not cover.
+            InvalidInput: for a mechanism that the measure does not cover.
         """
         return self._charge(mechanism, norm_vector("norms", norms))
 
@@ -257,28 +259,28 @@ class BudgetFilter(ABC):
         """Return the charge of each norm in units, of the shape of the state."""
 
     def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest | None:
-        """Return what decides about the last unit, if more is known of a cost than whole units."""
+        """Return the decision on the last unit, if costs are known beyond whole units."""
         return None
 
     @abstractmethod
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
     ) -> tuple[FloatArray, IntArray]:
-        """Return (norms that can still be paid, charges) for `norms` that cannot."""
+        """Return (largest norms that fit, charges) for `norms` that do not fit."""
 
     @abstractmethod
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
     ) -> IntArray:
-        """Return `charged`, or all that is left where `granted` leaves nothing worth a norm."""
+        """Return `charged`, or all that is left where `granted` uses up what pays for norms."""
 
     def _left(self, spent: IntArray) -> IntArray:
-        """Return how many whole units are left of each budget."""
+        """Return the whole units left of each budget."""
         return np.maximum(np.array(self.budget_units) - spent, 0)
 
     @staticmethod
     def _is_the_end(payable: IntArray, cost: IntArray) -> BoolArray:
-        """Return where a cost is all of what is payable, but for the rounding of norms."""
+        """Return where a cost is all that is payable, except for the rounding of norms."""
         return np.asarray(payable - cost <= payable >> _END_BITS)
 
     def _all_left(self, spent: IntArray) -> IntArray:

@@ -1,14 +1,14 @@
-"""Individual privacy filters: who is admitted to a step, and with what norm.
+"""The measures' individual privacy filters: which users a step admits, and with which norm.
 
 A filter is an immutable rule. Its state is an int64 array of spent units
 (`accounting.exact.units`), one row per user, that the caller owns: shape (n,), or (n, k) for a
 filter of k Rényi orders. Costs are rounded up to units, so no sequence of admissions, in any
-order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken as the numbers they
-are, and the last unit is decided on these numbers: a cost of exactly the budget is admitted
-(`accounting.filters.admission` has the rule and why it holds). A budget of 0 admits the steps that
-cost nothing. Neighbouring datasets differ by adding or removing one user.
+order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken exactly, and exact
+numbers decide on the last unit: a cost of exactly the budget is admitted. The rule and its proof
+are in `accounting.filters.admission`. A budget of 0 admits steps that cost nothing. Neighbouring
+datasets differ by adding or removing one user.
 
-    filter          budget            guarantee when every step's users are the admitted ones
+    filter          budget            guarantee if each step uses the admitted users only
     RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
     ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
@@ -52,12 +52,12 @@ from accounting.exact.validation import (
 from accounting.filters.admission import PaysFromRest, Positions
 from accounting.filters.budget_filter import BudgetFilter
 
-_GRANT_ULPS = 2**32  # of 2**-52 each: where the search for a granted norm ends
-_NEARLY = 1.0 - 2.0**-48  # of the largest norm that is paid for, which is itself rounded down
+_GRANT_ULPS = 2**32  # of 2**-52 each: the precision of the search for a granted norm
+_NEARLY = 1.0 - 2.0**-48  # of the largest norm that fits, which is itself rounded down
 
 
 class _OneBudgetFilter(BudgetFilter):
-    """A filter whose state has shape (n,), and whose costs are those of `cost`."""
+    """A filter with one budget: state of shape (n,), costs from `cost`."""
 
     cost: ClassVar[QuadraticCost | PureCost]
 
@@ -109,7 +109,7 @@ class ZcdpFilter(_OneBudgetFilter):
 class GdpFilter(_OneBudgetFilter):
     """Admit while the sum of mu squared is at most the budget's square (K Thm 11, 12): mu-GDP.
 
-    Costs and what remains are in mu squared. Only for Gaussian steps; not for subsampled ones.
+    Costs and remaining budgets are in mu squared. Gaussian steps only, not subsampled ones.
     """
 
     measure = "gdp"
@@ -123,7 +123,7 @@ class ApproxDPFilter(_OneBudgetFilter):
     """Admit while the sum of rho is at most B*, which implies (epsilon, delta)-DP (FZ Thm 4.9).
 
     B* is `zcdp_budget(epsilon, delta)`; a pure eps-DP step costs rho = eps^2 / 2, a Gaussian one
-    its own rho. Costs and what remains are in nats of rho. `InvalidInput` is raised if B* is
+    its own rho. Costs and remaining budgets are in nats of rho. `InvalidInput` is raised if B* is
     less than one unit.
     """
 
@@ -137,9 +137,9 @@ class ApproxDPFilter(_OneBudgetFilter):
 class PureDPFilter(_OneBudgetFilter):
     """Admit while the sum of epsilons is at most the budget: epsilon-DP.
 
-    The Rényi filter at order infinity (FZ Thm 4.3), which needs no more than the product of
-    likelihood ratios (`accounting.costs.pure`). Laplace and pure DP steps only. Costs and what
-    remains are epsilons.
+    The Rényi filter at order infinity (FZ Thm 4.3), which needs only the product of likelihood
+    ratios (`accounting.costs.pure`). Laplace and pure DP steps only. Costs and remaining budgets
+    are epsilons.
     """
 
     measure = "pure-dp"
@@ -153,8 +153,8 @@ class PureDPFilter(_OneBudgetFilter):
 class RenyiFilter(BudgetFilter):
     """Admit while the sum of Rényi divergences is at most the budget at every order.
 
-    The state and the costs have shape (n, k). Costs that are numbers are decided exactly at each
-    order; those of norms in whole units, in which a charge is rounded up twice.
+    The state and the costs have shape (n, k). Given costs are decided exactly at each order; costs
+    of norms in whole units, because their charge is rounded up twice.
 
     Args:
         orders: k orders, > 1, at most 2**40, all different.
@@ -197,7 +197,7 @@ class RenyiFilter(BudgetFilter):
             granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
         charges = self._charge(mechanism, granted)
         charges[rows, tightest] = all_left[rows, tightest]
-        # Whoever has less than a unit left at some order is granted nothing, and pays that.
+        # A user with less than a unit left at some order is granted 0, and charged that remainder.
         empty = left == 0
         return granted, np.where(
             empty.any(axis=1)[:, np.newaxis], np.where(empty, all_left, 0), charges
@@ -221,9 +221,9 @@ class RenyiFilter(BudgetFilter):
         return charged
 
     def _laplace_norms_within(self, mechanism: Laplace, left: IntArray) -> FloatArray:
-        """Return the norms that cost at most `left` at each order, (n, k), and little less.
+        """Return about the largest norms that cost at most `left` at each order, (n, k).
 
-        A norm costs the least of two bounds, so it may fit by either.
+        The cost is the smaller of two bounds, so a norm may fit by either.
         """
         by_order = ZCDP.norms_within(mechanism, units_within_orders(left, np.array(self.orders)))
         return np.maximum(by_order, PURE.norms_within(mechanism, left))
@@ -231,16 +231,16 @@ class RenyiFilter(BudgetFilter):
     def _largest_within(
         self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray
     ) -> tuple[FloatArray, IntArray]:
-        """Return (norms that fit, the first order that a little larger ones exceed).
+        """Return (norms that fit, the first order that slightly larger norms exceed).
 
-        Rounding makes costs monotone in the norm only up to the last digits, on which bisection
-        does not depend.
+        Rounding makes costs monotone in the norm only up to the last digits; bisection does not
+        depend on these.
         """
 
         def fits(tried: FloatArray, rows: IntArray) -> BoolArray:
             return np.asarray((self._charge(mechanism, tried) <= left[rows]).all(axis=1))
 
-        # Norm 0 costs nothing and fits, even where nothing is left.
+        # Norm 0 costs nothing and fits, even if nothing is left.
         ends = np.where((left == 0).any(axis=1), 0.0, norms)
         granted, above = bisected_floats(fits, ends, _GRANT_ULPS)
         return granted, (self._charge(mechanism, above) > left).argmax(axis=1)
