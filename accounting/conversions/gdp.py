@@ -1,4 +1,4 @@
-"""From Gaussian DP to (epsilon, delta), and the largest mu that implies it."""
+"""Convert Gaussian DP to (epsilon, delta), and (epsilon, delta) to the largest mu."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def gdp_budget(epsilon: float, delta: float) -> float:
     log_mu = rising_root(
         lambda u: gdp_tail.log_delta_up(np.exp(u), point) - target,
         np.array([-80.0]),
-        # There delta is at least Phi(10), whatever epsilon.
+        # At this mu, delta is at least Phi(10) for any epsilon.
         np.log(np.sqrt(2.0 * point) + 30.0),
     )
     return shaved(

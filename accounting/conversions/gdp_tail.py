@@ -48,7 +48,7 @@ def log_delta_up(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
         tail = np.maximum(epsilon / mu - 0.5 * mu, 0.0)
         square, value = tail * tail, log_delta(mu, epsilon)
         small = np.maximum(-value - 0.5 * square, 0.0)
-        # Where there is no delta at all, there is nothing to add to.
+        # Where delta is 0, no slack is needed.
         slack = _ERROR + _TAIL_ERROR * square + _LOG_ERROR * np.where(value > -np.inf, small, 0.0)
         return value + 2.0**-52 * slack
 
@@ -81,10 +81,10 @@ def epsilon(mu: FloatArray, log_delta_target: float) -> FloatArray:
     Newton's method. log delta is concave and decreasing in epsilon (a convolution of log-concave
     functions), so every iterate that starts above the root stays above it.
     """
-    # There Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2, and delta(epsilon) is less.
+    # At this start, Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2, and delta(epsilon) is less.
     result: FloatArray = mu * (math.sqrt(-2.0 * log_delta_target) + 0.5 * mu)
-    # Each entry stops by itself, so that it does not depend on the others. Where mu is so large
-    # that x is lost in the rounding of epsilon / mu, this bound is the result.
+    # Each entry stops on its own, so that results do not depend on other entries. If mu is so large
+    # that x is lost in the rounding of epsilon / mu, the start is the result.
     moving = np.flatnonzero(mu < _LARGEST_MU)
     for _ in range(_NEWTON_STEPS):
         level, current = mu[moving], result[moving]
@@ -101,7 +101,7 @@ def epsilon(mu: FloatArray, log_delta_target: float) -> FloatArray:
 
 
 def _distance(mu: FloatArray, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return x = epsilon/mu - mu/2 as (rounded value, what is missing)."""
+    """Return x = epsilon/mu - mu/2 as (rounded value, rounding error)."""
     quotient, half = epsilon / mu, 0.5 * mu
     product = quotient * mu
     error = two_product_error(product, *split(quotient), *split(mu))

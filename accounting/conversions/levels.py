@@ -1,6 +1,6 @@
-"""What the conversions share: which levels are computed, on which side they are rounded.
+"""Helpers of the conversions: the range of levels, and the direction of rounding.
 
-A level is one number that says how much was spent: rho, mu, or a Rényi divergence at an order.
+A level is the number that measures a spend: rho, mu, or a Rényi divergence at an order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from accounting.exact.validation import (
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 SUM_ERROR: Final = 2.0**-49
 _EXP_ERROR: Final = 2.0**-50  # of exp itself
-# Smaller levels are rounded up to the first and larger ones taken for infinite; a larger epsilon
-# counts as the third. All are on the safe side, and nothing between them overflows.
+# Smaller levels are rounded up to the first limit, larger ones than the second count as infinite,
+# and a larger epsilon counts as the third. All are on the safe side; nothing in between overflows.
 _SMALLEST_LEVEL: Final = 1e-100
 LARGEST_LEVEL: Final = 1e100
 _LARGEST_EPSILON: Final = 1e25
@@ -32,7 +32,7 @@ BISECTIONS: Final = 80
 
 
 def target_epsilon(epsilon: float) -> float:
-    """Return a checked epsilon, rounded down, as far as it is told from larger ones."""
+    """Return a checked epsilon, rounded down, at most `_LARGEST_EPSILON`."""
     return min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
 
 
@@ -47,14 +47,14 @@ def renyi_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, 
 
 
 def known_levels(argument: str, values: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return (the levels that are neither 0 nor infinite, flat; all levels)."""
+    """Return (the levels other than 0 and infinity, flat; all levels)."""
     levels = nonnegative_array(argument, values)
     usable = levels[(levels > 0.0) & (levels < LARGEST_LEVEL)]
     return np.maximum(usable, _SMALLEST_LEVEL), levels
 
 
 def restored(levels: FloatArray, results: FloatArray, infinite: float) -> FloatArray:
-    """Return results in the shape of `levels`: 0 costs nothing, infinity gives `infinite`."""
+    """Return results in the shape of `levels`: 0 gives 0, infinity gives `infinite`."""
     everywhere = np.where(levels > 0.0, infinite, 0.0)
     everywhere[(levels > 0.0) & (levels < LARGEST_LEVEL)] = results
     return everywhere[()]
@@ -70,14 +70,14 @@ def probability_up(log_delta: FloatArray) -> FloatArray:
 def rising_root(
     function: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray
 ) -> FloatArray:
-    """Return where an increasing function crosses 0, from below; `low` if it does not."""
+    """Return the point where an increasing function crosses 0, from below; `low` if none."""
     ends = np.minimum(low, high), np.maximum(low, high)
     with np.errstate(over="ignore", under="ignore"):
         return bisected(lambda middle: function(middle) < 0.0, *ends, BISECTIONS)[0]
 
 
 def shaved(budget: float, holds: Callable[[float], bool]) -> float:
-    """Return `budget`, reduced by as many powers of two as it takes to hold on conversion back."""
+    """Return `budget`, reduced by the smallest relative 2**-k for which `holds` confirms it."""
     for bits in range(50, 0, -1):
         smaller = budget * (1.0 - 2.0**-bits)
         if holds(smaller):

@@ -1,4 +1,4 @@
-"""From Rényi DP to (epsilon, delta), and the budgets of each order."""
+"""Convert Rényi DP to (epsilon, delta), and (epsilon, delta) to the budget of each order."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from accounting.exact.validation import (
 def renyi_to_epsilon(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> FloatArray:
     """Return the least epsilon over the orders.
 
-    At each order a the better of Mironov, rdp + log(1/delta) / (a - 1), and of
+    At each order a, the better of Mironov, rdp + log(1/delta) / (a - 1), and of
     Canonne-Kamath-Steinke, rdp + log((a - 1)/a) - (log delta + log a) / (a - 1) (Koskela et al.,
-    Lemma C.4), which is never the worse one.
+    Lemma C.4); the latter is never worse.
 
     Args:
         orders: shape (k,), finite, > 1.
         rdp: nats, >= 0, shape (k,) or (n, k). Infinity makes an order unusable, and epsilon
-            infinite if all are; 0, which only equal distributions have, makes epsilon 0.
+            infinite if all are; 0, which implies equal distributions, makes epsilon 0.
         delta: strictly between 0 and 1.
 
     Returns:
@@ -68,7 +68,7 @@ def renyi_to_delta(orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float) ->
 def _epsilon_overhead(
     alphas: FloatArray, log_inverse_delta: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return what epsilon is above the divergence at each order, and the error of that."""
+    """Return the excess of epsilon over the divergence at each order, and its rounding error."""
     a_minus_1 = alphas - 1.0
     gain = np.log1p(1.0 / a_minus_1)  # -log((a - 1) / a)
     tail = (log_inverse_delta - np.log(alphas)) / a_minus_1
@@ -80,7 +80,7 @@ def _log_deltas(alphas: FloatArray, divergences: FloatArray, eps: float) -> Floa
     """Return an upper bound of log delta at each order."""
     t = alphas - 1.0
     constant = t * np.log1p(1.0 / t) + np.log1p(t)
-    # The error is that of t (divergence + epsilon) + constant.
+    # The rounding error is that of t (divergence + epsilon) + constant.
     log_delta = divergences * (t * (1.0 + SUM_ERROR))
     log_delta -= t * eps * (1.0 - SUM_ERROR) + constant * (1.0 - SUM_ERROR)
     return log_delta
@@ -89,13 +89,13 @@ def _log_deltas(alphas: FloatArray, divergences: FloatArray, eps: float) -> Floa
 def renyi_budgets(epsilon: float, delta: float, orders: npt.ArrayLike) -> FloatArray:
     """Return, for each order, the largest divergence that alone implies (epsilon, delta).
 
-    Rounded down to what `renyi_to_epsilon` and `renyi_to_delta` confirm at that order
+    Rounded down until `renyi_to_epsilon` and `renyi_to_delta` confirm it at that order
     (Canonne-Kamath-Steinke).
 
-    A `RenyiFilter` of any one order with its budget is (epsilon, delta)-DP, if the order does not
-    depend on what the steps release. Several orders in one filter must all hold, so that each
-    further one admits less. 0 means that no divergence above 0 at this order implies (epsilon,
-    delta): as a budget it lets free steps pass and nothing else.
+    A `RenyiFilter` at any one order with its budget is (epsilon, delta)-DP, if the order does not
+    depend on what the steps release. Several orders in one filter must all hold, so each further
+    order admits less. 0 means that no divergence above 0 at this order implies (epsilon, delta): as
+    a budget it admits only steps that cost nothing.
 
     Args:
         epsilon: finite, >= 0.
@@ -123,7 +123,7 @@ def renyi_budgets(epsilon: float, delta: float, orders: npt.ArrayLike) -> FloatA
 
 
 def _usable_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return `renyi_curve`, with divergences that say nothing taken for infinite."""
+    """Return `renyi_curve`, with unusably large divergences replaced by infinity."""
     alphas, divergences = renyi_curve(orders, rdp)
     if divergences.size and divergences.max() >= LARGEST_LEVEL:
         divergences = np.where(divergences < LARGEST_LEVEL, divergences, np.inf)
@@ -131,7 +131,7 @@ def _usable_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray
 
 
 def _nothing_if_zero(divergences: FloatArray, results: FloatArray) -> FloatArray:
-    """Return `results`, but 0 where the divergence is 0 at some order: the distributions agree."""
+    """Return `results`, and 0 where the divergence is 0 at some order: equal distributions."""
     if divergences.size and divergences.min() == 0.0:
         results = np.where(divergences.min(axis=-1) > 0.0, results, 0.0)
     return np.asarray(results)[()]

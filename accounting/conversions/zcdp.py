@@ -1,4 +1,4 @@
-"""From zCDP to (epsilon, delta), and the largest rho that implies it."""
+"""Convert zCDP to (epsilon, delta), and (epsilon, delta) to the largest rho that implies it."""
 
 from __future__ import annotations
 
@@ -98,12 +98,13 @@ def zcdp_to_delta(
 def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
     """Return the largest rho, in nats, such that rho-zCDP implies (epsilon, delta), or just below.
 
-    Never above the true budget; 0 if that is what remains after rounding down.
+    Never above the true budget; 0 if rounding down leaves nothing.
 
     Args:
         epsilon: finite, >= 0.
         delta: strictly between 0 and 1.
-        simple: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 (Feldman and Zrnic, Thm 4.9).
+        simple: use (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 (Feldman and Zrnic, Thm
+            4.9).
     """
     eps = target_epsilon(epsilon)
     tail = probability("delta", delta)

@@ -1,19 +1,19 @@
-"""Steps of a banded matrix mechanism (DP-FTRL): what one participation costs.
+"""The steps of a banded matrix mechanism (DP-FTRL), and the cost of one participation.
 
-A run releases C x + Z, row by row, or what is computed of it: x_t is the sum of the contributions
-of step t, Z has independent normal entries of standard deviation s, and C is lower triangular with
+A run releases C x + Z row by row, or a function of it: x_t is the sum of the contributions of step
+t, Z has independent normal entries of standard deviation s, and C is lower triangular with
 b bands, C[r, t] = 0 unless t <= r < t + b. (The noise of the model updates is then C^-1 Z.)
 Contributions may depend on all rows before (Denisov, McMahan, Rush, Smith and Thakurta 2022).
 
-*Theorem.* Let a user take part in steps that are at least b apart, with norms c_t that may depend
-on what was released before. The run costs this user sum of c_t^2 |column t of C|^2 / (2 s^2) in
-zCDP, and costs of other mechanisms add to it in a filter that charges each participation whole when
-it begins. *Proof.* Columns t and t' that are b or more apart have no row in common: each row of C x
-moves with at most one participation, by C[r, t] x_t, known before the row is released. So row r is
-a Gaussian step of norm C[r, t] c_t, and the rows t to t + b - 1 together cost what is charged at t,
-before the first of them. Neighbouring datasets differ by adding or removing one user. Which other
-users are asked to take part must not depend on this user's participations or halts: no cohort of
-users who were not admitted lately (`THEOREMS.md`, condition A1).
+*Theorem.* Let a user participate in steps that are at least b apart, with norms c_t that may depend
+on earlier releases. The run costs this user the sum of c_t^2 |column t of C|^2 / (2 s^2) in zCDP,
+and costs of other mechanisms add to it in a filter that charges each participation in full when it
+begins. *Proof.* Columns t and t' that are b or more apart have no row in common: each row of C x
+depends on at most one participation, by C[r, t] x_t, known before the row is released. So row r is
+a Gaussian step of norm C[r, t] c_t, and the rows t to t + b - 1 together cost the charge at t,
+which precedes the first of them. Neighbouring datasets differ by adding or removing one user. The
+selection of other users must not depend on this user's participations or halts; for example, no
+cohort may consist of users who were not admitted recently (`THEOREMS.md`, condition A1).
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.
@@ -45,11 +45,12 @@ _MOST_STEPS: Final = 2**20
 
 
 def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
-    """Return the step that a participation is charged as: norms are those of contributions.
+    """Return the Gaussian step as which a participation is charged; norms are of contributions.
 
     Args:
         column: entries of column t of C, from the diagonal down; shape (b,), finite, not all 0.
-        noise_stddev: s, of each entry of Z, absolute, in the units of the norms. Finite, > 0.
+        noise_stddev: s, the standard deviation of each entry of Z, absolute, in the units of the
+        norms. Finite, > 0.
 
     Returns:
         `Gaussian` with the largest float64 noise <= s / |column|: each charge is that of
@@ -69,22 +70,22 @@ def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
 def banded_steps(
     matrix: npt.ArrayLike, noise_stddev: float, *, min_separation: int, steps: int | None = None
 ) -> list[Gaussian]:
-    """Return what a participation in each step of a run is charged as.
+    """Return, for each step of a run, the Gaussian step as which a participation is charged.
 
     Args:
         matrix: C, lower triangular, shape (steps, steps); or, if C is a Toeplitz matrix, the
             entries of its first column from the diagonal down, up to `steps` of them. Finite,
             without a column that is 0.
-        noise_stddev: s, of each entry of Z, absolute, in the units of the norms.
-        min_separation: b, how many steps after a participation of a user the next one may be.
-        steps: of the run, for a Toeplitz matrix.
+        noise_stddev: s, the standard deviation of each entry of Z, absolute, in the units of the
+        norms. min_separation: b, the number of steps from a participation of a user to the next
+        one. steps: of the run, for a Toeplitz matrix.
 
     Returns:
         `banded_step` of each column, in the order of the steps.
 
     Raises:
-        InvalidInput: the matrix has more than `min_separation` bands, so that participations at
-            that distance cost more than their sum; or other arguments are wrong.
+        InvalidInput: if the matrix has more than `min_separation` bands, so that participations at
+            that distance would cost more than their sum; and for other arguments.
     """
     apart = whole_number("min_separation", min_separation, 1, 2**61)
     entries = as_float_array("matrix", matrix)
@@ -104,7 +105,7 @@ def banded_steps(
 
 
 def _columns(matrix: FloatArray, steps: int | None) -> list[FloatArray]:
-    """The columns of C, each from the diagonal to its last entry that is not 0."""
+    """Return the columns of C, each from the diagonal to its last nonzero entry."""
     if matrix.ndim == 1:
         if steps is None:
             raise InvalidInput("steps", steps, "given for the entries of a Toeplitz matrix")
@@ -116,26 +117,28 @@ def _columns(matrix: FloatArray, steps: int | None) -> list[FloatArray]:
         allowed = "a square, or the first column of a Toeplitz matrix"
         raise InvalidInput("matrix", matrix.shape, allowed)
     if steps not in (None, len(matrix)):
-        raise InvalidInput("steps", steps, f"{len(matrix)}, as many as the matrix has, or left out")
+        raise InvalidInput("steps", steps, f"{len(matrix)}, the size of the matrix, or omitted")
     above = np.argwhere(np.triu(matrix, 1) != 0.0)
     if len(above):
         row, column = above[0].tolist()
-        allowed = "0: no row has contributions of later steps, the matrix is lower triangular"
+        allowed = (
+            "0, because the matrix is lower triangular: no row has contributions of later steps"
+        )
         raise InvalidInput(f"matrix[{row}, {column}]", float(matrix[row, column]), allowed)
     return [_cut(step, matrix[step:, step]) for step in range(len(matrix))]
 
 
 def _cut(step: int, column: FloatArray) -> FloatArray:
-    """The column of a step up to its last entry that is not 0; NaN is not."""
+    """Return the column of a step up to its last nonzero entry; NaN counts as nonzero."""
     entries = np.flatnonzero(column != 0.0)
     if not len(entries):
-        raise InvalidInput(f"matrix[:, {step}]", 0.0, "not 0 throughout, or the step is not used")
+        raise InvalidInput(f"matrix[:, {step}]", 0.0, "not 0 throughout")
     return column[: entries[-1] + 1]
 
 
 def _root_down(square: Fraction) -> float:
     """Return the largest float64 <= the square root of `square`, or infinity."""
-    # As many digits as a float64 has, and some more, of a whole number.
+    # A whole number with more digits than a float64 has.
     exponent = (square.numerator.bit_length() - square.denominator.bit_length() - 140) // 2
     scaled = square / Fraction(4) ** exponent
     root = math.isqrt(scaled.numerator // scaled.denominator)

@@ -12,13 +12,13 @@ costs are deterministic functions of the norm, so a user who is left out (norm 0
 Gaussian: Feldman and Zrnic Ex. 2.7, Koskela et al. App. C.2; exact. Laplace (eps = c / scale) and
 PureDP: pure eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bound.
 
-Rényi divergences of PoissonGaussian, Laplace and PureDP are computed with exp and log, so that
-another machine may find last digits that differ. A ledger must decide the same on every machine:
-`renyi_units` charges Laplace and PureDP min(a eps^2 / 2, eps) instead, which is rational and no
+Rényi divergences of PoissonGaussian, Laplace and PureDP are computed with exp and log, so their
+last digits may differ between machines. A ledger must decide the same on every machine, so
+`renyi_units` charges Laplace and PureDP min(a eps^2 / 2, eps) instead, which is rational and not
 less. All other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
 
-Costs here are float64, in the unit of the measure, for callers that add them up; a charge is a
-whole number of units (`accounting.measures.charge_units`).
+Costs are float64, in the unit of the measure, for callers that add them up. A charge is a whole
+number of units (`accounting.measures.charge_units`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     """Return rho of each user, in nats: the smallest float64 >= the formula above.
 
     Args:
-        mechanism: the step; says what the norms measure.
+        mechanism: the step, which defines what the norms measure.
         norms: shape (n,), finite, >= 0.
 
     Returns:
@@ -84,17 +84,17 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
 
     For `Laplace` and `PureDP` it is the divergence of the worst pair of outputs
     (`accounting.costs.pure.renyi_of_pure`). For `PoissonGaussian` it is
-    `poisson_gaussian_divergence` in the direction "remove", the larger one, which is above the
-    exact value by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`.
+    `poisson_gaussian_divergence` in the larger direction, "remove", which exceeds the exact value
+    by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`.
 
     Args:
-        mechanism: the step; says what the norms measure.
+        mechanism: the step, which defines what the norms measure.
         norms: shape (n,), finite, >= 0.
         orders: shape (k,), > 1, at most 2**40.
 
     Returns:
-        Shape (n, k). No entry is above the smallest float64 >= order times `zcdp_cost`, which is
-        what `Gaussian` costs.
+        Shape (n, k). No entry exceeds the cost of `Gaussian`, the smallest float64 >= order times
+        `zcdp_cost`.
 
     Raises:
         InvalidInput: for other norms, orders or mechanisms.
@@ -116,11 +116,11 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
 def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> IntArray:
     """Return ceil(a ceil(rho 2**44)) of each user at each order a, exactly.
 
-    For `Laplace` and `PureDP`, the least of this and ceil(eps 2**44), exactly. For
+    For `Laplace` and `PureDP`, the smaller of this and ceil(eps 2**44), exactly. For
     `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up.
 
     Args:
-        mechanism: the step; says what the norms measure.
+        mechanism: the step, which defines what the norms measure.
         norms: shape (n,), finite, >= 0.
         orders: shape (k,), > 1, at most 2**40.
 
@@ -142,7 +142,7 @@ def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLik
 def renyi_table_units(
     mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
 ) -> IntArray:
-    """Return `renyi_cost` in units, rounded up, shape (n, k): for cost tables.
+    """Return `renyi_cost` in units, rounded up, shape (n, k), for cost tables.
 
     The last digits may differ between machines, so a log must hold the integers.
     """
@@ -152,8 +152,8 @@ def renyi_table_units(
 def _half_square_ratio_up(norms: FloatArray, scale: float) -> FloatArray:
     """Return the smallest float64 >= (norm / scale)^2 / 2.
 
-    Halving a float64 is exact, except that odd multiples of the smallest one need rounding, and
-    that the square may be above the largest float64 though its half is not.
+    Halving a float64 is exact, except that odd multiples of the smallest float64 need rounding, and
+    that the square may exceed the largest float64 although its half does not.
     """
     squares = square_ratio_up(norms, scale)
     halves = 0.5 * squares

@@ -1,9 +1,9 @@
-"""DpEvents of dp_accounting as mechanisms that can be charged here.
+"""Convert DpEvents of dp_accounting to mechanisms that can be charged.
 
-They are told by the names of their classes and attributes: nothing is imported. An event says its
-noise in multiples of the sensitivity, which is the clip bound here.
+Events are recognised by the names of their classes and attributes; dp_accounting is not imported.
+An event's noise is a multiple of the sensitivity, which is the clip norm here.
 
-    event                                            mechanism, for a clip bound C
+    event                                            mechanism, for clip norm C
     GaussianDpEvent(m)                               Gaussian(m C)
     PoissonSampledDpEvent(q, GaussianDpEvent(m))     PoissonGaussian(m C, q)
     LaplaceDpEvent(m)                                Laplace(m C)
@@ -11,7 +11,7 @@ noise in multiples of the sensitivity, which is the clip bound here.
     SelfComposedDpEvent(event, 1)                    that of the event
     ComposedDpEvent([event])                         that of the event
 
-All others are refused, with what to do instead.
+All other events are rejected, with an alternative.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.validation import exact_number, positive_finite, sampling_probability
 
 _CHARGED: Final = "GaussianDpEvent, LaplaceDpEvent, or PoissonSampledDpEvent of a GaussianDpEvent"
-_EACH_STEP: Final = "one step: charge each of the events it is composed of as a step of its own"
+_EACH_STEP: Final = "one step: charge each of its events as a step"
 _POISSON_ONLY: Final = (
     "Poisson-sampled: batches of a fixed size, or truncated, lose more than is charged for "
     "Poisson sampling, and have no individual charge here"
@@ -36,7 +36,7 @@ _INSTEAD: Final = {
     "SampledWithReplacementDpEvent": _POISSON_ONLY,
     "SampledWithoutReplacementDpEvent": _POISSON_ONLY,
     "TruncatedSubsampledGaussianDpEvent": _POISSON_ONLY,
-    "NoOpDpEvent": "an event that costs something: a step that looks at no data is not charged",
+    "NoOpDpEvent": "an event that reads data: other steps are not charged",
     "NonPrivateDpEvent": "private",
     "DiscreteLaplaceDpEvent": "PureDP(), charged with norms of sensitivity x noise_parameter",
     "RandomizedResponseDpEvent": "PureDP(), charged with its epsilon as the norm",
@@ -51,18 +51,19 @@ _INSTEAD: Final = {
 
 
 def mechanism_from(event: Any, clip_norm: float = 1.0) -> Mechanism:
-    """Return the mechanism of one step that a DpEvent of dp_accounting describes.
+    """Return the mechanism of the one step that a DpEvent of dp_accounting describes.
 
     Args:
-        event: see above.
-        clip_norm: the sensitivity that the noise is a multiple of: L2 for Gaussian noise, L1 for
-            Laplace noise; finite, > 0. Norms that are charged are in the same units.
+        event: see the table of this module.
+        clip_norm: the sensitivity, of which the noise is a multiple: L2 for Gaussian noise, L1
+            for Laplace noise; finite, > 0. Charged norms are in the same units.
 
     Returns:
-        Its parameters are rounded to where the step costs more. A mechanism is returned as it is.
+        The mechanism, with parameters rounded so that the step costs more. A mechanism is returned
+        unchanged.
 
     Raises:
-        InvalidInput: for all other events, with what to do instead.
+        InvalidInput: for all other events, with an alternative.
     """
     if isinstance(event, Mechanism):
         return event

@@ -1,8 +1,8 @@
-"""The mechanisms whose cost is known: what was run on the data in one step.
+"""The mechanisms that a step can run on the data, and whose cost is known.
 
-Neighbouring datasets differ by adding or removing one user. "Norm" is that user's contribution
-to the released sum in this step, in the norm that the mechanism names. Parameters that float64
-cannot hold are rounded to where the step costs more: noise down, sampling rates up
+Neighbouring datasets differ by adding or removing one user. "Norm" is the norm of that user's
+contribution to the released sum in this step; the mechanism defines which norm. Parameters that
+float64 cannot hold are rounded so that the step costs more: noise down, sampling rates up
 (`accounting.exact.validation`).
 """
 
@@ -15,10 +15,10 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN
 from accounting.exact.validation import positive_finite, sampling_probability
 
-# Which way two neighbours differ: the user is removed from the data, or added.
+# The direction in which two neighbours differ: the user is removed from the data, or added.
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
-SMALLEST_RATE: Final = 1e-290  # whose inverse is far from the largest float64
+SMALLEST_RATE: Final = 1e-290  # its inverse is far from the largest float64
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Gaussian:
 
     Attributes:
         noise_stddev: standard deviation of the noise in each coordinate, absolute, in the units of
-            the norms (not multiplied by a clip bound). Finite, > 0.
+            the norms (not a multiple of the clip norm). Finite, > 0.
     """
 
     noise_stddev: float
@@ -46,7 +46,7 @@ class PoissonGaussian:
 
     Every enrolled user is charged at every step, sampled or not (Yu et al., Alg. 1). The cost is a
     curve over Rényi orders that no rho or mu describes: only `renyi_cost` and the measure renyi
-    take it, at every sampling rate. Rate 0 costs nothing there, and rate 1 what `Gaussian` costs.
+    accept it. Rate 0 costs nothing, and rate 1 costs the same as `Gaussian`.
 
     Attributes:
         noise_stddev: as for `Gaussian`.
@@ -88,7 +88,7 @@ Mechanism: TypeAlias = Gaussian | PoissonGaussian | Laplace | PureDP
 
 
 def known(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism if it is one of these, else raise `InvalidInput`."""
+    """Return the mechanism if it is one of these, or raise `InvalidInput`."""
     if not isinstance(mechanism, Mechanism):
         allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
         raise InvalidInput("mechanism", mechanism, allowed)
@@ -96,7 +96,7 @@ def known(mechanism: Mechanism) -> Mechanism:
 
 
 def simplified(mechanism: Mechanism) -> Mechanism:
-    """Return `Gaussian` for a sample of everybody, else the mechanism, if it is one of these."""
+    """Return `Gaussian` for sampling rate 1, otherwise the mechanism, if it is one of these."""
     match known(mechanism):
         case PoissonGaussian(noise_stddev, 1.0):
             return Gaussian(noise_stddev)
@@ -106,7 +106,7 @@ def simplified(mechanism: Mechanism) -> Mechanism:
 def noise_scale(mechanism: Mechanism) -> float:
     """Return s such that rho of a user with norm c is c^2 / (2 s^2).
 
-    The standard deviation for `Gaussian`, the scale for `Laplace`, 1 for `PureDP`. Raises
+    This is the standard deviation of `Gaussian`, the scale of `Laplace`, and 1 for `PureDP`. Raises
     `InvalidInput` for `PoissonGaussian`, whose cost has no such form.
     """
     match known(mechanism):
@@ -126,7 +126,7 @@ def noise_scale(mechanism: Mechanism) -> float:
 
 
 def gaussian_stddev(mechanism: Mechanism) -> float:
-    """Return s such that mu of a user with norm c is c / s; only `Gaussian` has one."""
+    """Return s such that mu of a user with norm c is c / s; `Gaussian` only."""
     gaussian = known(mechanism)
     if not isinstance(gaussian, Gaussian):
         raise InvalidInput(

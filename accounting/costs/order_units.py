@@ -1,10 +1,10 @@
-"""Units at a Rényi order from units of zCDP, and back, exactly.
+"""Convert units of zCDP to units at a Rényi order, and back, exactly.
 
-A Gaussian step of z units of rho costs ceil(a z) units at order a, in exact arithmetic, so that
-anybody can recompute a state with rational numbers. Orders are float64 and many usual ones, such
-as 1.1, have 53 significant bits; the product is therefore formed from its rounded value and its
-rounding error (see `accounting.exact.products`) as long as z is exact in float64 (512
-nats), and in whole numbers of 128 bits above (`accounting.exact.wide`).
+A Gaussian step of z units of rho costs ceil(a z) units at order a in exact arithmetic, so an
+auditor can recompute every state with rational numbers. Orders are float64, and many common ones,
+such as 1.1, have 53 significant bits. The product is therefore computed from its rounded value and
+its rounding error (`accounting.exact.products`) while z is exact in float64 (512 nats), and in
+128-bit integers above (`accounting.exact.wide`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def units_at_orders(units: IntArray, orders: FloatArray) -> IntArray:
     """Return min(ceil(order * units), MAX_COST_UNITS), exactly; shape (n, k).
 
     Args:
-        units: of zCDP, shape (n,), 0 to `MAX_COST_UNITS`; saturated ones are so at every order.
+        units: of zCDP, shape (n,), 0 to `MAX_COST_UNITS`; saturated units stay saturated.
         orders: shape (k,), > 1.
     """
     results = np.empty((units.size, orders.size), dtype=np.int64)
@@ -59,8 +59,8 @@ def units_within_orders(limits: IntArray, orders: FloatArray) -> IntArray:
     Returns:
         Units of zCDP, shape (n, k).
     """
-    # While limits are exact in float64, rounding is monotone and whole numbers are exact: the
-    # rounded quotient may have been carried up to the next whole number, and no further.
+    # While limits are exact in float64, rounding is monotone and whole numbers are exact, so
+    # rounding may raise the quotient to the next whole number, and no further.
     quotients = np.floor(limits / orders).astype(np.int64)
     for column in range(orders.size):
         candidate = quotients[:, column]  # a view
@@ -79,8 +79,8 @@ def _products_up(units: IntArray, orders: FloatArray) -> IntArray:
     values = units.astype(np.float64)[:, np.newaxis]
     product = values * orders
     error = two_product_error(product, *split(values), *split(orders))
-    # product + error is exact. What rounding the product up has added may absorb the error; if
-    # the product is an integer, nothing was added and the error is rounded up by itself.
+    # product + error is exact. Rounding the product up may absorb the error; if the product is an
+    # integer, nothing was added and the error is rounded up on its own.
     whole = np.ceil(product)
     error += product - whole
     np.ceil(error, out=error)

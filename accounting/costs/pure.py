@@ -1,35 +1,35 @@
-"""The epsilon of a pure DP step, and what it costs in pure DP, Rényi DP and Gaussian DP.
+"""The epsilon of a pure DP step, and its cost in pure DP, Rényi DP and Gaussian DP.
 
     mechanism   epsilon of a user with norm c    worst pair of outputs
     Laplace     c / scale, c an L1 norm          Laplace noise around 0 and c (Dong-Roth-Su 2022,
                                                  Lemma A.5: several coordinates are no worse)
     PureDP      c itself                         randomised response (Kairouz-Oh-Viswanath 2015)
 
-**Pure DP.** Epsilons add up, whatever the steps depend on: given the earlier outputs, each outcome
-of a step is at most e^eps times as likely with a user as without, and the other way round. So whole
-histories are at most e^(sum of eps) times as likely. This holds on every path: the running sum is a
-bound at every time. A step's charge is exact: a rational number, rounded up.
+**Pure DP.** Epsilons add up for any adaptive steps: given the earlier outputs, each outcome of a
+step is at most e^eps times as likely with a user as without, and vice versa. So whole histories are
+at most e^(sum of eps) times as likely. This holds on every path: the running sum is a bound at
+every time. A step's charge is exact: a rational number, rounded up.
 
 **Rényi DP.** At order a the divergence of the worst pair, in either direction, is
 
     PureDP      log((e^(a eps) + e^((1-a) eps)) / (1 + e^eps)) / (a - 1)
     Laplace     log(a / (2a-1) e^((a-1) eps) + (a-1) / (2a-1) e^(-a eps)) / (a - 1)
 
-(Mironov 2017, Prop. 5 and 6). Both are at most a eps^2 / 2 and at most eps. The least of these two
-bounds is rational, and is what is charged where a ledger computes the charge itself. The closed
-forms need exp and log, whose last digits differ between machines. They serve cost tables, which
-travel as integers, reports, and the library.
+(Mironov 2017, Prop. 5 and 6). Both are at most a eps^2 / 2 and at most eps. The smaller of these
+two bounds is rational; a ledger that computes the charge itself charges it. The closed forms need
+exp and log, whose last digits differ between machines. They serve reports, the library, and cost
+tables, which are stored as integers.
 
 **Gaussian DP.** An eps-DP step is mu-GDP with
 
     mu = 2 Phi^-1(e^eps / (1 + e^eps)) = 2 sqrt(2) erfinv(tanh(eps / 2)),
 
-and for no smaller mu if nothing but epsilon is known (Liu, Sun, Kong and Jiang 2022, arXiv
-2210.09269). Let f be the trade-off of randomised response, which every eps-DP step is at least as
-hard as: two lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off
+and for no smaller mu if only epsilon is known (Liu, Sun, Kong and Jiang 2022, arXiv
+2210.09269). Let f be the trade-off of randomised response; every eps-DP step is at least as hard
+to test: two lines from (0, 1) and (1, 0) to the kink (a, a), a = 1 / (1 + e^eps). The trade-off
 G of mu-GDP is convex, with G(0) = 1 and G(1) = 0, so it lies below f everywhere if it does at the
-kink; and G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). This, too, is
-charged by cost tables alone.
+kink; and G(a) = Phi(Phi^-1(1 - a) - mu) <= a exactly if mu >= 2 Phi^-1(1 - a). Only cost tables
+charge this, too.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from accounting.exact.validation import FloatArray, IntArray, nonnegative_array,
 
 _SHAVE: Final = 1.0 - 2.0**-50  # two roundings, each within a relative 2**-53
 _SMALLEST_NORM: Final = 2.0**-1000
-# From here on the bound 8 log((1 + e^eps) / 2) of mu squared, as Phi(-x) <= e^(-x^2 / 2) / 2.
+# Above, mu squared is bounded by 8 log((1 + e^eps) / 2), as Phi(-x) <= e^(-x^2 / 2) / 2.
 _LARGEST_EPSILON: Final = 600.0
 _SLACK: Final = 2.0**-44  # far above the relative error of erfinv, erfcinv, tanh and exp
-_SMALL: Final = 2.0**-500  # whose square does not vanish
+_SMALL: Final = 2.0**-500  # its square does not underflow
 _SUM_ERROR: Final = 2.0**-48  # of a divergence, relative to epsilon
 
 
@@ -75,13 +75,13 @@ class PureCost:
         return ratio_ceil(vector, pure_scale(mechanism), UNIT_BITS, MAX_COST_UNITS)
 
     def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
-        """Return what `units` is the ceiling of, as far as it does not saturate."""
+        """Return the exact cost, of which `units` is the ceiling unless it saturates."""
         return Fraction(norm) / Fraction(pure_scale(mechanism)) * Fraction(2**UNIT_BITS)
 
     def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
-        """Return norms, shape (n,), that cost at most `units` in exact arithmetic, and little less.
+        """Return the largest norms, shape (n,), that cost at most `units` in exact arithmetic.
 
-        Below by at most a relative 2**-49; the same bits on every machine.
+        They are at most a relative 2**-49 too small, and the same bits on every machine.
         """
         norms = units.astype(np.float64) * 2.0**-UNIT_BITS * _SHAVE * pure_scale(mechanism)
         norms[norms < _SMALLEST_NORM] = 0.0
@@ -102,15 +102,15 @@ def pure_scale(mechanism: Mechanism) -> float:
             return scale
         case PureDP():
             return 1.0
-    allowed = "Laplace or PureDP: no epsilon bounds what Gaussian noise may lose"
+    allowed = "Laplace or PureDP: no epsilon bounds the loss under Gaussian noise"
     raise InvalidInput("mechanism", mechanism, allowed)
 
 
 def pure_to_gdp(epsilon: npt.ArrayLike) -> FloatArray:
     """Return the least mu such that every epsilon-DP step is mu-GDP, of the shape of `epsilon`.
 
-    Rounded up, by at most a relative 2**-43, above 600 nats by at most 1%; epsilons
-    from 0 to 2**-500 count as that.
+    Rounded up, by at most a relative 2**-43, and above 600 nats by at most 1 %. Positive epsilons
+    below 2**-500 count as 2**-500.
 
     Args:
         epsilon: nats, >= 0, any shape; infinity gives infinity.
@@ -131,7 +131,7 @@ def gdp_units_of_pure(mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
 def renyi_of_pure(mechanism: Mechanism, norms: FloatArray, orders: FloatArray) -> FloatArray:
     """Return the Rényi divergence of the worst pair of outputs, rounded up; shape (n, k), nats.
 
-    In either direction, above the exact value by at most a relative 2**-47 of epsilon.
+    It covers either direction, and exceeds the exact value by at most 2**-47 epsilon.
 
     Args:
         mechanism: `Laplace` or `PureDP`.
@@ -139,7 +139,7 @@ def renyi_of_pure(mechanism: Mechanism, norms: FloatArray, orders: FloatArray) -
         orders: shape (k,), > 1.
     """
     eps = _epsilons_up(mechanism, norms)[:, np.newaxis]
-    # Both divergences are eps + log1p(w expm1(-b eps)) / (a - 1), where nothing cancels but eps.
+    # Both divergences are eps + log1p(w expm1(-b eps)) / (a - 1); only eps can cancel.
     a_minus_1 = orders - 1.0
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if isinstance(mechanism, Laplace):
@@ -166,7 +166,7 @@ def _mu_squared(epsilons: FloatArray) -> FloatArray:
         far = scipy.special.erfcinv(2.0 / (1.0 + np.exp(np.maximum(eps, 1.0))))
         root = np.where(eps <= 1.0, near, far)
         exact = 8.0 * root * root
-        # The bound, a little more than that: log((1 + e^eps) / 2) is below eps.
+        # Slightly above the bound, because log((1 + e^eps) / 2) < eps.
         large = 8.0 * epsilons
         square = np.where(epsilons > _LARGEST_EPSILON, large, exact) * (1.0 + _SLACK)
     return np.where(epsilons > 0.0, square, 0.0)

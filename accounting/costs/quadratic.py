@@ -1,13 +1,14 @@
-"""Costs that grow with the square of the norm: of zCDP and of Gaussian DP.
+"""Costs that grow with the square of the norm: those of zCDP and Gaussian DP.
 
-A step of norm c with noise of scale s costs (c / s)^2 2^b units, which are a rational number: what
-is charged is its ceiling, and a filter can decide about the last unit exactly.
+A step of norm c with noise of scale s costs (c / s)^2 2^b units, a rational number. The charge is
+its ceiling, and a filter can decide on the last unit exactly.
 
     ZCDP   rho = (c / s)^2 / 2        b = 43    Gaussian, Laplace, PureDP
     GDP    mu squared = (c / s)^2     b = 44    Gaussian
 
-Neighbouring datasets differ by adding or removing one user. The way back, from units to the norm
-that they pay for and from a budget to the noise, rounds against the spender.
+Neighbouring datasets differ by adding or removing one user. The inverse
+functions, from units to the norm that they pay for and from a budget to the noise, round against
+the spender.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from accounting.exact.rounding import DOWN, UP
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
 
-# The norm within a budget is a square root rounded three times, each within a relative 2**-53;
-# 2**-50 takes it below the exact root, 2**-1000 keeps it clear of subnormal numbers.
+# The norm within a budget is a square root rounded three times, each within a relative 2**-53.
+# 2**-50 keeps it below the exact root, and 2**-1000 keeps it out of the subnormal range.
 _SHAVE: Final = 1.0 - 2.0**-50
 _SMALLEST_NORM: Final = 2.0**-1000
 # At rho = 1 this makes room for 2**15 units.
@@ -42,7 +43,7 @@ class QuadraticCost:
 
     Attributes:
         bits: b.
-        scale_of: s of a mechanism; raises `InvalidInput` for one that has none.
+        scale_of: returns s of a mechanism, or raises `InvalidInput` if it has none.
     """
 
     bits: int
@@ -62,14 +63,14 @@ class QuadraticCost:
         return checked_square_ratio_ceil(vector, scale, self.bits, MAX_COST_UNITS)
 
     def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
-        """Return what `units` is the ceiling of, as far as it does not saturate."""
+        """Return the exact cost, of which `units` is the ceiling unless it saturates."""
         ratio = Fraction(norm) / Fraction(self.scale_of(mechanism))
         return ratio * ratio * Fraction(2**self.bits)
 
     def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
-        """Return norms, shape (n,), that cost at most `units` in exact arithmetic, and little less.
+        """Return the largest norms, shape (n,), that cost at most `units` in exact arithmetic.
 
-        Below by at most a relative 2**-49; the same bits on every machine.
+        They are at most a relative 2**-49 too small, and the same bits on every machine.
         """
         roots = np.sqrt(units.astype(np.float64) * math.ldexp(1.0, -self.bits)) * _SHAVE
         norms = np.asarray(roots * self.scale_of(mechanism))

@@ -41,7 +41,7 @@ _SMALLEST: Final = 2.0**-200
 _LARGEST_LOG_RATIO: Final = 600.0
 _MOST_NODES: Final = 2**14
 _REACH: Final = 9.0  # standard deviations beyond which a Gaussian is left out: 1e-18 of its mass
-_FAR_MODE: Final = 24.0  # beyond which e^{-mode^2 / 2} is less than all the rest can make up for
+_FAR_MODE: Final = 24.0  # beyond it, e^{-mode^2 / 2} outweighs all other factors
 _BISECTIONS: Final = 26  # leave the mode, never beyond -10^7, in an interval of 1/6
 _LOG_ACCURACY: Final = 38.0
 _NEGLIGIBLE: Final = 35.0
@@ -56,7 +56,7 @@ _BLOCK: Final = 2**15  # nodes at a time, so that the temporaries stay in the ca
 
 
 class _Windows(NamedTuple):
-    """Where to integrate, one entry a pair: from `low` to `high` in this many equal `nodes`."""
+    """The integration windows, one per pair: from `low` to `high` with `nodes` equal nodes."""
 
     low: FloatArray
     high: FloatArray
@@ -116,17 +116,18 @@ def poisson_gaussian_divergence(
 
 def _divergence(mu: FloatArray, order: FloatArray, rate: float, direction: Direction) -> FloatArray:
     """Return the divergence of each pair of a ratio `mu` and an order; shape (m,)."""
-    # A ratio near the largest float64 overflows, and is then left to the bound.
+    # A ratio near the largest float64 overflows; the bound then covers it.
     with np.errstate(all="ignore"):
         bound = _minkowski_bound(mu, order, rate)
-        if rate == 1.0:  # the inequality is an equality there
+        if rate == 1.0:  # the inequality is an equality at rate 1
             return bound
         if direction == "add":
             bound = np.minimum(bound, -math.log1p(-rate) * (1.0 + _ROUNDING))
             windows = _windows_add(mu, order, rate)
         else:
             windows = _windows_remove(mu, order)
-        # Each condition fails for good as mu grows, so that the result is monotone across it.
+        # As mu grows, each condition fails once and stays false, so the result is monotone across
+        # it.
         use = windows.nodes <= _MOST_NODES
         use &= mu * (windows.high - 0.5 * mu) <= _LARGEST_LOG_RATIO
         if direction == "remove":
@@ -157,7 +158,7 @@ def _minkowski_bound(mu: FloatArray, order: FloatArray, rate: float) -> FloatArr
 
 
 def _windows_remove(mu: FloatArray, order: FloatArray) -> _Windows:
-    """Return where the integrand of M against P lives: tilts of P by e^{k mu y}, 0 <= k <= a.
+    """Return where the integrand of M against P is concentrated: tilts of P by e^{k mu y}.
 
     At y + ib its modulus is at most e^{b^2 / 2} times that of a like integrand at y, as far as
     the singularities of the loss, at b = pi / mu.
@@ -167,7 +168,7 @@ def _windows_remove(mu: FloatArray, order: FloatArray) -> _Windows:
 
 
 def _windows_add(mu: FloatArray, order: FloatArray, rate: float) -> _Windows:
-    """Return where the integrand of P against M lives, around the mode of e^{-(a-1) l} P.
+    """Return where the integrand of P against M is concentrated: the mode of e^{-(a-1) l} P.
 
     The mode y0 <= 0 solves y = -(a-1) mu s(y), s the weight of N(mu, 1) in M at y; the density is
     log-concave, at least as narrow as P, and at least e^{y0^2 / 2} times P(0) at y0, which leaves
@@ -198,8 +199,8 @@ def _nodes(low: FloatArray, high: FloatArray, curvature: FloatArray, strip: Floa
     distance = np.minimum(np.sqrt(2.0 * _LOG_ACCURACY / curvature), strip)
     step = 2.0 * math.pi * distance / (_LOG_ACCURACY + 0.5 * curvature * distance * distance)
     count = np.ceil((high - low) / step) + 1.0
-    # A few counts only, so that pairs of one count are computed together. What a pair gives must
-    # depend on the pair alone, or a batch would differ from its parts in the last bit.
+    # Few distinct counts, so that pairs with the same count are computed together. A pair's result
+    # must depend on the pair alone, or a batch would differ from its parts in the last bit.
     grain = np.exp2(np.floor(np.log2(count)) - 3.0)
     return _Windows(low, high, np.ceil(count / grain) * grain)
 

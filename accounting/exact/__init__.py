@@ -1,1 +1,1 @@
-"""Exact arithmetic: units, directed rounding, and the checks that bring arguments into one form."""
+"""Exact arithmetic: units, directed rounding, and the validation of arguments."""

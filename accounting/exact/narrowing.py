@@ -1,4 +1,4 @@
-"""Norms and limits in the narrower types in which trainers compute."""
+"""Norms and clip norms in the narrower floating-point types of trainers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from accounting.exact.validation import as_float_array
 def round_to(
     values: npt.ArrayLike, kind: npt.DTypeLike, toward: Toward
 ) -> npt.NDArray[np.floating[Any]]:
-    """Return `values` as float16, float32 or float64, each the nearest on the side asked for.
+    """Return `values` as float16, float32 or float64, each rounded to the requested side.
 
     For trainers that compute in a narrower type than the accounting. A norm that was clipped to
-    0.1 in float32 is 0.1 rounded to float32, which is above 0.1: the clip bound that holds for such
-    norms, and that a grid or a check of norms must be given, is
+    0.1 in float32 is 0.1 rounded to float32, which is above 0.1. The clip norm that bounds such
+    norms, to pass to a norm grid or to a check of norms, is
 
         clip = float(round_to(0.1, np.float32, "up"))
 
-    A granted norm must not grow when it becomes float32: clip to
+    A granted norm must not grow when it is converted to float32: clip to
 
         limits = round_to(granted, np.float32, "down")
 

@@ -44,7 +44,7 @@ _PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
 _UNSURE: Final = 2.0**-96
 _INTERVAL: Final = 2.0**-50
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
-_FEW: Final = 128  # decided one by one sooner than as arrays
+_FEW: Final = 128  # up to this many, deciding one by one is faster than as arrays
 
 _Result = TypeVar("_Result", FloatArray, IntArray)
 
@@ -149,8 +149,8 @@ def _ratio_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray
     tops, exponents = mantissas(c)
     bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
     shift = exponents - divisor_exponents + bits
-    # A quotient of mantissas lies between 1/2 and 2: what is below 1 unit, or beyond the limit, is
-    # known from its size.
+    # A quotient of mantissas is between 1/2 and 2, so its size shows whether the result is below
+    # 1 unit or beyond the limit.
     result = np.where(shift < 0, 1, limit)
     result[c == 0.0] = 0
     # Within a relative 2**-52, so that those not far above the limit are still decided exactly.
@@ -299,7 +299,7 @@ def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
     bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
     root = tops.astype(np.float64) / bottoms.astype(np.float64)
     square = root * root
-    # As many digits as a mantissa has, or one more where rounding leaves open which of the two.
+    # As many digits as a mantissa has, or one more if rounding leaves open which of the two.
     digits = 51 + np.searchsorted([-2.0, -1.0, -0.5, -0.25], -square * (1.0 - _INTERVAL))
     quotient = wide.quotient_up(
         wide.shifted_left(wide.product(tops, tops), digits.astype(np.uint64)),

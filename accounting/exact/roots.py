@@ -1,8 +1,8 @@
-"""Bisection, for all entries of an array at once: where a condition ends.
+"""Bisection for all entries of an array at once: find where a condition ends.
 
-Both ends are returned, so that the caller takes the one that is on the safe side. At every step
-the condition was seen to hold at the lower end and to fail at the upper one (or that end is the
-one given): nothing rests on the condition being monotone up to the last digits.
+Both ends are returned, so that the caller can take the one on the safe side. The condition has been
+evaluated at both: it holds at the lower end and fails at the upper one, unless that end was given.
+So the condition need not be monotone up to the last digits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from accounting.exact.validation import BoolArray, FloatArray, IntArray
 def bisected(
     holds: Callable[[FloatArray], BoolArray], low: FloatArray, high: FloatArray, steps: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (low, high) around where a condition ends, each interval halved `steps` times.
+    """Return (low, high) around the point where a condition ends, halved `steps` times.
 
     Args:
         holds: whether each entry of an array of the shape of `low` is below the end.
-        low: where the condition holds.
-        high: where it does not; of the shape of `low`, and not below it.
-        steps: how often to halve.
+        low: points where the condition holds.
+        high: points where it does not, of the shape of `low`, and not below it.
+        steps: the number of halvings.
     """
     for _ in range(steps):
         middle = 0.5 * (low + high)
@@ -35,14 +35,14 @@ def bisected(
 def bisected_floats(
     holds: Callable[[FloatArray, IntArray], BoolArray], high: FloatArray, ulps: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (low, high) around where a condition that holds at 0 ends, at most `ulps` apart.
+    """Return (low, high), at most `ulps` apart, around the end of a condition that holds at 0.
 
-    The bits of floats >= 0 are ordered as the floats are, so that halving their distance finds the
-    smallest numbers as fast as the largest. Entries that are close enough are not asked again.
+    The bits of floats >= 0 have the order of the floats, so halving their distance finds small
+    numbers as fast as large ones. Entries that are close enough are not evaluated again.
 
     Args:
         holds: of (values, rows), whether each value is below the end for its row; shape (m,).
-        high: where the condition does not hold, or 0; finite, >= 0, shape (n,).
+        high: points where the condition does not hold, or 0; finite, >= 0, shape (n,).
         ulps: the distance in bits at which an entry is done.
     """
     top = high.view(np.int64).copy()

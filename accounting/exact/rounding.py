@@ -1,11 +1,10 @@
-"""Directed rounding: the float64 next to a number, on the side that is asked for.
+"""Directed rounding: the float64 next to a number, on the requested side.
 
-Python and numpy convert to the nearest float64. Where that is on the wrong side of the number, as
-an exact comparison tells, its neighbour is the one wanted. So "up" is the smallest float64 at or
-above the number, and "down" the largest at or below it.
+Python and numpy convert to the nearest float64. If an exact comparison shows that it is on the
+wrong side of the number, its neighbour is taken. So "up" is the smallest float64 at or above the
+number, and "down" the largest at or below it.
 
-What costs a user something goes up, what allows something goes down (`accounting.exact.validation`
-lists which is which).
+Costs round up and budgets round down (`accounting.exact.validation` has the list).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _ENDS: Final = {UP: math.inf, DOWN: -math.inf}
 
 
 def float_toward(number: int | float | Fraction | Decimal | np.longdouble, toward: Toward) -> float:
-    """Return the float64 next to `number`, up or down; numbers beyond the range count as such.
+    """Return the float64 next to `number`, up or down; beyond the range, infinity or the largest.
 
-    NaN gives NaN. Raises `ValueError` for a signalling one.
+    NaN gives NaN. Raises `ValueError` for a signalling NaN.
     """
     try:
         nearest = float(number)
@@ -53,7 +52,7 @@ def floats_toward(whole: npt.NDArray[np.int64], toward: Toward) -> npt.NDArray[n
 def moved(
     nearest: npt.NDArray[_Float], wrong: npt.NDArray[np.bool_], toward: Toward
 ) -> npt.NDArray[_Float]:
-    """Return `nearest`, but its neighbour up or down where it is `wrong`; arrays of one shape."""
+    """Return `nearest`, replaced by its neighbour up or down where `wrong`; same shapes."""
     end = nearest.dtype.type(_ENDS[toward])
     return np.where(wrong, np.nextafter(nearest, end), nearest)
 

@@ -61,12 +61,12 @@ def budget_units(budget: Number, power: int = 1) -> int:
     """Return floor(budget**power * 2**44), exactly.
 
     Args:
-        budget: in the unit of the measure, without rounding if it is a `Fraction` or `Decimal`.
+        budget: in the unit of the measure; a `Fraction` or `Decimal` is taken exactly.
         power: 2 for the mu of GDP.
 
     Raises:
-        InvalidInput: above `MAX_BUDGET_UNITS`, below 0, and for a budget above 0 of which less
-            than one unit would be left.
+        InvalidInput: above `MAX_BUDGET_UNITS`, below 0, and for a positive budget of less than
+            one unit.
     """
     units, rest = split_budget("budget", budget, power)
     if units == 0 and rest > 0:
@@ -75,7 +75,7 @@ def budget_units(budget: Number, power: int = 1) -> int:
 
 
 def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fraction]:
-    """Return budget**power as (whole units, the rest in units, which is less than 1), exactly.
+    """Return budget**power exactly, as (whole units, a rest of less than one unit).
 
     Raises `InvalidInput` below 0, and if the power is above `MAX_BUDGET_UNITS`.
     """
@@ -90,7 +90,7 @@ def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fr
 
 
 def from_units(units: npt.ArrayLike) -> FloatArray:
-    """Return the smallest float64 >= units * 2**-44; for what was spent.
+    """Return the smallest float64 >= units * 2**-44; for spends.
 
     Args:
         units: int64 of any shape, 0 to `MAX_COST_UNITS`.
@@ -103,7 +103,7 @@ def from_units(units: npt.ArrayLike) -> FloatArray:
 
 
 def from_units_down(units: npt.ArrayLike) -> FloatArray:
-    """Return the largest float64 <= units * 2**-44; for what remains.
+    """Return the largest float64 <= units * 2**-44; for remaining budgets.
 
     Args:
         units: int64 of any shape, 0 to `MAX_COST_UNITS`.

@@ -1,20 +1,20 @@
 """Checks shared by every public function: each returns its argument in one canonical form.
 
-All raise `InvalidInput` and none changes its argument. Arrays come back as contiguous float64 or
-int64; an argument that has this form already is returned as it is, not copied.
+All raise `InvalidInput`, and none changes its argument. Arrays are returned as contiguous float64
+or int64; an argument in this form already is returned without a copy.
 
-A number may also be a `Fraction`, a `Decimal`, or of any numpy type. What float64 cannot hold is
-rounded against the spender, or refused:
+A number may also be a `Fraction`, a `Decimal`, or of any numpy type. A number that float64 cannot
+hold is rounded against the spender, or rejected:
 
-    up       norms, epsilons and other costs of a step, divergences, levels of rho and mu,
-             sampling rates, norm budgets and clip bounds that noise is calibrated to
+    up       norms, epsilons and other costs of a step, divergences, values of rho and mu,
+             sampling rates, norm budgets and clip norms that noise is calibrated to
     down     noise, budgets, the epsilon and the delta of a target
-    refused  Rényi orders, because costs and budgets are meant at the same order and rounding
-             helps the one and harms the other; whole numbers that float64 cannot hold, which are
-             mostly another unit than was meant
+    rejected Rényi orders, because cost and budget must have the same order, and rounding it helps
+             one and harms the other; whole numbers that float64 cannot hold, which are mostly in a
+             unit that was not meant
 
-Budgets of filters and increments of odometers are not rounded here at all (`exact_number`): they
-become whole units, exactly.
+Filter budgets and odometer tick sizes are not rounded here (`exact_number`): they become whole
+units, exactly.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ MAX_USERS: Final = 2**40
 
 _REAL: Final = "a real number"
 _LARGEST_WHOLE: Final = 2**53
-_DECIMAL_EXPONENTS: Final = 400  # beyond which a Decimal is rounded first: no integers of gigabytes
+_DECIMAL_EXPONENTS: Final = (
+    400  # beyond, a Decimal is rounded first, to avoid integers of gigabytes
+)
 
 
 def as_float_array(
     argument: str, values: npt.ArrayLike, toward: Toward | None = None
 ) -> FloatArray:
-    """Return `values` as contiguous float64, rounded `toward` (refused if that is None)."""
+    """Return `values` as contiguous float64, rounded `toward` (rejected if None and inexact)."""
     array = _plain_array(argument, values, "an array of real numbers")
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "O":
@@ -89,7 +91,7 @@ def norm_vector(argument: str, values: npt.ArrayLike) -> FloatArray:
 
 
 def positive_finite(argument: str, value: Number, toward: Toward | None = None) -> float:
-    """Return `value` as a float, finite and > 0, rounded `toward` (refused if that is None)."""
+    """Return `value` as a float, finite and > 0, rounded `toward` (None rejects inexact)."""
     number = real_number(argument, value, toward)
     if not (0.0 < number < math.inf):
         raise InvalidInput(argument, value, "finite and greater than 0")
@@ -97,7 +99,7 @@ def positive_finite(argument: str, value: Number, toward: Toward | None = None) 
 
 
 def nonnegative_finite(argument: str, value: Number, toward: Toward | None = DOWN) -> float:
-    """Return `value` as a float, finite and >= 0; rounded down, as for a target, if not said."""
+    """Return `value` as a float, finite and >= 0; rounded down by default, as for a target."""
     number = real_number(argument, value, toward)
     if not (0.0 <= number < math.inf):
         raise InvalidInput(argument, value, "finite and at least 0")
@@ -105,7 +107,7 @@ def nonnegative_finite(argument: str, value: Number, toward: Toward | None = DOW
 
 
 def probability(argument: str, value: Number) -> float:
-    """Return `value` as a float strictly between 0 and 1, rounded down: a delta, a failure."""
+    """Return `value` as a float strictly between 0 and 1, rounded down, for a delta."""
     number = real_number(argument, value, DOWN)
     if not (0.0 < number < 1.0):
         raise InvalidInput(argument, value, "strictly between 0 and 1")
@@ -113,7 +115,7 @@ def probability(argument: str, value: Number) -> float:
 
 
 def sampling_probability(argument: str, value: Number) -> float:
-    """Return `value` as a float from 0 to 1, rounded up: who is sampled more often pays more."""
+    """Return `value` as a float from 0 to 1, rounded up, because a higher rate costs more."""
     rate = real_number(argument, value, UP)
     if not (0.0 <= rate <= 1.0):
         raise InvalidInput(argument, value, "between 0 and 1")
@@ -121,9 +123,9 @@ def sampling_probability(argument: str, value: Number) -> float:
 
 
 def real_number(argument: str, value: Number, toward: Toward | None = None) -> float:
-    """Return `value` as the nearest float `toward` up or down; None refuses what is not exact.
+    """Return `value` as the nearest float `toward` up or down; None rejects inexact values.
 
-    Infinity and NaN pass. Booleans, text and types whose value is not known exactly are refused.
+    Infinity and NaN pass. Booleans, text and types without an exact value are rejected.
     """
     if type(value) is float:
         return value
@@ -160,7 +162,7 @@ def exact_numbers(argument: str, values: npt.ArrayLike) -> list[Fraction]:
 
 
 def user_count(argument: str, value: int) -> int:
-    """Return `value` as an int >= 0 that counts the rows of an array."""
+    """Return `value` as an int >= 0, a number of rows."""
     return whole_number(argument, value, 0, MAX_USERS)
 
 
@@ -173,7 +175,7 @@ def whole_number(argument: str, value: int, least: int, most: int) -> int:
 
 
 def whole_numbers(argument: str, values: Sequence[int], least: int, most: int) -> list[int]:
-    """Return each of some whole numbers as an int from `least` to `most`."""
+    """Return whole numbers as ints from `least` to `most`."""
     listed = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
     if not listed and not (isinstance(values, np.ndarray) and values.ndim == 1):
         raise InvalidInput(argument, values, "a list of whole numbers")
@@ -185,7 +187,7 @@ def whole_array(argument: str, values: npt.ArrayLike) -> npt.NDArray[np.integer[
     array = _plain_array(argument, values, "an array of whole numbers")
     if array.size and array.dtype.kind not in "iu":
         raise InvalidInput(argument, array.dtype, "an array of whole numbers")
-    return array if array.dtype.kind in "iu" else array.astype(np.int64)  # of an empty list
+    return array if array.dtype.kind in "iu" else array.astype(np.int64)  # an empty list is float64
 
 
 def renyi_orders(argument: str, values: npt.ArrayLike) -> FloatArray:
@@ -202,11 +204,11 @@ def renyi_orders(argument: str, values: npt.ArrayLike) -> FloatArray:
 
 
 def unit_array(argument: str, values: npt.ArrayLike, limit: int) -> IntArray:
-    """Return int64 units between 0 and `limit`, of any shape; other types are refused."""
+    """Return int64 units between 0 and `limit`, of any shape; other types are rejected."""
     array = _plain_array(argument, values, "an int64 array of units")
     if array.dtype != np.int64:
         raise InvalidInput(argument, array.dtype, "an int64 array of units")
-    # Seen as unsigned, a negative number is above every limit.
+    # As unsigned, a negative number is above every limit.
     if array.size and int(array.view(np.uint64).max()) > limit:
         smallest, largest = int(array.min()), int(array.max())
         bad = smallest if smallest < 0 else largest
@@ -215,9 +217,9 @@ def unit_array(argument: str, values: npt.ArrayLike, limit: int) -> IntArray:
 
 
 def _plain_array(argument: str, values: npt.ArrayLike, allowed: str) -> npt.NDArray[Any]:
-    """Return `values` as an array of whatever type, with an entry for every number."""
+    """Return `values` as an array of any type, without masked entries."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InvalidInput(argument, values, "without masked entries, whose values are not known")
+        raise InvalidInput(argument, values, "without masked entries, whose values are unknown")
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
@@ -231,7 +233,7 @@ def _exact_scalar(argument: str, value: object) -> Any:
     if not isinstance(value, (bool, np.bool_, np.timedelta64)):
         if isinstance(value, (float, Decimal, np.longdouble)):
             return value
-        if isinstance(value, np.floating):  # of fewer bits
+        if isinstance(value, np.floating):  # of fewer bits than float64
             return float(value)
         if isinstance(value, (int, np.integer)):
             return int(value)

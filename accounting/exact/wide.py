@@ -61,7 +61,7 @@ def shifted_left(number: Wide, bits: UintArray) -> Wide:
     """Return number 2**bits, modulo 2**128; `bits`: 0 to 127."""
     far = bits >= _WORD
     near = np.minimum(bits, _WORD)
-    # numpy gives 0 where it shifts by all bits.
+    # numpy returns 0 for a shift by all bits.
     high = (number.high << near) | (number.low >> (_WORD - near))
     return Wide(np.where(far, number.low << (bits - far * _WORD), high), number.low << near)
 
@@ -91,7 +91,7 @@ def quotient_up(top: Wide, bottom: Wide, estimate: IntArray) -> IntArray:
 
 
 def _as_float(number: Wide) -> FloatArray:
-    """Return a signed number, to a relative 2**-51."""
+    """Return a signed number as float64, to a relative 2**-51."""
     high = np.ldexp(number.high.view(np.int64).astype(np.float64), 64)
     # A small negative number is -2**64 and almost as much again: without this they cancel.
     small = (number.high == ~np.uint64(0)) & (number.low >= _ONE << np.uint64(63))

@@ -1,4 +1,4 @@
-"""Private release of aggregates: each object states its own cost, to be charged before it runs."""
+"""Private releases: each states its cost, which must be charged before the release runs."""
 
 from __future__ import annotations
 

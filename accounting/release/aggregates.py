@@ -1,26 +1,24 @@
 """Mean and quantiles of individual epsilons, released with Gaussian noise.
 
-A user's epsilon tells something about that user's data, so only its owner may see it; the
-population may be described by private aggregates (Yu et al., sec. 3.4 and Table 2), which are
-queries and are charged. Yu et al. release the mean with the Gaussian mechanism and each quantile by
-20 noisy gradient steps. Here the number of users is private too, and all quantiles come from one
-noisy cumulative histogram, which needs no step size and costs the same for one quantile as for
-many.
+A user's epsilon depends on that user's data, so only that user may see it. Private aggregates may
+describe the population (Yu et al., sec. 3.4 and Table 2); they are queries and are charged. Yu et
+al. release the mean with the Gaussian mechanism and each quantile by 20 noisy gradient steps. Here
+the number of users is private too, and all quantiles come from one noisy cumulative histogram,
+which needs no step size and costs the same for one quantile as for many.
 
-Neighbours differ by adding or removing one user, and with it that user's value. This assumes that a
-user's value depends on that user's data and on what has been released, and not on other users' data
-in any other way; epsilons that come from a history of norms along a released trajectory are such
-values.
+Neighbours differ by adding or removing one user and that user's value. This assumes that a user's
+value depends on that user's data and on earlier releases, and not on other users' data in any other
+way. Epsilons from a history of norms along a released trajectory are such values.
 
-To charge users one by one, ask for their norms first and leave out those who are not admitted:
+To charge users one by one, compute their norms first and leave out users who are not admitted:
 
     mechanism = Gaussian(noise_stddev)
     state, admitted = rule.admit(state, zcdp_cost(mechanism, mean_norms(values, upper)))
     release = release_mean(values[admitted], upper, noise_stddev=noise_stddev)
 
-The norms, and who was admitted, are data about users; the release objects may be published. Values
+The norms and admissions are data about users; the release objects may be published. Values
 are rounded to a grid and the noise is sampled exactly (`exact_noise`), so floating point does not
-weaken the guarantee. Its bits come from the operating system unless a generator is given.
+weaken the guarantee. Without a generator, random bits come from the operating system.
 """
 
 from __future__ import annotations
@@ -57,15 +55,15 @@ _ULP: Final = 2.0**-52
 
 @dataclass(frozen=True)
 class MeanRelease:
-    """A private mean. All of it may be published.
+    """A private mean; all fields may be published.
 
     Attributes:
-        estimate: between 0 and `upper`; NaN if the noise drowned the number of users.
+        estimate: between 0 and `upper`; NaN if the noise exceeds the number of users.
         standard_error: standard deviation of the noise in `estimate`, to first order, computed
-            from the released numbers; infinite with NaN. Clipping is not in it.
+            from the released numbers; infinite with NaN. It does not include clipping.
         count: the private number of users; may be negative.
         count_standard_error: standard deviation of the noise in `count`.
-        cost: the most that any one user paid.
+        cost: the largest cost to any user.
     """
 
     estimate: float
@@ -77,22 +75,22 @@ class MeanRelease:
 
 @dataclass(frozen=True, eq=False)
 class QuantilesRelease:
-    """Private quantiles. All of it may be published.
+    """Private quantiles; all fields may be published.
 
     Attributes:
-        quantiles: the fractions that were asked for, shape (k,).
-        estimates: one value for each, non-decreasing in the fraction; NaN if the noise drowned the
+        quantiles: the requested fractions, shape (k,).
+        estimates: one value for each, non-decreasing in the fraction; NaN if the noise exceeds the
             number of users.
         standard_errors: of the estimates, in their units: half the distance between the estimates
             one `rank_standard_errors` below and above. Includes neither clipping nor the width of
             a level.
         rank_standard_errors: standard deviation of the noise in the fraction of users at or below
             an estimate, to first order, shape (k,).
-        level_width: the resolution; within a level values are taken to be spread evenly, so an
-            estimate can be off by this much without any noise.
+        level_width: the resolution. Within a level, values are assumed to be spread evenly, so an
+            estimate can be off by this much even without noise.
         count: the private number of users; may be negative.
         count_standard_error: standard deviation of the noise in `count`.
-        cost: the most that any one user paid.
+        cost: the largest cost to any user.
     """
 
     quantiles: FloatArray
@@ -108,7 +106,7 @@ class QuantilesRelease:
 def mean_norms(values: npt.ArrayLike, upper: float) -> FloatArray:
     """Return the L2 norm of each user's contribution to `release_mean`, rounded up, shape (n,).
 
-    sqrt(v^2 + (upper - v)^2) for a value v: at most `upper`, and upper / sqrt(2) at the least.
+    sqrt(v^2 + (upper - v)^2) for a value v: at most `upper`, and at least upper / sqrt(2).
     """
     grid = _Grid(upper)
     below = grid.units(values).astype(np.float64)
@@ -126,23 +124,22 @@ def release_mean(
 ) -> MeanRelease:
     """Release the mean of `values` and the number of users.
 
-    Each user adds the pair (v, upper - v); the two sums a and b get independent Gaussian noise of
-    `noise_stddev` each, and the mean is upper * a / (a + b), the number of users (a + b) / upper.
+    Each user adds the pair (v, upper - v). The two sums a and b get independent Gaussian noise of
+    `noise_stddev` each; the mean is upper * a / (a + b), and the number of users (a + b) / upper.
     A pair has norm at most `upper`, and the standard error, noise_stddev
-    sqrt(mean^2 + (upper - mean)^2) / (n upper), is at most noise_stddev / n: as much as if n were
-    public.
+    sqrt(mean^2 + (upper - mean)^2) / (n upper), is at most noise_stddev / n, as if n were public.
 
     Args:
-        values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`,
+        values: shape (n,), >= 0; values above `upper`, including infinity, count as `upper`,
             which biases the mean down. Rounded to 2**-30 `upper` or finer.
-        upper: > 0, at most 2**300; must not be chosen by looking at the values.
-        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
-            Without it, the operating system's source.
+        upper: > 0, at most 2**300; it must not depend on the values.
+        generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
+            it, the operating system's source is used.
         noise_stddev: absolute, in the units of the values.
-        rho: instead of it, the zCDP cost of a user at 0 or `upper`, in nats.
+        rho: instead of `noise_stddev`, the zCDP cost of a user at 0 or `upper`, in nats.
 
     Raises:
-        InvalidInput: for other arguments; nothing has been drawn then.
+        InvalidInput: for other arguments; then nothing has been drawn.
     """
     grid = _Grid(upper)
     units = grid.units(values)
@@ -170,7 +167,7 @@ def release_mean(
 def quantile_norms(values: npt.ArrayLike, upper: float, *, levels: int = 1024) -> FloatArray:
     """Return the L2 norm of each user's contribution to `release_quantiles`, rounded up, (n,).
 
-    Larger values cost less: a user at level j is in the cumulative counts from j on only.
+    Larger values cost less: a user at level j is only in the cumulative counts from j on.
     """
     levels = _checked_levels(levels)
     position = _levels_of(values, _level_edges(upper, levels))
@@ -188,26 +185,27 @@ def release_quantiles(
     rho: float | None = None,
     levels: int = 1024,
 ) -> QuantilesRelease:
-    """Release quantiles of `values`, any number of them for one price.
+    """Release any number of quantiles of `values` for one charge.
 
-    How many users are at or below each of `levels` evenly spaced values is a running count along
-    the values, in which each user is counted once: it is released by a `ContinualCounter` with the
+    The number of users at or below each of `levels` evenly spaced values is a running count along
+    the values, in which each user is counted once. A `ContinualCounter` releases it with the
     square-root factorisation, norm sqrt(sum of f_k^2, k < levels), 1.81 for 1,024 levels. The
     counts are made monotone (isotonic regression) and read off at each fraction of the last one,
     which is the private number of users; between levels by linear interpolation.
 
     Args:
-        values: shape (n,), >= 0; larger ones than `upper`, infinity included, count as `upper`.
+        values: shape (n,), >= 0; values above `upper`, including infinity, count as `upper`.
         quantiles: fractions strictly between 0 and 1, shape (k,), k >= 1.
-        upper: > 0, at most 2**300; must not be chosen by looking at the values.
-        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
-            Without it, the operating system's source.
+        upper: > 0, at most 2**300; it must not depend on the values.
+        generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
+            it, the operating system's source is used.
         noise_stddev: of the counter, in users.
-        rho: instead of it, the zCDP cost of a user in the lowest level, in nats.
-        levels: from 2 to 2**14; the resolution is upper / levels, its price logarithmic.
+        rho: instead of `noise_stddev`, the zCDP cost of a user in the lowest level, in nats.
+        levels: from 2 to 2**14; the resolution is upper / levels; the cost grows with the
+        logarithm.
 
     Raises:
-        InvalidInput: for other arguments; nothing has been drawn then.
+        InvalidInput: for other arguments; then nothing has been drawn.
     """
     levels = _checked_levels(levels)
     edges = _level_edges(upper, levels)
@@ -244,7 +242,7 @@ def release_quantiles(
 
 
 class _Grid:
-    """Whole numbers of a power of two instead of values from 0 to an upper bound."""
+    """Values from 0 to an upper bound as whole multiples of a power of two."""
 
     def __init__(self, upper: float) -> None:
         bound = _checked_upper(upper)

@@ -1,10 +1,10 @@
-"""Continual counting: a running count, released after every step, at one price.
+"""Continual counting: a running count, released after every step, for one charge.
 
-How many users a filter has *exhausted* is a query like any other. A user is exhausted once, and for
-good, so each user adds 1 to the running count in one step, and the whole stream costs about the
-logarithm of its length (Feldman and Zrnic, sec. 5, refer to this technique). This does not count
-*halted* or *active* users: a halted user may be admitted again to a cheaper step, so the count of
-one user may change in many steps. Each of these changes would have to be charged.
+For example, the number of users that a filter has *exhausted*: a user is exhausted once and
+permanently, so each user adds 1 to the running count in one step, and the whole stream costs about
+the logarithm of its length (Feldman and Zrnic, sec. 5, refer to this technique). Do not count
+*halted* or *active* users: a halted user may be admitted again to a cheaper step, so one user may
+change the count in many steps, each of which would have to be charged.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ COUNTER_METHODS: tuple[CounterMethod, ...] = get_args(CounterMethod)
 
 MAX_HORIZON: Final = 2**62
 
-_NOISE_BITS: Final = 24  # about how much finer than the noise the grid is
+_NOISE_BITS: Final = 24  # the grid is about this many bits finer than the noise
 
 
 class ContinualCounter:
     """A running count with Gaussian noise, for up to `horizon` steps.
 
-    Neighbours differ by adding or removing one user. Each user is counted in one step at most and
-    adds at most `max_contribution` to its count; which step that is may depend on what has been
-    released, the counter's answers included. A user who is counted in k steps costs at most as one
-    of k times the norm. Charge `cost()` before the first step (or each user's `norms`, and leave
-    out who cannot pay): it covers all steps, however many are made.
+    Neighbours differ by adding or removing one user. Each user is counted in at most one step and
+    adds at most `max_contribution` to its count. The step may depend on earlier releases, including
+    the counter's answers. A user who is counted in k steps costs at most as much as a user with k
+    times the norm. Charge `cost()` before the first step (or charge each user's `norms`, and leave
+    out users who cannot pay). The charge covers any number of steps up to the horizon.
 
     Args:
-        horizon: the largest number of steps, at least 1; there is no answer after that.
-        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
-            Without it, the operating system's source.
+        horizon: the largest number of steps, at least 1.
+        generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
+            it, the operating system's source is used.
         noise_stddev: standard deviation of the noise z below, in the units of the counts.
         rho: instead of `noise_stddev`, the zCDP cost of a user with `max_contribution`, in nats.
-        method: how the running sums A = L R are factored; R x + z is released, and L (R x + z) is
-            the answer.
+        method: the factorisation A = L R of the running sums; R x + z is released, and
+            L (R x + z) is the answer.
 
             "square-root": L = R = A^(1/2) (`factorisations.SquareRoot`). A count in the first step
             costs the norm sqrt(sum of f_k^2, k < horizon), about sqrt(1.07 + log(horizon) / pi),
@@ -59,16 +59,16 @@ class ContinualCounter:
             sqrt(floor(log2(horizon)) + 1), the standard error noise_stddev sqrt(ones in the binary
             expansion of t). Memory and time O(log(horizon)). At equal cost and 1,000 steps its
             largest standard error is about three times that of the square root.
-        max_contribution: an integer, at least 1. The counter cannot see who adds what: the caller
-            keeps to it.
+        max_contribution: an integer, at least 1. The counter cannot see single contributions: the
+            caller is responsible for this limit.
 
     The noise is sampled exactly and R x is computed exactly (`exact_noise`), so the stated cost is
     that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
-    holds the counts themselves: it is as sensitive as they are. It may not be copied, or restored
-    to an earlier state, once an answer is out: two answers to one step are two releases.
+    contains the counts, and is as sensitive as they are. After the first answer, do not copy it or
+    restore it to an earlier state: two answers to one step are two releases.
 
     Raises:
-        InvalidInput: for arguments outside what is said here.
+        InvalidInput: for other arguments.
     """
 
     def __init__(
@@ -101,21 +101,21 @@ class ContinualCounter:
 
     @property
     def step(self) -> int:
-        """How many steps have been answered."""
+        """The number of steps answered."""
         return self._step
 
     def cost(self) -> StatedCost:
-        """The cost, over all steps, of a user who adds `max_contribution` in the worst step."""
+        """Return the cost of all steps to a user who adds `max_contribution` in the worst step."""
         return self._cost
 
     def norms(self, contributions: npt.ArrayLike, step: int = 1) -> FloatArray:
         """Return the L2 norm of users who are counted in `step`, over all steps, rounded up.
 
-        No step is dearer than the first. Time O(horizon - step) for square-root.
+        No step costs more than the first. Time O(horizon - step) for square-root.
 
         Args:
-            contributions: what each user adds to the count of that step, shape (n,), finite, >= 0.
-            step: from 1 to the horizon.
+            contributions: the amount that each user adds to the count of that step, shape (n,),
+            finite, >= 0. step: from 1 to the horizon.
 
         Returns:
             Shape (n,), for the mechanism of `cost()`.
@@ -125,7 +125,7 @@ class ContinualCounter:
         return product_up(root_up(self._factors.squared_norm(position)), amounts)
 
     def add(self, count: int) -> float:
-        """Take the next step: return the private count of all steps so far.
+        """Take the next step and return the private count of all steps so far.
 
         The answer is unbiased, so it may be negative or fall.
 
@@ -134,8 +134,8 @@ class ContinualCounter:
                 below 2**36.
 
         Raises:
-            InvalidInput: for other counts and after `horizon` steps; nothing has been drawn or
-                changed then.
+            InvalidInput: for other counts and after `horizon` steps; then nothing has been drawn or
+                changed.
         """
         number = whole_number("count", count, 0, MAX_TOTAL - self._total)
         if self._step >= self.horizon:
@@ -151,8 +151,8 @@ class ContinualCounter:
     def standard_error(self, step: int) -> float:
         """Return the standard deviation of the error of the answer of `step`, from 1 on.
 
-        In the units of the counts; exact but for the rounding of the noise to the grid, a relative
-        2**-45.
+        In the units of the counts; exact except for the rounding of the noise to the grid, a
+        relative 2**-45.
         """
         position = whole_number("step", step, 1, self.horizon)
         return self.noise_stddev * self._factors.error_weight(position)

@@ -1,21 +1,21 @@
 """Noise that is sampled exactly, in integer arithmetic.
 
-Noise sampled in floating point does not have the distribution that the proofs speak of, and the
-gaps between doubles can give a sum away (Mironov, "On significance of the least significant bits
+Noise sampled in floating point does not have the distribution that the proofs assume, and the gaps
+between doubles can reveal a sum (Mironov, "On significance of the least significant bits
 for differential privacy", 2012). Here sums are integers, in units of a grid, and so is the noise:
 
 - `ExactNoise.rounded_normal` is a normal deviate rounded to the nearest integer. An integer plus
   rounded noise is the sum plus unrounded noise, rounded: post-processing of a Gaussian mechanism.
-  So all that is proven of `Gaussian` holds, in every measure. (A discrete Gaussian would cost the
+  So all that is proven for `Gaussian` holds, in every measure. (A discrete Gaussian would cost the
   same in zCDP, but it is not Gaussian DP.)
 - `ExactNoise.laplace` is the discrete Laplace distribution: P(x) in proportion to exp(-|x| / b).
 
-What remains of the real world are the bits, which are taken to be independent and fair. They come
+The remaining assumption is that the random bits are independent and fair. They come
 from the operating system (`os.urandom`, a cryptographic source), every one of them, unless a numpy
-generator is given. Whoever knows the seed of that one knows the noise, and so may, in time, whoever
-sees enough exact outputs: it is for tests and for experiments that must be repeated.
+generator is given. A generator's seed reveals the noise, and so may enough exact outputs: use one
+only for tests and for experiments that must be repeated.
 
-How long a draw takes depends on the draw; whoever can time it learns something about it.
+The duration of a draw depends on its value, so an observer of the time learns something about it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ import numpy as np
 from accounting.exact.errors import InvalidInput
 
 _POOL_BYTES: Final = 512
-_DIGIT_BITS: Final = 32  # bits by which a uniform deviate is refined while a comparison is open
+_DIGIT_BITS: Final = 32  # bits that refine a uniform deviate while a comparison is undecided
 
 
 class ExactNoise:
-    """Draws exact noise, from bits of the operating system or of a seeded `generator`.
+    """A source of exact noise, from bits of the operating system or of a seeded `generator`.
 
-    Bits are taken in blocks. Of the operating system's, what a draw leaves over is thrown away,
-    also where it is interrupted: a copy of this object, a fork of the process, or a snapshot of it
-    that is resumed twice draws noise of its own. From one generator two objects draw different
-    bits, and a copy with its generator draws the same noise as the original. One is for one thread
-    at a time: two of them could take the same bits.
+    Bits are read in blocks. The unused bits of the operating system are discarded after each draw,
+    even if it is interrupted. So a copy of this object, a fork of the process, and a snapshot of it
+    that is resumed twice draw independent noise. Two objects draw different bits from one
+    generator; a copy with its generator draws the same noise as the original. Not thread-safe: two
+    threads could read the same bits.
     """
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
@@ -68,7 +68,7 @@ class ExactNoise:
         return self._alone(self._laplace, scale)
 
     def _alone(self, draw: Callable[[Fraction], int], size: Fraction) -> int:
-        """Make a draw with bits of its own."""
+        """Draw with fresh bits."""
         self._forget()
         try:
             return draw(size)
@@ -170,10 +170,10 @@ class ExactNoise:
         return int.from_bytes(taken, "little") >> (8 * size - bits)
 
     def _forget(self) -> None:
-        """Throw away what is left of a block of the operating system's.
+        """Discard the unused bits of the operating system.
 
-        After a draw, so that what is left is nowhere to be found; and before it, for a draw that
-        was interrupted a second time, while it threw away.
+        This happens after a draw, so that they are not kept in memory, and before it, in case an
+        earlier draw was interrupted while it discarded them.
         """
         if self._generator is None:
             self._pool = b""
@@ -181,7 +181,7 @@ class ExactNoise:
 
 
 class _Uniform:
-    """A number uniform in [0, 1), of which only the first binary digits have been drawn."""
+    """A uniform number in [0, 1), of which only the first binary digits have been drawn."""
 
     def __init__(self, draw: Callable[[int], int]) -> None:
         self._draw = draw

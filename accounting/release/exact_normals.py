@@ -1,25 +1,24 @@
 """Many rounded normal deviates at once, as exact as one by one.
 
-`ExactNoise.rounded_normal` takes integers of any length and 20 us a deviate. A model has a million
-coordinates, so here most of the work is done on arrays, on the first digits of the same kind of
-random numbers; what these digits leave open is decided with more of them, one by one. Nothing is
-drawn again because it was open: that would change the distribution.
+`ExactNoise.rounded_normal` uses integers of any length and takes 20 µs per deviate. A model has a
+million coordinates, so here most of the work is done on arrays, with the first digits of the same
+kind of random numbers. Cases that these digits do not decide are decided one by one with more
+digits. They are never redrawn, because that would change the distribution.
 
 A deviate is a sign and a + d, a = i / 256 and d in [0, 1 / 256). Its density falls with
 exp(-a^2 / 2) exp(-d (2 a + d) / 2), so:
 
-1. i is drawn with probabilities in proportion to exp(-i^2 / 2^17), by comparing a uniform number
-   with their cumulative sums, which integers hold to as many digits as are needed.
+1. i is drawn with probabilities proportional to exp(-i^2 / 2^17), by comparing a uniform number
+   with their cumulative sums, as integers with as many digits as needed.
 2. d is uniform.
-3. It stays with probability exp(-t), t = d (2 a + d) / 2: if the number of successes in a row of
-   probabilities t, t / 2, t / 3, ... is even (von Neumann). Else all begins again.
+3. It is accepted with probability exp(-t), t = d (2 a + d) / 2: if the number of successes in a
+   row with probabilities t, t / 2, t / 3, ... is even (von Neumann). Otherwise all steps restart.
 4. The deviate times the standard deviation is rounded to the nearest integer.
 
-One word of 64 random bits begins all of it: 16 digits of the number that says i, 40 of d, 7 of the
-first number that is compared with t, and the sign. For 98 of 100 deviates this is enough.
+One word of 64 random bits starts all of it: 16 digits for i, 40 for d, 7 of the first number that
+is compared with t, and the sign. This is enough for 98 of 100 deviates.
 
-An array takes a twentieth of a microsecond a deviate. What is said about bits in `exact_noise`
-holds here.
+An array takes 0.05 µs per deviate. The notes about random bits in `exact_noise` apply.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ from accounting.exact.validation import IntArray
 from accounting.release.exact_noise import ExactNoise
 
 LARGEST_STDDEV: Final = 2**40
-"""Twenty of them are an int64."""
+"""Twenty such standard deviations fit in an int64."""
 
 _Words = npt.NDArray[np.uint64]
 
 _PER_UNIT: Final = 256  # bins from 0 to 1
 _DIGITS: Final = 40  # binary digits of d that arrays carry
 _SCALE: Final = float(_PER_UNIT * 2**_DIGITS)
-_CELL: Final = 16  # digits of a word that say the bin, or that there are several
+_CELL: Final = 16  # digits of a word that select the bin, or show that several bins are possible
 _SEVERAL: Final = 2**16 - 1
 _BLOCK: Final = 2**15
 _GUARD: Final = 64
 # t is below (2 i + 1) / 2**17. So a number from u / 2**7 to (u + 1) / 2**7 is not below t if i is
 # less than u times this.
 _SURE: Final = 512
-# a is below 16 in a bin that 64 digits decide. t lacks at most 2**-45 for the digits of d that are
-# not drawn, and 2**-54 for rounding; a uniform number of 53 digits 2**-53.
+# In a bin that 64 digits decide, a is below 16. The error of t is at most 2**-45 from the digits of
+# d that are not drawn, and 2**-54 from rounding; that of a 53-digit uniform number is 2**-53.
 _OPEN_TRIAL: Final = 2.0**-40
 # In standard deviations: 2**-49 for the digits of d, less than 2**-47 for rounding.
 _OPEN_ROUNDING: Final = 2.0**-45
 
 
 class ExactNormals:
-    """Draws rounded normal deviates, from the operating system or a seeded `generator` (tests)."""
+    """A source of rounded normal deviates, from the operating system or a seeded `generator`."""
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
         self._one_by_one = ExactNoise(generator)
@@ -82,7 +81,7 @@ class ExactNormals:
         return result
 
     def _fill(self, result: IntArray, stddev: Fraction) -> None:
-        """A few more are drawn than are wanted, in the place of those that are rejected."""
+        """Fill `result`; a few extra deviates replace those that are rejected."""
         holes = np.arange(len(result))
         while holes.size:
             drawn = np.empty(holes.size + holes.size // 256 + 4, dtype=np.int64)
@@ -92,9 +91,9 @@ class ExactNormals:
             holes = holes[kept.size :]
 
     def _attempt(self, result: IntArray, stddev: Fraction) -> IntArray:
-        """Draw once for every place; returns those to draw again for."""
+        """Draw once for every place, and return the places whose draw was rejected."""
         words, scale = self._words(len(result)), float(stddev)
-        decided: dict[int, int] = {}  # one by one, by place
+        decided: dict[int, int] = {}  # values decided one by one, by place
         # Step 1.
         bins = _cells().take((words >> np.uint64(64 - _CELL)).view(np.int64)).astype(np.int64)
         several = np.flatnonzero(bins == _SEVERAL)
@@ -104,7 +103,7 @@ class ExactNormals:
         for at in np.flatnonzero(_thresholds()[bins[several]] == further):
             deviate, place = _Deviate(self._bin_beyond(int(further[at])), 0, 0), several[at]
             decided[int(place)] = self._finished(deviate, 1, None, stddev)
-            bins[place] = -1  # not looked at any more
+            bins[place] = -1  # skipped from here on
         # Step 2.
         digits = words.view(np.int64) >> 8 & (1 << _DIGITS) - 1
         # Step 3.
@@ -142,7 +141,7 @@ class ExactNormals:
     def _finished(
         self, deviate: _Deviate, trial: int, uniform: _Uniform | None, stddev: Fraction
     ) -> int:
-        """Go on with step 3 from this trial, with what is known; then all the rest."""
+        """Continue with step 3 from this trial, and complete all later steps."""
         while self._is_below(uniform or _Uniform(0, 0), deviate, trial):
             trial, uniform = trial + 1, None
         if trial % 2 == 0:
@@ -151,7 +150,7 @@ class ExactNormals:
         return rounded if self._bits(1) else -rounded
 
     def _is_below(self, uniform: _Uniform, deviate: _Deviate, trial: int) -> bool:
-        """Whether a uniform number is below t / trial."""
+        """Return whether a uniform number is below t / trial."""
         while True:
             low, high = (_exponent(deviate.bin, d) / trial for d in deviate.ends())
             if uniform.ends()[1] <= low:
@@ -175,7 +174,7 @@ class ExactNormals:
             deviate.refine(self._bits(32))
 
     def _bin_beyond(self, word: int) -> int:
-        """The bin of a uniform number whose first 64 digits do not decide it."""
+        """Return the bin of a uniform number whose first 64 digits do not decide it."""
         digits = 64
         while True:
             word = (word << digits) | self._bits(digits)
@@ -195,24 +194,24 @@ class ExactNormals:
 
 @dataclass
 class _Uniform:
-    """A number uniform in [0, 1) of which the first `bits` binary digits are known."""
+    """A uniform number in [0, 1) of which the first `bits` binary digits are known."""
 
     digits: int
     bits: int
 
     def ends(self) -> tuple[Fraction, Fraction]:
-        """Between which numbers it lies."""
+        """Return the ends of the interval that contains the number."""
         scale = 1 << self.bits
         return Fraction(self.digits, scale), Fraction(self.digits + 1, scale)
 
     def refine(self, more: int) -> None:
-        """Take 32 digits more."""
+        """Append 32 more digits."""
         self.digits = (self.digits << 32) | more
         self.bits += 32
 
 
 class _Deviate:
-    """A bin, and the digits of d that are known."""
+    """A bin and the known digits of d."""
 
     def __init__(self, bin_: int, digits: int, bits: int) -> None:
         self.bin = bin_
@@ -220,12 +219,12 @@ class _Deviate:
         self.refine = self._within.refine
 
     def ends(self) -> tuple[Fraction, Fraction]:
-        """Between which numbers d lies."""
+        """Return the ends of the interval that contains d."""
         low, high = self._within.ends()
         return low / _PER_UNIT, high / _PER_UNIT
 
     def in_units(self) -> tuple[int, int]:
-        """How many units a + d is, rounded down, and how many of them are 1."""
+        """Return a + d in units, rounded down, and the number of units in 1."""
         digits, bits = self._within.digits, self._within.bits
         return self.bin << bits | digits, _PER_UNIT << bits
 
@@ -236,11 +235,12 @@ def _exponent(bin_: int, d: Fraction) -> Fraction:
 
 @lru_cache(maxsize=4)
 def _cumulative(bits: int) -> tuple[int, ...]:
-    """Probabilities of the bins before each bin, times 2**bits, each within 1.
+    """Return the cumulative probability before each bin, times 2**bits, each within 1.
 
-    A weight is the one before times a ratio, a ratio the one before times exp(-2**-16), in integers
-    rounded down. After i products weights are off by less than 2 i^2 units, sums and what is beyond
-    the last weight by less than 2**50 for the 10,000 bins of up to 512 digits.
+    Each weight is the previous one times a ratio, and each ratio the previous one times
+    exp(-2**-16), in integers rounded down. After i products the error of a weight is below 2 i^2
+    units; that of the sums and of the mass beyond the last weight is below 2**50 for the 10,000
+    bins of up to 512 digits.
     """
     digits = bits + _GUARD
     one = 1 << digits

@@ -1,7 +1,7 @@
-"""The sparse vector technique: which of many counts are above a threshold, at one price.
+"""The sparse vector technique: find which of many counts are above a threshold, for one charge.
 
-The price does not depend on how many counts are compared, only on how many may come out above.
-Feldman and Zrnic (sec. 5) name it for "are there still enough active users?".
+The charge does not depend on the number of comparisons, only on the number of positive answers.
+Feldman and Zrnic (sec. 5) suggest it to check whether there are still enough active users.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _EPSILONS: Final = (2.0**-40, 2.0**40)
 
 
 class SparseVector:
-    """Compares counts with a threshold, privately, until `positives` of them came out above.
+    """Compares counts with a threshold privately, until `positives` of them were above it.
 
     Algorithm 1 of Lyu, Su and Li ("Understanding the sparse vector technique for differential
     privacy", 2017). With sensitivity D, c positives and epsilon = epsilon_1 + epsilon_2:
 
     1. One noisy threshold for all queries: threshold + Laplace(D / epsilon_1).
-    2. Each query gets noise of its own, Laplace(2 c D / epsilon_2), or Laplace(c D / epsilon_2) if
+    2. Each query gets its own noise, Laplace(2 c D / epsilon_2), or Laplace(c D / epsilon_2) if
        the queries are monotone, and is above if it is at least the noisy threshold.
-    3. After c positives there is no further answer.
+    3. After c positives, all further queries are rejected.
 
-    Nothing but above or not is released; a value must be asked for, and charged, elsewhere. All
-    this is epsilon-DP for any number of queries, each chosen from earlier answers; neighbours
+    Only the comparisons are released; the values themselves need another release and charge. The
+    object is epsilon-DP for any number of queries, each chosen from earlier answers; neighbours
     differ by adding or removing one user. Queries are integers and the noise is the discrete
     Laplace distribution, sampled exactly (`exact_noise`): the proof shifts the threshold by D and
     the positive queries by up to 2 D, which are integers. Scale and round other queries, and let
@@ -56,19 +56,18 @@ class SparseVector:
         threshold: an integer, public. To learn when a count falls to t or below, ask for its
             negative with threshold -t.
         epsilon: the whole cost in nats, from 2**-40 to 2**40, rounded down.
-        generator: a source of repeatable noise, for tests: whoever knows its seed knows the noise.
-            Without it, the operating system's source.
+        generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
+            it, the operating system's source is used.
         positives: c, at least 1.
         sensitivity: D, an integer >= 1: the most that one user changes any query.
-        monotone: promise that one user more changes all queries in the same direction, or not at
-            all: the number of active users, or of those who left, but not the one minus the other,
-            nor a mix of a count and its negative. Then half the noise costs the same: towards a
-            neighbour with lower queries the proof shifts the positive queries by D and no more;
-            towards one with higher queries it shifts the threshold by D and the positives by at
-            most D.
+        monotone: whether one more user changes all queries in the same direction, or not at all.
+            True for the number of active users, or of users who left; not for their difference, or
+            for a mix of a count and its negative. Half the noise then has the same cost: towards a
+            neighbour with lower queries the proof shifts the positive queries by D only; towards
+            one with higher queries it shifts the threshold by D and the positives by at most D.
 
-    The cost is fixed when the object is made: charge it before the first query. The object may not
-    be copied, or restored to an earlier state: it counts the positives that are still paid for.
+    The cost is fixed when the object is created: charge it before the first query. Do not copy the
+    object or restore it to an earlier state: it counts the positives that are still paid for.
 
     Raises:
         InvalidInput: for other arguments.
@@ -94,7 +93,7 @@ class SparseVector:
             raise InvalidInput("monotone", monotone, "True or False")
         self.monotone = monotone
         self._noise = ExactNoise(generator)
-        # As fractions, so that the two parts are exactly epsilon together.
+        # As fractions, so that the two parts add up to exactly epsilon.
         shift = self.positives if monotone else 2 * self.positives
         first = Fraction(self.epsilon / (1.0 + shift ** (2.0 / 3.0)))
         self._threshold_scale = self.sensitivity / first
@@ -105,21 +104,21 @@ class SparseVector:
 
     @property
     def remaining(self) -> int:
-        """How many more positives there can be; public, it follows from the answers."""
+        """The number of positives left; it is public, because it follows from the answers."""
         return self._remaining
 
     def cost(self) -> StatedCost:
-        """The cost of all answers for a user who changes a query by `sensitivity`."""
+        """Return the cost of all answers to a user who changes a query by `sensitivity`."""
         return StatedCost(PureDP(), self.epsilon)
 
     def norms(self, contributions: npt.ArrayLike) -> FloatArray:
         """Return the epsilon of each user, for `PureDP`, shape (n,), rounded up.
 
-        The shifts of the proof are by this much, so epsilon is in proportion to it.
+        Epsilon is proportional to the contribution, by which the proof shifts the queries.
 
         Args:
-            contributions: the most that each user changes any of the queries, whole numbers >= 0,
-                shape (n,); known before the first query, and for all of them.
+            contributions: the most that each user changes any query, whole numbers >= 0, shape
+                (n,); fixed before the first query.
         """
         amounts = norm_vector("contributions", contributions)
         if not bool(np.all(amounts == np.floor(amounts))):
@@ -134,12 +133,12 @@ class SparseVector:
             value: an integer within 2**53.
 
         Raises:
-            InvalidInput: for other values, and after `positives` answers were True; nothing has
-                been drawn then.
+            InvalidInput: for other values, and after `positives` answers were True; then nothing
+                has been drawn.
         """
         number = whole_number("value", value, -_LARGEST_COUNT, _LARGEST_COUNT)
         if self._remaining == 0:
-            allowed = f"fewer than {self.positives}: this cost pays for no further answer"
+            allowed = f"fewer than {self.positives}: the charge covers no further answer"
             raise InvalidInput("positives", self.positives, allowed)
         # Step 2.
         above = number + self._noise.laplace(self._query_scale) >= self._noisy_threshold
@@ -148,10 +147,11 @@ class SparseVector:
         return above
 
     def error_bound(self, queries: int, beta: float) -> float:
-        """Return a distance that separates right from wrong answers, with probability 1 - `beta`.
+        """Return the distance from the threshold beyond which answers are right.
 
-        Among the first `queries` answers, all at least this far above the threshold are then True
-        and all further below it than this are False. Union bound over the tails of the noise.
+        With probability 1 - `beta`, among the first `queries` answers, all counts at least this far
+        above the threshold give True, and all further below it give False. Union bound over the
+        tails of the noise.
         """
         number = whole_number("queries", queries, 1, _LARGEST_COUNT)
         failure = probability("beta", beta)

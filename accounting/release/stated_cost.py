@@ -1,4 +1,4 @@
-"""What a private release costs, said so that it can be charged like any other step."""
+"""The cost of a private release, in a form that can be charged like any other step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SCALE_BITS: Final = 400  # keeps every intermediate result a float64
 
 @dataclass(frozen=True)
 class StatedCost:
-    """The most that a release costs any one user: give both parts to `zcdp_cost`, `charge_units`.
+    """The largest cost of a release to any user; pass both parts to `zcdp_cost` or `charge_units`.
 
     Neither part depends on the data.
 
     Attributes:
-        mechanism: what is run.
-        norm: the largest norm of one user's contribution, in the norm that the mechanism names (for
-            `PureDP` eps itself), rounded up.
+        mechanism: the mechanism that runs.
+        norm: the largest norm of one user's contribution, in the mechanism's norm (for `PureDP`,
+            eps), rounded up.
     """
 
     mechanism: Mechanism
@@ -37,14 +37,14 @@ class StatedCost:
 
 
 def gaussian_for(norm: float, noise_stddev: float | None, rho: float | None) -> Gaussian:
-    """Return the mechanism of the given noise, or of the noise at which `norm` costs `rho`.
+    """Return the mechanism with the given noise, or with the noise at which `norm` costs `rho`.
 
     Exactly one is given: `noise_stddev`, from 2**-400 to 2**400, in the units of the norm, or
     `rho`, in nats of zCDP. The noise for `rho` is rounded up, so the cost is at most `rho`.
     """
     if (noise_stddev is None) == (rho is None):
         given = "both" if rho is not None else None
-        raise InvalidInput("noise_stddev", given, "given, or else rho, and not both")
+        raise InvalidInput("noise_stddev", given, "given if rho is not, and only then")
     if rho is not None:
         return Gaussian(noise_for_norm_budget(norm * norm, rho))
     assert noise_stddev is not None
