@@ -1,21 +1,21 @@
-"""Clipping contributions to granted norms: what comes out is never longer than what was charged.
+"""Clipping to granted norms: a clipped contribution is never longer than the charged norm.
 
-A filter charges each user for a norm. That charge is right only if the contribution that is summed
-has at most this norm as an exact number, whatever floating point made of it on the way. So norms
-are rounded up, factors down, and what is too small to be rounded in proportion becomes 0. A step
-of a trainer or a query, whose neighbouring datasets differ by one user:
+A filter charges each user for a norm. The charge is right only if the exact norm of the summed
+contribution is at most this norm, in spite of floating point. So norms are rounded up, factors
+down, and numbers too small for proportional rounding become 0. A step of a trainer or a query,
+whose neighbouring datasets differ by one user:
 
     norms = row_norms(rows)                             # before the charge
     decision = run.charge(users, norms, ...)
     total = clip_rows(rows, decision.granted).sum(axis=0)
     total += noise                                      # as charged, drawn once
 
-Whoever is not admitted is granted 0, and comes out as 0. Sums are taken in float64: to sum in
+A user who is not admitted is granted 0 and contributes 0. Sums are computed in float64. To sum in
 float32, charge the norms of the float32 rows and clip to `round_to(granted, np.float32, "down")`
 with a margin of your own for the rounding of that type.
 
-Where rows are never written out, as the gradients x r^T of a linear layer, `norm_products` bounds
-their norms and `clip_factors` says by what to multiply one factor of each.
+If rows are never materialised, such as the gradients x r^T of a linear layer, `norm_products`
+bounds their norms, and `clip_factors` returns the number by which to multiply one factor of each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from accounting.exact.validation import (
 
 _ULP: Final = 2.0**-52
 _IN_PROPORTION: Final = 2.0**-1021
-"""From here on numbers are rounded in proportion to their size, also one power of two below."""
+"""Numbers above this, or one power of two below, are rounded in proportion to their size."""
 
 
 def row_norms(rows: npt.ArrayLike) -> FloatArray:
@@ -45,12 +45,12 @@ def row_norms(rows: npt.ArrayLike) -> FloatArray:
     At most a relative (d + 6) 2**-52 above the exact norm, or twice the smallest number.
 
     Raises:
-        InvalidInput: for rows that are not finite or whose norm is no float64.
+        InvalidInput: for rows that are not finite or whose norm is beyond float64.
     """
     array = _checked_rows(rows)
     if array.ndim == 1:
         return np.asarray(np.abs(array))
-    # Scaled by the largest entry: squares neither overflow nor, if they matter, vanish.
+    # Scaled by the largest entry, squares do not overflow, and significant ones do not underflow.
     largest = np.abs(array).max(axis=1, initial=0.0)
     scaled = array / np.where(largest > 0.0, largest, 1.0)[:, np.newaxis]
     root = np.sqrt(np.square(scaled).sum(axis=1))
@@ -64,38 +64,38 @@ def norm_products(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return a b, rounded up: the norms of outer products of vectors with the norms a and b, (n,).
 
     Raises:
-        InvalidInput: for what is no norm, or a product that is no float64.
+        InvalidInput: for invalid norms, or a product beyond float64.
     """
     left, right = norm_vector("a", a), norm_vector("b", b)
     if left.shape != right.shape:
-        raise InvalidInput("b", right.shape, f"of shape {left.shape}, as a is")
+        raise InvalidInput("b", right.shape, f"of the shape of a, {left.shape}")
     with np.errstate(over="ignore", under="ignore"):
         product = left * right
     return _finite("a, b", np.where((left > 0.0) & (right > 0.0), _above(product, True), 0.0))
 
 
 def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
-    """Return by what to multiply each contribution, (n,): 1 if its norm is granted, else less.
+    """Return the factor for each contribution, (n,): 1 if its norm is granted, otherwise less.
 
     A contribution whose exact norm is at most `norms`, multiplied entry by entry by its factor and
     rounded to float64, has an exact norm of at most `granted`: if no entry of the product is below
-    2**-1021, or those that are count as 0 (as in `clip_rows`).
+    2**-1021, or such entries are set to 0 (as in `clip_rows`).
 
     Args:
         norms: shape (n,), finite; rounded up.
         granted: shape (n,), >= 0, infinity included; rounded down.
 
     Raises:
-        InvalidInput: for what is no norm.
+        InvalidInput: for invalid norms.
     """
     lengths = norm_vector("norms", norms)
     limits = nonnegative_array("granted", granted, DOWN)
     if limits.shape != lengths.shape:
-        raise InvalidInput("granted", limits.shape, f"of shape {lengths.shape}, as norms are")
+        raise InvalidInput("granted", limits.shape, f"of the shape of norms, {lengths.shape}")
     factors = np.ones_like(lengths)
     longer = np.flatnonzero(lengths > limits)
-    # Three roundings, each up by a relative 2**-53 at most: of the quotient, of this product, of
-    # the entries.
+    # Three roundings, each up by a relative 2**-53 at most: of the quotient, this product, and the
+    # entries.
     with np.errstate(under="ignore"):
         shorter = limits[longer] / lengths[longer] * (1.0 - 4.0 * _ULP)
     factors[longer] = np.where(shorter < _IN_PROPORTION, 0.0, shorter)
@@ -103,10 +103,10 @@ def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
 
 
 def clip_rows(rows: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
-    """Return rows (n,) or (n, d), each scaled down to a norm of at most what is granted, (n,).
+    """Return rows (n,) or (n, d), each scaled down to a norm of at most the granted one, (n,).
 
-    The norm of what comes out, computed exactly, is never above `granted`. Rows whose norm, as
-    `row_norms` rounds it up, is granted stay as they are.
+    The exact norm of each returned row is at most `granted`. Rows whose norm, as rounded up by
+    `row_norms`, is granted are unchanged.
 
     Args:
         rows: finite contributions.
@@ -141,5 +141,5 @@ def _finite(argument: str, values: FloatArray) -> FloatArray:
 
 
 def _above(values: FloatArray, zeros_too: bool = False) -> FloatArray:
-    """Return the next numbers up: among the smallest a relative margin is nothing."""
+    """Return the next larger floats; for the smallest numbers a relative margin has no effect."""
     return np.where((values > 0.0) | zeros_too, np.nextafter(values, np.inf), 0.0)

@@ -119,7 +119,7 @@ class ExactNormals:
             for at in np.flatnonzero(is_open):
                 place = int(pending[at])
                 deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
-                uniform = _Uniform(int(tries[at]), 53)
+                uniform = _PartialUniform(int(tries[at]), 53)
                 decided[place] = self._finished(deviate, trial, uniform, stddev)
             if trial % 2 == 0:
                 rejected.append(pending[(above > 0.0) & ~is_open])
@@ -139,17 +139,17 @@ class ExactNormals:
         return np.concatenate(rejected)
 
     def _finished(
-        self, deviate: _Deviate, trial: int, uniform: _Uniform | None, stddev: Fraction
+        self, deviate: _Deviate, trial: int, uniform: _PartialUniform | None, stddev: Fraction
     ) -> int:
         """Continue with step 3 from this trial, and complete all later steps."""
-        while self._is_below(uniform or _Uniform(0, 0), deviate, trial):
+        while self._is_below(uniform or _PartialUniform(0, 0), deviate, trial):
             trial, uniform = trial + 1, None
         if trial % 2 == 0:
             return self._one_by_one.rounded_normal(stddev)
         rounded = self._rounded(deviate, stddev)
         return rounded if self._bits(1) else -rounded
 
-    def _is_below(self, uniform: _Uniform, deviate: _Deviate, trial: int) -> bool:
+    def _is_below(self, uniform: _PartialUniform, deviate: _Deviate, trial: int) -> bool:
         """Return whether a uniform number is below t / trial."""
         while True:
             low, high = (_exponent(deviate.bin, d) / trial for d in deviate.ends())
@@ -193,7 +193,7 @@ class ExactNormals:
 
 
 @dataclass
-class _Uniform:
+class _PartialUniform:
     """A uniform number in [0, 1) of which the first `bits` binary digits are known."""
 
     digits: int
@@ -215,7 +215,7 @@ class _Deviate:
 
     def __init__(self, bin_: int, digits: int, bits: int) -> None:
         self.bin = bin_
-        self._within = _Uniform(digits, bits)
+        self._within = _PartialUniform(digits, bits)
         self.refine = self._within.refine
 
     def ends(self) -> tuple[Fraction, Fraction]:
@@ -258,8 +258,7 @@ def _cumulative(bits: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1)
 def _cells() -> npt.NDArray[np.uint16]:
-    """The bin of each number whose first digits are these, (2**_CELL,); or that it may be in
-    several."""
+    """Return the bin of all numbers with the same first digits, or `_SEVERAL`; (2**_CELL,)."""
     first = np.arange(2**_CELL, dtype=np.uint64) << np.uint64(64 - _CELL)
     last = first + np.uint64(2 ** (64 - _CELL) - 1)
     below = np.searchsorted(_thresholds(), first, side="left")
@@ -269,9 +268,10 @@ def _cells() -> npt.NDArray[np.uint16]:
 
 @lru_cache(maxsize=1)
 def _thresholds() -> _Words:
-    """The first 64 binary digits of the same numbers; the last of them is 2**64 - 1.
+    """Return the first 64 binary digits of the cumulative sums, up to 2**64 - 1.
 
-    What is equal to one of them lies on either side. Below 2**64 - 1 they are below a = 16.
+    A number that is equal to a threshold may be on either side of it. Thresholds below 2**64 - 1
+    are below a = 16.
     """
     sums = _cumulative(128)
     first = [value >> 64 for value in sums]

@@ -1,11 +1,11 @@
 """Factorisations A = L R of the matrix of running sums (A is lower triangular, all ones).
 
 R x + noise is released and L is applied to it: the answers A x + L noise are post-processing, and
-one user's cost depends on a column of R only. R is lower triangular, so each row is a Gaussian
-mechanism on what has been counted so far, and the counts may depend on earlier answers.
+one user's cost depends on one column of R only. R is lower triangular, so each row is a Gaussian
+mechanism on the counts so far, and counts may depend on earlier answers.
 
 The entries of R are whole multiples of 2**-GRID_BITS and counts are integers, so R x is computed
-exactly; everything in floating point comes after the noise.
+exactly; floating point is used only after the noise is added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray
 
-# One step costs O(horizon); a longer stream is for the binary tree.
+# A step takes O(horizon) time; use the binary tree for longer streams.
 MAX_SQUARE_ROOT_HORIZON: Final = 2**22
 MAX_TOTAL: Final = 2**36  # so that the dot products below stay inside int64
 
@@ -35,10 +35,10 @@ class Factorisation(Protocol):
     grid_bits: int
 
     def encode(self, step: int, count: int) -> int:
-        """Return row `step` of R x, in units of 2**-grid_bits; changes nothing."""
+        """Return row `step` of R x, in units of 2**-grid_bits, without changing the state."""
 
     def decode(self, step: int, count: int, noisy: float) -> float:
-        """Take in the count and the noisy row of this step; return row `step` of L (R x + z)."""
+        """Store the count and the noisy row of this step; return row `step` of L (R x + z)."""
 
     def squared_norm(self, step: int) -> Fraction:
         """Return the squared L2 norm of column `step` of R, exactly."""
@@ -70,20 +70,20 @@ class SquareRoot:
         self._noisy = np.zeros(horizon)
 
     def encode(self, step: int, count: int) -> int:
-        """One dot product of length `step`, in two halves that int64 holds."""
+        """Compute one dot product of length `step`, in two halves that fit in int64."""
         past = self._counts[: step - 1]
         high, low = self._high[1:step][::-1], self._low[1:step][::-1]
         first = (int(self._high[0]) << _HALF_BITS) + int(self._low[0])
         return (int(high @ past) << _HALF_BITS) + int(low @ past) + first * count
 
     def decode(self, step: int, count: int, noisy: float) -> float:
-        """One dot product of length `step`."""
+        """Compute one dot product of length `step`."""
         self._counts[step - 1] = count
         self._noisy[step - 1] = noisy
         return float(self.row(step) @ self._noisy[:step])
 
     def squared_norm(self, step: int) -> Fraction:
-        """The sum of f_k^2 over k <= horizon - step."""
+        """Return the sum of f_k^2 over k <= horizon - step."""
         squares = sum(f * f for f in self._column(self._counts.size - step + 1))
         return Fraction(squares, 1 << (2 * _GRID_BITS))
 
@@ -93,7 +93,7 @@ class SquareRoot:
         return [Fraction(total, 1 << (2 * _GRID_BITS)) for total in sums][::-1]
 
     def error_weight(self, step: int) -> float:
-        """The root of the sum of f_k^2 over k < step."""
+        """Return the root of the sum of f_k^2 over k < step."""
         return math.sqrt(math.fsum((self._f[:step] ** 2).tolist()))
 
     def row(self, step: int) -> FloatArray:
@@ -109,8 +109,8 @@ class BinaryTree:
     """R sums over dyadic blocks; a running sum adds the blocks of its binary expansion.
 
     (Dwork, Naor, Pitassi and Rothblum 2010; Chan, Shi and Song 2011.) Step t ends one block, of
-    the length of the lowest bit of t. No other block is used by any running sum, so no other gets
-    noise: a count in step 1 is in floor(log2(horizon)) + 1 blocks, later ones in no more.
+    the length of the lowest bit of t. No running sum uses any other block, so no other block gets
+    noise: a count in step 1 is in floor(log2(horizon)) + 1 blocks, and later counts in no more.
     """
 
     grid_bits = 0
@@ -120,11 +120,11 @@ class BinaryTree:
         self._blocks: dict[int, tuple[int, float]] = {}  # by log2 of the length: exact, noisy
 
     def encode(self, step: int, count: int) -> int:
-        """The sum over the block that ends at this step."""
+        """Return the sum over the block that ends at this step."""
         return count + sum(self._blocks[level][0] for level in range(_lowest_bit(step)))
 
     def decode(self, step: int, count: int, noisy: float) -> float:
-        """The blocks of the binary expansion of `step`."""
+        """Add the blocks of the binary expansion of `step`."""
         level = _lowest_bit(step)
         total = self.encode(step, count)
         for shorter in range(level):
@@ -133,7 +133,7 @@ class BinaryTree:
         return math.fsum(block for _, block in self._blocks.values())
 
     def squared_norm(self, step: int) -> Fraction:
-        """The number of blocks that hold `step` and end within the horizon."""
+        """Return the number of blocks that contain `step` and end within the horizon."""
         index = step - 1
         levels = range(self._horizon.bit_length())
         used = (
@@ -143,13 +143,13 @@ class BinaryTree:
         return Fraction(sum(used))
 
     def error_weight(self, step: int) -> float:
-        """The root of the number of ones in the binary expansion of `step`."""
+        """Return the root of the number of ones in the binary expansion of `step`."""
         return math.sqrt(step.bit_count())
 
 
 def _square_root_column(horizon: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return f_0 ... f_{horizon-1} in units of 2**-52, each to the nearest."""
-    # With 128 further bits, all the roundings together are below 2**-100.
+    # With 128 extra bits, the total rounding error is below 2**-100.
     column = np.empty(horizon, dtype=np.int64)
     value = 1 << (_GRID_BITS + _GUARD_BITS)
     half = 1 << (_GUARD_BITS - 1)

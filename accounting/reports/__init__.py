@@ -1,4 +1,4 @@
-"""Reports on realised histories: what each user has lost, never who is admitted.
+"""Reports on realised histories: bounds of each user's privacy loss. They never admit a step.
 
 A user's history is a histogram of steps over the levels of a `NormGrid`; `ReportAccountant` turns
 histograms into (epsilon, delta). The reports are output-specific, for one user (Yu et al.,

@@ -1,16 +1,16 @@
-"""What the steps of one user lose, from a histogram: PLD, Rényi and saddle point.
+"""Reports of each user's privacy loss, from histograms of steps: PLD, Rényi and saddle point.
 
 A report bounds the loss of a *fixed* schedule of these steps: (epsilon, delta)-DP for a user whose
-norms, rates and number of steps were chosen before anything was released. Yu et al. (Def. 4) call
-this output-specific for a schedule that outputs have led to. It is no guarantee then: nothing adds
-up delta over the other schedules that might have come out, and at a stop that outputs decide the
-real delta may be many times the reported one. The guarantees are the budget of a filter and, at any
-time, `accounting.Measure.any_time_epsilon`. A report never admits a step.
+norms, rates and number of steps were chosen before anything was released. If
+outputs led to the schedule, Yu et al. (Def. 4) call the report output-specific. Then it is no
+guarantee: it does not add up delta over the other possible schedules, and at a stop that outputs
+decide, the real delta may be many times the reported one. The guarantees are the budget of a filter
+and, at any time, `accounting.Measure.any_time_epsilon`. A report never admits a step.
 
-A report is for the user alone, or goes out through a differentially private release. A norm must be
-a bound that the mechanism enforced in that step, by clipping this user to it (Yu et al., Alg. 3),
-or the norm itself. A report on norms that were measured now and then and not enforced is an
-estimate and must be called one.
+Only the user may see a report, unless a differentially private release publishes it. A norm must be
+a bound that the mechanism enforced in that step by clipping this user to it (Yu et al., Alg. 3), or
+the norm itself. A report on norms that were measured occasionally and not enforced is an estimate,
+and must be labelled as one.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from accounting.reports.tightest import TightestReport, gaussian_ratios
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
-_LARGEST_EPSILON: Final = 1e200  # a larger one counts as this for upper bounds of delta
+_LARGEST_EPSILON: Final = 1e200  # for upper bounds of delta, a larger epsilon counts as this
 
 
 class MethodReport(Protocol):
-    """A method: tables made once for a mechanism and the levels of a grid."""
+    """A report method, with tables computed once for a mechanism and the levels of a grid."""
 
     def epsilon(self, counts: IntArray, delta: float) -> Bounds:
         """Return bounds of epsilon at `delta` for counts of shape (n, levels)."""
@@ -61,16 +61,16 @@ class MethodReport(Protocol):
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
     """Upper bounds, read-only float64, with the whole interval in `bounds`.
 
-    Parts that are indexed (slices, masks, lists of users) have the bounds of their users, and
-    copies (`copy`, the module copy, pickle) those of the whole. An element is a number; what is
-    computed is a plain array. Whatever else is made of it, such as a view of another shape, has no
-    `bounds`: asking for them raises AttributeError.
+    Indexing (slices, masks, lists of users) keeps the bounds of the selected users, and copying
+    (`copy`, the module copy, pickle) keeps all bounds. An element is a number, and the result of
+    arithmetic a plain array. Other derived arrays, such as a view of another shape, have no
+    `bounds`: reading the attribute raises AttributeError.
     """
 
     _bounds: Bounds | None
 
     def __new__(cls, bounds: Bounds) -> BoundedArray:
-        """Return the upper bounds, with all three."""
+        """Return the upper bounds, with the whole interval attached."""
         kept = Bounds(*(np.array(part, dtype=np.float64) for part in bounds))
         for part in kept:
             part.setflags(write=False)
@@ -83,12 +83,12 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
         """Lower bound, estimate and upper bound of each user, of the shape of this array."""
         bounds = self._known()
         if bounds is None:
-            allowed = "only what the accountant returned, its parts and copies, has bounds"
+            allowed = "only results of the accountant, their parts and their copies have bounds"
             raise AttributeError(allowed)
         return bounds
 
     def _known(self) -> Bounds | None:
-        # A view has no attribute; an array whose shape was set has bounds of another one.
+        # A view has no attribute; after setting the shape, the bounds have another shape.
         bounds: Bounds | None = getattr(self, "_bounds", None)
         return bounds if bounds is not None and bounds.upper.shape == self.shape else None
 
@@ -101,7 +101,7 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
         return BoundedArray(Bounds(*(column[key] for column in bounds)))
 
     def copy(self, order: Any = "C") -> Any:
-        """Return a copy with the same bounds, read-only as well, in the order that it has."""
+        """Return a read-only copy with the same bounds, in the same memory order."""
         bounds = self._known()
         return np.asarray(self).copy(order) if bounds is None else BoundedArray(bounds)
 
@@ -117,7 +117,7 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
         context: tuple[Any, ...] | None = None,
         return_scalar: bool = False,
     ) -> Any:
-        """Let results of arithmetic be plain arrays and numbers."""
+        """Return results of arithmetic as plain arrays and numbers."""
         return array[()] if return_scalar else np.asarray(array)
 
     def __reduce__(self) -> Any:
@@ -129,30 +129,30 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
 class ReportAccountant:
     """Reports for users from counts of steps at each level of the norms.
 
-    `mechanism`: what all steps ran; or a sequence of mechanisms, if rates, noises or kinds of
-    mechanisms differed. What a norm is, is said by its mechanism. `grid`: the levels; histograms
-    are made by `NormGrid.counts` and `NormGrid.add_step`. With several mechanisms a sequence of as
-    many grids, or one that all share; the counts are the histograms of the mechanisms, side by
-    side: `np.concatenate([first, second], axis=1)`. A sampled step counts at the norm of the user
-    whether or not the user was sampled.
+    `mechanism`: the mechanism of all steps, or a sequence if rates, noises or kinds of mechanisms
+    differed; it defines the norm. `grid`: the levels; `NormGrid.counts` and `NormGrid.add_step`
+    compute histograms. With several mechanisms, `grid` is a sequence of as many grids, or one grid
+    for all, and the counts are the histograms of the mechanisms side by side:
+    `np.concatenate([first, second], axis=1)`. A sampled step counts at the user's norm, whether or
+    not the user was sampled.
 
-    `orders`: for "renyi", shape (k,), > 1 and finite; a good set if not given.
+    `orders`: for "renyi", shape (k,), > 1 and finite; `DEFAULT_ORDERS` if not given.
 
     Neighbours differ by adding or removing the user; the larger direction counts. Each method's
-    tables are computed at its first use and kept:
+    tables are computed at its first use and cached:
 
     - "tightest": the default. Exact except for rounding for histories of Gaussian steps alone;
       otherwise the interval of "pld", with the smaller upper bound of "pld" and "renyi".
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
-    - "renyi": an upper bound alone, loose by the conversion; the fastest.
-    - "saddlepoint": certified bounds, at a cost that does not depend on the number of steps. Its
-      estimate is close for many steps. It may be anywhere in the interval where a few draws decide
+    - "renyi": an upper bound only, loose because of the conversion; the fastest.
+    - "saddlepoint": certified bounds, in a time that does not depend on the number of steps. Its
+      estimate is close for many steps, but may be anywhere in the interval if few draws decide
       (sampling rates of one in millions, or a handful of steps).
 
-    With any method, a user loses no more than with the probability of being drawn at all
-    (`accounting.reports.histories.drawn`). The bounds hold for the histogram given. Rounding norms
-    up to the grid makes them upper bounds for the norms themselves, and lower bounds of nothing but
-    the rounded history.
+    Every method also uses that a user loses something only if drawn at least once
+    (`accounting.reports.histories.drawn`). The bounds hold for the histogram given. Because norms
+    are rounded up to the grid, upper bounds also hold for the norms themselves, and lower bounds
+    only for the rounded history.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ReportAccountant:
         each = [mechanism] if isinstance(mechanism, Mechanism) else list(_listed(mechanism))
         grids = list(grid) if isinstance(grid, Sequence) else [grid] * len(each)
         if not each or len(grids) != len(each):
-            allowed = "one grid, or one for each of the mechanisms, of which there is one at least"
+            allowed = "one grid, or one per mechanism, for one mechanism or more"
             raise InvalidInput("grid", f"{len(grids)} for {len(each)} mechanisms", allowed)
         for one in each:
             if not isinstance(one, Mechanism):
@@ -183,7 +183,7 @@ class ReportAccountant:
         steps = [step_of(*pair) for pair in pairs]
         self._rates = np.array([s.sampling_rate if s.kind == "sampled" else 0.0 for s in steps])
         large = np.array([step.size > LARGEST_RATIO for step in steps])
-        # The sampled levels, and those of them of which loss distributions know no upper bound.
+        # The sampled levels, and those among them without an upper bound by loss distributions.
         groups = (self._rates > 0.0) & large, self._rates > 0.0
         self._sampled = [group for group in groups if group.any()]
         self._orders = None if orders is None else renyi_orders("orders", orders)
@@ -195,8 +195,8 @@ class ReportAccountant:
         """Return an upper bound of each user's epsilon at `delta`, shape (n,), with `.bounds`.
 
         `counts`: integers, 0 to 2**46, shape (n, levels), or (levels,) for one user, which gives
-        shape (). 0 < `delta` < 1. In nats, >= 0; infinite where the method can say nothing; 0 for
-        a user without steps. Raises `InvalidInput` for other arguments.
+        shape (). 0 < `delta` < 1. In nats, >= 0; infinite if the method has no bound; 0 for a
+        user without steps. Raises `InvalidInput` for other arguments.
         """
         level = probability("delta", delta)
 
@@ -210,8 +210,8 @@ class ReportAccountant:
     ) -> BoundedArray:
         """Return an upper bound of each user's delta at `epsilon`, shape (n,), with `.bounds`.
 
-        `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which is what a
-        method returns where it can say nothing.
+        `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which means
+        that the method has no bound.
         """
         asked = nonnegative_finite("epsilon", epsilon)
         level = min(asked, _LARGEST_EPSILON)
@@ -238,7 +238,7 @@ class ReportAccountant:
     ) -> Bounds:
         """Return bounds that are also at most the epsilon of the steps without sampling.
 
-        It counts at the delta that is left by the probability of being drawn (`drawn`).
+        The latter is taken at delta minus the probability of being drawn (`drawn`).
         """
         upper = bounds.upper.copy()
         for group in self._sampled:
@@ -246,7 +246,7 @@ class ReportAccountant:
             rest = np.where(group, 0, rows)
             usable = (chances > 0.0) & (chances < delta) & (upper > 0.0)
             upper[usable & ~rest.any(axis=1)] = 0.0
-            # Rounded up by 1 % at most, so that many users share one delta that is left.
+            # Rounded up by 1 % at most, so that many users share one remaining delta.
             coarse = np.exp2(np.ceil(np.log2(np.where(usable, chances, 1.0)) * 64.0 + 1e-9) / 64.0)
             for chance in np.unique(coarse[usable & rest.any(axis=1)]).tolist():
                 left = (Fraction(delta) - Fraction(chance)) / (1 - Fraction(chance))
@@ -259,7 +259,7 @@ class ReportAccountant:
     def _delta_if_never_drawn(
         self, report: MethodReport, rows: IntArray, epsilon: float, bounds: Bounds
     ) -> Bounds:
-        """Return bounds that are also at most the delta by the probability of being drawn."""
+        """Return bounds that are also at most the delta from the probability of being drawn."""
         upper = bounds.upper.copy()
         for group in self._sampled:
             chances = drawn(self._rates[group], rows[:, group])

@@ -1,4 +1,4 @@
-"""What a report method says of each user: (lower, estimate, upper)."""
+"""The result of a report for each user: (lower, estimate, upper)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from accounting.exact.validation import FloatArray
 class Bounds(NamedTuple):
     """An interval for each user, shape (n,) each; lower <= exact <= upper, and the estimate inside.
 
-    `lower` and `upper` hold in floating point: truncation, quadrature and rounding are in them.
+    `lower` and `upper` hold in floating point: they include truncation, quadrature and rounding
+    errors.
     `estimate` is the method's best guess and guarantees nothing.
     """
 

@@ -1,4 +1,4 @@
-"""Noise for a given guarantee, and the guarantee of a given noise."""
+"""Compute the noise for a given guarantee, and the guarantee of a given noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from accounting.reports.saddlepoint.report import SaddlePointReport
 _FINENESS: Final = 2**13
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
-_ENOUGH: Final = 1e-30  # of epsilon, whatever delta, or of delta: `gdp_budget` is above 0 then
+_ENOUGH: Final = 1e-30  # if epsilon or delta is at least this, `gdp_budget` is above 0
 
 
 def epsilon_of(
@@ -50,12 +50,12 @@ def epsilon_of(
     Each step is Gaussian, on a Poisson sample of rate `sampling_rate`, from 0 to 1, for a user
     whose norm is `clip_norm` in every step; neighbours add or remove one user. `noise_stddev` is
     absolute, in the units of the norm: the noise multiplier times `clip_norm`. `steps`: from 0 to
-    2**46; 0 < `delta` < 1. In nats; infinite where the report can say nothing. Raises
+    2**46; 0 < `delta` < 1. In nats; infinite if the report has no bound. Raises
     `InvalidInput` for other arguments.
 
-    At rate 1 exact but for rounding; below, the upper bound of `ReportAccountant`, whose intervals
-    and other histories are the way to more than this. As with `noise_for_epsilon`, a fixed number
-    of steps is what this is about; a filter or an odometer is another matter.
+    At rate 1 it is exact except for rounding; below, it is the upper bound of `ReportAccountant`,
+    which also has intervals and other histories. As with `noise_for_epsilon`, the number of steps
+    is fixed; the result does not apply to a filter or an odometer.
     """
     mechanism = PoissonGaussian(noise_stddev, sampling_rate)
     count = whole_number("steps", steps, 0, MAX_COUNT)
@@ -83,10 +83,10 @@ def noise_for_epsilon(
     absolute, in the units of the norm. `epsilon`: finite, >= 0; 0 < `delta` < 1; `steps`: from 1 to
     10**9; `sampling_rate`: in (0, 1]; `clip_norm`: finite, > 0. Raises `InvalidInput` outside.
 
-    Rounded up: without sampling to what `gdp_budget` allows, exact but for rounding; with sampling
-    by at most 1e-4 of itself, to what the upper bound by saddle points or by loss distributions
-    confirms, which is not below clip_norm / 128. The privacy loss of a fixed number of steps is
-    what this is about: a filter or an odometer is another matter.
+    Rounded up. Without sampling, it is the noise that `gdp_budget` allows, exact except for
+    rounding. With sampling, it is at most a relative 1e-4 above the least noise that the upper
+    bound by saddle points or by loss distributions confirms, and at least clip_norm / 128. The
+    number of steps is fixed; the result does not apply to a filter or an odometer.
     """
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
     count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
@@ -118,13 +118,11 @@ def noise_for_epsilon(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    # Checked back both ways, with the norm as given.
+    # Verify both conversions with the norm as given.
     for point in range(high, high + _FINENESS):
         noise = multiplier(point) * norm * (1.0 + 2.0**-50)
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
-            raise InvalidInput(
-                "clip_norm", clip_norm, "of a size that its noise is a finite number"
-            )
+            raise InvalidInput("clip_norm", clip_norm, "small or large enough for a finite noise")
         checked = _SampledSteps(PoissonGaussian(noise, rate), norm, counts)
         if checked.epsilon_is_within(target, tail) and checked.delta_is_within(tail, target):
             return noise
@@ -132,9 +130,9 @@ def noise_for_epsilon(
 
 
 class _SampledSteps:
-    """Equal sampled steps: the saddle point decides in most cases, at once for any number of steps.
+    """Equal sampled steps: the saddle point decides most cases quickly, for any number of steps.
 
-    Where its interval does not, for few steps, the loss distribution does.
+    If its interval does not decide, for few steps, the loss distribution does.
     """
 
     def __init__(self, mechanism: PoissonGaussian, norm: float, counts: IntArray) -> None:
@@ -159,7 +157,7 @@ class _SampledSteps:
 
 
 def _central_limit(mu: float, rate: float, steps: int) -> float:
-    """Return roughly the noise at which `steps` of a norm of 1 are mu-GDP (Bu et al. 2020)."""
+    """Return roughly the noise at which `steps` of norm 1 are mu-GDP (Bu et al. 2020)."""
     growth = (mu / rate) * (mu / rate) / steps
     noise = 1.0 / math.sqrt(math.log1p(growth)) if growth > 0.0 else math.inf
     return min(max(noise, 1.0 / LARGEST_RATIO), 2.0**_LARGEST_OCTAVES)
@@ -186,7 +184,7 @@ def _bracket(enough: Callable[[int], bool], start: int) -> tuple[int, int]:
 
 
 def _gaussian_noise(epsilon: float, delta: float, steps: int, clip_norm: float) -> float:
-    """Return the noise at which so many Gaussian steps of this norm are (epsilon, delta)-DP."""
+    """Return the noise at which Gaussian steps of this norm are (epsilon, delta)-DP."""
     norm = math.sqrt(steps) * clip_norm * (1.0 + 2.0**-50)
     budget = gdp_budget(epsilon, delta)
     if budget == 0.0:
@@ -195,7 +193,7 @@ def _gaussian_noise(epsilon: float, delta: float, steps: int, clip_norm: float) 
     noise = max(norm / budget, math.ulp(0.0))
     for _ in range(100):
         if noise == math.inf:
-            allowed = "of a size that its noise is a finite number"
+            allowed = "small or large enough for a finite noise"
             raise InvalidInput("clip_norm", clip_norm, allowed)
         mu = norm / noise * (1.0 + 2.0**-50)
         if gdp_to_epsilon(mu, delta) <= epsilon and gdp_to_delta(mu, epsilon) <= delta:

@@ -1,13 +1,13 @@
-"""Curves of what a user has lost: Rényi divergences over orders, and the trade-off of a test.
+"""Curves of a user's privacy loss: Rényi divergences over orders, and the trade-off of a test.
 
-The trade-off of a history says what a test for the user's presence can reach: beta, the least
-probability of missing a user who is present, at each alpha, the probability of a false alarm. A
+The trade-off of a history bounds every test for the user's presence: beta is the least probability
+of missing a user who is present, at each alpha, the probability of a false alarm. A
 history that is (epsilon, delta)-DP in both directions has (Wasserman and Zhou 2010; Kairouz, Oh and
 Viswanath 2015)
 
     beta(alpha) >= max(0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)),
 
-and each point of the curve delta(epsilon) gives such a bound; the largest of them counts.
+and each point of the curve delta(epsilon) gives such a bound; the largest bound counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, as_float_array, probability
 from accounting.reports.accountant import ReportAccountant
 
-# From where a test is nearly sure to far into the tail.
+# From nearly certain tests to far into the tail.
 DEFAULT_DELTAS: Final = (
     *(0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
     *(5e-2, 2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10),
@@ -63,10 +63,10 @@ def trade_off(
     """Return lower bounds of the misses of any test for a user at each rate of false alarms.
 
     `alpha`: from 0 to 1, shape (m,); `counts`: as for `ReportAccountant.epsilon`; (levels,) gives
-    beta of shape (m,). `deltas`: the points of the curve that are used, each in (0, 1), and
-    epsilon = 0; more of them bring the bound closer, from below. Rounded down; 1 - alpha for a user
-    without steps. For both directions, in which the exact trade-off is one curve and its mirror
-    image. Raises `InvalidInput` for other arguments.
+    beta of shape (m,). `deltas`: the points of the curve, each in (0, 1), in addition to
+    epsilon = 0; more points tighten the bound. Rounded down; 1 - alpha for a user without steps.
+    Valid in both directions, whose exact trade-offs are mirror images. Raises `InvalidInput` for
+    other arguments.
     """
     rates = as_float_array("alpha", alpha)
     if rates.ndim != 1 or not ((rates >= 0.0) & (rates <= 1.0)).all():
@@ -81,20 +81,20 @@ def trade_off(
 
 
 def plot_renyi_curve(axes: Any, curve: RenyiCurve, labels: Sequence[str] = ()) -> None:
-    """Draw divergences over orders on `axes` of matplotlib, both logarithmic, a line for each user.
+    """Draw divergences over orders on `axes` of matplotlib, both logarithmic, one line per user.
 
     `labels`: one for each user, for a legend.
     """
     divergences = np.atleast_2d(curve.divergences)
-    # The distance from 1 is what orders differ by.
+    # Orders are plotted by their distance from 1.
     _lines(axes, curve.orders - 1.0, np.where(divergences > 0.0, divergences, np.nan), labels)
     axes.set(xscale="log", yscale="log", xlabel="Rényi order - 1", ylabel="divergence (nats)")
 
 
 def plot_trade_off(axes: Any, curve: TradeOff, labels: Sequence[str] = ()) -> None:
-    """Draw misses over false alarms on `axes` of matplotlib, a line for each user.
+    """Draw misses over false alarms on `axes` of matplotlib, one line per user.
 
-    `labels`: one for each user, for a legend. The diagonal is that of a test that knows nothing.
+    `labels`: one for each user, for a legend. The diagonal is a random guess.
     """
     axes.plot([0.0, 1.0], [1.0, 0.0], color="0.7", linestyle="--", linewidth=1.0)
     _lines(axes, curve.alpha, np.atleast_2d(curve.beta), labels)
@@ -112,7 +112,7 @@ def _lines(axes: Any, x: FloatArray, rows: FloatArray, labels: Sequence[str]) ->
 
 
 def _below(alpha: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
-    """Return the bound of one point for each user, rounded down, shape (n, m)."""
+    """Return the bound from one point for each user, rounded down, shape (n, m)."""
     eps, left = epsilon[..., np.newaxis], 1.0 - delta[..., np.newaxis]
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         growth = np.exp(np.minimum(eps, 700.0)) * (1.0 + _ROUNDING)

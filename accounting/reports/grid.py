@@ -1,4 +1,4 @@
-"""Norms rounded up to a grid, so that a user's history is a histogram over its levels.
+"""A grid of norms: rounded up to it, a user's history becomes a histogram over its levels.
 
 Yu et al., sec. 3.2, and Koskela et al., App. D.2. Rounding up makes every later result an upper
 bound: a step of a larger norm dominates one of a smaller norm (Yu et al. round to the nearest
@@ -19,22 +19,22 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, positive_finite
 
 MAX_LEVELS: Final = 2**16
-# Steps of one user at one level: whatever the levels, a user's sum over them fits in int64.
+# Steps of one user at one level: for any number of levels, a user's total fits in int64.
 MAX_COUNT: Final = 2**46
 _BLOCK: Final = 2**20  # norms at a time, so that the temporaries stay small
 
 
 @dataclass(frozen=True)
 class NormGrid:
-    """The levels clip_norm k / levels, k = 1 .. levels; a norm is rounded up to the next.
+    """The norm levels clip_norm k / levels, k = 1 .. levels; norms are rounded up to a level.
 
     `clip_norm`: the largest norm a step may have, finite, > 0; `levels`: 1 to 65536. Level k,
     at index k - 1, is the smallest float64 >= clip_norm k / levels in exact arithmetic, and the
-    last one is clip_norm itself. Rounding compares float64 values and computes nothing, so a level
-    is never below the norms that are rounded to it.
+    last one is clip_norm itself. Rounding only compares float64 values, so a level is never below
+    the norms that are rounded to it.
 
     Norms are finite, >= 0 and at most clip_norm; anything else raises `InvalidInput` and changes
-    nothing. A zero norm has no level: a user who is left out of a step has not taken it.
+    nothing. A zero norm has no level: a user who is left out of a step does not take it.
     """
 
     clip_norm: float
@@ -48,7 +48,7 @@ class NormGrid:
         if not 1 <= levels <= MAX_LEVELS:
             raise InvalidInput("levels", levels, f"from 1 to {MAX_LEVELS}")
         object.__setattr__(self, "levels", int(levels))
-        _ = self.norms  # raises for a clip norm whose levels would not differ
+        _ = self.norms  # raises InvalidInput for a clip norm with equal levels
 
     @cached_property
     def norms(self) -> FloatArray:
@@ -72,9 +72,9 @@ class NormGrid:
         return np.where(indices >= 0, self.norms[indices], 0.0)
 
     def counts(self, norms: npt.ArrayLike) -> IntArray:
-        """Return how often each user's norm was rounded to each level, int64, shape (n, levels).
+        """Return each user's histogram: the steps at each level, int64, shape (n, levels).
 
-        `norms`: shape (n, steps), one row per user; 0 where a user took no part.
+        `norms`: shape (n, steps), one row per user; 0 where a user did not participate.
         """
         values = self._within(norms)
         if values.ndim != 2:
@@ -96,8 +96,8 @@ class NormGrid:
     ) -> None:
         """Add one step to `counts`, in place.
 
-        `counts`: int64, shape (n, levels); `norms`: one per user, of shape (m,); `users`: the rows
-        of `counts` that they belong to, integers, shape (m,), all different; without it m = n.
+        `counts`: int64, shape (n, levels); `norms`: one per user, of shape (m,); `users`: their
+        rows in `counts`, integers, shape (m,), all different; without it m = n.
         """
         if not isinstance(counts, np.ndarray) or counts.dtype != np.int64:
             raise InvalidInput("counts", getattr(counts, "dtype", type(counts)), "an int64 array")

@@ -1,4 +1,4 @@
-"""What every report takes: mechanisms and norms of the levels, and counts of steps at each."""
+"""The arguments of all reports: mechanisms and norms of the levels, and steps at each level."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from accounting.reports.grid import MAX_COUNT
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 
 
-class Step(NamedTuple):
-    """What decides the loss of a step, whatever it was called: the same losses are equal.
+class LossParameters(NamedTuple):
+    """The parameters that determine a step's loss; steps with equal parameters have equal losses.
 
     Attributes:
-        kind: of the loss; "nothing" for a step that takes nobody.
+        kind: of the loss; "nothing" for sampling rate 0.
         size: c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise.
-        sampling_rate: of "sampled", strictly between 0 and 1; else 1.
+        sampling_rate: for "sampled", strictly between 0 and 1; otherwise 1.
     """
 
     kind: Literal["gaussian", "sampled", "laplace", "pure", "nothing"]
@@ -30,19 +30,19 @@ class Step(NamedTuple):
     sampling_rate: float = 1.0
 
 
-def step_of(mechanism: Mechanism, norm: float) -> Step:
-    """Return what decides the loss of a step for a user of this norm, > 0."""
+def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
+    """Return the loss parameters of a step for a user of this norm, > 0."""
     match mechanism:
         case Gaussian(noise_stddev) | PoissonGaussian(noise_stddev, 1.0):
-            return Step("gaussian", norm / noise_stddev)
+            return LossParameters("gaussian", norm / noise_stddev)
         case PoissonGaussian(noise_stddev, 0.0):
-            return Step("nothing", norm / noise_stddev)
+            return LossParameters("nothing", norm / noise_stddev)
         case PoissonGaussian(noise_stddev, sampling_rate):
-            return Step("sampled", norm / noise_stddev, sampling_rate)
+            return LossParameters("sampled", norm / noise_stddev, sampling_rate)
         case Laplace(scale):
-            return Step("laplace", norm / scale)
+            return LossParameters("laplace", norm / scale)
         case PureDP():
-            return Step("pure", norm)
+            return LossParameters("pure", norm)
 
 
 def drawn(rates: FloatArray, counts: IntArray) -> FloatArray:
@@ -63,7 +63,7 @@ def drawn(rates: FloatArray, counts: IntArray) -> FloatArray:
 
 
 def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
-    """Return the mechanism of each level: the one that is given, or one for each."""
+    """Return the mechanism of each level, from one mechanism or one per level."""
     each = list(mechanisms) if isinstance(mechanisms, Sequence) else [mechanisms] * levels
     if len(each) != levels:
         allowed = f"one mechanism, or one for each of the {levels} norms"

@@ -1,4 +1,4 @@
-"""Rényi report: one table levels x orders, one matrix product, the best order for each user.
+"""The Rényi report: a table of levels x orders, a matrix product, and each user's best order.
 
 The Rényi divergence of a composition is at most the sum of those of its steps, at every order
 (Yu et al., Alg. 2), so a history is counts x table. Any order gives a valid (epsilon, delta)
@@ -23,10 +23,10 @@ from accounting.reports.histories import Mechanisms, per_level
 def _default_orders() -> FloatArray:
     """Return orders whose distance t from 1 grows by a constant factor.
 
-    32 to the octave from t = 1 to 1024, 8 from 0.01 and to 131072. Missing the best t by a factor
-    f costs about (log f)^2 / 2 of epsilon where the divergence is linear in the order: at most
-    0.01% and 0.1%. Sampled steps have an order from which the divergence explodes; where the best
-    one is just below, it costs up to log f, which is 1% and 4%.
+    32 per octave from t = 1 to 1024, and 8 per octave below, from 0.01, and above, to 131072.
+    Missing the best t by a factor f costs about (log f)^2 / 2 of epsilon if the divergence is
+    linear in the order: at most 0.01 % and 0.1 %. Above some order, the divergence of sampled steps
+    explodes; if the best order is just below, the cost is up to log f, 1 % and 4 %.
     """
     fine, coarse = np.arange(0, 321) / 32.0, np.arange(-53, 137) / 8.0
     return np.exp2(np.union1d(fine, coarse)) + 1.0
@@ -40,14 +40,13 @@ _MOST_ROWS, _MOST_ENTRIES = 256, 2**22  # users at a time; counts of users x lev
 class RenyiReport:
     """Upper bounds of one user's realised loss, from Rényi divergences at a set of orders.
 
-    `mechanisms`: what ran at each of the levels, a sequence, or the one that ran at all; `norms`:
-    the levels, shape (levels,), > 0; what a norm is, is said by its mechanism;
-    `orders`: shape (k,), > 1 and finite, `DEFAULT_ORDERS` if not given. The table of
-    levels x orders is computed here.
+    `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
+    levels, shape (levels,), > 0, in the norm of their mechanism; `orders`: shape (k,), > 1 and
+    finite, `DEFAULT_ORDERS` if not given. The constructor computes the table of levels x orders.
 
-    The upper bound is the method's only statement: the estimate equals it and the lower bound is
-    0. What it loses to the exact epsilon it loses in the conversion: for many steps some 10%, more
-    where epsilon is small; and epsilon is never below about log(1/delta) / (largest order).
+    The method has an upper bound only: the estimate equals it, and the lower bound is 0. The
+    conversion makes it looser than the exact epsilon, by about 10 % for many steps, and by more if
+    epsilon is small; epsilon is never below about log(1/delta) / (largest order).
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class RenyiReport:
         return Bounds(np.zeros_like(upper), upper, upper)
 
     def _blocks(self, counts: IntArray) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield (rows, their divergences at each order), a block of users at a time.
+        """Yield (rows, their divergences at each order), one block of users at a time.
 
-        Blocks are filled up to one shape: how a matrix product rounds depends on the shapes of its
-        factors, and what is said of a user must not depend on who else is in the batch.
+        Blocks are padded to one shape: the rounding of a matrix product depends on the shapes of
+        its factors, and a user's result must not depend on the other users of a batch.
         """
         levels = self._table.shape[0]
         rows = max(8, min(_MOST_ROWS, _MOST_ENTRIES // levels))

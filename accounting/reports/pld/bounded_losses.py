@@ -1,4 +1,4 @@
-"""Privacy losses of one step that is purely differentially private: bounded, and of mirrored pairs.
+"""The bounded privacy losses of one pure DP step, the same in both directions.
 
 Laplace noise, of L1 norm over scale m: one coordinate that is shifted by m. A vector that is
 shifted by m altogether is no easier to tell apart: its coordinates, shifted one after the other,
@@ -36,11 +36,11 @@ class _Bounded:
         return -self.size, self.size
 
     def outside(self, cut: float) -> float:
-        """Return 0: all outcomes are within."""
+        """Return 0: all outcomes are within the cut."""
         return 0.0
 
     def largest_step(self) -> float:
-        """Return how far apart nodes may be, at most."""
+        """Return the largest allowed distance of nodes."""
         return min(_LARGEST_STEP, 0.25 * self.size)
 
     def bulk(self, step: float) -> float:
@@ -49,7 +49,7 @@ class _Bounded:
 
 
 class LaplaceShift(_Bounded):
-    """Laplace noise of scale 1, shifted by `size` and not."""
+    """Laplace noise of scale 1, with and without a shift by `size`."""
 
     def cumulants(self, tilts: FloatArray) -> FloatArray:
         """Return log E exp(t l) under P at the tilts t > 0 (Mironov 2017, Prop. 6)."""

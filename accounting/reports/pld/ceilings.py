@@ -1,10 +1,10 @@
-"""Upper bounds of delta in the add direction, without a lattice: most users need no more there.
+"""Upper bounds of delta in the add direction, without a lattice: enough for most users.
 
-Adding a user is below removing one in most histories. The loss of sampled steps is bounded, by
--log(1 - q) each, and delta falls to 0 on the way to their sum, faster than a lattice could follow.
+Adding a user is below removing one in most histories. The loss of sampled steps is bounded by
+-log(1 - q) each, and delta falls to 0 on the way to their sum, faster than a lattice can resolve.
 
 Outcomes between two places are split over them so that their masses under both distributions are
-kept ("connect the dots", Doroshenko et al. 2022): what results dominates the step. Its cumulants
+kept ("connect the dots", Doroshenko et al. 2022): the result dominates the step. Its cumulants
 bound delta by Chernoff, at any tilt.
 """
 
@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from accounting.exact.validation import FloatArray
 from accounting.reports.pld.losses import SampledGaussian, loss
-from accounting.reports.pld.steps import Source, Steps
+from accounting.reports.pld.steps import Steps, StepSource
 from accounting.reports.pld.transforms import log_largest_weight
 
 _REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise
@@ -63,7 +63,7 @@ class AddedCeilings:
         return np.where(total < _UNLIMITED, total, np.inf)
 
 
-def _largest(source: Source) -> float:
+def _largest(source: StepSource) -> float:
     """Return the largest loss when a user is added."""
     if not isinstance(source, SampledGaussian):
         return source.size
@@ -71,7 +71,7 @@ def _largest(source: Source) -> float:
     return -math.log1p(-rate) * (1.0 + 2.0**-50) if rate < 1.0 else _UNLIMITED
 
 
-def _of(source: Source) -> FloatArray:
+def _of(source: StepSource) -> FloatArray:
     """Return upper bounds of log E exp(t L) at the tilts t, shape (tilts,)."""
     if not isinstance(source, SampledGaussian):
         return source.cumulants(_TILTS) + _ROUNDING * (1.0 + (_TILTS + 1.0) * source.size)
@@ -89,7 +89,7 @@ def _cumulants(ratio: float, rate: float) -> FloatArray:
     width = ratio * np.diff(x)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         right = (sampled * np.exp(-exponent) - without) / np.expm1(width)
-        # The larger loss is on the left: what is not known goes there.
+        # The larger loss is on the left, so mass of unknown loss is counted there.
         right -= without * (8.0 + np.abs(exponent)) * (1.0 + 1.0 / width) * _ROUNDING
         known = (right > 0.0) & (right < without) & (x[1:] < _FAR)
     right = np.where(known, right, 0.0)

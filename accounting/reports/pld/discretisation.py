@@ -1,4 +1,4 @@
-"""Losses of one step on a lattice, from above and from below.
+"""Discretise the losses of one step on a lattice, from above and from below.
 
 P against Q is a step of some mechanism, and l the loss of an outcome, log dP/dQ. Remove compares P
 with Q; add compares Q with P, whose losses are -l. H(a) = P(l > log a) - a Q(l > log a), convex in
@@ -27,9 +27,9 @@ import numpy as np
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.pld.tangents import Cells, tangent_bins, tangent_polygon
 
-# Of the largest loss: nodes that are closer to each other are not told apart.
+# Relative to the largest loss: nodes that are closer to each other coincide.
 SMALLEST_STEP: Final = 2.0**-45
-# Of the masses of a discretisation: what misses 1 by more is not rounding, and is not used.
+# Masses of a discretisation that miss 1 by more than this have more than rounding errors.
 _LARGEST_EXCESS = 2.0**-32
 _DENSE = 128  # the step is at most this part of the distance from the bulk, and at least one
 _OFFSETS = 5  # offsets tried for the bulk to be exactly at a node
@@ -51,10 +51,10 @@ class LatticeLoss:
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The two discretisations of one step; `below` is None where the step is taken for harmless.
+    """The two discretisations of one step; `below` is None if the step counts as harmless.
 
     `largest`: the largest absolute loss among the nodes. `outside`: the mass, in either direction,
-    that is outside the range of outcomes; above, it must be taken for an infinite loss. `error`:
+    outside the range of outcomes; above, it counts as an infinite loss. `error`:
     what Gauss's rule and rounding keep the relative error of each mass within, and how far the
     masses of a discretisation are from adding up.
     """
@@ -66,8 +66,8 @@ class StepLoss:
     error: float
 
 
-class Source(Protocol):
-    """The losses of one step of some mechanism, as far as a lattice needs to know them."""
+class LossSource(Protocol):
+    """The losses of one step of some mechanism, for discretisation on a lattice."""
 
     def extremes(self, cut: float) -> tuple[float, float]:
         """Return the least and the largest loss of the outcomes within a cut."""
@@ -78,7 +78,7 @@ class Source(Protocol):
         ...
 
     def largest_step(self) -> float:
-        """Return how far apart nodes may be, at most."""
+        """Return the largest allowed distance of nodes."""
         ...
 
     def bulk(self, step: float) -> float:
@@ -92,11 +92,11 @@ class Source(Protocol):
         ...
 
 
-def discretised(source: Source, step: float, cut: float) -> StepLoss:
+def discretised(source: LossSource, step: float, cut: float) -> StepLoss:
     """Return both discretisations of a step on multiples of `step` plus an offset of its own.
 
-    Outcomes in the range of `cut` are taken into account. `step`: from the largest loss times
-    `SMALLEST_STEP` to 2; others raise ValueError, for losses would not be told apart, or masses
+    Only outcomes within `cut` are included. `step`: from the largest loss times
+    `SMALLEST_STEP` to 2; others raise ValueError, because losses would coincide, or masses
     overflow.
     """
     if not max(abs(end) for end in source.extremes(cut)) * SMALLEST_STEP <= step <= 2.0:
@@ -132,7 +132,7 @@ def discretised(source: Source, step: float, cut: float) -> StepLoss:
 
 
 def _totals(lattice: LatticeLoss) -> tuple[float, float]:
-    """Return the masses under P and under Q: the sums that powers of are taken of."""
+    """Return the masses under P and under Q, whose powers are used."""
     with np.errstate(under="ignore"):
         return float(np.exp(lattice.log_removed).sum()), float(np.exp(lattice.log_added).sum())
 
@@ -169,7 +169,7 @@ def _node_indices(lowest: int, highest: int, largest_step: int) -> IntArray:
     return np.concatenate([-left[:0:-1], right]).astype(np.int64)
 
 
-def _cells(source: Source, step: float, offset: float, cut: float) -> Cells:
+def _cells(source: LossSource, step: float, offset: float, cut: float) -> Cells:
     lowest, highest = source.extremes(cut)
     indices = _node_indices(
         math.floor((lowest - offset) / step) - 1,
@@ -220,7 +220,7 @@ def integrated(
 
 
 def _connect_the_dots(cells: Cells) -> FloatArray:
-    """Return the scaled mass of each node when each outcome is split over its two neighbours."""
+    """Return the scaled mass of each node, with each outcome split over its two neighbours."""
     mass, moment = cells.mass, cells.moment
     rise, fall, jump = np.expm1(cells.widths), -np.expm1(-cells.widths), np.diff(cells.scale)
     nodes = np.zeros(cells.nodes.size)

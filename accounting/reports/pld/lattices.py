@@ -1,4 +1,4 @@
-"""Which lattice and which tilt suit a history: choices of tightness and speed, not of validity."""
+"""Choose the lattice and tilt for a history: these affect tightness and speed, not validity."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from scipy.special import log_ndtr
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.pld.discretisation import SMALLEST_STEP
 from accounting.reports.pld.losses import SampledGaussian, loss, outcome_range
-from accounting.reports.pld.steps import Source
+from accounting.reports.pld.steps import StepSource
 from accounting.reports.pld.tangents import LOSS_ERROR
 from accounting.reports.pld.transforms import log_largest_weight
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
 # A larger tilt than the best one needs a shorter period, a smaller one if losses have a heavy tail.
-# Of tilts that cost no more than this, in nats, of the accuracy of delta, take the one of the
-# shortest period.
+# Among the tilts that lose at most this much accuracy of delta, in nats, the one with the shortest
+# period is taken.
 _LARGER_COST, _TILT_COST, _LOWER_TILTS = 3.0, 7.0, range(0, 24, 2)
-# Tilts of whole octaves first: users share more tables.
+# Tilts at whole octaves come first, so that users share more tables.
 _OCTAVE, _HALF_OCTAVE_HANDICAP = 4, 1.7
 CUTS: Final = (4.0, 5.0, 6.0, 7.0, 8.0, 9.5, 11.0, 13.0, 16.0, 20.0, 24.0, 30.0, 37.5)
-# What is outside of the range of outcomes may add this to delta, in nats below it.
+# Mass outside the range of outcomes may add this to delta, in nats below it.
 _OUTSIDE_MARGIN = 11.0
-# What discretisation may add to epsilon, relative to it.
+# Discretisation may add this to epsilon, relative to it.
 _TOLERANCE = 2e-4
-# What aliasing may add to delta, in nats below it.
+# Aliasing may add this to delta, in nats below it.
 _MARGIN = 18.0
 _STEP_EXPONENTS = np.arange(-90, 2)
 _LOG2_SIZES = (7, 19)
@@ -37,10 +37,10 @@ _FLOOR_MARGIN = 5.0
 _LARGE = 1e200
 
 
-class Plan(NamedTuple):
+class LatticePlan(NamedTuple):
     """For each user, shape (n,): h = 2**`step_exponent`, n = 2**`log2_size`, tilt and cut by index.
 
-    `epsilon` and `log_delta` are where Chernoff's bound, roughly computed, has the point asked for.
+    `epsilon` and `log_delta` approximate the requested point by Chernoff's bound.
     `least_exponent`: that of the finest lattice that the losses allow.
     """
 
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     log_delta: FloatArray
     least_exponent: IntArray
 
-    def finer(self, previous: Plan, error: FloatArray) -> Plan:
+    def finer(self, previous: LatticePlan, error: FloatArray) -> LatticePlan:
         """Return this plan, or with a finer step where the tilt of the previous one was the same.
 
         `error`: of the previous plan, per the error wanted; it falls with the square of the step.
@@ -67,14 +67,14 @@ class Plan(NamedTuple):
             step_exponent=self.step_exponent - finer, log2_size=self.log2_size + finer
         )
 
-    def part(self, users: IntArray) -> Plan:
+    def part(self, users: IntArray) -> LatticePlan:
         """Return the plan of some of the users."""
         exponent, size, tilt, cut, epsilon, log_delta, least = self
         integers = exponent[users], size[users], tilt[users], cut[users]
-        return Plan(*integers, epsilon[users], log_delta[users], least[users])
+        return LatticePlan(*integers, epsilon[users], log_delta[users], least[users])
 
-    def replaced(self, users: IntArray, other: Plan) -> Plan:
-        """Return this plan with that of `users` replaced by `other`."""
+    def replaced(self, users: IntArray, other: LatticePlan) -> LatticePlan:
+        """Return this plan with the entries of `users` replaced by `other`."""
         everyone = self.part(np.arange(self.tilt.size))
         for column, values in zip(everyone, other, strict=True):
             column[users] = values
@@ -87,17 +87,17 @@ class LatticeChooser:
     `sources`: the losses of a step at each level.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[StepSource]) -> None:
         self._sources = sources
         self._curves: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._largest_losses: dict[int, FloatArray] = {}
         self._deviation = np.array([_deviation(source) for source in sources])
         steps = 2.0**_STEP_EXPONENTS
-        # What one step's discretisation adds to the variance, less where the loss is narrower.
+        # The variance that discretising one step adds; less if the loss is narrower.
         self._spread = np.minimum(steps * steps, 4.0 * self._deviation[:, None] * steps)
         self._log_weight = np.array([log_largest_weight(tilt) for tilt in TILTS.tolist()])
 
-    def at_delta(self, counts: FloatArray, delta: FloatArray, added: bool) -> Plan:
+    def at_delta(self, counts: FloatArray, delta: FloatArray, added: bool) -> LatticePlan:
         """Plan to find epsilon at `delta`, shape (n,); `counts`: (n, levels)."""
         log_delta = np.log(delta)
         cumulants = self._composed(counts, self._cut(counts, log_delta), added)
@@ -106,7 +106,7 @@ class LatticeChooser:
 
     def at_epsilon(
         self, counts: FloatArray, epsilon: FloatArray, added: bool, floor: FloatArray
-    ) -> Plan:
+    ) -> LatticePlan:
         """Plan to find delta at `epsilon`, shape (n,), as far as it is not far below `floor`."""
         everything = np.full(epsilon.size, len(CUTS) - 1)
         cumulants = self._composed(counts, everything, added)
@@ -117,12 +117,12 @@ class LatticeChooser:
 
     def at_both(
         self, counts: FloatArray, epsilon: FloatArray, log_delta: FloatArray, added: bool
-    ) -> Plan:
+    ) -> LatticePlan:
         """Plan for the neighbourhood of `epsilon` and `log_delta`, shape (n,) each."""
         return self._plan(counts, epsilon, log_delta, added)
 
     def scale(self, counts: FloatArray, epsilon: FloatArray) -> FloatArray:
-        """Return what errors of epsilon are compared with, shape (n,)."""
+        """Return the scale of each epsilon, to compare its errors with, shape (n,)."""
         deviation = np.sqrt(counts @ (self._deviation * self._deviation))
         return np.asarray(np.maximum(np.maximum(epsilon, 0.25 * deviation), 1e-300))
 
@@ -147,7 +147,7 @@ class LatticeChooser:
 
     def _plan(
         self, counts: FloatArray, epsilon: FloatArray, log_delta: FloatArray, added: bool
-    ) -> Plan:
+    ) -> LatticePlan:
         cut = self._cut(counts, log_delta)
         cumulants = self._composed(counts, cut, added)
         largest = self._largest(cut)
@@ -161,7 +161,7 @@ class LatticeChooser:
         coarsest = (counts @ self._spread <= allowed[:, None]).sum(axis=1) - 1
         finest = np.where(counts > 0.0, largest, 0.0).max(axis=1) * SMALLEST_STEP
         least = _exponents(finest) + 1
-        # What a step does to the tilted loss is to be small, too.
+        # The effect of a step on the tilted loss must be small, too.
         exponent = _STEP_EXPONENTS[np.maximum(coarsest, 0)]
         exponent = np.minimum(exponent, _exponents(0.25 / TILTS[tilt]))
         exponent = np.maximum(exponent, least)
@@ -169,7 +169,7 @@ class LatticeChooser:
         too_large = np.maximum(log2_size - _LOG2_SIZES[1], 0)
         exponent = np.minimum(exponent + too_large, _STEP_EXPONENTS[-1])
         size = np.clip(log2_size, *_LOG2_SIZES)
-        return Plan(exponent, size, tilt, cut, epsilon, log_delta, least)
+        return LatticePlan(exponent, size, tilt, cut, epsilon, log_delta, least)
 
     def _largest(self, cut: IntArray) -> FloatArray:
         """Return the largest absolute loss of a step at each level, shape (n, levels)."""
@@ -210,7 +210,7 @@ def _exponents(steps: FloatArray) -> IntArray:
     return np.floor(np.log2(np.maximum(steps, 1e-300))).astype(np.int64)
 
 
-def _deviation(source: Source) -> float:
+def _deviation(source: StepSource) -> float:
     """Return roughly the root of the mean square of the loss, under Q."""
     if not isinstance(source, SampledGaussian):
         return source.size
@@ -219,7 +219,7 @@ def _deviation(source: Source) -> float:
     return math.sqrt(float(np.exp(-0.5 * x * x) @ (losses * losses)) * 0.1 / math.sqrt(2 * math.pi))
 
 
-def _cumulants(source: Source, cut: float) -> tuple[FloatArray, FloatArray]:
+def _cumulants(source: StepSource, cut: float) -> tuple[FloatArray, FloatArray]:
     """Return roughly log E exp(tilt loss) at all tilts, remove and add, within a cut."""
     if not isinstance(source, SampledGaussian):
         cumulants = source.cumulants(TILTS)

@@ -51,7 +51,7 @@ def loss(ratio: float, sampling_rate: float, x: FloatArray) -> FloatArray:
 
 
 def outcome(ratio: float, sampling_rate: float, losses: FloatArray) -> FloatArray:
-    """Return the outcomes with these losses; minus infinity where no outcome has so small a one."""
+    """Return the outcomes with these losses; minus infinity if no outcome has so small a loss."""
     if sampling_rate == 1.0:
         exponent = losses
     else:
@@ -81,13 +81,13 @@ class SampledGaussian:
         return outside_mass(self.ratio, self.sampling_rate, cut)
 
     def largest_step(self) -> float:
-        """Return how far apart nodes may be, at most."""
+        """Return the largest allowed distance of nodes."""
         return min(_LARGEST_STEP * self.ratio, _LARGEST_WIDTH)
 
     def bulk(self, step: float) -> float:
         """Return a loss such that the outcomes within half a step have this loss on average.
 
-        A bulk much narrower than the step is one node then, and loses nothing by it.
+        A bulk that is much narrower than the step is then one node, without loss.
         """
         center = 0.0
         for _ in range(3):

@@ -1,7 +1,7 @@
-"""(epsilon, delta) of compositions from their privacy loss distribution, with certified bounds.
+"""Compute (epsilon, delta) of compositions from privacy loss distributions, with certified bounds.
 
-For reports on histories that are known: a PLD filter is not valid when steps are chosen from the
-outputs (Koskela et al. leave it open, later work has counterexamples), so nothing here admits.
+For reports on known histories only: a PLD filter is not valid if outputs choose the steps (Koskela
+et al. leave it open; later work has counterexamples).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from accounting.reports.bounds import Bounds
 from accounting.reports.histories import Mechanisms
 from accounting.reports.pld.ceilings import AddedCeilings
 from accounting.reports.pld.discretisation import StepLoss, discretised
-from accounting.reports.pld.lattices import CUTS, TILTS, LatticeChooser, Plan
+from accounting.reports.pld.lattices import CUTS, TILTS, LatticeChooser, LatticePlan
 from accounting.reports.pld.steps import steps_of
 from accounting.reports.pld.transforms import Composition, LossTransforms
 
 _CHUNK = 2**20  # complex numbers in one intermediate
 _LOSSES_KEPT, _ENTRIES_KEPT = 2000, 2**25
 _SEARCH_STEPS = 300
-# Wider intervals are computed again: on a finer lattice, or with the tilt of the upper bound.
+# Wider intervals are recomputed on a finer lattice, or with the tilt of the upper bound.
 _WIDE_EPSILON, _WIDE_DELTA, _REFINEMENTS = 5e-4, 2e-2, 3
 _FURTHEST = 2**60
 _TRUNCATED = 1e-8  # of delta
@@ -33,16 +33,16 @@ _ROUNDING = 2.0**-50
 class PldReport:
     """Certified (lower, estimate, upper) of delta and epsilon from transforms of discrete losses.
 
-    `mechanisms`: what ran at each of the levels, a sequence, or the one that ran at all; `norms`:
-    the levels, shape (levels,), > 0. What a norm is, is said by its mechanism. Neighbours add or
-    remove one user; the larger direction counts.
+    `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
+    levels, shape (levels,), > 0, in the norm of their mechanism. Neighbours add or remove one user;
+    the larger direction counts.
 
     Upper bounds compose distributions that dominate the steps and lower bounds distributions that
     the steps dominate (`losses`); errors of truncation, aliasing and rounding are on the safe side
-    (`transforms`). The lattice is chosen for each user so that epsilon is known to about 1e-3 of
-    itself or better; outside of usual ranges the interval is wider, not wrong. A norm of more than
-    128 times the noise, or an epsilon of more than 128, counts as an unbounded loss above and as
-    128 below.
+    (`transforms`). The lattice is chosen for each user so that epsilon has a relative
+    error of about 1e-3 or less; outside of usual ranges the interval is wider, but valid. A norm of
+    more than 128 times the noise, or an epsilon of more than 128, counts as an unbounded loss above
+    and as 128 below.
     """
 
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
@@ -95,14 +95,14 @@ class PldReport:
         return _bounds(counts.shape[0], used, lower, upper)
 
     def _used(self, counts: IntArray) -> tuple[BoolArray, FloatArray]:
-        """Return which users have steps that cost anything, and these steps of theirs."""
+        """Return the users who have steps with a cost, and these steps."""
         steps = counts.astype(np.float64)
         steps[:, self._steps.free] = 0.0
         used = np.asarray(steps.any(axis=1))
         return used, steps[used]
 
     def _one_sided(self, steps: FloatArray) -> BoolArray:
-        """Return who has steps that lose more in one direction than in the other, shape (n,)."""
+        """Return whether users have steps that lose more in one direction, shape (n,)."""
         return np.asarray(steps[:, ~self._mirrored].any(axis=1))
 
     def _delta_interval(
@@ -152,7 +152,7 @@ class PldReport:
             plan = plan.replaced(wide, finer)
         return lower, upper
 
-    def _delta(self, steps: FloatArray, plan: Plan, added: bool, upper: bool) -> FloatArray:
+    def _delta(self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool) -> FloatArray:
         """Return one bound on delta in one direction, at the epsilons of the plan."""
         result = np.zeros(steps.shape[0])
         for who, step, composition in self._compositions(steps, plan, added, upper):
@@ -167,7 +167,7 @@ class PldReport:
         return np.minimum(result * (1.0 + (_ROUNDING if upper else -_ROUNDING)), 1.0)
 
     def _epsilon(
-        self, steps: FloatArray, plan: Plan, delta: FloatArray, added: bool, upper: bool
+        self, steps: FloatArray, plan: LatticePlan, delta: FloatArray, added: bool, upper: bool
     ) -> FloatArray:
         """Return one bound on epsilon at `delta` in one direction."""
         result = np.zeros(steps.shape[0])
@@ -186,7 +186,8 @@ class PldReport:
             found = (at_low >= target) & (at_high < target)
             part = (at_low - target) / np.where(found, at_low - at_high, 1.0)
             between = low * step + np.log1p(math.expm1(step) * np.clip(part, 0.0, 1.0))
-            # Where no crossing was seen, what was seen: a place below delta is a bound from above.
+            # Without a crossing, the evaluated places still bound: one below delta is an upper
+            # bound.
             place = np.where(found & (high - low == 1), between, (high if upper else low) * step)
             epsilon = composition.offset + place
             rounding = _ROUNDING * (np.abs(composition.offset) + np.abs(place) + step)
@@ -199,9 +200,9 @@ class PldReport:
         return result
 
     def _compositions(
-        self, steps: FloatArray, plan: Plan, added: bool, upper: bool
+        self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool
     ) -> Iterator[tuple[IntArray, float, Composition]]:
-        """Yield (users, lattice step, their composition): users that can share tables together."""
+        """Yield (users, lattice step, composition) for users who share tables."""
         choices = np.stack([plan.step_exponent, plan.log2_size, plan.tilt, plan.cut], axis=1)
         for choice in np.unique(choices, axis=0):
             who = np.flatnonzero((choices == choice).all(axis=1))
@@ -227,7 +228,7 @@ class PldReport:
             table = LossTransforms(
                 self._mirrored.size, 2.0**exponent, 2**log2_size, float(TILTS[tilt]), added, upper
             )
-        self._tables[key] = table  # last, so that the first is the one not used for longest
+        self._tables[key] = table  # moved last, so that the first is the least recently used
         while (
             len(self._tables) > 1 and sum(t.entries for t in self._tables.values()) > _ENTRIES_KEPT
         ):
@@ -261,9 +262,9 @@ def _crossing(
     guess: IntArray,
     slope: float,
 ) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
-    """Return (low, value(low), high, value(high)) around where a decreasing function passes.
+    """Return (low, value(low), high, value(high)) around a decreasing function's crossing.
 
-    value(low) >= target > value(high) and high = low + 1; or as much of this as was found, from
+    value(low) >= target > value(high) and high = low + 1, or as much of this as was found from
     `start` on. `value` takes (places, users); `slope`: how fast log(value) falls between places,
     roughly.
     """
@@ -320,7 +321,7 @@ def _bounds(
     lower: FloatArray | None = None,
     upper: FloatArray | None = None,
 ) -> Bounds:
-    """Return Bounds for all users, zeros for those that took no step."""
+    """Return bounds for all users; zeros for users without steps."""
     all_lower, all_upper = np.zeros(users), np.zeros(users)
     if used is not None and lower is not None and upper is not None:
         all_lower[used], all_upper[used] = np.minimum(lower, upper), upper

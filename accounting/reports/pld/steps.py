@@ -1,4 +1,4 @@
-"""What one step at each level of a report loses: its mechanism and its norm."""
+"""The losses of one step at each level of a report, from its mechanism and norm."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from accounting.exact.validation import BoolArray, FloatArray
-from accounting.reports.histories import Mechanisms, Step, per_level, step_of
+from accounting.reports.histories import LossParameters, Mechanisms, per_level, step_of
 from accounting.reports.pld.bounded_losses import LaplaceShift, RandomisedResponse
 from accounting.reports.pld.losses import LARGEST_RATIO, SampledGaussian
 
-Source: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse
+StepSource: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse
 _SMALLEST: Final = 1e-150  # smaller sizes count as this
 
 
 class Steps(NamedTuple):
-    """Of each level: its losses, of shape (levels,).
+    """The losses of the levels, shape (levels,).
 
-    `unbounded`: whether the losses are only good as a lower bound; `free`: whether nothing is lost.
+    `unbounded`: whether the losses are only valid as a lower bound; `free`: whether nothing is
+    lost.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[StepSource, ...]
     unbounded: BoolArray
     free: BoolArray
 
     def mirrored(self) -> BoolArray:
-        """Return which levels lose the same when a user is added as when one is removed."""
+        """Return whether each level loses the same when a user is added or removed."""
         return np.array([is_mirrored(source) for source in self.sources], dtype=np.bool_)
 
 
-def is_mirrored(source: Source) -> bool:
+def is_mirrored(source: StepSource) -> bool:
     """Return whether the step loses the same in both directions."""
     return not isinstance(source, SampledGaussian) or source.sampling_rate == 1.0
 
@@ -48,7 +49,7 @@ def steps_of(mechanisms: Mechanisms, norms: FloatArray) -> Steps:
     )
 
 
-def _source(step: Step, size: float) -> Source:
+def _source(step: LossParameters, size: float) -> StepSource:
     match step.kind:
         case "gaussian" | "sampled" | "nothing":
             return SampledGaussian(size, step.sampling_rate)

@@ -80,7 +80,7 @@ def tangent_bins(cells: Cells) -> Bins:
     excess[1:] -= np.where(at_left, seen, 0.0)
     total[:-1] -= np.where(at_left, mass[:, 0], 0.0)
     excess[:-1] -= np.where(at_left, moment[:, 0], 0.0)
-    # What is left of a bin that gave both halves away is rounding.
+    # A bin that gave both halves away has only rounding errors left.
     emptied = np.zeros(cells.nodes.size, dtype=np.bool_)
     emptied[1:-1] = at_right[:-1] & at_left[1:]
     total, excess = np.where(emptied, 0.0, total), np.where(emptied, 0.0, excess)
@@ -120,7 +120,7 @@ def tangent_polygon(cells: Cells, bins: Bins) -> tuple[IntArray, FloatArray]:
         mass, kept = mass[where], kept[where]
         np.add.at(mass, right - 1, moved * to_a)
         np.add.at(mass, right, moved * to_b)
-    # The ends are not negative but for rounding.
+    # The ends are negative only by rounding.
     return kept, np.maximum(mass, 0.0)
 
 

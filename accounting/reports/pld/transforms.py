@@ -13,8 +13,8 @@ powers of the transforms of the steps, and that of v is closed. What this comput
     D(epsilon) = sum over all integers k of e^(-k t n h) delta(epsilon - k n h),
 
 so it is never below delta, and its excess is bounded by delta <= 1 for k > 0 and by Chernoff's
-bound for k < 0. Tilted near the saddle point, nothing cancels, however small delta is. A composed
-transform decays within few frequencies; those above count with a bound on what they can add.
+bound for k < 0. Tilted near the saddle point, nothing cancels, even if delta is small. A composed
+transform decays within few frequencies; for those above, a bound on their contribution is added.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LossTransforms:
         return np.flatnonzero(used & ~self._filled)
 
     def fill(self, level: int, losses: StepLoss, unbounded: bool = False) -> None:
-        """Make the row of a level; `unbounded`: its losses are only good as a lower bound."""
+        """Compute the row of a level; `unbounded`: its losses are only valid as a lower bound."""
         self._filled[level] = True
         lattice = losses.above if self.upper else losses.below
         if lattice is None:
@@ -137,11 +137,11 @@ class LossTransforms:
 
     @property
     def entries(self) -> int:
-        """How many numbers this table holds, roughly."""
+        """Return roughly how many numbers this table holds."""
         return 2 * (self._phase.size + self.weights.size)
 
     def widen(self, reach: int) -> bool:
-        """Make room for frequencies up to `reach`; rows have to be filled again if it says so."""
+        """Make room for frequencies up to `reach`; return whether rows must be filled again."""
         if reach < self._columns:
             return False
         levels = self._filled.size
@@ -225,7 +225,7 @@ class Composition:
 
 
 def log_largest_weight(tilt: float) -> float:
-    """Return log of the largest e^(-t x) (1 - e^-x) over x > 0: what Chernoff's bound gains."""
+    """Return log of the largest e^(-t x) (1 - e^-x) over x > 0, the gain of Chernoff's bound."""
     return -tilt * math.log1p(1.0 / tilt) - math.log1p(tilt)
 
 

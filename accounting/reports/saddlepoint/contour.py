@@ -1,4 +1,4 @@
-"""Estimates of delta and epsilon by the integral that delta is, along a vertical line.
+"""Estimate delta and epsilon by integration along a vertical line.
 
 With K the sum of a history's cumulant functions and F(z) = K(z) - z epsilon - log z - log(1 + z),
 
@@ -19,15 +19,15 @@ those with j > 0 are bounded by any larger tilt s through
 For j < 0 one wants t T >= b, b = log(1 / delta) + log(1 / tolerance), and for j > 0 (s - t) T >=
 K(s) + log m(s) - s epsilon + b. The least T for which some t has both is the least of
 (K(s) + log m(s) + 2 b) / s over s, less epsilon. That t need not be the saddle point, and must not
-be where losses have a heavy tail, of which the saddle point may see little else. Any t will do, so
-lines lie at tabulated tilts: nothing is interpolated, and the number of nodes does not depend on
-the number of steps.
+be if losses have a heavy tail, which may dominate the saddle point. Any t is valid, so lines lie at
+tabulated tilts: nothing is interpolated, and the number of nodes does not depend on the number of
+steps.
 
-What is left out with k > N, and what transforms err by, is small and not bounded here: these are
+The omitted terms with k > N and the errors of transforms are small and not bounded: these are
 estimates. Bounds are in `tilted_sums`. With 50 expected participations or more epsilon is within
-1e-3 for delta from 1e-15. For smaller deltas, or fewer participations, heavy tails may want more
-nodes and finer grids than are taken. Where losses are sums of atoms, as those of pure DP, the
-transform does not fall, and delta is off by some tenths of a percent.
+1e-3 for delta from 1e-15. For smaller deltas, or fewer participations, heavy tails may need
+more nodes and finer grids than are used. If losses are sums of atoms, as in pure DP, the transform
+does not decay, and delta has an error of some tenths of a percent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The levels of a histogram as columns: what a step at each of them loses, equal levels once."""
+"""The levels of a histogram as columns of tables; levels with equal losses share a column."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from accounting.costs.mechanisms import Direction, Mechanism
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.histories import (
+    LossParameters,
     Mechanisms,
-    Step,
     level_counts,
     level_norms,
     per_level,
@@ -35,8 +35,8 @@ _BLOCK, _MANY = 64, 1024
 class Levels:
     """Levels of one mechanism, or of one for each, as columns of tables.
 
-    `norms`: shape (levels,), > 0; what a norm is, is said by its mechanism. Levels that cost
-    nothing have no column, and levels whose steps lose the same share one. `normal`, `sampled`:
+    `norms`: shape (levels,), > 0, in the norm of their mechanism. Levels that cost nothing have no
+    column, and levels whose steps have equal losses share one. `normal`, `sampled`:
     which columns are unsampled Gaussian steps, and sampled ones; `smooth`: either; `sizes`: c / s,
     or epsilon; of shape (columns,). A ratio c / s is off by a rounding, for which the errors of the
     tables leave room.
@@ -45,7 +45,7 @@ class Levels:
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
         norms = level_norms(norms)
         each = per_level(mechanisms, norms.size)
-        columns: dict[Step, int] = {}
+        columns: dict[LossParameters, int] = {}
         self._column = np.full(norms.size, -1)
         self._sources: list[tuple[Mechanism, float]] = []
         for level, source in enumerate(zip(each, norms.tolist(), strict=True)):
@@ -64,7 +64,7 @@ class Levels:
         self._divergences_made = np.zeros(len(self._steps), dtype=np.bool_)
 
     def steps(self, counts: IntArray) -> FloatArray:
-        """Return how many steps each user has in each column, (n, columns), from (n, levels)."""
+        """Return the steps of each user in each column, (n, columns), from (n, levels)."""
         counts = level_counts(counts, self._column.size)
         if counts.ndim != 2:
             raise InvalidInput("counts", counts.shape, f"of shape (n, {self._column.size})")
@@ -85,7 +85,7 @@ class Levels:
     def divergences(self, steps: FloatArray) -> FloatArray:
         """Return Rényi divergences at `DEFAULT_ORDERS`, (n, k), rounded up, either direction.
 
-        By blocks of one shape: how a product of matrices rounds depends on the shapes.
+        Blocks have one shape, because the rounding of a matrix product depends on the shapes.
         """
         used = np.flatnonzero(steps.any(axis=0))
         missing = used[~self._divergences_made[used]]
@@ -106,7 +106,7 @@ class Levels:
         return np.asarray(total * (1.0 + (columns + 4) * 2.0**-52))
 
 
-def _loss(step: Step, direction: Direction) -> TiltedLoss:
+def _loss(step: LossParameters, direction: Direction) -> TiltedLoss:
     match step.kind:
         case "gaussian":
             return GaussianLoss(step.size)

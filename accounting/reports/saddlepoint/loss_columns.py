@@ -1,9 +1,9 @@
 """The tilted losses of the columns of a histogram, in one direction, and tables made as needed.
 
-A column is a mechanism and a norm; what a step in it loses is a `TiltedLoss`. The cumulants of
-independent losses add, and so do the logarithms of their transforms: what a history needs is its
-counts times a table, however many steps it has. The rows of a table are computed when a history
-first has steps in their columns.
+A column is a mechanism and a norm; the loss of its steps is a `TiltedLoss`. The cumulants of
+independent losses add, and so do the logarithms of their transforms: a history needs its counts
+times a table, for any number of steps. The rows of a table are computed when a history first has
+steps in their columns.
 """
 
 from __future__ import annotations

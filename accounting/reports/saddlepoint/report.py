@@ -1,4 +1,4 @@
-"""Saddle point: (epsilon, delta) of compositions at a cost that does not grow with their length.
+"""Saddle point: (epsilon, delta) of compositions, in a time independent of their length.
 
 The cumulants of independent losses add, so a user's cumulants at every tilt are `counts` times a
 table. With K the sum of cumulant functions, F(z) = K(z) - z epsilon - log z - log(1 + z), and t
@@ -11,9 +11,9 @@ the saddle point, K'(t) = epsilon + 1/t + 1/(t + 1) (Asoodeh et al. 2022, slides
 
 The last two approximate the integral to first order, and are far off where a tilted loss has a
 heavy tail. Estimates are the integral itself, by a sum over nodes on a line near the saddle point
-(`contour`). Bounds are those of the error of delta_2, at the best of some tilts
-(`tilted_sums`); they close in as steps accumulate, and with few steps the lower
-end may be 0. No upper bound is above that of Rényi accounting at its default orders.
+(`contour`). Bounds follow from the error of delta_2, at the best of some tilts (`tilted_sums`);
+they tighten as steps accumulate, and with few steps the lower end may be 0. No upper bound exceeds
+that of Rényi accounting at its default orders.
 
 These are reports on realised histories. They never admit a step.
 """
@@ -53,12 +53,12 @@ Formula: TypeAlias = Literal["delta_1", "delta_2"]
 class SaddlePointReport:
     """Saddle-point bounds for realised histories; add/remove one user, the larger direction.
 
-    `norms`: those of the levels, shape (levels,), > 0. `mechanisms`: what ran at each of them, a
-    sequence of as many, or one that ran at all. What a norm is, is said by its mechanism.
+    `norms`: of the levels, shape (levels,), > 0, in the norm of their mechanism. `mechanisms`: the
+    mechanism of each level, a sequence, or one for all levels.
 
     Histories of Gaussian steps alone (sampling rate 1) have normal losses and are exact up to
     rounding; a sampling rate of 0 costs nothing. Levels that are equal in mechanism and norm share
-    their tables, which are made when a history first has steps there, and kept.
+    their tables, which are computed when a history first has steps there.
     """
 
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
@@ -101,7 +101,7 @@ class SaddlePointReport:
     def approximate_delta(
         self, counts: IntArray, epsilon: float, formula: Formula = "delta_2"
     ) -> FloatArray:
-        """Return delta_1 or delta_2, the larger direction's, shape (n,): no bound of anything.
+        """Return delta_1 or delta_2, the larger direction's, shape (n,); not a bound.
 
         As Asoodeh et al. define them: not clamped to the interval, and possibly above 1. Where no
         saddle point lies among the tilts of known cumulants, the formula is taken at the last one.
@@ -123,7 +123,7 @@ class SaddlePointReport:
         mixed: Callable[[FloatArray], Sequence[FloatArray]],
         normal: Callable[[FloatArray], Sequence[FloatArray]],
     ) -> FloatArray:
-        """Return what the functions give, shape (3, n); -infinity for users without steps."""
+        """Return the results of the functions, shape (3, n); -infinity for users without steps."""
         levels, all_steps = self._levels, self._levels.steps(counts)
         results = np.full((3, len(all_steps)), -np.inf)
         for start in range(0, len(all_steps), _CHUNK):

@@ -1,4 +1,4 @@
-"""Where a falling function of one number per user crosses zero, for all users at once."""
+"""Find where a falling function of one number per user crosses zero, for all users at once."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ log M = K(t) its cumulant function. Because E e^-L = 1, with D(y) = e^y - 1 - y 
 
     e^K(t) - 1 = E D(t L) + t E D(-L)                                             (t > 0),
 
-a sum of terms that are all >= 0: nothing cancels, however small K. The mean K', the variance K''
+a sum of terms that are all >= 0: nothing cancels, even if K is small. The mean K', the variance K''
 and the third absolute central moment of the tilted loss are sums over points in the same way, each
 with its loss and the logarithm of its probability (`PointLoss`). On the vertical line t + i u,
 
@@ -70,7 +70,7 @@ class Cumulants(NamedTuple):
     """K(t), K'(t), K''(t) and the third absolute central moment at k tilts, shape (k,) each.
 
     In nats, within `RELATIVE_ERROR`; the third moment is an upper bound, within `THIRD_ERROR`.
-    Where it is `UNKNOWN_THIRD`, K is an upper bound, K' is large, and K'' says nothing.
+    If it is `UNKNOWN_THIRD`, K is an upper bound, K' is large, and K'' is meaningless.
     """
 
     cumulant: FloatArray
@@ -105,7 +105,7 @@ class PointLoss:
     """A loss that is, or is integrated as, a sum over points.
 
     `loss`, `log_weight`: shape (p,), nats; the logarithm of the probability, or of the density
-    times the weight of a quadrature. What a quadrature errs by is for a subclass to say.
+    times the weight of a quadrature. Subclasses define the error of their quadrature.
     """
 
     largest: float
@@ -187,7 +187,7 @@ class PointLoss:
     ) -> FloatArray:
         """Return the third absolute central moment, to well within `THIRD_ERROR`, shape (k,).
 
-        Infinite where that is not known.
+        It is infinite if unknown.
         """
         away = np.abs(self._loss - mean[:, np.newaxis])
         return np.asarray(np.einsum("kp,kp->k", mass, away**3))
@@ -319,7 +319,7 @@ def log_sum(log_mass: FloatArray) -> FloatArray:
 
 
 def exp_down(y: FloatArray) -> FloatArray:
-    """Return e^y for y up to about 0, at least e^-700: what is subnormal takes very long."""
+    """Return e^y for y up to about 0, at least e^-700, because subnormal numbers are very slow."""
     return np.asarray(np.exp(np.maximum(y, -700.0)))
 
 

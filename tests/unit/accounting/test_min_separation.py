@@ -211,35 +211,36 @@ def test_closer_than_the_bands_one_user_can_move_more_than_two_prices_pay_for() 
     charged = sum(float(charge_units("zcdp", prices[step], [1.0])[0]) * 2.0**-44 for step in (0, 2))
     moved = matrix[:, 0] + matrix[:, 2]
     assert float(moved @ moved) / 2.0 > charged * 1.3
-    with pytest.raises(InvalidInput, match="at least 3, the number of bands"):
+    with pytest.raises(InvalidInput, match="min_separation"):
         banded_steps(matrix, 1.0, min_separation=2)
 
 
 @pytest.mark.parametrize(
-    ("matrix", "options", "message"),
+    ("matrix", "options", "argument"),
     [
-        ([[1.0, 0.5], [0.0, 1.0]], {}, r"matrix\[0, 1\] is 0.5, but must be 0: no row"),
-        ([[1.0, 0.0]], {}, "a square"),
-        ([[[1.0]]], {}, "a square"),
-        ([], {"steps": 3}, "1 to 3 entries"),
-        ([1.0] * 4, {"steps": 3}, "1 to 3 entries"),
-        ([1.0, 0.5], {}, "steps is None"),
-        ([1.0, 0.5], {"steps": 0}, "steps is 0"),
-        ([[1.0]], {"steps": 2}, "as many as the matrix has"),
-        ([[1.0, 0.0], [1.0, 0.0]], {}, r"matrix\[:, 1\] is 0.0, but must be not 0 throughout"),
-        ([[math.nan]], {}, "finite"),
-        ([[1.0, math.nan], [0.0, 1.0]], {}, r"matrix\[0, 1\]"),
-        ([[1.0]], {"min_separation": 0}, "min_separation is 0"),
+        ([[1.0, 0.5], [0.0, 1.0]], {}, "matrix[0, 1]"),
+        ([[1.0, 0.0]], {}, "matrix"),
+        ([[[1.0]]], {}, "matrix"),
+        ([], {"steps": 3}, "matrix"),
+        ([1.0] * 4, {"steps": 3}, "matrix"),
+        ([1.0, 0.5], {}, "steps"),
+        ([1.0, 0.5], {"steps": 0}, "steps"),
+        ([[1.0]], {"steps": 2}, "steps"),
+        ([[1.0, 0.0], [1.0, 0.0]], {}, "matrix[:, 1]"),
+        ([[math.nan]], {}, "column"),
+        ([[1.0, math.nan], [0.0, 1.0]], {}, "matrix[0, 1]"),
+        ([[1.0]], {"min_separation": 0}, "min_separation"),
         ([[1.0]], {"noise_stddev": 0.0}, "noise_stddev"),
-        ([1.0, 0.5, 0.25, 0.0], {"steps": 9}, "at least 3, the number of bands"),
+        ([1.0, 0.5, 0.25, 0.0], {"steps": 9}, "min_separation"),
     ],
 )
-def test_what_is_no_banded_matrix_is_refused_with_the_reason(
-    matrix: list, options: dict, message: str
+def test_invalid_banded_matrices_are_rejected_by_argument(
+    matrix: list, options: dict, argument: str
 ) -> None:
     arguments = {"noise_stddev": 1.0, "min_separation": 2, **options}
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput) as raised:
         banded_steps(matrix, **arguments)
+    assert raised.value.argument == argument
 
 
 def test_a_matrix_in_float32_as_libraries_have_it_is_charged_as_it_is() -> None:

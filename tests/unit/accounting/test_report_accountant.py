@@ -167,7 +167,7 @@ def test_other_arrays_made_of_a_report_have_no_bounds() -> None:
     again = values.view()
     again.shape = (1, 7)
     for other in (values.reshape(7, 1), values.view(), values.repeat(2), again):
-        with pytest.raises(AttributeError, match="its parts and copies"):
+        with pytest.raises(AttributeError):
             _ = other.bounds
         assert not hasattr(other[:1], "bounds")
     assert not hasattr(pickle.loads(pickle.dumps(again)), "bounds")
