@@ -1,7 +1,7 @@
 """Filters, odometers and conversions from the literature that the service does not use.
 
-No measure of a dataset refers to them. They are here for programs that use the library alone, and
-to be compared with what the service uses.
+No measure of a dataset refers to them. They serve programs that use the library alone, and
+comparisons with the service's filters.
 """
 
 from accounting.research.approx_zcdp import ApproxZcdpFilter

@@ -1,15 +1,17 @@
-"""The filter for approximate zCDP: steps that may fail with a small probability of their own.
+"""The filter for approximate zCDP: steps that may each fail with a small probability.
+
+The service does not use it.
 
 A step is delta-approximate rho-zCDP for a user if there are events of probability 1 - delta, with
 and without the user, given which the outputs differ by at most a rho in Rényi divergence at every
-order a above 1, both ways (Bun and Steinke 2016, Def. 8.1). Truncated noise, propose-test-release
-and whatever is (eps, delta)-DP, which is delta-approximate (eps^2 / 2)-zCDP, are of this kind.
+order a above 1, both ways (Bun and Steinke 2016, Def. 8.1). Examples are truncated noise,
+propose-test-release, and any (eps, delta)-DP step, which is delta-approximate (eps^2 / 2)-zCDP.
 
 J. Whitehouse, A. Ramdas, R. Rogers, Z. S. Wu, "Fully-Adaptive Composition in Differential Privacy",
 ICML 2023 (arXiv 2203.05481), the filter for approximate zCDP: if steps are admitted while the sum
 of rho, this step's included, is at most rho*, and the sum of delta at most delta*, all of them
-together are delta*-approximate rho*-zCDP, whatever rho and delta of later steps depend on. Run for
-every user (FZ Alg. 3), the step goes on without whoever does not fit. Neighbouring datasets differ
+together are delta*-approximate rho*-zCDP, for adaptive rho and delta. Run for every user (FZ Alg.
+3), users whose charge does not fit are left out of the step. Neighbouring datasets differ
 by adding or removing one user.
 """
 
@@ -71,12 +73,12 @@ class ApproxZcdpFilter:
     def admit(
         self, state: IntArray, rho: npt.ArrayLike, delta: npt.ArrayLike
     ) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), admitting whoever can pay both in full.
+        """Return (new_state, admitted): a user is admitted if both remaining budgets suffice.
 
         Args:
             state: units, shape (n, 2).
             rho: nats, shape (n,), >= 0; infinity is never admitted.
-            delta: shape (n,), or one for all; from 0 to 1.
+            delta: shape (n,), or one number for all; from 0 to 1.
 
         Raises:
             InvalidInput: for other arguments.
@@ -89,23 +91,23 @@ class ApproxZcdpFilter:
     def admit_norms(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike, delta: npt.ArrayLike = 0
     ) -> tuple[IntArray, BoolArray]:
-        """As `admit`, for steps of a mechanism that have a rho, and fail with probability delta."""
+        """Admit as `admit` does, for a mechanism with a rho that fails with probability delta."""
         return self._admit_units(state, ZCDP.units(mechanism, norms), delta)
 
     def remaining(self, state: IntArray) -> FloatArray:
-        """Return what is left of rho, in nats, and of delta, rounded down; shape (n, 2)."""
+        """Return the remaining rho, in nats, and delta, rounded down; shape (n, 2)."""
         left = np.array(self.budget_units) - checked_state(self.budget_units, state)
         in_units = np.array([1.0, 2.0 ** (UNIT_BITS - _DELTA_BITS)])
         return np.asarray(from_units_down(left) * in_units)
 
     def exhausted(self, state: IntArray) -> BoolArray:
-        """Return whether nothing is left of rho, bool (n,)."""
+        """Return whether no rho is left, bool (n,)."""
         return exhausted_within(
             self.budget_units[:1], checked_state(self.budget_units, state)[:, 0]
         )
 
     def epsilon(self, delta: float) -> float:
-        """Return epsilon of all that is ever admitted, in nats, rounded up.
+        """Return the epsilon of all admitted steps together, in nats, rounded up.
 
         (epsilon, delta* + (1 - delta*) delta')-DP for every (epsilon, delta') that rho*-zCDP
         implies (Bun and Steinke, Lemma 8.8).

@@ -1,4 +1,6 @@
-"""An approximate Gaussian-DP parameter of a history, to report it in one number (Koskela sec. 5).
+"""An approximate Gaussian-DP parameter of a history, for reports (Koskela et al., sec. 5).
+
+The service does not use it.
 
 Koskela et al. replace the sum of mu^2 of a GDP filter by the mu whose Gaussian trade-off dominates
 that of the composition, (5.1): the composition's delta is at most that of mu-GDP, at every epsilon.
@@ -23,7 +25,7 @@ from accounting.reports.accountant import Method, ReportAccountant
 
 # From epsilon = 0 (total variation) into the tail.
 DEFAULT_DELTAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
-# A total variation beyond says nothing of mu in float64.
+# A larger total variation does not determine mu in float64.
 _LARGEST_DELTA = 1.0 - 2.0**-20
 _BISECTIONS = 60
 _SMALLEST_LOG_MU = -80.0
@@ -35,18 +37,18 @@ def approximate_mu(
     deltas: Sequence[float] = DEFAULT_DELTAS,
     method: Method = "saddlepoint",
 ) -> FloatArray:
-    """Return the least mu whose GDP curve is above each user's, as estimated, at the points given.
+    """Return the least mu whose GDP curve is above each user's estimated curve at given points.
 
-    `accountant`: the estimates of its `method` are used, which are the larger direction's for
-    adding or removing one user. `counts`: steps at each level,
+    `accountant`: supplies the estimates of `method`, in the larger direction of adding or removing
+    one user. `counts`: steps at each level,
     shape (n, levels), or (levels,) for one user. `deltas`: the points of the curve, each in (0, 1);
-    epsilon = 0 is one more. Shape (n,) or (); 0 for a user without steps; infinite where the
-    method can say nothing. Raises `InvalidInput` for other arguments, or no deltas.
+    epsilon = 0 is one more. Shape (n,) or (); 0 for a user without steps; infinite if the
+    method has no bound. Raises `InvalidInput` for other arguments, or no deltas.
 
-    An approximation, for reports. It bounds nothing: the curve is not dominated between or beyond
-    the points, and estimates are not upper bounds. Never admit by it; (5.1) would need the
-    domination at every epsilon, and Koskela et al. leave a filter for subsampled steps open.
-    For unsampled Gaussian steps it is the root of the sum of c^2 / s^2, up to rounding.
+    This is an approximation for reports, not a bound: the curve is not dominated between or beyond
+    the points, and estimates are not upper bounds. Never use it to admit: (5.1) would need
+    domination at every epsilon, and Koskela et al. leave a filter for subsampled steps open. For
+    unsampled Gaussian steps it is the root of the sum of c^2 / s^2, up to rounding.
     """
     if not isinstance(accountant, ReportAccountant):
         raise InvalidInput("accountant", accountant, "a ReportAccountant")
@@ -56,7 +58,7 @@ def approximate_mu(
     _raise_to(mu, np.zeros(at_zero.size), np.where(at_zero < _LARGEST_DELTA, at_zero, 0.0).ravel())
     for delta in levels:
         epsilon = np.asarray(accountant.epsilon(counts, delta, method).bounds.estimate).ravel()
-        # Where epsilon is 0 the curve lies below (0, delta); its point at 0 has been taken.
+        # If epsilon is 0, the curve is below (0, delta), and its point at 0 is already included.
         _raise_to(mu, epsilon, np.where(epsilon > 0.0, delta, 0.0))
     return mu.reshape(at_zero.shape)
 
@@ -73,14 +75,14 @@ def _checked_deltas(deltas: Iterable[float]) -> list[float]:
 
 
 def _raise_to(mu: FloatArray, epsilon: FloatArray, delta: FloatArray) -> None:
-    """Raise `mu` in place to where delta of mu-GDP at `epsilon` is `delta`; 0 needs nothing."""
+    """Raise `mu` in place until delta of mu-GDP at `epsilon` is `delta`; ignore delta 0."""
     mu[epsilon == np.inf] = np.inf
     rows = np.flatnonzero((delta > 0.0) & np.isfinite(mu))
     eps, log_target = epsilon[rows], np.log(delta[rows])
     _, high = bisected(
         lambda log_mu: ~(gdp_tail.log_delta(np.exp(log_mu), eps) >= log_target),
         np.full(rows.size, _SMALLEST_LOG_MU),
-        # There delta is at least Phi(10).
+        # At this mu, delta is at least Phi(10).
         np.log(np.sqrt(2.0 * eps) + 30.0),
         _BISECTIONS,
     )

@@ -1,9 +1,9 @@
-"""Several users at once, or a user replaced: what a guarantee for one user says of them.
+"""Convert a guarantee for one user to groups of users, or to the replacement of a user's data.
 
-Neighbouring datasets differ by adding or removing one user, here as in Feldman and Zrnic, Koskela
-et al. and Yu et al., none of whom treats the replacement of a user's data by other data. That is a
-removal and an addition: whoever has a guarantee for every user has one for a group of two, by a
-chain P, Q, R of output distributions in which neighbours differ by one user.
+The service does not use these conversions. Neighbouring datasets differ by adding or removing one
+user, as in Feldman and Zrnic, Koskela et al. and Yu et al. The replacement of a user's data is a
+removal and an addition. So a guarantee for every user implies one for a group of two, by a chain P,
+Q, R of output distributions in which neighbours differ by one user.
 
 - zCDP: rho becomes users^2 rho (Bun and Steinke, "Concentrated differential privacy", 2016). For
   two users, by Hoelder's inequality at p = 2 - 1/a, D_a(P || R) is at most
@@ -11,13 +11,12 @@ chain P, Q, R of output distributions in which neighbours differ by one user.
 - GDP: mu becomes users mu (Dong, Roth and Su, "Gaussian differential privacy", 2022).
 - Rényi: by Hoelder's inequality at p = 2, D_a(P || R) is at most
   (a - 1/2) / (a - 1) D_{2a}(P || Q) + D_{2a-1}(Q || R) (Mironov, "Rényi differential privacy",
-  2017), so that a budget at an order says something at half that order.
+  2017), so a budget at an order implies one at half that order.
 
-This is the guarantee of the whole dataset, whatever its steps were: filtered, sampled or not. For
-unsampled Gaussian steps it is as if every norm were twice as long, and exact. For sampled steps a
-direct analysis of replacement would give less; there is none here. A report on a realised history
-is about that one user: there is no history of the data that might have been in its place, and
-nothing to convert.
+This is the guarantee of the whole dataset, for filtered steps, sampled or not. For unsampled
+Gaussian steps it equals that of norms twice as long, and is exact. For sampled steps a direct
+analysis of replacement would be tighter; it is not implemented. Reports cannot be converted: a
+realised history exists for the user's own data only.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from accounting.exact.products import product_up
 from accounting.exact.validation import FloatArray, nonnegative_array, whole_number
 
 _MAX_USERS: Final = 2**26  # its square is exact in float64
-# Of a quotient of two differences and a product.
+# The relative error of a quotient of two differences and a product.
 _ERROR: Final = 2.0**-50
 
 
 def zcdp_of_group(rho: npt.ArrayLike, users: int = 2) -> FloatArray:
-    """Return the rho of groups of `users`, from that of every single user; rounded up.
+    """Return the rho of groups of `users` from the rho of each single user, rounded up.
 
     Args:
         rho: nats, >= 0, of any shape.
@@ -49,7 +48,7 @@ def zcdp_of_group(rho: npt.ArrayLike, users: int = 2) -> FloatArray:
 
 
 def gdp_of_group(mu: npt.ArrayLike, users: int = 2) -> FloatArray:
-    """Return the mu of groups of `users`, from that of every single user; rounded up.
+    """Return the mu of groups of `users` from the mu of each single user, rounded up.
 
     Args:
         mu: >= 0, of any shape.
@@ -60,9 +59,9 @@ def gdp_of_group(mu: npt.ArrayLike, users: int = 2) -> FloatArray:
 
 
 def renyi_of_pair(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return (orders, divergences) of pairs of users, or of the replacement of one; rounded up.
+    """Return (orders, divergences) of pairs of users, or of replacing one user, rounded up.
 
-    The orders returned are half of those above 2; the others say nothing.
+    The returned orders are half of the given orders above 2; other orders imply nothing.
 
     Args:
         orders: shape (k,), > 1.

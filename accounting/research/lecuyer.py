@@ -1,4 +1,4 @@
-"""An (epsilon, delta) odometer that holds at every time at once.
+"""An (epsilon, delta) odometer that holds at every time; the service does not use it.
 
 M. Lécuyer, "Practical Privacy Filters and Odometers with Rényi Differential Privacy and
 Applications to Differentially Private Deep Learning", arXiv 2103.01379, 2021: at each of k orders a
@@ -38,7 +38,7 @@ from accounting.exact.validation import (
     user_count,
 )
 
-BEYOND: Final = MAX_BUDGET_UNITS + 1  # the spend at an order that no rung bounds any more
+BEYOND: Final = MAX_BUDGET_UNITS + 1  # the spend at an order that no rung bounds
 _DIGITS: Final = 50  # of the decimal arithmetic for the tables, the same on every machine
 _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the cache
 
@@ -47,8 +47,8 @@ _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the ca
 class LecuyerOdometer:
     """A bound on epsilon, at `delta`, that may be read and acted upon at any time.
 
-    The guarantee, for neighbours that differ by adding or removing one user, in either direction
-    and whatever the costs depend on: with probability at least 1 - delta the privacy loss is at
+    The guarantee holds for neighbours that differ by adding or removing one user, in either
+    direction, and for adaptive costs: with probability at least 1 - delta the privacy loss is at
     most the bound at every time. To stop before the bound exceeds a fixed epsilon is therefore
     (epsilon, delta)-DP. The bound never falls; it depends on the user's data and may be shown to
     that user alone (Feldman and Zrnic, sec. 4.4).
@@ -60,8 +60,8 @@ class LecuyerOdometer:
     Args:
         orders: k orders, > 1, at most 2**40, all different.
         delta: strictly between 0 and 1, rounded down.
-        growth: each rung of the ladder is this many times the one below, at least 1.01 (2 in the
-            paper; less is finer, and every rung needs its share of delta).
+        growth: the ratio of successive rungs of the ladder, at least 1.01 (2 in the paper; a
+            smaller ratio is finer, but every rung needs its share of delta).
     """
 
     orders: tuple[float, ...]
@@ -92,7 +92,7 @@ class LecuyerOdometer:
         Args:
             state: int64, shape (n, k).
             cost: Rényi divergence at each order, in nats, float64, shape (n, k), >= 0, rounded up;
-                infinity makes an order useless from then on.
+                infinity makes an order unusable from then on.
 
         Returns:
             The new state, and the bound: epsilon in nats, float64, shape (n,), rounded up;
@@ -100,7 +100,7 @@ class LecuyerOdometer:
         """
         spent = unit_array("state", state, BEYOND)
         if spent.ndim != 2 or spent.shape[1] != len(self.orders):
-            allowed = f"of shape (n, {len(self.orders)}), as initial_state gives it"
+            allowed = f"of shape (n, {len(self.orders)}), as returned by initial_state"
             raise InvalidInput("state", spent.shape, allowed)
         charge = cost_units(cost)
         if charge.shape != spent.shape:
@@ -122,7 +122,7 @@ class LecuyerOdometer:
 
 
 def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntArray, FloatArray]:
-    """Return (budgets in units, ascending; what each budget bounds), one ladder.
+    """Return one ladder: (budgets in units, ascending; the bound of each budget).
 
     The ladder begins with a rung of budget 0, which bounds the loss by 0 without any delta, and
     the bounds end with infinity, for a spend above every budget.
@@ -142,5 +142,5 @@ def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntA
 
 
 def _float_up(value: Decimal) -> float:
-    """Return the smallest float64 above `value`, which is rounded in its last digits."""
+    """Return the smallest float64 above `value`, whose last digits are rounded."""
     return float_toward(value * (1 + Decimal(10) ** (5 - _DIGITS)), UP)

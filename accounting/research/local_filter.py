@@ -1,4 +1,4 @@
-"""A privacy filter on the user's own device, alone (Feldman and Zrnic, Remark 4.6)."""
+"""A privacy filter on the user's device (Feldman and Zrnic, Remark 4.6), without the service."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from accounting.research.rogers import RogersFilter
 
 
 class LocalFilter:
-    """One user's filter: a rule, and what this user has spent. No service is asked.
+    """One user's filter on a device: a rule and the user's spend.
 
         device = LocalFilter(ZcdpFilter(rho=1.0), spent=stored)
         if device.admit(Gaussian(4.0), norm):
-            store(device.spent)     # first make the charge last,
+            store(device.spent)     # first store the charge,
             send(answer)            # then answer
 
-    Unlike the rule, this object changes: an admitted or granted step is charged at once, and never
-    given back. Write `spent` to lasting storage before anything is sent. A device that fails in
-    between has then paid for an answer that nobody has seen, which costs utility and no privacy;
-    the other way round the charge would be lost.
+    Unlike the rule, this object changes: an admitted or granted step is charged immediately and
+    permanently. Write `spent` to durable storage before sending anything. A device that fails in
+    between has paid for an unsent answer, which costs utility but no privacy; in the other order,
+    the charge would be lost.
 
     Whether a device answers is visible, and a charge may depend on private data. The guarantee
-    covers what is sent if a step that is denied is answered as it would be without this user's
-    data: with the noise alone. Silence is as good only when all charges follow from what is public.
+    covers the answers if a denied step is answered as it would be without this user's data: with
+    noise only. Not answering is equivalent only if all charges follow from public facts.
     Neighbouring datasets differ by adding or removing this user's data.
 
     Args:
         rule: any filter of this package.
-        spent: nothing at first, later what `spent` gave.
+        spent: omitted at first; later the stored value of `spent`.
     """
 
     __slots__ = ("_rule", "_state")
@@ -67,27 +67,27 @@ class LocalFilter:
 
     @property
     def spent(self) -> list[int]:
-        """What is spent, as plain integers to store: units of 2**-44, one per budget."""
+        """The spend as plain integers to store: units of 2**-44, one per budget."""
         return self._state.reshape(-1).tolist()
 
     @property
     def remaining(self) -> float | list[float]:
-        """What is left, rounded down: one number, or one per order. See `remaining` of the rule."""
+        """The remaining budget, rounded down: one number, or one per order."""
         left = self._rule.remaining(self._state)[0]
         return cast("float | list[float]", left.tolist())
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left, at some order at least."""
+        """Whether nothing is left at one order or more."""
         return bool(self._rule.exhausted(self._state)[0])
 
     def admit(self, mechanism: Mechanism, norm: float) -> bool:
-        """Charge a step and return True if its whole cost fits; else change nothing, return False.
+        """Charge a step and return True if its cost fits; otherwise return False.
 
-        The charge is the same, to the unit, as that of the rule over many users.
+        The charge equals that of the rule for many users.
 
         Args:
-            mechanism: the step; says what the norm measures.
+            mechanism: the step, which defines what the norm measures.
             norm: of this user's contribution, finite, >= 0.
         """
         if isinstance(self._rule, BudgetFilter):
@@ -98,15 +98,15 @@ class LocalFilter:
         return bool(admitted[0])
 
     def admit_cost(self, cost: float | Sequence[float]) -> bool:
-        """As `admit`, for a cost in the unit of the rule, >= 0; one number, or one per order."""
+        """Charge a cost in the unit of the rule, as `admit` does; one number or one per order."""
         self._state, admitted = self._rule.admit(self._state, [cost])
         return bool(admitted[0])
 
     def grant(self, mechanism: Mechanism, norm: float, clip_norm: float | None = None) -> float:
         """Charge a step and return the norm to clip to: budget-aware clipping, FZ Alg. 7.
 
-        The least of `norm`, `clip_norm` (> 0) and what the remainder pays for; 0 if that is
-        nothing.
+        The result is the least of `norm`, `clip_norm` (> 0) and the norm that the remaining budget
+        pays for.
 
         Raises:
             InvalidInput: for a rule that grants no norms.

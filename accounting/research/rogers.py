@@ -1,5 +1,7 @@
 """The privacy filter of Rogers, Roth, Ullman and Vadhan for pure DP steps.
 
+The service does not use it.
+
 R. Rogers, A. Roth, J. Ullman, S. Vadhan, "Privacy Odometers and Filters: Pay-as-you-Go
 Composition", NeurIPS 2016, Thm 5.1, with all of delta for steps that have no delta of their own, as
 Feldman and Zrnic restate it after Thm 4.9. A step that is eps-DP is admitted if, with it counted,
@@ -10,7 +12,7 @@ Feldman and Zrnic restate it after Thm 4.9. A step that is eps-DP is admitted if
     H = epsilon^2 / (28.04 log(1/delta)),
 
 where log(1/delta) is inside the square root. `ApproxDPFilter` has the same guarantee and admits
-more small steps; this one is here as the filter to compare with.
+more small steps; this filter is for comparison.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _PRIOR: Final = Decimal("28.04")
 _MARGIN: Final = 2.0**-45
 # eps expm1(eps) is known to a relative 2**-50: four units in the last place, and two products.
 _DRIFT_ERROR: Final = 2.0**-49
-_DIGITS: Final = (40, 80, 160)  # of the decimal arithmetic that decides what float64 cannot
+_DIGITS: Final = (40, 80, 160)  # of the decimal arithmetic for cases that float64 cannot decide
 _GUARD_DIGITS: Final = 8
 _BISECTIONS: Final = 64
 _BLOCK: Final = 16384  # users at a time, so that the temporaries stay in the cache
@@ -60,15 +62,15 @@ class RogersFilter:
     of the step, is charged nothing, and may be admitted to a later, cheaper one.
 
     The state is an int64 array of shape (n, 2) that the caller owns: spread and drift of each user
-    in units of 2**-44, every charge rounded up. The condition is then decided in exact arithmetic,
-    the same on every machine: by float64 where that is certain, else by decimal arithmetic of up
-    to 160 digits; what even that leaves open is denied.
+    in units of 2**-44, every charge rounded up. The condition is decided in exact arithmetic, the
+    same on every machine: by float64 where that is certain, otherwise by decimal arithmetic of up
+    to 160 digits. Cases that this does not decide are denied.
 
-    There is no `grant`: the cost of a step is eps itself, and has no norm that could be clipped.
+    There is no `grant`: the cost of a step is eps itself, which has no norm to clip.
 
     Args:
         epsilon: nats, >= 0, at most 512, rounded down; 0 admits the steps that cost nothing.
-        delta: > 0, less than 1/e, as the theorem wants it; rounded down.
+        delta: > 0, less than 1/e, as the theorem requires; rounded down.
     """
 
     epsilon: float
@@ -99,7 +101,7 @@ class RogersFilter:
         return np.zeros((user_count("n", n), 2), dtype=np.int64)
 
     def admit(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), admitting whoever can pay `cost` in full.
+        """Return (new_state, admitted): a user is admitted if the condition covers `cost`.
 
         Args:
             state: int64, shape (n, 2).
@@ -111,7 +113,7 @@ class RogersFilter:
         return self.admit_units(state, self.cost_units(cost))
 
     def admit_units(self, state: IntArray, cost_units: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted), as `admit` does, for charges in units, shape (n, 2)."""
+        """Return (new_state, admitted) as `admit` does, for charges in units, shape (n, 2)."""
         spent = self._checked_state(state)
         charge = unit_array("cost_units", cost_units, MAX_COST_UNITS)
         if charge.shape != spent.shape:
@@ -154,12 +156,12 @@ class RogersFilter:
         return results
 
     def exhausted(self, state: IntArray) -> BoolArray:
-        """Return whether no cost above 0 can be admitted any more; bool (n,)."""
+        """Return whether only costs of 0 can be admitted; bool (n,)."""
         return ~self._fits(self._checked_state(state) + 1)
 
     def _fits(self, total: IntArray) -> BoolArray:
         """Return whether the condition holds, exactly, for units of shape (n, 2)."""
-        if self.epsilon == 0.0:  # H is 0, and the left side 0 for those who spent nothing
+        if self.epsilon == 0.0:  # H is 0, and so is the left side without spending
             return np.asarray(~total.any(axis=1))
         bound = self._bound(*_nats(total))
         fits: BoolArray = np.asarray(bound <= self.epsilon * (1.0 - _MARGIN))
@@ -236,7 +238,7 @@ def _drift_units(eps: FloatArray, estimate: FloatArray) -> IntArray:
         distinct, position = np.unique(eps[unsure], return_inverse=True)
         decided = [_exact_drift_units(value) for value in distinct.tolist()]
         units[unsure] = np.array(decided, dtype=np.int64)[position]
-    # What underflows is positive all the same.
+    # A positive number that underflows is still charged.
     return np.maximum(units, eps > 0.0)
 
 

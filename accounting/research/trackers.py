@@ -1,6 +1,6 @@
-"""Odometers of one increment: a Rényi divergence at one order, and a Gaussian-DP parameter.
+"""Odometers with fixed ticks, of a Rényi divergence at one order and of a Gaussian-DP parameter.
 
-The service does not use them: it climbs `accounting.odometers.advance_units` for all its measures.
+The service does not use them; it calls `accounting.odometers.advance_units` for all its measures.
 Feldman and Zrnic, Alg. 5; Koskela et al., App. C.5. Neighbouring datasets differ by adding or
 removing one user.
 """
@@ -38,12 +38,12 @@ from accounting.odometers import MAX_TICKS, advance_units
 
 @dataclass(frozen=True, init=False)
 class _Odometer:
-    """An odometer with one increment. `increment_units`: D in units, rounded up.
+    """An odometer with one tick size. `tick_units`: D in units, rounded up.
 
     The state is an int64 array of shape (n, 2) that the caller owns: (used, ticks) of each user.
     """
 
-    increment_units: int
+    tick_units: int
 
     def initial_state(self, n: int) -> IntArray:
         """Return the state of n users who have spent nothing: on an empty first tick."""
@@ -60,11 +60,13 @@ class _Odometer:
 
         Returns:
             The new state, and the bound: float64, shape (n,), rounded up; infinite after a cost
-            that no budget could pay.
+            above every budget.
         """
         columns = unit_array("state", state, MAX_TICKS)
         if columns.ndim != 2 or columns.shape[1] != 2:
-            raise InvalidInput("state", columns.shape, "of shape (n, 2), as initial_state gives it")
+            raise InvalidInput(
+                "state", columns.shape, "of shape (n, 2), as returned by initial_state"
+            )
         used, ticks = self._climb(
             np.ascontiguousarray(columns[:, 0]),
             np.ascontiguousarray(columns[:, 1]),
@@ -73,26 +75,25 @@ class _Odometer:
         return np.stack([used, ticks], axis=1), self._bound(ticks)
 
     def _climb(self, used: IntArray, ticks: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
-        return advance_units(used, ticks, cost, self.increment_units)
+        return advance_units(used, ticks, cost, self.tick_units)
 
     def _bound(self, ticks: IntArray) -> FloatArray:
-        # A number of ticks above 2**53 is rounded up first, to the next float64 or the one after:
-        # what release 0.1.0 said of a history is what is said of it now, to the last bit.
+        # A number of ticks above 2**53 is rounded up to the next float64 or the one after.
         count = ticks.astype(np.float64)
         count[count.astype(np.int64) < ticks] *= 1.0 + 2.0**-52
-        increment = float_toward(Fraction(self.increment_units, 2**UNIT_BITS), UP)
-        bound = product_up(increment, count)
+        size = float_toward(Fraction(self.tick_units, 2**UNIT_BITS), UP)
+        bound = product_up(size, count)
         bound[ticks >= MAX_TICKS] = math.inf
         return bound
 
-    def _set_increment(self, step: float, power: int) -> int:
+    def _set_tick_size(self, step: float, power: int) -> int:
         number = exact_number("step", step)
         units: int = math.ceil(number**power * 2**UNIT_BITS)
         if number <= 0 or units > MAX_BUDGET_UNITS:
             squared = " when squared" if power == 2 else ""
             allowed = f"greater than 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"
             raise InvalidInput("step", step, allowed)
-        object.__setattr__(self, "increment_units", units)
+        object.__setattr__(self, "tick_units", units)
         return units
 
 
@@ -104,14 +105,14 @@ class RenyiTracker(_Odometer):
 
     Args:
         order: > 1, at most 2**40.
-        step: the increment D, in nats, > 0, rounded up to units.
+        step: the tick size D, in nats, > 0, rounded up to units.
     """
 
     order: float
 
     def __init__(self, order: float, step: float) -> None:
         object.__setattr__(self, "order", float(renyi_orders("order", [order])[0]))
-        self._set_increment(step, power=1)
+        self._set_tick_size(step, power=1)
 
 
 @dataclass(frozen=True, init=False)
@@ -122,56 +123,56 @@ class GdpOdometer(_Odometer):
     B_{m+1}^2 = B_m^2 + D_m^2. Gaussian steps only.
 
     Args:
-        step: the increment, in mu, > 0, or several: the first tick spans the first one squared,
-            and so on; the last one repeats, and is what `increment_units` says. Small increments
-            first bound those who spend little more tightly.
+        step: the tick size in mu, > 0, or several: the first tick spans the first size squared, and
+            so on; the last size repeats, and is `tick_units`. Starting with small ticks bounds
+            users who spend little more tightly.
 
     Attributes:
-        first_units: the increments before the last one, in units, each rounded up; at most 2**61
+        first_units: the tick sizes before the last one, in units, each rounded up; at most 2**61
             in all.
     """
 
     first_units: tuple[int, ...]
 
     def __init__(self, step: float | Sequence[float]) -> None:
-        increments = np.asarray(step, dtype=object).reshape(-1).tolist()
-        if not increments:
-            raise InvalidInput("step", step, "one increment or more")
-        units = [self._set_increment(one, power=2) for one in increments]
+        sizes = np.asarray(step, dtype=object).reshape(-1).tolist()
+        if not sizes:
+            raise InvalidInput("step", step, "one tick size or more")
+        units = [self._set_tick_size(one, power=2) for one in sizes]
         if sum(units) > MAX_BUDGET_UNITS:
             allowed = f"squares of at most {MAX_BUDGET_UNITS >> UNIT_BITS} in all"
-            raise InvalidInput("step", increments, allowed)
+            raise InvalidInput("step", sizes, allowed)
         object.__setattr__(self, "first_units", tuple(units[:-1]))
 
     def _climb(self, used: IntArray, ticks: IntArray, cost: IntArray) -> tuple[IntArray, IntArray]:
-        new_used, new_rungs = advance_units(used, ticks, cost, self.increment_units)
+        new_used, new_ticks = advance_units(used, ticks, cost, self.tick_units)
         early = np.flatnonzero(ticks <= len(self.first_units))
         spent, height, left = used[early], ticks[early], cost[early]
-        for number, increment in enumerate(self.first_units, start=1):
+        for number, size in enumerate(self.first_units, start=1):
             here = height == number
-            fits = here & (spent + left <= increment)
+            fits = here & (spent + left <= size)
             spent[fits] += left[fits]
             over = here & ~fits
-            # An empty tick takes as much as it spans; on one that is not the cost would not fit.
-            left[over] -= np.where(spent[over] > 0, 0, increment)
+            # An empty tick takes as much as it spans; a partly used one was too small for the cost.
+            left[over] -= np.where(spent[over] > 0, 0, size)
             spent[over] = 0
             height[over] += 1
         above = np.flatnonzero(height > len(self.first_units))
         zero, one = np.zeros(above.size, dtype=np.int64), np.ones(above.size, dtype=np.int64)
-        spent[above], further = advance_units(zero, one, left[above], self.increment_units)
+        spent[above], further = advance_units(zero, one, left[above], self.tick_units)
         height[above] = np.minimum(len(self.first_units) + further, MAX_TICKS)
         height[cost[early] == MAX_COST_UNITS] = MAX_TICKS
-        new_used[early], new_rungs[early] = spent, height
-        return new_used, new_rungs
+        new_used[early], new_ticks[early] = spent, height
+        return new_used, new_ticks
 
     def _bound(self, ticks: IntArray) -> FloatArray:
         if not self.first_units:
             return super()._bound(ticks)
         ends = np.cumsum([0, *self.first_units])
         further = ticks - len(self.first_units)
-        countable = further <= (MAX_COST_UNITS - int(ends[-1])) // self.increment_units
+        countable = further <= (MAX_COST_UNITS - int(ends[-1])) // self.tick_units
         units = ends[np.minimum(ticks, len(self.first_units))]
-        units += np.where(countable, np.maximum(further, 0), 0) * self.increment_units
+        units += np.where(countable, np.maximum(further, 0), 0) * self.tick_units
         bound = from_units(units)
         high = super()._bound(further[~countable]) + bound[~countable]
         bound[~countable] = np.nextafter(high, math.inf)

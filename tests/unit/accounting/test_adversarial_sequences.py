@@ -422,7 +422,7 @@ def test_tracker_bound_is_never_below_the_sum_that_an_adversary_aims_at_its_rung
 ) -> None:
     state, total, bound = odometer.initial_state(1), Fraction(0), [0.0]
     for choice in choices:
-        on_this_rung = (odometer.increment_units - int(state[0, 0])) * 2.0**-44
+        on_this_rung = (odometer.tick_units - int(state[0, 0])) * 2.0**-44
         cost = max(MOVES[choice](on_this_rung, 0.3), 0.0)
         previous, (state, bound) = bound[0], odometer.advance(state, [cost])
         if cost == math.inf:

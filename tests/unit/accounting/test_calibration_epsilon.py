@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 from fractions import Fraction
 
 import mpmath
@@ -45,20 +44,21 @@ def test_noise_without_sampling_is_enough_and_hardly_more(
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "steps", "norm", "reason"),
+    ("epsilon", "delta", "steps", "norm", "argument"),
     [
-        (0.0, 1e-300, 1, 1.0, "epsilon is 0.0, but must be at least 1e-30 at a delta of 1e-300"),
-        (1e-34, 5e-324, 9, 1.0, "or delta at least 1e-30"),
-        (1.0, 1e-5, 1, 1e308, "clip_norm is 1e+308, but must be of a size that its noise"),
-        (1.0, 1e-5, 10**9, 1e308, "clip_norm is 1e+308"),
-        (1e-30, 1e-300, 1, 1e300, "clip_norm is 1e+300"),
+        (0.0, 1e-300, 1, 1.0, "epsilon"),
+        (1e-34, 5e-324, 9, 1.0, "epsilon"),
+        (1.0, 1e-5, 1, 1e308, "clip_norm"),
+        (1.0, 1e-5, 10**9, 1e308, "clip_norm"),
+        (1e-30, 1e-300, 1, 1e300, "clip_norm"),
     ],
 )
-def test_a_target_that_no_finite_noise_reaches_is_refused_with_what_to_give(
-    epsilon: float, delta: float, steps: int, norm: float, reason: str
+def test_a_target_that_no_finite_noise_reaches_is_rejected(
+    epsilon: float, delta: float, steps: int, norm: float, argument: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=re.escape(reason)):
+    with pytest.raises(InvalidInput) as raised:
         noise_for_epsilon(epsilon, delta, steps, clip_norm=norm)
+    assert raised.value.argument == argument
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_noise_is_a_multiple_of_the_clip_bound_rounded_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "event"),
+    ("event", "argument"),
     [
         (dp_accounting.SelfComposedDpEvent(GAUSSIAN, 3), "event"),
         (dp_accounting.ComposedDpEvent([GAUSSIAN, GAUSSIAN]), "event"),

@@ -171,7 +171,7 @@ def test_huge_costs_saturate_and_never_overflow(step: int) -> None:
 def test_after_an_unbounded_cost_the_bound_is_infinite() -> None:
     for odometer in (RenyiTracker(8.0, 0.5), GdpOdometer(0.5)):
         state, bound = odometer.advance(odometer.initial_state(2), [math.inf, 0.1])
-        assert bound.tolist() == [math.inf, odometer.increment_units / 2**44]
+        assert bound.tolist() == [math.inf, odometer.tick_units / 2**44]
         assert odometer.advance(state, [0.0, 0.0])[1][0] == math.inf
 
 
@@ -240,7 +240,7 @@ def test_gdp_odometer_of_equal_steps_is_that_of_one_step(
         other, other_bound = several.advance(other, [cost])
         assert state.tolist() == other.tolist()
         np.testing.assert_allclose(bound, other_bound, rtol=1e-15)
-        exact_bound = int(state[0, 1]) * Fraction(one.increment_units, 2**44)
+        exact_bound = int(state[0, 1]) * Fraction(one.tick_units, 2**44)
         assert Fraction(float(other_bound[0])) >= exact_bound
 
 
@@ -270,7 +270,7 @@ def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
     state = tracker.initial_state(1)
     for tick in (1, 2, 3):
         state, _ = tracker.advance(state, [0.1])
-        assert state.tolist() == [[tracker.increment_units, tick]]
+        assert state.tolist() == [[tracker.tick_units, tick]]
 
 
 def test_bounds_beyond_2_53_rungs_are_those_of_release_0_1_0() -> None:
@@ -319,9 +319,9 @@ def test_steps_that_are_none_are_refused(bad: float) -> None:
 
 
 def test_a_step_is_taken_exactly_and_rounded_up_to_units() -> None:
-    assert RenyiTracker(2.0, Fraction(1, 3)).increment_units == 2**44 // 3 + 1
-    assert RenyiTracker(2.0, Decimal("0.3")).increment_units == 3 * 2**44 // 10 + 1
-    assert GdpOdometer(Fraction(1, 3)).increment_units == 2**44 // 9 + 1
+    assert RenyiTracker(2.0, Fraction(1, 3)).tick_units == 2**44 // 3 + 1
+    assert RenyiTracker(2.0, Decimal("0.3")).tick_units == 3 * 2**44 // 10 + 1
+    assert GdpOdometer(Fraction(1, 3)).tick_units == 2**44 // 9 + 1
     for bad in (0, -1, Decimal("NaN"), 10**400, 1e200):
         with pytest.raises(InvalidInput, match="step"):
             RenyiTracker(2.0, bad)
