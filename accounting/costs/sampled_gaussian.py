@@ -1,8 +1,8 @@
 """Rényi divergence of the Poisson-sampled Gaussian, in both directions, at any order above 1.
 
 With mu = norm / noise_stddev, P = N(0, 1) and the sampled mixture M = (1-q) N(0, 1) + q N(mu, 1),
-the privacy loss of M against P at y is l = log(1 + q (e^v - 1)), v = mu (y - mu / 2). Whoever is
-removed from the data turns M into P, whoever is added P into M:
+the privacy loss of M against P at y is l = log(1 + q (e^v - 1)), v = mu (y - mu / 2). Removing
+the user from the data turns M into P, and adding the user turns P into M:
 
     "remove"   D_a(M || P)        "add"   D_a(P || M)
 
@@ -10,14 +10,14 @@ For any two distributions with loss l = log(dP/dQ), and because E_P[e^-l] = 1,
 
     e^{(a-1) D_a(P || Q)} - 1 = E_P[r((a-1) l) + (a-1) r(-l)],    r(t) = e^t - 1 - t >= 0.
 
-Nothing cancels in this form, whether the divergence is 1e-300 or 1e6 and the order whole or not.
+Nothing cancels in this form, for divergences from 1e-300 to 1e6, at whole and fractional orders.
 The integrand is analytic in a strip around the real line and falls off like a Gaussian, so that
 the trapezoidal rule converges geometrically (Trefethen and Weideman, "The exponentially
 convergent trapezoidal rule", 2014); the step is chosen for an error below e^-38.
 
-Where the divergence is that of the largest losses alone, Minkowski's inequality in L_a(P),
-|1 - q + q e^v|_a <= 1 - q + q |e^v|_a, is the divergence to the last digit. Everywhere it is a
-bound of both directions, since D_a(P || M) <= D_a(M || P) (Mironov, Talwar and Zhang, "Rényi
+If the largest losses dominate the divergence, Minkowski's inequality in L_a(P),
+|1 - q + q e^v|_a <= 1 - q + q |e^v|_a, gives the divergence to the last digit. It always bounds
+both directions, since D_a(P || M) <= D_a(M || P) (Mironov, Talwar and Zhang, "Rényi
 differential privacy of the sampled Gaussian mechanism", 2019, Thm 5).
 """
 
@@ -71,12 +71,12 @@ def poisson_gaussian_divergence(
 ) -> FloatArray:
     """Return the Rényi divergence of each user at each order, in nats, rounded up.
 
-    An upper bound, above the exact value by less than a relative 2**-49 (128 + (a mu + 9)^2), mu
-    the ratio of norm to noise: 2e-10 at most for orders to 1024 and noise of at least 0.3 norms,
-    and usually 1e-12. Monotone in the norm within that. Where the integral would take more than
-    2**14 nodes or overflow (a norm of 15 times the noise or more, or orders above 10^6 with noise
-    above 100 norms) the result is Minkowski's bound, which is a rough one there, and in the
-    direction "add" at most -log(1 - q). Infinity if that overflows.
+    An upper bound that exceeds the exact value by less than a relative 2**-49 (128 + (a mu + 9)^2),
+    mu the ratio of norm to noise: 2e-10 at most for orders to 1024 and noise of at least 0.3 norms,
+    and usually 1e-12. Monotone in the norm within that. If the integral would need more than 2**14
+    nodes or overflow (a norm of 15 times the noise or more, or orders above 10^6 with noise above
+    100 norms) the result is Minkowski's bound, which is rough in that range, and in the direction
+    "add" at most -log(1 - q). It is infinite if that overflows.
 
     A norm of 0 and a sampling rate of 0 cost nothing; every other cost is positive (a positive
     rate, or ratio of norm to noise, below 2**-200 is rounded up to that).
@@ -85,7 +85,7 @@ def poisson_gaussian_divergence(
         mechanism: the step.
         norms: shape (n,), L2, finite, >= 0.
         orders: shape (k,), > 1, at most 2**40.
-        direction: "remove" for the mixture against the Gaussian, which is the larger one, "add"
+        direction: "remove" for the mixture against the Gaussian, which is larger; "add"
             for the reverse.
 
     Returns:

@@ -22,7 +22,7 @@ Both keep the sum of the costs of all admitted steps at B + r or less, in any mi
 The two rules differ only on the last whole unit. If s + ceil(c) <= B both admit. If s + ceil(c) is
 B + 2 or more, then s + c > B + 1 > B + r, and both deny. In between, where s + ceil(c) = B + 1,
 the exact rule admits if the part of c beyond whole units, c - ceil(c) + 1 > 0, is at most r. So a
-single cost of exactly the budget is admitted, and what `remaining` says can be spent.
+single cost of exactly the budget is admitted, and all that `remaining` returns can be spent.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ datasets differ by adding or removing one user.
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
     PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
-    PerUserOrderFilter  nats per order    at the user's own order; see `per_user_order`
+    (`per_user_order` has the filter at one Rényi order per user)
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
 is FZ Alg. 3: a user whose charge does not fit is left out of this step, is charged nothing, and

@@ -94,11 +94,11 @@ def best_order(costs: npt.ArrayLike, budgets: Sequence[int]) -> OrderArray:
 
 @dataclass(frozen=True, init=False)
 class PerUserOrderFilter:
-    """Admit while the sum of Rényi divergences at the user's own order is at most its budget.
+    """Admit while the sum of Rényi divergences at the user's order is at most its budget.
 
-    State is two arrays that the caller owns, a row per user: `spent`, int64 units at the user's
-    order, shape (n,), and `order`, uint8, the index of that order, shape (n,), which is set at
-    enrolment (`own_order` says which is best) and never changed. A charge that does not fit is not
+    The state is two arrays that the caller owns, with one row per user: `spent`, int64 units at the
+    user's order, shape (n,), and `order`, the index of that order, uint8, shape (n,). The order is
+    set at enrolment (see `best_order`) and never changes. A charge that does not fit is not
     charged; budgets count in whole units.
 
     Args:

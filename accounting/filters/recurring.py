@@ -27,7 +27,7 @@ out.
                     its due step
 
 With `clip`, a user who cannot pay for the level asked for is granted the highest lower level that
-can be paid for, at each step anew. So a user's last steps have ever lower levels, until not even
+can be paid for, at each step again. So a user's last steps have ever lower levels, until not even
 level 1 fits. The granted level is the one that is charged, and the one to clip to: the budget rule
 (FZ Alg. 7, with norms on a grid) holds as for any step of that norm. What is left never grows, and
 a cost table never falls. So the granted level does not rise while level and cost table stay the

@@ -283,7 +283,7 @@ def _crossing(
             break
         above = np.log(np.maximum(at_low[who], 1e-320)) - log_target[who]
         below = log_target[who] - np.log(np.maximum(at_high[who], 1e-320))
-        # To the left, somewhat further than the slope says; either way ever further.
+        # To the left, slightly further than the slope suggests; then ever further.
         ahead = high[who] + unit * stride[who]
         by_slope = np.minimum(1.25 * below * unit, 4.0 * unit * stride[who])
         by_slope = np.where(careful[who], 0.0, by_slope)

@@ -141,7 +141,7 @@ def _too_low(cells: Cells, total: FloatArray, excess: FloatArray) -> tuple[BoolA
         gain = np.where(near, np.exp(close - scale) * excess + q * np.expm1(close), p - q)
 
         def beside(order: slice) -> tuple[BoolArray, BoolArray]:
-            """Whether outcomes up to each node, in this order, have a larger, or smaller, loss."""
+            """Return whether outcomes up to each node, in this order, have larger, smaller loss."""
             sum_q, sum_gain = np.cumsum(q[order])[order], np.cumsum(gain[order])[order]
             difference = sum_gain - np.expm1(close) * sum_q
             tolerance = LOSS_ERROR * min(float(np.abs(nodes).max()), 1.0) * sum_q

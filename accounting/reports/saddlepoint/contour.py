@@ -43,7 +43,7 @@ from accounting.reports.saddlepoint.loss_columns import LossColumns
 from accounting.reports.saddlepoint.tilted_losses import ComplexArray
 from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 
-# What aliasing may add to delta, in nats below it; and what is left out, relative to delta.
+# The errors of delta by aliasing, in nats below it, and by omitted terms, relative to it.
 _MARGIN: Final = 12.0
 _TOLERANCE = 1e-7
 # Delta is looked for about as many nats below Rényi's; where it was not there, further below.

@@ -17,7 +17,7 @@ direction, by log-concavity in the add direction. Where these errors are not neg
 *unknown*: its K is an upper bound (Jensen's inequality, for the mixture of powers).
 
 |l - K'|^3 is not analytic where l(z) = K', at z0. It is (l - K')^3 times sgn(z - z0), of which the
-rule integrates erf(b (z - z0)); what is left, erfc(b |z - z0|) on either side, is an integral over
+rule integrates erf(b (z - z0)); the rest, erfc(b |z - z0|) on either side, is an integral over
 a short way, by Gauss's rule.
 
 The transform oscillates, by u l' <= u a radians to the unit of z: its grid is as much finer.
@@ -65,7 +65,7 @@ _FINEST = 8
 class SampledLoss(PointLoss):
     """A Poisson-sampled Gaussian step; `ratio` = c / s > 0, 0 < `sampling_rate` < 1.
 
-    Neighbours add or remove one user; `direction` says in which of the two distributions the loss
+    Neighbours add or remove one user; `direction` selects the distribution from which the loss
     is drawn: "remove" in that with the user, "add" in that without.
     """
 
@@ -127,7 +127,7 @@ class SampledLoss(PointLoss):
     def _log_tails(
         self, tilts: FloatArray, log_mass: FloatArray, log_integral: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return log of what is left out to the left and to the right, relative to the integral."""
+        """Return the logs of the omitted left and right tails, relative to the integral."""
         k = self._exponent(tilts)
         if self._direction == "remove":
             # To the left the density falls faster than phi.

@@ -117,4 +117,4 @@ def _loss(step: LossParameters, direction: Direction) -> TiltedLoss:
         case "pure":
             return PureLoss(step.size)
         case "nothing":
-            raise AssertionError("a step that takes nobody has no column")
+            raise AssertionError("a step with sampling rate 0 has no column")

@@ -117,7 +117,7 @@ class TiltedSums:
         gap = np.minimum(log_error - log_value + slack, 0.0)
         with np.errstate(divide="ignore"):
             lower = log_value - slack + np.log(-np.expm1(gap))
-        # So far out the value is cut off from above, and says nothing of a lower bound.
+        # This far out the value is clipped from above, so it gives no lower bound.
         lower = np.where(np.abs(shifted) < _furthest(sigma), lower, -np.inf)
         return lower, upper
 
