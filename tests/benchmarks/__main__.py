@@ -17,11 +17,11 @@ from tests.benchmarks import (
     peers,
     portal,
     rebuild,
+    recurring,
     rosters,
     sdk,
     signatures,
     soak,
-    standing,
     throughput,
     tracing,
 )
@@ -34,7 +34,7 @@ from tests.benchmarks.report import (
 )
 
 _SERVICE = ("throughput", "dense", "latency", "rosters", "rebuild", "portal", "traces")
-_LIBRARY = ("filters", "standing", "sdk", "signatures", "memory", "reports")
+_LIBRARY = ("filters", "recurring", "sdk", "signatures", "memory", "reports")
 
 
 def main() -> None:
@@ -108,10 +108,10 @@ def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
     if "filters" in parts:
         _say("Measuring filters")
         lines += filters.lines(filters.measure([65_536, 1_000_000], options.rounds))
-    if "standing" in parts:
-        _say("Measuring charges that stand")
-        results = [standing.measure(users, options.rounds) for users in (1_000, 10_000_000)]
-        lines += standing.lines(results)
+    if "recurring" in parts:
+        _say("Measuring recurring charges")
+        results = [recurring.measure(users, options.rounds) for users in (1_000, 10_000_000)]
+        lines += recurring.lines(results)
     if "sdk" in parts:
         _say("Measuring the SDK")
         lines += sdk.lines(sdk.measure(1_000_000, options.rounds))

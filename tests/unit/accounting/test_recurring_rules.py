@@ -290,7 +290,7 @@ def all_anew(spent: list[int], levels: list[int]) -> tuple[BudgetAccount, Recurr
     return account, recurring
 
 
-def test_after_all_levels_were_new_standing_steps_go_on_as_ever() -> None:
+def test_recurring_steps_continue_after_a_step_with_all_levels() -> None:
     account, recurring = all_anew([0, 0, 0, 0], [0, 1, 2, 3])
     halted, settled = [], []
     for _ in range(12):

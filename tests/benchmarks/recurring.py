@@ -1,4 +1,4 @@
-"""Charges that stand: what a step takes in `accounting`, of users at orders of their own."""
+"""Recurring charges: the time of a step in `accounting`, with per-user orders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Seconds: TypeAlias = tuple[float, float]
 class Times:
     """Seconds of one number of users, (by the clock, of the processor).
 
-    `quiet` are single steps at which nobody is settled.
+    `quiet`: single steps that settle no user.
     """
 
     users: int
@@ -103,14 +103,14 @@ def _put_in_place(
 def lines(results: list[Times]) -> list[str]:
     """Medians, smallest to largest."""
     table = [
-        "## Charges that stand: Rényi, one's own order, one core",
+        "## Recurring charges: Rényi, per-user orders, one core",
         "",
         "In `accounting` alone; median (smallest to largest). Put in place: roster, first step and "
-        "calendar. Quiet: a step at which nothing happens to anybody, median and 99th percentile. "
-        "CPU: what the processor worked of that time.",
+        "schedule. Quiet: a step at which nothing happens to any user, median and 99th percentile. "
+        "CPU: processor time.",
         "",
-        "| users | | put in place, ms | quiet step, us | 99th | 10,000 other levels, ms "
-        "| another tariff, ms | explicit dense step, ms |",
+        "| users | | put in place, ms | quiet step, µs | 99th | 10,000 other levels, ms "
+        "| another cost table, ms | explicit dense step, ms |",
         "|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
     for times in results:
