@@ -28,7 +28,7 @@ from streams.operations.status import (
 )
 from streams.schemas import DELTA, OdometerCheckpoint, Policy, Reason, User
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import RequestRejected
+from streams.sdk.errors import ForgottenInPart, RequestRejected
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -173,13 +173,23 @@ def forget(options: argparse.Namespace, config: Config) -> int:
     given = user_of(options)
     meant = {given: given} if config.pseudonym_key else ids(given, config)
     dataset = None if options.dataset == _EVERYWHERE else options.dataset
-    found = False
+    found, not_allowed = False, set[str]()
     with Turnstile(config=config) as turnstile:
         for user in dict.fromkeys(meant.values()):
-            datasets = turnstile.forget(user, dataset)
+            try:
+                datasets = turnstile.forget(user, dataset)
+            except ForgottenInPart as error:
+                datasets = error.datasets
+                not_allowed.update(error.not_allowed)
             found = found or bool(datasets)
             for name in datasets:
                 show({"dataset": name, "id_kind": _kind(user), "forgotten": True}, options.json)
+    if not_allowed:
+        note(
+            f"turnstile: you may not manage {', '.join(sorted(not_allowed))}, so the user was not "
+            "forgotten there: ask who may, or sign as a principal that may"
+        )
+        return Exit.REFUSED
     if not found:
         note(
             "turnstile: nobody of that id was ever charged there: nothing was forgotten, and "

@@ -15,11 +15,16 @@ from streams.ledger.charges import check_homes
 from streams.ledger.forgotten import alone, check_key
 from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
 from streams.ledger.state import State
-from streams.schemas import Forget, Forgotten, User, encode
+from streams.schemas import Forget, Forgotten, Sender, User, encode
 
 
-def forget(state: State, place: Place, request: Forget) -> list[Output]:
+def forget(
+    state: State, place: Place, request: Forget, sender: Sender | None = None
+) -> list[Output]:
     """Forget a user in one dataset and those that share a budget with it, or in all.
+
+    Without a dataset, the user is forgotten wherever the sender may manage, and the answer names
+    the outermost datasets where the sender may not.
 
     Raises:
         Rejection: it cannot be done here; nothing has changed.
@@ -31,7 +36,8 @@ def forget(state: State, place: Place, request: Forget) -> list[Output]:
     check_homes(alone(request.user), place.partition, state.partitions)
     forgotten: list[str] = []
     tombstones: list[Output] = []
-    for name in outermost:
+    allowed = [name for name in outermost if state.gate.may_manage(name, sender)]
+    for name in allowed:
         family = state.policies.family(name)
         there, left = _forget_in(state, family, state.policies.budgets(name), request.user)
         forgotten += there
@@ -41,6 +47,7 @@ def forget(state: State, place: Place, request: Forget) -> list[Output]:
         partition=place.partition,
         offset=place.offset,
         datasets=sorted(forgotten),
+        not_allowed=[name for name in outermost if name not in allowed],
     )
     return [answer_to(request, encode(answer)), *tombstones]
 

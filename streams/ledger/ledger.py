@@ -162,7 +162,7 @@ class Ledger(State):
             case ChargeRoster():
                 return charge_roster(self, place, request)
             case Forget():
-                return forget(self, place, request)
+                return forget(self, place, request, sender)
             case Enrol():
                 answer = enrol(self, place, request)
             case CreateDataset():

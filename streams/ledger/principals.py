@@ -171,14 +171,28 @@ class Gate:
     def check(self, request: Request, sender: Sender | None) -> None:
         """Check who asks for something about a dataset that is there.
 
+        A user is forgotten in all datasets that the sender may manage (``may_manage``), so that
+        other datasets' access lists cannot prevent it.
+
         Raises:
             Rejection: NOT_ALLOWED.
         """
-        for name in self._about(request):
+        about = self._about(request)
+        if isinstance(request, Forget) and any(self.may_manage(name, sender) for name in about):
+            about = about if request.dataset is not UNSET else ()
+        for name in about:
             right: Right = "charge"
             if isinstance(request, WithdrawDataset | CloseDataset | Forget):
                 right = "manage"
             self._check_right(self._datasets.policies_of(name), right, sender)
+
+    def may_manage(self, dataset: str, sender: Sender | None) -> bool:
+        """Return whether a sender may manage a dataset, which has to exist."""
+        try:
+            self._check_right(self._datasets.policies_of(dataset), "manage", sender)
+        except Rejection:
+            return False
+        return True
 
     def check_creation(
         self, policy: Policy, outer: Sequence[Policy], sender: Sender | None

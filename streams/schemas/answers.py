@@ -163,6 +163,9 @@ class Forgotten(Record, frozen=True, tag="forgotten"):
     partition: int
     offset: int
     datasets: list[Name]  # in which the user is forgotten and admitted to nothing, sorted
+    # The outermost datasets that the sender of a request for all of them may not manage: if the
+    # user is there, nothing has changed.
+    not_allowed: list[Name] = msgspec.field(default_factory=list)
 
 
 class OperatorBound(Record, frozen=True, tag="operator-bound"):

@@ -10,7 +10,7 @@ from streams.schemas import Forget, Forgotten, User, encode
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
-from streams.sdk.errors import ConflictingDecisions
+from streams.sdk.errors import ConflictingDecisions, ForgottenInPart
 from streams.wire.partitioner import partitions_of
 
 
@@ -25,6 +25,7 @@ def forget(
     Raises:
         InvalidRequest: an id that no user can have, or a name that no dataset can have.
         RequestRejected: there is no such dataset, or it knows users by other pseudonyms.
+        ForgottenInPart: without a dataset, and this client may not manage all of them.
         DecisionTimeout: no answer in time; asking again is fine.
     """
     if dataset is not None:
@@ -50,4 +51,6 @@ def forget(
             f"partition {home} answered a request to forget a user with "
             f"{type(answer).__name__}: no worker does so"
         )
+    if answer.not_allowed:
+        raise ForgottenInPart(answer.datasets, answer.not_allowed)
     return answer.datasets

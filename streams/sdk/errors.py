@@ -146,6 +146,26 @@ class DecisionTimeout(TurnstileError, TimeoutError):
     """Not all partitions answered in time. Asking the same again is safe: it is decided once."""
 
 
+class ForgottenInPart(TurnstileError):
+    """The user was forgotten where this client may manage datasets, and nowhere else.
+
+    Attributes:
+        datasets: where the user is forgotten.
+        not_allowed: outermost datasets that this client may not manage. The user may be in them.
+    """
+
+    def __init__(self, datasets: list[str], not_allowed: list[str]) -> None:
+        super().__init__(
+            f"the user is forgotten in {datasets}, but this client may not manage {not_allowed}: "
+            "sign the request as a principal that may"
+        )
+        self.datasets, self.not_allowed = datasets, not_allowed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the parts."""
+        return type(self), (self.datasets, self.not_allowed)
+
+
 class ServiceUnavailable(TurnstileError):
     """Kafka cannot be reached, does not take what is published, or the topics are not there."""
 

@@ -96,10 +96,23 @@ class Auditor(Policies):
             keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
             about = [n for n in datasets if outermost_of(datasets, n) == n]
             about = [name for name in about if keys[name] == request["pseudonyms"]]
+        if request["type"] == "forget" and name is NOT_GIVEN and about:
+            if not any(self._may_manage(partition, each, request) for each in about):
+                raise Rejection("not-allowed")
+            return
         for each in about:
             if each in datasets:
                 policies = [dataset.policy for dataset in self._chain(partition, each)]
                 self.known[partition].check_request(policies, request)
+
+    def _may_manage(self, partition: int, name: str, request: dict[str, Any]) -> bool:
+        """Whether who asks may manage a dataset."""
+        policies = [dataset.policy for dataset in self._chain(partition, name)]
+        try:
+            self.known[partition].check_request(policies, request)
+        except Rejection:
+            return False
+        return True
 
     def _hear_operator(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
@@ -270,7 +283,8 @@ class Auditor(Policies):
         if home(user, self.partitions) != partition:
             raise Rejection("wrong-partition")
         forgotten = []
-        for outer in outermost:
+        allowed = [name for name in outermost if self._may_manage(partition, name, request)]
+        for outer in allowed:
             family = [d for name, d in datasets.items() if outermost_of(datasets, name) == outer]
             forgotten += self._forget_in(place, family, datasets[outer], user)
         return {
@@ -280,6 +294,7 @@ class Auditor(Policies):
             "partition": partition,
             "offset": offset,
             "datasets": sorted(forgotten),
+            "not_allowed": sorted({*outermost} - {*allowed}),
         }
 
     def _forget_in(

@@ -315,21 +315,26 @@ def test_a_dataset_that_names_somebody_is_within_none_that_names_nobody():
     log.audit()
 
 
-def test_forgetting_everywhere_needs_whoever_manages_all_of_them():
+def test_other_access_lists_do_not_prevent_that_a_user_is_forgotten():
     log = guarded()
     with log.signing("cora"):
-        log.create("open")
-        log.create("annas", allow=Allow(manage=["anna"]))
-    for dataset, name, expected in (
-        (UNSET, "mary", Reason.NOT_ALLOWED),
-        (UNSET, "anna", Reason.NOT_ALLOWED),
-        ("d", "mary", None),
-        ("annas", "anna", None),
-        ("open", "bob", None),
+        log.create("annas", allow=Allow(charge=["bob"], manage=["anna"]))
+    with log.signing("bob"):
+        log.open("annas", "r")
+        log.charge(0, [7], [1.0], dataset="annas")
+    for dataset, name, forgotten, not_allowed in (
+        (UNSET, "mary", [], ["annas"]),
+        (UNSET, "anna", ["annas"], ["d"]),
+        ("d", "mary", [], []),
+        ("annas", "anna", ["annas"], []),
     ):
         with log.signing(name):
+            answer = answer_of(log.send(Forget(user=7, request="f", dataset=dataset)))
+            assert (answer.datasets, answer.not_allowed) == (forgotten, not_allowed)
+    for dataset, name in ((UNSET, "bob"), ("d", "anna"), ("annas", "mary")):
+        with log.signing(name):
             record = Forget(user=7, request="f", dataset=dataset)
-            assert refusal(answer_of(log.send(record))) is expected
+            assert refusal(answer_of(log.send(record))) is Reason.NOT_ALLOWED
     log.audit()
 
 
