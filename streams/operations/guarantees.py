@@ -7,11 +7,10 @@ spent are two statements. Each holds by itself at that delta, and neither replac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import le
 
 import numpy as np
 
-from accounting import from_units_down
+from accounting import InvalidInput, from_units_down
 from streams.ledger.policies import has_own_orders, measure_of
 from streams.schemas import Policy
 
@@ -59,7 +58,7 @@ def spent_epsilon(
         order: the user's own Rényi order, if the user has one.
         delta: of the guarantee, strictly between 0 and 1.
     """
-    if policy.has_sampled_levels or not is_bound_of(policy, bound, order):
+    if policy.has_sampled_levels or spent_share(policy, bound, order) is None:
         return None
     return policy.spent_epsilon(bound, order, delta)
 
@@ -77,34 +76,8 @@ def first_epsilon(policy: Policy, delta: float) -> float | None:
 
 
 def spent_share(policy: Policy, bound: Sequence[float], order: float | None) -> float | None:
-    """Return the part of the budget that an odometer's bound is, 0 to 1, as the measure counts it.
-
-    At several orders, it is that of the order at which most is spent. None if the bound is of
-    another policy.
-    """
-    if not is_bound_of(policy, bound, order):
+    """Return `Policy.spent_share`; None if the bound is of another policy."""
+    try:
+        return policy.spent_share(bound, order)
+    except InvalidInput:
         return None
-    shares = (spent / whole for spent, whole in zip(bound, _budget_at(policy, order), strict=True))
-    return min(1.0, float(max(shares)) ** measure_of(policy).power)
-
-
-def is_bound_of(policy: Policy, bound: Sequence[float], order: float | None) -> bool:
-    """Return whether an odometer's bound can be of this policy.
-
-    Args:
-        policy: of the dataset.
-        bound: of an odometer record.
-        order: the user's own Rényi order, if the user has one.
-    """
-    budget = _budget_at(policy, order)
-    return len(budget) == len(bound) and all(map(le, bound, budget))
-
-
-def _budget_at(policy: Policy, order: float | None) -> list[float]:
-    """Return the budget at a user's orders, as odometers state it; nothing for an unknown order."""
-    if (order is not None) != has_own_orders(policy):
-        return []
-    budget = measure_of(policy).stated(policy.budget).tolist()
-    if order is None:
-        return list(budget)
-    return [b for at, b in zip(policy.orders, budget, strict=True) if at == order]

@@ -214,6 +214,18 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
     bound: list[float]
     order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
 
+    def share(self, policy: Policy) -> float:
+        """Return `Policy.spent_share` of the bound: the share of the budget spent at most.
+
+        Args:
+            policy: of the dataset: ``run.policy``, or what ``create_dataset`` returns.
+
+        Raises:
+            InvalidInput: the policy of another dataset.
+        """
+        self._check_policy(policy)
+        return policy.spent_share(self.bound, self._own_order)
+
     def epsilon(self, policy: Policy, delta: float = DELTA) -> float:
         """Return `Policy.spent_epsilon` of the bound: what the user has spent up to this charge.
 
@@ -225,13 +237,19 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
             InvalidInput: for another delta, the policy of another dataset, or a policy whose norm
                 levels may follow sampling coins.
         """
+        self._check_policy(policy)
+        return policy.spent_epsilon(self.bound, self._own_order, delta)
+
+    @property
+    def _own_order(self) -> float | None:
+        return None if isinstance(self.order, UnsetType) else self.order
+
+    def _check_policy(self, policy: Policy) -> None:
         if policy.dataset != self.dataset:
             from accounting import InvalidInput
 
             allowed = f"that of dataset {self.dataset!r}"
             raise InvalidInput("policy", f"of dataset {policy.dataset!r}", allowed)
-        order = None if isinstance(self.order, UnsetType) else self.order
-        return policy.spent_epsilon(self.bound, order, delta)
 
 
 class Rejected(Record, frozen=True, tag="rejected"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import gt, truediv
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -124,6 +125,30 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.spent_epsilon(bound, None, delta)
         pairs = zip(self.orders, bound, strict=True)
         return max(self.spent_epsilon([one], order, delta) for order, one in pairs)
+
+    def spent_share(self, bound: Sequence[float], order: float | None = None) -> float:
+        """Return the share of the budget that one user has spent at most, from 0 to 1.
+
+        It is of rho, of mu squared, or of the Rényi divergence at the order where it is largest.
+
+        Args:
+            bound: of an odometer record, in the unit of the measure.
+            order: the user's own Rényi order, if the user has one.
+
+        Raises:
+            InvalidInput: the bound is not of this policy.
+        """
+        from accounting import MEASURES, InvalidInput
+
+        row = MEASURES[self.measure]
+        budget = row.stated(self.budget).tolist()
+        if (order is not None) != (self.own_order is True):
+            budget = []
+        elif order is not None:
+            budget = [b for at, b in zip(self.orders, budget, strict=True) if at == order]
+        if not 0 < len(bound) == len(budget) or any(map(gt, bound, budget)):
+            raise InvalidInput("bound", list(bound), f"one of dataset {self.dataset!r}")
+        return float(max(map(truediv, bound, budget)) ** row.power)
 
     @property
     def has_sampled_levels(self) -> bool:

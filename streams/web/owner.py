@@ -13,7 +13,6 @@ from typing import Any
 from streams.operations.guarantees import (
     budget_epsilon,
     first_epsilon,
-    is_bound_of,
     spent_epsilon,
     spent_share,
 )
@@ -92,10 +91,9 @@ class Owners:
             return None
         if account.is_doubtful:
             return None
-        if account.points and not is_bound_of(
-            policy, account.points[-1].bound, account.points[-1].order
-        ):
-            return None
+        if account.points:
+            _, _, bound, order = account.points[-1]
+            return None if spent_share(policy, bound, order) is None else policy
         return policy
 
     def _dataset(

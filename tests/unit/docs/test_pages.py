@@ -40,8 +40,8 @@ def test_the_tutorial_trains_in_this_process_and_shows_what_it_has_cost() -> Non
     names = run([in_memory, looking])
     assert names["accuracy"] > 0.75
     assert len(names["spent"]) == 1400
-    assert 0 < names["spent"][7] <= 2
-    assert np.median(list(names["spent"].values())) < 2
+    assert 0 < names["spent"][7] <= 1
+    assert np.median(list(names["spent"].values())) < 1
     assert not list(names["t"].halts("digits", follow=False))
     assert 'Turnstile("localhost:9092")' in over_kafka  # tests/integration runs it
 
