@@ -25,7 +25,7 @@ from streams.schemas import Policy, User
 from streams.wire.packing import pack_users, select_users, unpack_users
 
 _BY_LEVEL = "spent+"
-"""Instead of a column: the levels at which rows are charged. Earlier releases do not read it."""
+"""Instead of a column: the levels at which rows are charged."""
 _SMALL_TARIFF = 1024
 """Bytes of one that comes with a step kept by its levels however few the users are."""
 _SEEN = "charged~"
