@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from streams.schemas import CreateDataset, WithdrawDataset, encode
+from streams.schemas import CreateDataset, Policy, WithdrawDataset, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import (
+    BudgetHeld,
     DatasetIsClosed,
     DecisionTimeout,
     Fenced,
@@ -52,12 +53,20 @@ class Plan:
     users: list[Any]
     policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
     outer: Plan | None = None  # of the dataset that it is within
+    whole: Plan | None = None  # of the dataset of whose budget it has a share
     contradicted: bool = False  # partitions may hold it under two policies, for good
 
     @property
     def chain(self) -> list[Plan]:
-        """Of all datasets whose budgets count, the outermost first."""
-        return [*(self.outer.chain if self.outer else []), self]
+        """Of all datasets that have to be there, the outermost first."""
+        above = self.outer or self.whole
+        return [*(above.chain if above else []), self]
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether one run at a time charges the outermost budget."""
+        outermost = self.outer.chain[0] if self.outer else self
+        return not outermost.policies[0].get("assume_independent_timing")
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,7 @@ class Trainer:
         self.min_separation: int | None = None  # it keeps participations so many steps apart
         self.forgets = 0.0  # how often, after a step, it has a user forgotten
         self.ends = 0.0  # how often, after its last step, it closes the dataset
+        self.takes_over = 0.0  # how often it takes a budget that another run holds
         self.sleeps = 0.0  # how often it sleeps with a decision in hand, while a successor goes on
         self.sleep = Random()
         self.signing: Signing | None = None  # it signs what it asks
@@ -103,8 +113,11 @@ class Trainer:
         self.contents: dict[int, Content] = {}
         self.quota = 0
         self.is_closed = False
+        self._holds = Random(f"held budgets for {name} of {plan.dataset}")
+        self._take_over = self._holds.random() < 0.2
         self._lives = 0
         self._disagreements = 0
+        self._refused = 0  # how often there was no share left
 
     def work(self, fibre: Fibre) -> None:
         """Until the quota is used up."""
@@ -119,6 +132,8 @@ class Trainer:
                 self._note(f"begins anew after {error!r:.120}")
             except DatasetIsClosed:
                 self.is_closed = True
+            except BudgetHeld as error:
+                self._wait_for_the_budget(fibre, error)
             except RunIsClosed:
                 if not self.shares_run and not self.closes:
                     raise
@@ -139,6 +154,7 @@ class Trainer:
                 released=released if self.keeps_track else None,
                 min_separation=self.min_separation,
                 charges_ahead=self.charges_ahead,
+                take_over=self._take_over,
             )
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
@@ -156,6 +172,7 @@ class Trainer:
             return
         self._note(f"has attempt {run.attempt}, step {run.step}")
         self.told.opened(self.plan.dataset, self.run, run.attempt)
+        self._take_over = False
         if self.released != released:
             return  # its predecessor woke up and released a step while the run was opened
         self._check_handed(run)
@@ -245,6 +262,25 @@ class Trainer:
                 self._held = held
                 self._release()
 
+    def _wait_for_the_budget(self, fibre: Fibre, error: BudgetHeld) -> None:
+        """Wait while another run holds the budget, and take it over in the end."""
+        if not self.plan.is_exclusive:
+            raise Wrong(f"{self.name}: runs may charge {self.plan.dataset} side by side") from error
+        if error.holder == (self.plan.dataset, self.run):
+            raise Wrong(f"{self.name} holds the budget itself") from error
+        self._note(f"finds that {error.holder} holds the budget")
+        self._take_over = self._holds.random() < self.takes_over
+        if self.world.temper.twice and self._holds.random() < 0.3:
+            self._repeat_an_opening()
+        fibre.wait(asyncio.sleep(self._holds.uniform(0.0, 2.0)))
+
+    def _repeat_an_opening(self) -> None:
+        """Let an opening arrive again that somebody sent not long ago."""
+        recent = self.world.log.records["norms"][-40:]
+        openings = [(p, value) for p, _, value in recent if value and b"open-run" in value]
+        if openings:
+            self.world.append(*self._holds.choice(openings))
+
     def _check_handed(self, run: Run) -> None:
         """Whether a new attempt goes on where the one before it has left off."""
         self._held = None
@@ -287,6 +323,8 @@ class Trainer:
     def _hear(self, run: Run, charging: Charging, held: Held) -> StepDecision | RosterDecided:
         heard, decision = charging.heard(held.content, held.decided)
         policies = [run.policy, *run.outer]
+        if (whole := self.plan.whole) is not None:
+            policies.append(self._policy(whole.dataset, self.policies[whole.dataset]))
         self.told.hear(self.name, policies, self.run, held.step, heard, decision)
         return decision
 
@@ -314,9 +352,15 @@ class Trainer:
             self._note(f"has {user!r} forgotten in {datasets}")
 
     def _create(self, turnstile: Turnstile) -> None:
+        whole: dict[str, Any] = {}
         for plan in self.plan.chain:
+            if plan.whole is None:
+                whole = {}
             try:
-                turnstile.create_dataset(plan.dataset, **self.policies[plan.dataset])
+                made = turnstile.create_dataset(
+                    plan.dataset, **self.policies[plan.dataset], **whole
+                )
+                whole = {"share_of": made}
             except PartitionsDisagree:
                 self._agree(turnstile)
             except PolicyChanged:
@@ -326,13 +370,31 @@ class Trainer:
                 if not self._differs_around(plan, error):
                     raise
                 self._note(f"{error!r:.120}")
-                if error.reason == "invalid-policy":
+                if plan.whole is not None and error.reason == "invalid-policy":
+                    self._give_back(turnstile)
+                elif error.reason == "invalid-policy":
                     self._agree(turnstile)
             else:
-                if plan is not self.plan and self.world.happens(self.world.temper.disputes):
+                if (
+                    plan is not self.plan
+                    and self.plan.whole is None
+                    and self.world.happens(self.world.temper.disputes)
+                ):
                     self._contradict(plan)
                 continue
             return
+
+    def _give_back(self, turnstile: Turnstile) -> None:
+        """Withdraw a share for which too little is left, in some partitions or in all of them."""
+        self._refused += 1
+        try:
+            turnstile.withdraw_dataset(self.plan.dataset)
+        except RequestRejected as error:
+            if error.reason != "dataset-in-use":
+                raise
+            self._note(f"{error!r:.120}")
+        if self._refused > _DISAGREEMENTS:
+            self.is_closed = True
 
     def _agree(self, turnstile: Turnstile) -> None:
         """Datasets that are half-made are completed, or taken back."""
@@ -340,7 +402,11 @@ class Trainer:
         self._disagreements += any(plan.contradicted for plan in self.plan.chain)
         if self._disagreements > _DISAGREEMENTS:
             self.is_closed = True  # a run was asked for, so that nothing can be withdrawn
-        if rng.random() < 0.5:
+        completes = rng.random() < 0.5
+        if completes and self.plan.whole is not None:
+            self._create(turnstile)
+            return
+        if completes:
             for plan in self.plan.chain:
                 self.policies[plan.dataset] = rng.choice(plan.policies)
                 try:
@@ -364,6 +430,8 @@ class Trainer:
 
     def _differs_around(self, plan: Plan, error: RequestRejected) -> bool:
         """Whether the dataset that this one is to be within is not what it was taken for."""
+        if plan.whole is not None:
+            return error.reason in ("unknown-dataset", "invalid-policy")
         if plan.outer is None:
             return False
         # Before the operator is bound in a partition, a thief can have a dataset made there.
@@ -378,9 +446,7 @@ class Trainer:
         terms = terms | {"budget": [2 * b for b in budget] if "orders" in terms else 2 * budget}
         plan.policies.append(terms)
         plan.contradicted = True
-        unsaid = dict.fromkeys(("epsilon", "delta", "orders", "odometer_step", "user_ids"))
-        terms = unsaid | terms | {"allow": allow_from(terms.get("allow"))}
-        other = policy_from(name, partitions=world.broker.partitions, **terms)
+        other = self._policy(name, terms)
         partition = world.rng.randrange(world.broker.partitions)
         self._note(f"has another policy of {name} in {partition}")
         for request in (
@@ -390,6 +456,14 @@ class Trainer:
             sign = self.signing
             value = sign.signed(self.name, partition, request) if sign else encode(request)
             world.append(partition, value)
+
+    def _policy(self, name: str, terms: dict[str, Any]) -> Policy:
+        """Return the policy of a dataset with these terms."""
+        unsaid = dict.fromkeys(
+            ("budget", "epsilon", "delta", "orders", "odometer_step", "user_ids")
+        )
+        terms = unsaid | terms | {"allow": allow_from(terms.get("allow"))}
+        return policy_from(name, partitions=self.world.broker.partitions, **terms)
 
     def _note(self, what: str) -> None:
         self.world.note(self.name, what)

@@ -54,6 +54,7 @@ class Simulation:
         self._clips_within = Random(f"clips within others in {seed}").random() < 0.5
         self._sleep = Random(f"sleeps in {seed}")
         self._sleeps = self._sleep.choice((0.0, 0.0, 0.1, 0.4))
+        self._holds = Random(f"held budgets of {seed}")
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
         self.signing: Signing | None = None
@@ -74,7 +75,8 @@ class Simulation:
     def _cast(self) -> list[Trainer]:
         rng = self.world.rng
         trainers: list[Trainer] = []
-        for number, plan in enumerate(self._plans()):
+        takes_over = self._holds.choice((0.3, 0.7, 1.0))
+        for number, plan in enumerate(self._plans_in_order()):
             runs = rng.choice((1, 1, 2))
             for run in range(runs):
                 rivals = rng.choice((1, 1, 1, 2))
@@ -90,10 +92,39 @@ class Simulation:
                     trainer.charges_ahead = self._ahead.random() < 0.35
                     trainer.forgets = self._forgets
                     trainer.ends = self._forgets
+                    trainer.takes_over = takes_over
                     trainer.sleeps = 0.0 if trainer.shares_run else self._sleeps
                     trainer.sleep = self._sleep
                     trainers.append(trainer)
         return trainers
+
+    def _plans_in_order(self) -> list[Plan]:
+        """Return the datasets that are charged, by one run at a time or by several side by side."""
+        shared = not self.world.temper.siblings and self._holds.random() < 0.15
+        plans = self._shares() if shared else self._plans()
+        for outermost in {id(plan.chain[0]): plan.chain[0] for plan in plans}.values():
+            if self._holds.random() < 0.5:
+                for policy in outermost.policies:
+                    policy["assume_independent_timing"] = True
+        return plans
+
+    def _shares(self) -> list[Plan]:
+        """Return datasets that have shares of one budget, some of which may come too late."""
+        kind = self._kind()
+        whole = self._plan("all", kind, None)
+        terms = next(
+            policy for policy in iter(lambda: self._policy(kind), None) if policy["budget"]
+        )
+        whole.policies = [terms]
+        return [
+            Plan(
+                f"d{number}",
+                whole.users,
+                [{"share": share, "on_exhaustion": self._holds.choice(("halt", "clip"))}],
+                whole=whole,
+            )
+            for number, share in enumerate(self._holds.choices((0.25, 0.5, 0.75), k=3))
+        ]
 
     def _plans(self) -> list[Plan]:
         """The datasets that are charged, of which one may be within another."""
@@ -125,9 +156,7 @@ class Simulation:
         ]
         policies = [self._policy(kind) for _ in range(rng.choice((1, 1, 2)))]
         for policy in policies:
-            if outer is None:
-                policy["assume_independent_timing"] = True
-            else:
+            if outer is not None:
                 policy |= {"within": outer.dataset, "user_ids": None}
             if (outer is not None or dataset == "all") and not self._clips_within:
                 policy["on_exhaustion"] = "halt"

@@ -17,6 +17,7 @@ from streams.ledger import (
     charging,
     forgetting,
     forgotten,
+    holds,
     ledger,
     lifecycle,
     rule,
@@ -165,3 +166,54 @@ def older_attempts_charge() -> Patches:
 def levels_charged_twice() -> Patches:
     """A step that is kept by its levels is charged again on a page that has it already."""
     yield replaced(accounts.Accounts, "_behind", lambda *_: None)
+
+
+@mutation
+def holds_not_checked_at_a_charge() -> Patches:
+    """A run charges a budget that another run has taken over."""
+    yield replaced(charging, "check_hold", lambda *_: None)
+
+
+@mutation
+def budgets_taken_over_unasked() -> Patches:
+    """A run that is opened takes the budget from the run that holds it."""
+    real = holds.take_hold
+
+    def take_hold(state: Any, taken: Any, request: Any, before: Any, run: Any) -> None:
+        real(state, taken, msgspec.structs.replace(request, take_over=True), before, run)
+
+    yield replaced(lifecycle, "take_hold", take_hold)
+
+
+@mutation
+def budgets_taken_over_by_repeated_openings() -> Patches:
+    """An opening that comes twice takes a budget back that another run has taken over."""
+    real = holds.take_hold
+
+    def take_hold(state: Any, taken: Any, request: Any, _: Any, run: Any) -> None:
+        real(state, taken, request, None, run)
+
+    yield replaced(lifecycle, "take_hold", take_hold)
+
+
+@mutation
+def budgets_freed_by_other_runs() -> Patches:
+    """A run that is closed frees the budget, whichever run holds it."""
+
+    def release_hold(state: Any, address: Any) -> None:
+        outermost = state.policies.policies_of(address[0])[-1].dataset
+        if (outermost,) in state.holds:
+            del state.holds[outermost,]
+
+    yield replaced(lifecycle, "release_hold", release_hold)
+
+
+@mutation
+def shares_not_added_up() -> Patches:
+    """A share fits into a budget, whatever other shares there are."""
+    real = lifecycle.check_share
+
+    def check_share(policy: Any, whole: Any, _: Any) -> None:
+        real(policy, whole, [])
+
+    yield replaced(lifecycle, "check_share", check_share)
