@@ -114,7 +114,7 @@ class Trainer:
         self.quota = 0
         self.is_closed = False
         self._holds = Random(f"held budgets for {name} of {plan.dataset}")
-        self._take_over = self._holds.random() < 0.2
+        self._take_over = self._holds.random() < 0.5
         self._lives = 0
         self._disagreements = 0
         self._refused = 0  # how often there was no share left
@@ -172,6 +172,8 @@ class Trainer:
             return
         self._note(f"has attempt {run.attempt}, step {run.step}")
         self.told.opened(self.plan.dataset, self.run, run.attempt)
+        if self._take_over and self.world.temper.twice:
+            self._repeat_an_opening()
         self._take_over = False
         if self.released != released:
             return  # its predecessor woke up and released a step while the run was opened
@@ -270,16 +272,14 @@ class Trainer:
             raise Wrong(f"{self.name} holds the budget itself") from error
         self._note(f"finds that {error.holder} holds the budget")
         self._take_over = self._holds.random() < self.takes_over
-        if self.world.temper.twice and self._holds.random() < 0.3:
-            self._repeat_an_opening()
         fibre.wait(asyncio.sleep(self._holds.uniform(0.0, 2.0)))
 
     def _repeat_an_opening(self) -> None:
-        """Let an opening arrive again that somebody sent not long ago."""
-        recent = self.world.log.records["norms"][-40:]
-        openings = [(p, value) for p, _, value in recent if value and b"open-run" in value]
-        if openings:
-            self.world.append(*self._holds.choice(openings))
+        """Let an opening that took a budget over arrive once more."""
+        recent = self.world.log.records["norms"][-100:]
+        openings = [(p, value) for p, _, value in recent if value and b"take_over" in value]
+        for opening in self._holds.sample(openings, min(3, len(openings))):
+            self.world.append(*opening)
 
     def _check_handed(self, run: Run) -> None:
         """Whether a new attempt goes on where the one before it has left off."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.simulation import answerers
 from tests.simulation.catastrophes import CATASTROPHES
 from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clients_signed import Signing
@@ -57,20 +58,21 @@ class Simulation:
         self._holds = Random(f"held budgets of {seed}")
         self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
+        self.stream, self.answerers = answerers.cast(world, self.told, seed)
         self.signing: Signing | None = None
         if Random(f"signs of {seed}").random() < 0.3:
             self._have_all_sign(seed)
 
     def _have_all_sign(self, seed: int) -> None:
         """An operator says whose keys count, and datasets name those who charge them."""
-        names = [trainer.name for trainer in self.trainers]
+        clients = [*self.trainers, *self.answerers]
+        names = [client.name for client in clients]
         self.signing = Signing(seed, self.world, names)
-        for trainer in self.trainers:
-            trainer.signing = self.signing
-            for plan in trainer.plan.chain:
-                for policies in (plan.policies, [trainer.policies[plan.dataset]]):
-                    for policy in policies:
-                        policy["allow"] = self.signing.allow
+        for client in clients:
+            client.signing = self.signing
+            for plan in client.plan.chain:
+                for policy in plan.policies:
+                    policy["allow"] = self.signing.allow
 
     def _cast(self) -> list[Trainer]:
         rng = self.world.rng
@@ -78,6 +80,8 @@ class Simulation:
         takes_over = self._holds.choice((0.3, 0.7, 1.0))
         for number, plan in enumerate(self._plans_in_order()):
             runs = rng.choice((1, 1, 2))
+            if plan.is_exclusive:
+                runs = self._holds.choice((1, 2, 3))
             for run in range(runs):
                 rivals = rng.choice((1, 1, 1, 2))
                 separation = self._apart.choice((None, None, 2, 3, 4))
@@ -221,6 +225,7 @@ class Simulation:
             rng.choice((rewind, damage))(world, service)
             await service.settle()
         await service.audit.when_settled(self.told)
+        self.stream.check()
         self._check_failures()
 
     async def _chaos(self, catastrophe: Any) -> None:
@@ -228,7 +233,8 @@ class Simulation:
         for trainer in self.trainers:
             trainer.quota = world.rng.randint(1, 6)
         faults = [world.start(work) for work in inject(world, self.service)]
-        clients = [world.start(Fibre(trainer.work).run()) for trainer in self.trainers]
+        working = [*self.trainers, *(each for each in self.answerers if not each.is_over)]
+        clients = [world.start(Fibre(client.work).run()) for client in working]
         if self.signing is not None:
             self.signing.begin()
             clients.append(world.start(Fibre(self.signing.operate).run()))
@@ -269,6 +275,7 @@ class Simulation:
                 self._take(error)
         if running and world.catastrophe is None:
             waiting = [t.name for t in self.trainers if t.quota > 0 and not t.is_closed]
+            waiting += [answerer.name for answerer in self.answerers if not answerer.is_over]
             how = self.service.condition()
             raise Wrong(f"all is calm, and trainers do not get on: {waiting}; {how}")
         for task in running:

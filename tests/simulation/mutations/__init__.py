@@ -7,7 +7,17 @@ those of one room.
 
 from __future__ import annotations
 
-from tests.simulation.mutations import claim, ledger, principals, sdk, store, worker
+from tests.simulation.mutations import answerer, claim, ledger, principals, sdk, store, worker
 from tests.simulation.mutations.registry import MUTATIONS, mutated
 
-__all__ = ["MUTATIONS", "claim", "ledger", "mutated", "principals", "sdk", "store", "worker"]
+__all__ = [
+    "MUTATIONS",
+    "answerer",
+    "claim",
+    "ledger",
+    "mutated",
+    "principals",
+    "sdk",
+    "store",
+    "worker",
+]

@@ -1,0 +1,292 @@
+"""Answerers of one stream, each with runs of its own, which take over from one another.
+
+Marks and answers are in two topics in memory that lose nothing. An answerer dies before and after
+any effect, also while it charges a window, and is started again by its operator, under the same run
+name or, if another run has answered its windows, under a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from streams.answerer.answering import AlreadyAnswered, Answering
+from streams.answerer.journal import MemoryJournal, Pages
+from streams.answerer.marks import Mark, Superseded
+from streams.answerer.questions import Questions
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import (
+    BudgetHeld,
+    DecisionTimeout,
+    Fenced,
+    PartitionsDisagree,
+    RequestRejected,
+)
+from tests.simulation.clients import Plan
+from tests.simulation.clock import Fibre
+from tests.simulation.connection import Died, SimulatedConnection
+from tests.simulation.told import Content, Told
+from tests.simulation.world import World, Wrong
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
+
+if TYPE_CHECKING:
+    from tests.simulation.clients_signed import Signing
+
+USERS = [0, 1, 2, 5]
+_EVENTS = [(user, time) for time in range(0, 44, 2) for user in (time % 3, 5)]
+_EACH = 2
+"""Events of a user that count in a window."""
+_PATIENCE = 3
+"""After so many refusals an operator leaves the windows to another run."""
+
+
+class Stream:
+    """The input that all answerers of a dataset share, and what they have written."""
+
+    def __init__(self) -> None:
+        self.pages = Pages()
+        self.events = [event(user, time) for user, time in _EVENTS]
+        self.history: list[Mark] = []  # all marks, forgotten ones as well
+        self.charging_again: set[str] = set()  # runs that may answer what others have answered
+
+    def check(self) -> None:
+        """Check that each window has one answer of a run, and is answered by one run unless asked.
+
+        Raises:
+            Wrong: a step has two answers, or a run answered a window after it had read another
+                run's answer to it.
+        """
+        published: dict[tuple[str, int], set[bytes]] = defaultdict(set)
+        for _, value in self.pages.answers:
+            answer = msgspec.json.decode(value)
+            published[answer["run"], answer["step"]].add(value)
+        for step, values in published.items():
+            if len(values) > 1:
+                raise Wrong(f"two answers of step {step} were published")
+        answered: dict[tuple[str, str, str], list[tuple[str, int]]] = defaultdict(list)
+        looked: dict[str, int] = {}  # owner -> where it has read all marks before
+        for place, mark in enumerate(self.history):
+            if mark.kind != "answered":
+                looked[mark.owner] = place
+                continue
+            answer = msgspec.json.decode(mark.answer)
+            window = answer["query"], answer["start"], answer["end"]
+            for run, earlier in answered[window]:
+                is_known = earlier < looked[mark.owner]
+                if run != mark.run and is_known and mark.run not in self.charging_again:
+                    raise Wrong(f"run {mark.run} answers {window}, which run {run} has answered")
+            answered[window].append((mark.run, place))
+
+
+class _Journal(MemoryJournal):
+    """A journal that takes time, and whose user may die before and after each write."""
+
+    def __init__(self, stream: Stream, dataset: str, run: str, pause: Callable[[], None]) -> None:
+        super().__init__(stream.pages, dataset, run)
+        self._stream, self._pause = stream, pause
+
+    def append(self, mark: Mark) -> None:
+        self._pause()
+        super().append(mark)
+        self._stream.history.append(mark)
+        self._pause()
+
+    def publish(self, answer: bytes) -> None:
+        self._pause()
+        super().publish(answer)
+        self._pause()
+
+    def forget(self, marks: Sequence[Mark]) -> None:
+        self._pause()
+        super().forget(marks)
+
+
+class Answerer:
+    """One file of queries after another, about the same windows as another answerer's.
+
+    Args:
+        world: in which it answers.
+        told: what clients were told.
+        plan: of the dataset.
+        stream: of events.
+        name: of the answerer, and the first letter of its runs.
+        chance: where its own chance comes from.
+        delay: seconds until it is started first.
+        takes_over: whether it is started to take the budget over.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        told: Told,
+        plan: Plan,
+        stream: Stream,
+        name: str,
+        chance: Random,
+        *,
+        delay: float,
+        takes_over: bool,
+    ) -> None:
+        self.world, self.told, self.plan, self.stream, self.name = world, told, plan, stream, name
+        self.signing: Signing | None = None
+        self.is_over = False
+        self._chance, self._delay, self._take_over = chance, delay, takes_over
+        self._noise = np.random.default_rng(chance.randrange(2**32))
+        self._charges_again = chance.random() < 0.3
+        self._begin = 0  # of its first windows, in ms
+        self._runs = self._lives = self._refused = 0
+
+    def work(self, fibre: Fibre) -> None:
+        """Answer all windows, or leave them to another run."""
+        delay, self._delay = self._delay, 0.0
+        fibre.wait(asyncio.sleep(delay))
+        while not self.is_over:
+            self._lives += 1
+            connection = SimulatedConnection(self.world, fibre, f"{self.name}.{self._lives}")
+            who = self.signing.credentials(self.name) if self.signing else {}
+            try:
+                with Turnstile(connection=connection, **who) as turnstile:
+                    self._live(turnstile, fibre)
+            except (Died, DecisionTimeout, Fenced, Superseded) as error:
+                self._note(f"begins again after {error!r:.120}")
+            except AlreadyAnswered as error:
+                self._go_on_behind(error)
+            except BudgetHeld as error:
+                self._refuse(error)
+            except PartitionsDisagree as error:
+                self._note(f"{error!r:.120}")
+            except RequestRejected as error:
+                if error.reason != "not-allowed" or self.signing is None:
+                    raise
+                self._note("is not known, or by another key")
+            fibre.wait(asyncio.sleep(self._chance.uniform(0.0, 1.0)))
+
+    @property
+    def _run(self) -> str:
+        return f"{self.name}-{self._runs}"
+
+    def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
+        def pause() -> None:
+            connection._may_die()
+            fibre.wait(asyncio.sleep(self.world.delay()))
+
+        connection: Any = turnstile._connection
+        turnstile.create_dataset(self.plan.dataset, **self.plan.policies[0])
+        questions = self._questions()
+        if self._charges_again:
+            self.stream.charging_again.add(self._run)
+
+        def opened(released: int) -> Any:
+            return turnstile.run(
+                self.plan.dataset, self._run, released=released, take_over=self._take_over
+            )
+
+        answering = Answering(
+            questions,
+            "events",
+            opened,
+            _Journal(self.stream, self.plan.dataset, self._run, pause),
+            charge_again=self._charges_again,
+            noise=self._noise,
+        )
+        answering.start()
+        self._take_over = False
+        self._note(f"answers as {self._run} from step {answering.desk.calendar.step} on")
+        self._read(answering, pause)
+        self.is_over = True
+
+    def _read(self, answering: Answering, pause: Callable[[], None]) -> None:
+        desk, again = answering.desk, answering.again.get(0, 0)
+        for offset, value in enumerate(self.stream.events):
+            if offset == again:
+                answering.go_on()
+                self._hear(answering)
+            desk.take(at(offset), value, None)
+            if offset >= again and answering.close_due(desk.clock(1, {})):
+                self._hear(answering)
+                pause()
+
+    def _hear(self, answering: Answering) -> None:
+        """Take what the filter decided about the window that was closed last."""
+        charged = answering.last_charge
+        if charged is None:
+            return
+        users = [int(user) for user in charged.users]
+        answer = msgspec.json.decode(answering._last().answer)
+        begin, end = (datetime.fromisoformat(answer[key]) for key in ("start", "end"))
+        norms = []
+        for user, granted in zip(users, charged.decision.granted.tolist(), strict=True):
+            count = sum(user == one and begin <= _moment(time) < end for one, time in _EVENTS)
+            norm = float(min(count, _EACH))
+            if granted and not norm <= granted <= norm * (1 + 1e-9):  # it is rounded up
+                raise Wrong(f"{self.name}: {user} is charged {granted} for {count} events")
+            norms.append(granted or norm)
+        content = Content(users, norms, 1.0)
+        run = answering._run
+        policies = [run.policy, *run.outer]
+        self.told.hear(self.name, policies, run.name, answer["step"], content, charged.decision)
+
+    def _questions(self) -> Questions:
+        begin = _moment(self._begin).isoformat()
+        file = FILE.replace('"d"', f'"{self.plan.dataset}"').replace('"r"', f'"{self._run}"')
+        return asked_of(file.replace("1970-01-01", begin) + COUNT)
+
+    def _go_on_behind(self, error: AlreadyAnswered) -> None:
+        """Leave the windows to the run that has answered them, or go on after the last of them."""
+        self._note(f"finds windows answered by {error.run} until {error.until}")
+        self._refused += 1
+        if self._refused > _PATIENCE:
+            self.is_over = True
+            return
+        until = datetime.fromisoformat(error.until)
+        self._begin = round(1000 * until.timestamp())
+        self._runs += 1
+
+    def _refuse(self, error: BudgetHeld) -> None:
+        """Leave the budget to the run that holds it, wait for it, or take it back."""
+        if not self.plan.is_exclusive:
+            raise Wrong(f"{self.name}: runs may charge {self.plan.dataset} side by side") from error
+        self._note(f"finds that {error.holder} holds the budget")
+        self._refused += 1
+        self._take_over = self._chance.random() < 0.3
+        self.is_over = self._refused > _PATIENCE
+
+    def _note(self, what: str) -> None:
+        self.world.note(self.name, what)
+
+
+def _moment(time: int) -> datetime:
+    """A time in ms since 1970."""
+    return datetime.fromtimestamp(time / 1000, UTC)
+
+
+def cast(world: World, told: Told, seed: int) -> tuple[Stream, list[Answerer]]:
+    """Return the answerers of a seed: none, or two of which the second one is started later."""
+    chance, stream = Random(f"answerers of {seed}"), Stream()
+    if chance.random() < 0.6:
+        return stream, []
+    policy: dict[str, Any] = {"budget": chance.choice((1.0, 4.0, 100.0)), "user_ids": "integer"}
+    if chance.random() < 0.3:
+        policy["assume_independent_timing"] = True
+    plan = Plan("answered", list(USERS), [policy])
+    answerers = [
+        Answerer(
+            world,
+            told,
+            plan,
+            stream,
+            name,
+            Random(f"answerer {name} of {seed}"),
+            delay=number * chance.choice((0.0, 0.5, 2.0, 8.0)),
+            takes_over=number > 0 and chance.random() < 0.8,
+        )
+        for number, name in enumerate(("a", "b"))
+    ]
+    return stream, answerers
