@@ -5,6 +5,7 @@
     open, attempt a, step s --charge a, s, same content--> unchanged    the stored decision again
     open, attempt a, step s --open-run b > a--> open, attempt b, step s          fences attempt a
     open, attempt a, step s --open-run a, same token--> unchanged           the same answer again
+    open, attempt a, step s --open-run a, confirms its token--> unchanged
     open, attempt a, step s --close-run a--> closed, attempt a, step s
     closed, attempt a, step s --close-run a--> unchanged                    the same answer again
     open, attempt a, step s --close-dataset--> closed, attempt a, step s
@@ -19,6 +20,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import (
@@ -78,6 +80,8 @@ def opened(run: RunState | None, request: OpenRun) -> RunState:
         Rejection: RUN_CLOSED or OLDER_ATTEMPT.
     """
     attempt = request.attempt
+    if request.confirms is not UNSET:
+        return _confirmed(run, request, request.confirms)
     if run is None:
         return RunState(request.dataset, request.run, attempt or 1, request.request)
     if run.closed:
@@ -89,6 +93,23 @@ def opened(run: RunState | None, request: OpenRun) -> RunState:
         detail = f"attempt {attempt} is not newer than attempt {run.attempt}"
         raise Rejection(Reason.OLDER_ATTEMPT, detail)
     return msgspec.structs.replace(run, attempt=attempt, request=request.request)
+
+
+def _confirmed(run: RunState | None, request: OpenRun, token: str) -> RunState:
+    """Return the run if the attempt that was opened with a token is the current one.
+
+    Raises:
+        Rejection: UNKNOWN_RUN, RUN_CLOSED or OLDER_ATTEMPT.
+    """
+    if run is None or request.attempt > run.attempt:
+        detail = f"attempt {request.attempt} of run {request.run!r} was never opened"
+        raise Rejection(Reason.UNKNOWN_RUN, detail)
+    if run.closed:
+        raise Rejection(Reason.RUN_CLOSED, _is_closed(run))
+    if (request.attempt, token) != (run.attempt, run.request):
+        detail = f"attempt {request.attempt} was fenced by attempt {run.attempt}"
+        raise Rejection(Reason.OLDER_ATTEMPT, detail)
+    return run
 
 
 def under_current_attempt(

@@ -219,6 +219,9 @@ class OpenRun(OfRun, frozen=True, tag="open-run"):
     # A user who takes part in step t, with a norm above 0, is not admitted again before step
     # t + min_separation. Fixed with the first step; not given: as the run has it.
     min_separation: MinSeparation | UnsetType = UNSET
+    # Only ask whether the attempt is still the current one. It is known by the token with which it
+    # was opened; the request has a token of its own.
+    confirms: Token | UnsetType = UNSET
     # A new attempt takes the budget over from the run that holds it, if one does. That run cannot
     # charge any more.
     take_over: Literal[True] | UnsetType = UNSET

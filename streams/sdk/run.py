@@ -96,7 +96,6 @@ class Run:
         self.min_separation: int | None = first.min_separation or None
         self.step = step
         self._token = first.request  # of the attempt, in partition 0
-        self._newest = first.offset  # of the records that partition 0 has answered
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
         self._alone = threading.Lock()
@@ -396,19 +395,17 @@ class Run:
         """
         with self._in_use(ahead=self._ahead):
             deadline = self._connection.deadline(timeout)
-            # Repeating the opening of this attempt changes nothing, and is rejected once a newer
-            # attempt was opened. One partition is enough, since every opening reaches all of them.
-            repeated = OpenRun(
+            # One partition is enough, since every opening reaches all of them. The question has a
+            # token of its own, so that no copy of an earlier answer can be taken for its answer.
+            token = self._connection.new_token()
+            question = OpenRun(
                 dataset=self.dataset,
                 run=self.name,
                 attempt=self.attempt,
-                request=self._token,
+                request=token,
+                confirms=self._token,
             )
-            confirmed = self._newest
-            while confirmed <= self._newest:  # else a copy of an earlier answer has come
-                answers = self._connection.ask(self._token, {0: encode(repeated)}, deadline)
-                confirmed = answers[0].offset
-            self._newest = confirmed
+            self._connection.ask(token, {0: encode(question)}, deadline)
 
     @property
     def _policies(self) -> list[Policy]:
@@ -534,8 +531,6 @@ class Run:
         self, parts: Mapping[int, Part[T]], sent: Waiting, deadline: Deadline
     ) -> dict[int, T]:
         answers = self._connection.receive(self._step_key, sent, deadline)
-        if 0 in answers:
-            self._newest = max(self._newest, answers[0].offset)
         for partition, part in parts.items():
             self._check_asked(answers[partition], part.digest)
         return {partition: part.decided(answers[partition]) for partition, part in parts.items()}

@@ -198,10 +198,15 @@ class Auditor(Policies):
             raise Rejection("dataset-shared")
         known = (request["dataset"], request["run"]) in self.runs[partition]
         run = self.runs[partition].get((request["dataset"], request["run"])) or RunState(0, "")
+        confirms = request.get("confirms", NOT_GIVEN)
+        if confirms is not NOT_GIVEN and (not known or request["attempt"] > run.attempt):
+            raise Rejection("unknown-run")
         if run.closed:
             raise Rejection("run-closed")
         if attempt == 0:
             attempt = run.attempt + (token != run.request)
+        if confirms is not NOT_GIVEN:
+            token, attempt = confirms, request["attempt"]
         if attempt < run.attempt or (attempt == run.attempt and token != run.request):
             raise Rejection("older-attempt")
         asked = request.get("min_separation", NOT_GIVEN)

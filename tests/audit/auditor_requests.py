@@ -123,6 +123,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "attempt": _is_integer(0, 2**62),
             "request": _is_token,
             "min_separation": lambda value: value is NOT_GIVEN or _is_integer(2, 2**14)(value),
+            "confirms": lambda value: value is NOT_GIVEN or _is_token(value),
             "take_over": lambda value: value is NOT_GIVEN or value is True,
         },
         "charge": {
@@ -220,6 +221,7 @@ _DEFAULTS = {
     "assume_independent_timing": NOT_GIVEN,
     "sampled_levels": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
+    "confirms": NOT_GIVEN,
     "take_over": NOT_GIVEN,
     "mechanism": "gaussian",
     "scale": 1.0,

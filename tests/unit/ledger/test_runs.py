@@ -139,3 +139,27 @@ def test_what_a_refused_request_says_of_its_sender_is_in_the_reject(log):
     assert (closing.run, closing.attempt, closing.request) == ("r", 1, "mine")
     withdrawing = log.withdraw(request="mine")
     assert (withdrawing.dataset, withdrawing.run, withdrawing.request) == ("d", None, "mine")
+
+
+def test_an_attempt_is_confirmed_by_the_token_that_opened_it_and_nothing_changes(log):
+    log.open(attempt=1, request="first")
+    asked = {"attempt": 1, "confirms": "first"}
+    assert log.open(request="q1", **asked).request == "q1"
+    assert log.open(request="q2", attempt=1, confirms="other").reason is Reason.OLDER_ATTEMPT
+    assert log.open(request="q3", attempt=2, confirms="first").reason is Reason.UNKNOWN_RUN
+    assert log.open(run="s", request="q4", **asked).reason is Reason.UNKNOWN_RUN
+    # The attempt is still the one that was opened first: opening it again is the same opening.
+    assert log.open(attempt=1, request="first").attempt == 1
+    log.open(attempt=2, request="second")
+    assert log.open(request="q5", **asked).reason is Reason.OLDER_ATTEMPT
+    log.close(attempt=2)
+    assert log.open(request="q6", attempt=2, confirms="second").reason is Reason.RUN_CLOSED
+
+
+def test_a_late_answer_to_a_copy_of_the_opening_confirms_no_attempt(log):
+    """A copy of the opening is answered before the next attempt opens, with the opening's token."""
+    log.open(attempt=1, request="first")
+    copied = log.open(attempt=1, request="first")
+    log.open(attempt=2, request="second")
+    question = log.open(attempt=1, request="q", confirms="first")
+    assert (copied.request, question.reason) == ("first", Reason.OLDER_ATTEMPT)
