@@ -1,1 +1,1 @@
-"""The client library: no Faust, no event loop."""
+"""The client library for trainers and query answerers."""

@@ -1,7 +1,8 @@
-"""Whether Kafka is still there while nothing comes: a client that reads says nothing when it goes.
+"""Detection that Kafka is unreachable while a reader receives nothing.
 
-Who follows is told once that it is away, and once that it is back; meanwhile reading goes on trying
-by itself, from where it was.
+A Kafka client that reads reports nothing when the broker goes away; it keeps trying. So this
+module asks the broker now and then. It logs once when the broker goes away, and once when it is
+back.
 """
 
 from __future__ import annotations
@@ -15,36 +16,38 @@ from kafka.errors import KafkaError
 logger = logging.getLogger("turnstile.sdk")
 
 ASK_AFTER = 3.0
-"""Seconds without a record after which Kafka is asked whether it is there, and again."""
+"""Seconds without a record between two questions to the broker."""
 ANSWERS_WITHIN = 2.0
-"""Seconds in which it has to answer."""
+"""Seconds within which the broker must answer."""
 
 
 class Absence:
-    """Notices that Kafka goes and comes.
+    """Logs when Kafka becomes unreachable and when it is back.
 
     Args:
-        where: its address, for people.
-        ask: asks it something; raises KafkaError if no answer comes in time.
-        clock: seconds that pass.
+        where: the address of Kafka, for people.
+        ask: asks the broker; raises KafkaError if no answer comes in time.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
         self, where: str, ask: Callable[[], object], clock: Callable[[], float] = monotonic
     ) -> None:
         self._where, self._ask, self._clock = where, ask, clock
-        self._known = clock()  # when it was last seen to be there, or was asked
+        self._known = clock()  # when it last answered, or was last asked
         self._is_away = False
 
     def heard(self) -> None:
-        """A record came."""
+        """Note that a record arrived."""
         self._known = self._clock()
         if self._is_away:
             self._is_away = False
-            logger.warning("Kafka at %s answers again: reading goes on where it was", self._where)
+            logger.warning("Kafka at %s answers again; reading continues", self._where)
 
     def silent(self) -> None:
-        """No record came: ask now and then, and say so if nobody is there."""
+        """Note that no record arrived; ask the broker now and then, and log if it does not
+        answer.
+        """
         if self._clock() - self._known < ASK_AFTER:
             return
         try:
@@ -54,7 +57,7 @@ class Absence:
             if not self._is_away:
                 self._is_away = True
                 logger.warning(
-                    "Kafka at %s does not answer: nothing that is published is seen until it does",
+                    "Kafka at %s does not answer; no new records are read until it does",
                     self._where,
                 )
         else:

@@ -1,10 +1,10 @@
-"""A step that is sent to the partitions now, and whose decision is taken later.
+"""A step that is sent to the partitions now and whose decision is read later.
 
-    run, roster --charge_ahead--> Ahead --decision--> decided, the next step is next
-    Ahead --DecisionTimeout--> Ahead                  decision() asks for the same again
+    run, roster --charge_ahead--> Ahead --decision--> decided; the following step is next
+    Ahead --DecisionTimeout--> Ahead                  call decision() again
 
-The next step can be charged like this before the one before it is released, so that whoever trains
-computes while the service decides. Nothing of a step may be released before its decision is there.
+A trainer charges the next step ahead so that the service decides it while the trainer computes the
+current one. Nothing of a step may be released before its decision is read.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ Part_co = TypeVar("Part_co", covariant=True)
 
 
 class Part(Protocol[Part_co]):
-    """What one partition is asked to charge in a step; made by ``steps`` and by ``rosters``."""
+    """A partition's share of a step. ``steps`` and ``roster_steps`` implement it."""
 
     @property
     def record(self) -> bytes:
-        """The request."""
+        """Return the encoded request."""
 
     @property
     def digest(self) -> bytes:
-        """Of its content."""
+        """Return the digest of the request's content."""
 
     def decided(self, answer: Answer) -> Part_co:
-        """What was decided, if this answers it."""
+        """Return the decision if the answer is about this part, else raise
+        ``ConflictingDecisions``.
+        """
 
 
 class Asked(Generic[T, D_co]):
-    """A step as all partitions are asked for it.
+    """A step in the form that all partitions are asked to charge.
 
     Args:
-        parts: by partition.
-        put_together: what their decisions come to.
+        parts: the parts by partition.
+        put_together: makes the step's result of the decisions of all partitions.
 
     Attributes:
-        sent: what was sent and not heard of yet; None: nothing is under way.
+        sent: the requests whose answers were not received yet; None if nothing is under way.
     """
 
     def __init__(
@@ -54,18 +56,20 @@ class Asked(Generic[T, D_co]):
 
 
 class Ahead(Generic[D_co]):
-    """A step that was charged ahead. Until its decision is taken, its run does nothing else."""
+    """A step that was charged ahead. Its run accepts no other call until ``decision`` has
+    succeeded.
+    """
 
     def __init__(self, take: Callable[[float | None], D_co]) -> None:
         self._take = take
         self._taken: D_co | None = None
 
     def decision(self, timeout: float | None = None) -> D_co:
-        """Wait until every partition has decided the step; asked again, the same.
+        """Wait until every partition has decided the step. Later calls return the same decision.
 
         Raises:
             DecisionTimeout: call again.
-            TurnstileError: whatever ``charge`` raises when it waits.
+            TurnstileError: any error of ``charge`` that is raised while waiting.
         """
         if self._taken is None:
             self._taken = self._take(timeout)

@@ -1,10 +1,9 @@
-"""What a caller gives, read in its order: ids from whatever holds ids, numbers from whatever holds
-numbers; and what was done with them.
+"""Validation of the caller's arguments: user ids, norms and mechanisms.
 
-Everything is taken by position, never by label: the first norm is that of the first user, whatever
-the index of a pandas object says. What has an order and can be read as an array is taken: lists,
-tuples, arrays, the columns of pandas, polars and Arrow, tensors. Nothing is coerced: a float is no
-id, text and truth values are no numbers, and what is missing (None, NA, NaN) is refused.
+Everything is read by position, never by label: the first norm belongs to the first user, whatever
+the index of a pandas object says. Lists, tuples, arrays, the columns of pandas, polars and Arrow,
+and tensors are accepted. Nothing is coerced: floats are rejected as ids, text and truth values as
+numbers, and missing values (None, NA, NaN) as both.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _NAMES = {type(mechanism(1.0)): name for name, mechanism in MECHANISMS.items()}
 
 
 def read_users(users: object) -> Ids:
-    """User ids, spelled as the caller spells them.
+    """Return user ids as the caller spells them.
 
     Raises:
-        InvalidRequest: they are no ids, or have no order.
+        InvalidRequest: an id is invalid, or the container has no order.
     """
     elements = elements_of("users", users)
     if isinstance(elements, list):
         return _ids(elements)
     if elements.dtype.kind == "f":
         raise InvalidRequest(
-            f"users are {elements.dtype} numbers, which are no ids. Where ids are missing, tables "
-            "make floats of integers: leave those rows out and convert with astype('int64')"
+            f"users are {elements.dtype} numbers, which are no ids. Tables with missing ids turn "
+            "integers into floats: drop those rows and convert with astype('int64')"
         )
     if elements.ndim != 1:
         raise InvalidRequest(f"users has shape {elements.shape}; it must be one-dimensional")
@@ -53,10 +52,10 @@ def read_users(users: object) -> Ids:
 
 
 def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np.dtype[Any] | None]:
-    """Real numbers as float64, and their type if it is a narrower one.
+    """Return real numbers as float64, and their own type if it is narrower.
 
     Raises:
-        InvalidRequest: they are no numbers, or have no order.
+        InvalidRequest: an element is no number, or the container has no order.
     """
     elements = elements_of(argument, values)
     array = _array_of(argument, elements) if isinstance(elements, list) else elements
@@ -68,7 +67,8 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
 
 
 def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
-    """Numbers as ``read_numbers`` does, or a pandas or polars frame: its columns, in their order.
+    """Return numbers as ``read_numbers`` does, or the columns of a pandas or polars frame, in
+    order.
 
     Raises:
         InvalidRequest: as ``read_numbers``.
@@ -93,18 +93,19 @@ def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
 def read_norms(
     norms: object, users: int, clip_norm: float | None
 ) -> tuple[NDArray[np.float64], float | None]:
-    """One norm per user, as given, and the clip norm that none of them exceeds.
+    """Return one norm per user as given, and the clip norm that none of them exceeds.
 
-    Norms of a narrower type cannot be held against a clip norm that this type does not have: what
-    was clipped to 0.1 in float32 is 0.1000000015. The clip norm is then rounded up to the type of
-    the norms, for the check and for the request.
+    A contribution that was clipped to 0.1 in float32 has the norm 0.1000000015. So for norms of a
+    narrower type, the clip norm is rounded up to that type, for the check and for the request.
 
     Raises:
-        InvalidRequest: not one finite norm per user, or one above the clip norm.
+        InvalidRequest: the norms are not one finite number per user, or one exceeds the clip norm.
     """
     values, narrow = read_numbers("norms", norms)
     if values.shape != (users,):
-        raise InvalidRequest(f"norms has shape {values.shape}; with {users} users it is ({users},)")
+        raise InvalidRequest(
+            f"norms has shape {values.shape}; it must be ({users},), one norm per user"
+        )
     limit = np.inf
     if clip_norm is not None:
         try:
@@ -117,8 +118,8 @@ def read_norms(
         allowed = "finite and not negative"
         if clip_norm is not None:
             allowed += (
-                f", and at most clip_norm = {clip_norm}: clip to a little less than clip_norm, so "
-                "that no rounding exceeds it, or give a larger clip_norm"
+                f", and at most clip_norm = {clip_norm}: give a larger clip_norm, or clip to a "
+                "little less, so that no rounding exceeds it"
             )
         raise InvalidRequest(
             f"norm {values[position]} at position {position}; it must be {allowed}"
@@ -127,16 +128,16 @@ def read_norms(
 
 
 def read_event(mechanism: Any, clip_norm: float | None) -> Mechanism:
-    """A mechanism as it is, or that of a step which a DpEvent of dp_accounting describes.
+    """Return a mechanism as it is, or the mechanism that a DpEvent of dp_accounting describes.
 
     Raises:
-        InvalidInput: no step that can be charged.
-        InvalidRequest: an event, which says its noise in multiples of a clip norm, and none.
+        InvalidInput: the step cannot be charged.
+        InvalidRequest: a DpEvent states noise as a multiple of the clip norm, and there is none.
     """
     if not isinstance(mechanism, Mechanism) and clip_norm is None:
         raise InvalidRequest(
-            f"mechanism is {mechanism!r}: a DpEvent says its noise in multiples of the clip norm, "
-            "so give clip_norm, too; or give a mechanism of accounting"
+            f"mechanism is {mechanism!r}: a DpEvent states its noise as a multiple of the clip "
+            "norm. Give clip_norm as well, or a mechanism of accounting"
         )
     return mechanism_from(mechanism, 1.0 if clip_norm is None else clip_norm)
 
@@ -147,16 +148,16 @@ def read_mechanism(
     clip_norm: float | None,
     policies: Sequence[Policy],
 ) -> tuple[MechanismName, float]:
-    """The name of a mechanism and its scale, if the measures of these policies can charge it.
+    """Return a mechanism's name and scale, if the measures of these policies can charge it.
 
     Args:
         noise_stddev: standard deviation of Gaussian noise.
-        mechanism: or a mechanism, or a DpEvent.
-        clip_norm: of which noise in a DpEvent is a multiple.
-        policies: of all budgets that count, that of the dataset itself first.
+        mechanism: alternatively, a mechanism or a DpEvent.
+        clip_norm: the unit of the noise in a DpEvent.
+        policies: of the dataset itself, then of its parents.
 
     Raises:
-        InvalidRequest: with what can be charged.
+        InvalidRequest: states what can be charged.
     """
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
@@ -167,9 +168,9 @@ def read_mechanism(
         name = _NAMES.get(type(chosen))
         if name is None:
             raise InvalidRequest(
-                f"mechanism is {mechanism!r}: Gaussian, Laplace and PureDP steps can be charged "
-                "by norms. Poisson-sampled ones are charged by a roster (Run.enrol), or as "
-                "Gaussian, which never costs less"
+                f"mechanism is {mechanism!r}; Run.charge takes Gaussian, Laplace and PureDP steps. "
+                "Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, which "
+                "never costs less"
             )
         scale = noise_scale(chosen)
         mechanism_of(name, scale, *policies)
@@ -181,7 +182,9 @@ def read_mechanism(
 
 
 def chargeable(policies: Sequence[Policy]) -> MechanismName:
-    """A mechanism that the measures of all these policies can charge, for a step of nobody."""
+    """Return a mechanism that the measures of all these policies can charge, for a step without
+    users.
+    """
     measures = [measure_of(policy) for policy in policies]
     return next(
         name for name, make in MECHANISMS.items() if all(m.covers(make(1.0)) for m in measures)
@@ -189,10 +192,10 @@ def chargeable(policies: Sequence[Policy]) -> MechanismName:
 
 
 def check_strings(users: list[str]) -> None:
-    """Refuse strings that are too long or too short for ids, or no text.
+    """Check that strings are valid ids: text in UTF-8 of 1 to 256 characters.
 
     Raises:
-        InvalidRequest: with the first such string.
+        InvalidRequest: names the first invalid string.
     """
     lengths = set(map(len, users))
     if all(1 <= length <= _LONGEST_ID for length in lengths) and "".join(users).isascii():
@@ -200,31 +203,29 @@ def check_strings(users: list[str]) -> None:
     for user in users:
         if not 1 <= len(user) <= _LONGEST_ID:
             raise InvalidRequest(
-                f"user {user!r} has {len(user)} characters, not 1 to {_LONGEST_ID}"
+                f"user {user!r} has {len(user)} characters; it must have 1 to {_LONGEST_ID}"
             )
         try:
             user.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"user {user!r} is no text that UTF-8 can hold: {error}"
-            ) from error
+            raise InvalidRequest(f"user {user!r} cannot be encoded as UTF-8: {error}") from error
 
 
 def strings_of(ids: list[User]) -> list[str]:
-    """Those ids that are strings."""
+    """Return the ids that are strings."""
     return [user for user in ids if isinstance(user, str)]
 
 
 def _is_frame(values: object) -> bool:
-    # Of the type: pandas has labels among the attributes of an object.
+    # Look at the type: a pandas object has its labels as attributes.
     return hasattr(type(values), "columns")
 
 
 def elements_of(argument: str, values: object) -> NDArray[Any] | list[Any]:
-    """What was given in its order: an array of integers or floats, else a list.
+    """Return the caller's elements in order: an array of integers or floats, else a list.
 
     Raises:
-        InvalidRequest: it has no order.
+        InvalidRequest: the container has no order.
     """
     kind = type(values).__name__
     if isinstance(values, Set | Mapping):
@@ -245,7 +246,7 @@ def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
         raise InvalidRequest(f"{argument} has masked values: leave those users out")
     try:
         array = np.asarray(values)
-    except Exception as error:  # whatever the library of this column raises
+    except Exception as error:  # any error of the library that made the column
         raise InvalidRequest(f"{argument} cannot be read as an array: {error}") from error
     if array.dtype.kind in "iuf":
         return array
@@ -253,7 +254,7 @@ def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
         raise InvalidRequest(
             f"{argument} is {array.dtype} of shape {array.shape}: give an array of numbers"
         )
-    # Not through numpy: its strings of fixed width lose the zeros at their ends.
+    # Do not go through numpy: its strings of fixed width lose trailing zeros.
     elements = values.to_list() if hasattr(values, "to_list") else array.tolist()
     return list(elements)
 
@@ -290,7 +291,7 @@ def _plain_id(position: int, user: object) -> User:
 
 
 def _array_of(argument: str, elements: list[Any]) -> NDArray[Any]:
-    """Numbers (n,), or vectors (n, d) if every element is one."""
+    """Return numbers (n,), or vectors (n, d) if every element is one."""
     kinds = set(map(type, elements))
     if not kinds:
         return np.empty(0)
@@ -303,7 +304,9 @@ def _array_of(argument: str, elements: list[Any]) -> NDArray[Any]:
     try:
         return np.asarray(elements)
     except ValueError as error:
-        raise InvalidRequest(f"{argument} are not vectors of one length: {error}") from error
+        raise InvalidRequest(
+            f"{argument} has vectors of different lengths; they must be equal: {error}"
+        ) from error
 
 
 def _check_numbers(argument: str, numbers: list[Any]) -> None:
@@ -323,7 +326,7 @@ def _is_number(kind: type) -> bool:
 
 
 def _fault(value: object) -> str:
-    """What is wrong with a value, as the middle of a sentence that names what is wanted."""
+    """Say what is wrong with a value, as the middle of a sentence that names what is allowed."""
     kind = type(value).__name__
     if value is None or kind in ("NAType", "NaTType") or (kind == "float" and value != value):
         return "is missing, so leave that row out, of users and numbers alike: it must be"
@@ -331,7 +334,7 @@ def _fault(value: object) -> str:
 
 
 def _rounded_up(number: float, narrow: np.dtype[Any] | None) -> float:
-    """The least number of the narrower type that is not below; the number itself if none is."""
+    """Return the least number of the narrower type that is not below; if none is, the number."""
     if narrow is None:
         return number
     with np.errstate(over="ignore"):

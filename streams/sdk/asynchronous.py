@@ -1,9 +1,9 @@
-"""The SDK for those who have an event loop: the same names, awaited.
+"""The SDK for programs with an event loop: the same names, as coroutines.
 
-Every call is made by the blocking SDK in another thread, so that what is decided, refused and
-charged is the same by construction. What is different is that a task can be cancelled while it
-waits, and its charge is made nevertheless: nobody was told what was decided. Such a run is of no
-more use; opened again with ``released``, it hands the step back.
+The blocking SDK makes every call in another thread, so decisions, rejections and charges are the
+same. One thing differs: a task can be cancelled while it waits, and its charge is made
+nevertheless, although the caller never receives the decision. Such a run cannot be used any more.
+Open it again with ``released``, which hands the step back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 def _awaited(
     method: Callable[Concatenate[Turnstile, P], T],
 ) -> Callable[Concatenate[AsyncTurnstile, P], Coroutine[Any, Any, T]]:
-    """A method of ``Turnstile``, in another thread."""
+    """Return a coroutine function that calls a ``Turnstile`` method in another thread."""
 
     @functools.wraps(method)
     async def awaited(self: AsyncTurnstile, /, *args: P.args, **options: P.kwargs) -> T:
@@ -48,7 +48,7 @@ def _awaited(
 def _opened(
     method: Callable[Concatenate[Turnstile, P], Run],
 ) -> Callable[Concatenate[AsyncTurnstile, P], Coroutine[Any, Any, AsyncRun]]:
-    """A method of ``Turnstile`` that opens a run, in another thread."""
+    """Return a coroutine function that opens an ``AsyncRun`` in another thread."""
     open_run = _awaited(method)
 
     @functools.wraps(method)
@@ -61,7 +61,7 @@ def _opened(
 def _followed(
     method: Callable[Concatenate[Turnstile, P], Iterator[T]],
 ) -> Callable[Concatenate[AsyncTurnstile, P], Following[T]]:
-    """A method of ``Turnstile`` that gives one after the other, in a thread of its own."""
+    """Return a method whose result iterates in a thread of its own."""
 
     @functools.wraps(method)
     def followed(self: AsyncTurnstile, /, *args: P.args, **options: P.kwargs) -> Following[T]:
@@ -71,7 +71,7 @@ def _followed(
 
 
 class AsyncTurnstile:
-    """As ``Turnstile``, for tasks of one event loop.
+    """``Turnstile`` for the tasks of one event loop.
 
         async with AsyncTurnstile("localhost:9092") as t:
             await t.create_dataset("mnist", epsilon=8.0, delta=1e-5)
@@ -80,11 +80,11 @@ class AsyncTurnstile:
             async for halt in t.halts("mnist", follow=False):
                 print(halt.user)
 
-    Whoever leaves a loop over HALTs or odometers early leaves a thread behind it, which ends with
-    the next record, or with this object.
+    A loop over HALTs or odometer records that is left early leaves a thread behind. The thread ends
+    with the next record, or when this object is closed.
 
     Args:
-        options: those of ``Turnstile``. Nothing is connected before ``async with``.
+        options: those of ``Turnstile``. The connection is made by ``async with``.
 
     Attributes:
         blocking: the ``Turnstile`` that makes the calls.
@@ -97,7 +97,7 @@ class AsyncTurnstile:
 
     @classmethod
     def in_memory(cls, **options: Any) -> AsyncTurnstile:
-        """As ``Turnstile.in_memory``: the service in this process, for tests and notebooks."""
+        """Run the service in this process, as ``Turnstile.in_memory`` does."""
         made = cls()
         made._open = functools.partial(Turnstile.in_memory, **options)
         return made
@@ -116,16 +116,16 @@ class AsyncTurnstile:
 
     @property
     def partitions(self) -> int:
-        """P, over how many partitions users are spread."""
+        """Return P, the number of partitions that users are spread over."""
         return self.blocking.partitions
 
     @property
     def log_name(self) -> str:
-        """As ``Turnstile.log_name``."""
+        """Return the log's name in metrics."""
         return self.blocking.log_name
 
     def observe(self, observer: Observer) -> None:
-        """As ``Turnstile.observe``, which waits for nothing."""
+        """Register an observer that wraps every request; this does not block."""
         self.blocking.observe(observer)
 
     close = _awaited(Turnstile.close)
@@ -143,7 +143,7 @@ class AsyncTurnstile:
 
 
 class AsyncRun:
-    """As ``Run``. One task at a time may use it.
+    """``Run`` for the tasks of one event loop; one task at a time may use it.
 
     Attributes:
         blocking: the ``Run`` that makes the calls.
@@ -155,78 +155,78 @@ class AsyncRun:
 
     @property
     def step(self) -> int:
-        """The next step to charge."""
+        """Return the next step to charge."""
         return self.blocking.step
 
     @property
     def attempt(self) -> int:
-        """Which incarnation of the run this is."""
+        """Return the number of this attempt."""
         return self.blocking.attempt
 
     @property
     def interrupted(self) -> bool:
-        """Whether ``step`` was handed back by an earlier attempt."""
+        """Return whether ``step`` was handed back by an earlier attempt."""
         return self.blocking.interrupted
 
     @property
     def policy(self) -> Policy:
-        """Of the dataset."""
+        """Return the policy of the dataset."""
         return self.blocking.policy
 
     @property
     def outer(self) -> tuple[Policy, ...]:
-        """Of the datasets that it is within, the nearest first."""
+        """Return the policies of the parent datasets, the nearest first."""
         return self.blocking.outer
 
     @property
     def min_separation(self) -> int | None:
-        """How many steps after a participation the next one of the same user may be."""
+        """Return how many steps after a participation the same user may take part again."""
         return self.blocking.min_separation
 
     async def charge(self, users: ArrayLike, norms: ArrayLike, **options: Any) -> StepDecision:
-        """As ``Run.charge``, which has the arguments and the errors.
+        """Charge one step; arguments and errors are those of ``Run.charge``.
 
         Raises:
-            Unusable: an earlier call was cancelled before its answer came.
+            Unusable: an earlier call was cancelled before its answer arrived.
         """
         return await self.make(functools.partial(self.blocking.charge, users, norms, **options))
 
     async def charge_ahead(
         self, users: ArrayLike, norms: ArrayLike, **options: Any
     ) -> AsyncAhead[StepDecision]:
-        """As ``Run.charge_ahead``."""
+        """Send the next step, as ``Run.charge_ahead`` does."""
         ahead = await self.make(
             functools.partial(self.blocking.charge_ahead, users, norms, **options)
         )
         return AsyncAhead(ahead, self)
 
     async def enrol(self, users: ArrayLike, **options: Any) -> AsyncRoster:
-        """As ``Run.enrol``."""
+        """Enrol users, as ``Run.enrol`` does."""
         roster = await self.make(functools.partial(self.blocking.enrol, users, **options))
         return AsyncRoster(roster, self)
 
     async def abandon(self, timeout: float | None = None) -> None:
-        """As ``Run.abandon``."""
+        """Give up the step that was handed back, as ``Run.abandon`` does."""
         await self.make(functools.partial(self.blocking.abandon, timeout))
 
     async def check_attempt(self, timeout: float | None = None) -> None:
-        """As ``Run.check_attempt``."""
+        """Check that this attempt is the newest, as ``Run.check_attempt`` does."""
         await self.make(functools.partial(self.blocking.check_attempt, timeout))
 
     async def close(self, timeout: float | None = None) -> None:
-        """As ``Run.close``."""
+        """Close the run permanently, as ``Run.close`` does."""
         await self.make(functools.partial(self.blocking.close, timeout))
 
     async def make(self, call: Callable[[], T]) -> T:
         """Make a call of the blocking run in another thread.
 
         Raises:
-            Unusable: an earlier one was cancelled before its answer came.
+            Unusable: an earlier call was cancelled before its answer arrived.
         """
         if self._cancelled:
             raise Unusable(
-                f"a call of run {self.blocking.name!r} was cancelled before its answer came, and "
-                "what it asked for was done or not: open the run again, with released="
+                f"a call of run {self.blocking.name!r} was cancelled before its answer arrived, so "
+                "its outcome is unknown: open the run again, with released="
             )
         try:
             return await asyncio.to_thread(call)
@@ -236,7 +236,7 @@ class AsyncRun:
 
 
 class AsyncRoster:
-    """As ``Roster``: charges are awaited, levels are set at once.
+    """``Roster`` with awaited charges; levels are set without waiting.
 
     Attributes:
         blocking: the ``Roster`` that makes the calls.
@@ -250,17 +250,17 @@ class AsyncRoster:
         return len(self.blocking)
 
     async def charge(self, **options: Any) -> RosterStep:
-        """As ``Roster.charge``, which has the arguments and the errors."""
+        """Charge one step; arguments and errors are those of ``Roster.charge``."""
         return await self._run.make(functools.partial(self.blocking.charge, **options))
 
     async def charge_ahead(self, **options: Any) -> AsyncAhead[RosterStep]:
-        """As ``Roster.charge_ahead``."""
+        """Send the next step, as ``Roster.charge_ahead`` does."""
         ahead = await self._run.make(functools.partial(self.blocking.charge_ahead, **options))
         return AsyncAhead(ahead, self._run)
 
 
 class AsyncAhead(Generic[T]):
-    """As ``Ahead``.
+    """``Ahead`` with an awaited decision.
 
     Attributes:
         blocking: the ``Ahead`` that makes the calls.
@@ -270,14 +270,14 @@ class AsyncAhead(Generic[T]):
         self.blocking, self._run = blocking, run
 
     async def decision(self, timeout: float | None = None) -> T:
-        """As ``Ahead.decision``."""
+        """Wait for the decision, as ``Ahead.decision`` does."""
         return await self._run.make(functools.partial(self.blocking.decision, timeout))
 
 
 class Following(AsyncIterator[T]):
-    """What an iterator gives, one by one as it is asked for; each ``next`` may wait for ever.
+    """An asynchronous iterator over a blocking one; each item may take arbitrarily long.
 
-    It begins at once, in a thread that keeps no process alive.
+    The blocking iterator starts at once, in a daemon thread.
     """
 
     def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
@@ -301,7 +301,7 @@ class Following(AsyncIterator[T]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Ask for no more. The thread ends with the next record, or with the Turnstile."""
+        """Stop iterating. The thread ends with the next record, or when the Turnstile is closed."""
         self._left = True
         self._wanted.release()
 
@@ -322,12 +322,12 @@ class Following(AsyncIterator[T]):
         return not self._left
 
     def _tell(self, given: T | _End) -> None:
-        with suppress(RuntimeError):  # the event loop has ended, and nobody listens
+        with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._given.put_nowait, given)
 
 
 @dataclass(frozen=True)
 class _End:
-    """Nothing more comes."""
+    """The end of the iteration, with the error that ended it, if any."""
 
     error: BaseException | None

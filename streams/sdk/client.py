@@ -1,4 +1,4 @@
-"""Turnstile: what a trainer or a query answerer talks to."""
+"""``Turnstile``, the client of the service for trainers and query answerers."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from streams.sdk.run import Run
 class Turnstile:
     """A connection to the service: create datasets, charge runs, follow HALTs and odometers.
 
-    Blocking, usable from any thread of the process that opened it; needs no event loop. Settings
-    come from the arguments, then ``TURNSTILE_*`` variables, then the TOML file ``config``.
+    It is blocking, needs no event loop, and may be used from any thread of the process that opened
+    it. Settings come from the arguments, then ``TURNSTILE_*`` variables, then the TOML file
+    ``config``.
 
     Args:
         kafka: bootstrap servers, ``host:port``, comma separated.
         config: a TOML file, or a ``Config``.
         timeout: seconds until a charge without all its decisions raises.
         prefix: of the names of the topics.
-        pseudonym_key: 16 to 64 bytes that nobody guesses: the log then has pseudonyms of users,
-            which only this key makes, and never their ids. One key for a service, for ever: under
-            another one everybody would begin with nothing spent.
+        pseudonym_key: 16 to 64 secret, random bytes. The log then contains pseudonyms of users,
+            which only this key can make, and never their ids. Never change the key of a service:
+            under another key every user would begin with nothing spent.
         principal: the name under which the operator has registered the public key of
-            ``request_key``: requests are signed, and a dataset that names this principal takes
+            ``request_key``. Requests are signed, and datasets that name this principal accept
             them.
         request_key: the private key, as ``turnstile keys new`` makes it.
-        connection: another way to the service than Kafka; then no setting is looked at.
+        connection: another connection to the service than Kafka; no settings are read then.
 
     Raises:
-        InvalidRequest: a ``pseudonym_key`` that is too short or too long, or a ``request_key``
-            that is none.
-        ServiceUnavailable: no broker, or no topics within ``timeout``.
+        InvalidRequest: ``pseudonym_key`` is too short or too long, or ``request_key`` is invalid.
+        ServiceUnavailable: no broker answered, or no topics exist, within ``timeout``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Turnstile:
     ) -> None:
         self._operator_key: str | None = None
         if connection is None:
-            # The client of Kafka is not needed in memory, and takes its time.
+            # Import late: in memory the Kafka client is not needed, and it is slow to import.
             from streams.sdk.kafka_connection import KafkaConnection
 
             if not isinstance(config, Config):
@@ -97,18 +97,18 @@ class Turnstile:
         principal: str | None = None,
         request_key: str | None = None,
     ) -> Turnstile:
-        """The service in this process, for tests and notebooks: no Kafka, no Redis, no thread.
+        """Run the service in this process, for tests and notebooks: no Kafka, no Redis, no thread.
 
-        Everything is decided as the service decides it, at once. Nothing is kept when the process
-        ends: whoever charges the same people again then begins with nothing spent, so this guards
-        no promise that outlives the process. A copy of the process (``fork``) cannot use it.
-        Following HALTs or odometers waits for what other threads charge.
+        Every request is decided at once, exactly as the service decides it. State is lost when the
+        process ends, and the same users could then be charged from zero again. So this protects no
+        promise that outlives the process. A copy of the process (``fork``) cannot use it. Following
+        HALTs or odometers waits for the charges of other threads.
 
         Args:
-            partitions: over which users are spread; nothing that is decided depends on it.
+            partitions: how many partitions users are spread over; no decision depends on it.
             pseudonym_key: as that of ``Turnstile``.
-            principal: the same.
-            request_key: the same.
+            principal: as that of ``Turnstile``.
+            request_key: as that of ``Turnstile``.
         """
         from streams.sdk.memory_connection import MemoryConnection
 
@@ -122,20 +122,20 @@ class Turnstile:
 
     @property
     def partitions(self) -> int:
-        """P, over how many partitions users are spread."""
+        """Return P, the number of partitions that users are spread over."""
         return self._connection.partitions
 
     @property
     def log_name(self) -> str:
-        """The name of the log in metrics: the topic of the requests, and some of its id."""
+        """Return the log's name in metrics: the topic of requests and a part of its id."""
         return self._connection.log_name
 
     def observe(self, observer: Observer) -> None:
-        """Let somebody stand around every request from now on: see ``streams.sdk.observing``."""
+        """Register an observer that wraps every request; see ``streams.sdk.observing``."""
         self._connection.observe(observer)
 
     def __repr__(self) -> str:
-        """Where the service is; no password is in it."""
+        """Return the address of the service; it contains no password."""
         return f"<Turnstile {self._connection.where}, {self.partitions} partitions>"
 
     def __enter__(self) -> Turnstile:
@@ -150,7 +150,9 @@ class Turnstile:
         self.close()
 
     def close(self) -> None:
-        """Disconnect. What was charged stays charged; who follows HALTs or odometers is told."""
+        """Disconnect. Charges stay charged; iterators over HALTs and odometer records raise
+        ``Unusable``.
+        """
         self._connection.close()
 
     def create_dataset(
@@ -173,8 +175,10 @@ class Turnstile:
         allow: Mapping[str, Sequence[str]] | None = None,
         timeout: float | None = None,
     ) -> Policy:
-        """Fix the policy of a dataset. Doing it again with the same policy is fine, and completes
-        what somebody else has left half-made.
+        """Create a dataset with a policy, which never changes.
+
+        Creation is idempotent: the same call again also completes a dataset that another client
+        created in some partitions only.
 
         Args:
             name: letters, digits, dots, dashes and underscores.
@@ -182,50 +186,50 @@ class Turnstile:
             epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
                 at each of the orders.
             delta: see epsilon. For pure-dp epsilon alone is enough, and a delta changes nothing.
-            budget: or the budget itself: rho for zcdp, mu for gdp, one number per order for
-                renyi.
-            orders: Rényi orders above 1, for renyi: all of them have to hold. With epsilon and
-                delta and no orders, each user is charged at one order of its own: the one of a
-                ladder that admits most steps of the first charge, fixed by it.
-            odometer_step: how finely the odometer counts, in the unit of the budget; an eighth
-                of the budget by default.
-            on_exhaustion: "halt" leaves a user out of a step that does not fit; "clip" grants the
-                norm that still fits (budget-aware clipping, Feldman and Zrnic, Algorithm 7), and
-                every budget that it is within.
-            user_ids: "integer", "string", "one-kind" (whichever comes first) or "mixed". 1 and
-                "1" are two users with a budget each, so mixed ids must be wanted. None: what the
-                dataset has, or "one-kind" for a new one.
-            within: another dataset of the same users, whose budget every step has to fit as well,
-                and is charged to: a person's, over all datasets. Up to 8, one within the other.
-                What becomes of who cannot pay this dataset says, whatever they do.
+            budget: alternatively, the budget itself: rho for zcdp, mu for gdp, one number per order
+                for renyi.
+            orders: Rényi orders above 1, for renyi: the budget at each of them must hold. With
+                epsilon and delta and no orders, each user is charged at one Rényi order: the
+                candidate order that admits most steps like the user's first charge, which fixes it.
+            odometer_step: the resolution of the odometer, in the unit of the budget; an eighth of
+                the budget by default.
+            on_exhaustion: "halt" leaves a user out of a step that does not fit. "clip" grants the
+                largest norm that still fits this budget and all its parent budgets (budget-aware
+                clipping, Feldman and Zrnic, Algorithm 7).
+            user_ids: "integer", "string", "one-kind" (the kind of the first charged ids) or
+                "mixed". 1 and "1" are two users with a budget each, so mixed ids must be asked for.
+                None: as the dataset has it, or "one-kind" for a new one.
+            within: the parent dataset, of the same users. Every step must fit its budget as well,
+                and is charged to it: for example one budget per person over all datasets. Up to 8
+                datasets can be nested. The ``on_exhaustion`` of the charged dataset applies.
             share_of: the policy of another dataset of the same users, as this method returned it.
-                The new dataset has a fixed part of its budget, and the same measure and orders. The
-                parts of a dataset add up to at most its budget, so runs of different parts may
-                charge side by side; the dataset itself is charged through its parts only.
-            share: that part, above 0 and at most 1, of rho, of mu squared, of epsilon (pure-dp), or
-                of the budget at each order. Under gdp a share of 0.25 has half of mu.
+                The new dataset has a fixed share of its budget, and the same measure and orders.
+                The shares of a dataset add up to at most its budget, so runs of different shares
+                may charge side by side; the dataset itself is charged through its shares only.
+            share: that share, above 0 and at most 1, of rho, of mu squared, of epsilon (pure-dp),
+                or of the budget at each order. Under gdp a share of 0.25 has half of mu.
             assume_independent_timing: several runs may charge the budget side by side, in no fixed
                 order. You state that their timing does not depend on any user's data; the
                 guarantee does not hold otherwise (docs/guarantees.md). Outermost datasets only.
             sampled_levels: whether norm levels may follow the users' own sampling coins. If they
                 may, only the whole budget is a guarantee, and no epsilon below it is shown. None:
-                True for renyi, False otherwise. Say True for any measure if levels follow the coins
-                of another dataset's steps.
-            allow: principals that may "charge" the dataset (open, charge and close runs, enrol
-                users) and that may "manage" it (withdraw and close it, forget users, create
-                datasets within it), whose requests have to be signed. None: those of the dataset
-                that it is within, or everybody. A right that it does not name is nobody's. It never
-                changes; the key of a principal does.
+                True for renyi, False otherwise. Pass True for any measure if levels follow the
+                coins of another dataset's steps.
+            allow: the access list: principals that may "charge" the dataset (open, charge and close
+                runs, enrol users) and that may "manage" it (withdraw and close it, erase users,
+                create datasets within it). Their requests must be signed. A right that is left out
+                belongs to no principal. None: as the parent dataset, or no restriction. The list
+                never changes; the key of a principal may.
             timeout: seconds to wait for all partitions.
 
         Returns:
             The policy as the partitions hold it.
 
         Raises:
-            InvalidRequest: arguments that make no policy.
+            InvalidRequest: the arguments make no policy.
             PolicyChanged: the dataset exists under another policy.
-            RequestRejected: the dataset that it is to be within does not exist, or this client
-                may not create it.
+            RequestRejected: the parent dataset does not exist, or this client may not create the
+                dataset.
             DecisionTimeout: not all partitions answered; try again.
         """
         deadline = self._connection.deadline(timeout)
@@ -252,30 +256,31 @@ class Turnstile:
         return create(self._connection, policy, deadline, delta)
 
     def withdraw_dataset(self, name: str, *, timeout: float | None = None) -> None:
-        """Take back a dataset that nobody has used, half-made or not; fine if there is none.
+        """Withdraw a dataset of which no run was ever opened. This does nothing if it does not
+        exist.
 
         Raises:
-            InvalidRequest: a name that no dataset can have.
+            InvalidRequest: the name is invalid.
             DatasetInUse: a run of it was opened.
             DecisionTimeout: not all partitions answered; try again.
         """
         withdraw(self._connection, name, self._connection.deadline(timeout))
 
     def close_dataset(self, name: str, *, timeout: float | None = None) -> list[str]:
-        """End a dataset for good, all that are within it, and all their runs; again is fine.
+        """Close a dataset permanently, with all datasets nested in it and all their runs.
 
-        Nothing is charged to them any more, and none of their names is used again. What was charged
-        stays charged, to the datasets that they are within, too, which go on.
+        They cannot be charged any more, and their names cannot be used again. Charges stay
+        charged, also to the parent datasets, which stay open. Closing is idempotent.
 
         Args:
             name: of the dataset.
             timeout: seconds to wait for all partitions.
 
         Returns:
-            All datasets that are closed by it.
+            The names of all datasets that are closed by this call.
 
         Raises:
-            InvalidRequest: a name that no dataset can have.
+            InvalidRequest: the name is invalid.
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again, which completes it.
         """
@@ -294,46 +299,46 @@ class Turnstile:
         take_over: bool = False,
         timeout: float | None = None,
     ) -> Run:
-        """Begin a run, or resume it: a new attempt, which fences every earlier one.
+        """Open a run, new or resumed: a new attempt, which fences all earlier ones.
 
         One run at a time charges a budget, until it is closed. If two runs drew on it at once, the
         order of their charges would depend on running times, and these can depend on the data.
         Runs side by side need a share of the budget each (``create_dataset(share_of=)``), or a
         dataset with ``assume_independent_timing``.
 
-        A trainer that resumes says which step it has ``released`` last, and loads its own
-        checkpoint after this call. A step that was charged and did not go out is handed back:
+        A trainer that resumes passes the last step that it has ``released``, and loads its own
+        checkpoint after this call. A step that was charged and not released is handed back:
         ``run.step`` is that step, and charging it with the same users and norms returns the
-        decision that was made, charged once. So write down what is released before it leaves, or
-        in one file with the model that it changed: a step that went out and is not written down
-        would be released twice for one charge.
+        decision that was made, charged once. So record what is released before it leaves, or in
+        one file with the model that it changed. A step that was released and not recorded would be
+        released twice for one charge.
 
         Args:
-            dataset: what the run charges.
+            dataset: the dataset to charge.
             name: of the run.
             released: the last step that was released or given up, -1 for none. None: every step
-                that all partitions have decided is behind, released or not. Runs that sample leave
-                it out, since a step whose users may have been drawn must not be drawn again.
-            min_separation: b, 2 to 16384, for steps of a banded matrix mechanism (DP-FTRL) of at
+                that all partitions have decided counts as done, released or not. Runs that sample
+                leave it out, since a step whose users may have been drawn must not be drawn again.
+            min_separation: b, 2 to 16384, for steps of a banded matrix mechanism (DP-FTRL) with at
                 most b bands: a user who takes part in step t, with a norm above 0, is not admitted
                 again before step t + b of this run. It is fixed with the first step. None: as the
-                run has it; a new one keeps nothing apart.
-            charges_ahead: the trainer charges the next step before the one at hand is released
+                run has it; a new run has no minimum separation.
+            charges_ahead: the trainer charges the next step before the current one is released
                 (``charge_ahead``), so that it may end with both charged and neither released. Then
                 the last one is handed back, and the one before it is given up: it stays charged,
-                and must not be released. Write ``run.step - 1`` down as released before the next
-                step is charged ahead, so that a second such end can be told from lost notes.
+                and must not be released. Record ``run.step - 1`` as released before the next step
+                is charged ahead, so that a second such crash can be told from lost records.
             take_over: take the budget from the run that holds it, which cannot charge any more.
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is
-                none, or ``released`` is a step that not all partitions have decided.
+            InvalidRequest: a name or ``min_separation`` is invalid, or not all partitions have
+                decided the step ``released``.
             ReleaseUnknown: more steps were charged after ``released`` than can be handed back: one,
                 or two with ``charges_ahead``.
-            PartitionsDisagree: the dataset is half-made, has two policies, or partitions were
-                added; or the run keeps participations apart in some partitions only. Nothing can
-                be charged.
+            PartitionsDisagree: the dataset exists in some partitions only or under two policies,
+                partitions were added, or the run has its minimum separation in some partitions
+                only. Nothing can be charged.
             RunIsClosed: the run was closed.
             SeparationChanged: the run has been charged with another ``min_separation``.
             BudgetHeld: another run holds the budget.
@@ -354,16 +359,16 @@ class Turnstile:
         )
 
     def close_run(self, dataset: str, name: str, *, timeout: float | None = None) -> bool:
-        """End a run for good, as ``Run.close`` does, without charging it again first.
+        """Close a run permanently, as ``Run.close`` does, without opening it.
 
-        It completes a closing that reached only some partitions, and fences a trainer that is at
-        work on the run.
+        This completes a closing that reached only some partitions, and fences a trainer that uses
+        the run.
 
         Returns:
-            Whether there was such a run; if not, nothing was closed, and no run was made.
+            Whether the run existed; if not, nothing was closed, and no run was made.
 
         Raises:
-            InvalidRequest: a name that no dataset or run can have.
+            InvalidRequest: a name is invalid.
             Fenced: a trainer opened the run meanwhile; try again.
             RequestRejected: the dataset does not exist.
             DecisionTimeout: not all partitions answered; try again.
@@ -373,25 +378,24 @@ class Turnstile:
     def forget(
         self, user: User, dataset: str | None = None, *, timeout: float | None = None
     ) -> list[str]:
-        """Have the service forget who a user is; doing it again is fine.
+        """Erase a user's id from the service. Erasing is idempotent.
 
-        What the user has spent stays spent, and all that is left is spent with it: whoever charges
-        the id again is told that it is halted, and ``StepDecision.forgotten``. Datasets that are
-        within one another forget a user together. What older records of the log say stays until
-        the log is trimmed (docs/erasure.md).
+        Spending stays spent, and the rest of the user's budget is spent with it: a later charge of
+        the id halts the user, with ``StepDecision.forgotten``. Nested datasets erase a user
+        together. Older records of the log keep the id until the log is trimmed (docs/erasure.md).
 
         Args:
             user: the id.
-            dataset: in this dataset, and in those that share a budget with it; None: in all that
-                there are now.
+            dataset: erase the user in this dataset and in those that share a budget with it; None:
+                in all datasets that exist now.
             timeout: seconds to wait for the partition of the user.
 
         Returns:
-            The datasets in which the user is forgotten; none if the user was never charged.
+            The datasets in which the user is erased; empty if the user was never charged.
 
         Raises:
-            InvalidRequest: an id that no user can have, or a name that no dataset can have.
-            RequestRejected: there is no such dataset, or it knows users by other pseudonyms.
+            InvalidRequest: the id or the name is invalid.
+            RequestRejected: the dataset does not exist, or has users by other pseudonyms.
             DecisionTimeout: no answer; try again.
         """
         deadline = self._connection.deadline(timeout)
@@ -407,21 +411,22 @@ class Turnstile:
         operator_key: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Have requests count that a principal signs with this key, and no other one.
+        """Register a principal's public key: requests signed with it, and with no other key, count.
 
-        The first time this binds the operator to the service: from then on nobody else says whose
-        keys count, and who may create datasets.
+        The first call binds the operator to the service. From then on only that operator registers
+        keys and decides which principals may create datasets.
 
         Args:
-            name: of the principal, by which datasets name it.
-            public_key: that of its ``request_key``.
-            creates: whether it may create datasets that are within none that says who may.
-            operator_key: the private key of the operator; the setting of that name if not given.
+            name: of the principal; access lists contain it.
+            public_key: the public key of its ``request_key``.
+            creates: whether it may create datasets, unless a parent dataset's access list decides
+                that.
+            operator_key: the private key of the operator; by default the setting of that name.
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidRequest: a name that no principal can have, or a key that is none.
-            RequestRejected: somebody else is the operator.
+            InvalidRequest: the name or a key is invalid.
+            RequestRejected: the service has another operator.
             DecisionTimeout: not all partitions answered; try again, which completes it.
         """
         operator = operator_of(operator_key or self._operator_key)
@@ -431,11 +436,11 @@ class Turnstile:
     def remove_principal(
         self, name: str, *, operator_key: str | None = None, timeout: float | None = None
     ) -> None:
-        """Have nothing count any more that a principal signs. It may be added again later.
+        """Remove a principal: requests that it signs are rejected. It may be added again later.
 
         Raises:
-            InvalidRequest: a name that no principal can have, or a key that is none.
-            RequestRejected: somebody else is the operator.
+            InvalidRequest: the name or a key is invalid.
+            RequestRejected: the service has another operator.
             DecisionTimeout: not all partitions answered; try again, which completes it.
         """
         operator = operator_of(operator_key or self._operator_key)
@@ -450,20 +455,20 @@ class Turnstile:
         operator_key: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Bind the operator to the service, or another one in its place.
+        """Bind the operator to the service, or replace it by a successor.
 
         Args:
-            successor: the public key by which the operator is known from now on. Workers have to
-                name it in ``operator_keys`` before, or they stop.
-            also: the ids of logs from which records are about to be copied to this one, before all
-                else is written to it: signatures for them count here. Bind then by the key with
-                which those logs began.
-            operator_key: the private key of the operator; the setting of that name if not given.
+            successor: the public key that replaces the operator's. Add it to the workers' setting
+                ``operator_keys`` first; workers that do not know it stop.
+            also: the ids of logs whose records are about to be copied to this log, before any other
+                record is written to it. Signatures for those logs count here. Bind with the key
+                with which those logs began.
+            operator_key: the private key of the operator; by default the setting of that name.
             timeout: seconds to wait for all partitions.
 
         Raises:
-            InvalidRequest: a key that is none, or no id of a log.
-            RequestRejected: somebody else is the operator.
+            InvalidRequest: a key or the id of a log is invalid.
+            RequestRejected: the service has another operator.
             DecisionTimeout: not all partitions answered; try again, which completes it.
         """
         operator = operator_of(operator_key or self._operator_key)
@@ -479,23 +484,23 @@ class Turnstile:
         follow: bool = True,
         idle_timeout: float | None = None,
     ) -> Iterator[Halt]:
-        """HALT events as they come, for ever; with ``follow=False`` those that there are.
+        """Iterate over HALT events: without end, or with ``follow=False`` those that exist.
 
-        With a ``pseudonym_key`` users that this client has charged or enrolled have their ids;
+        With a ``pseudonym_key``, users that this client has charged or enrolled have their ids;
         others have their pseudonyms.
 
         Args:
             dataset: of this dataset only.
             run: of runs of this name only.
-            since: "earliest", from the first that Kafka still has, or "latest", from now on, which
-                is what following means if this is not given.
-            follow: wait for more. Otherwise the loop ends with what was published before this
+            since: "earliest", from the first that Kafka still has, or "latest", from now on. The
+                default is "latest" when following, else "earliest".
+            follow: wait for more. Otherwise the iteration ends with what was published before this
                 call.
-            idle_timeout: following ends when none came for so many seconds.
+            idle_timeout: end after this many seconds without an event.
 
         Raises:
-            ServiceUnavailable: no broker, or no topics.
-            ConflictingDecisions: somebody else than the workers writes decisions.
+            ServiceUnavailable: no broker answered, or no topics exist.
+            ConflictingDecisions: another program than the workers writes decisions.
             Unusable: the Turnstile was closed.
         """
         since = since or ("latest" if follow else "earliest")
@@ -514,25 +519,24 @@ class Turnstile:
         follow: bool = True,
         idle_timeout: float | None = None,
     ) -> Iterator[OdometerCheckpoint]:
-        """Odometer checkpoints as they come, for ever; with ``follow=False`` those that there are.
+        """Iterate over odometer records: without end, or with ``follow=False`` those that exist.
 
-        With a ``pseudonym_key`` users that this client has charged, enrolled or asked for have
+        With a ``pseudonym_key``, users that this client has charged, enrolled or asked for have
         their ids; others have their pseudonyms.
 
-        A user's spend is at most ``bound``, and at most one increment of the odometer without a
-        checkpoint. A later checkpoint of a user replaces the ones before. Each is for its own
-        user's eyes alone.
+        A user's spend is at most ``bound``, and at most one tick of the odometer without a record.
+        A later record of a user replaces the earlier ones. Show a record to its own user only.
 
         Args:
             dataset: of this dataset only.
             user: of this user only.
             since: "earliest", from the first that Kafka still has, or "latest", from now on.
-            follow: wait for more. Otherwise the loop ends with what was published before this
+            follow: wait for more. Otherwise the iteration ends with what was published before this
                 call.
-            idle_timeout: following ends when none came for so many seconds.
+            idle_timeout: end after this many seconds without a record.
 
         Raises:
-            ServiceUnavailable: no broker, or no topics.
+            ServiceUnavailable: no broker answered, or no topics exist.
             Unusable: the Turnstile was closed.
         """
         known = self._pseudonyms
@@ -551,7 +555,7 @@ class Turnstile:
 
 
 def _traces() -> Observer:
-    """Makes spans of requests.
+    """Return an observer that makes a span of every request.
 
     Raises:
         ConfigurationError: OpenTelemetry is not installed.

@@ -1,7 +1,8 @@
-"""What the SDK needs of the service: to publish requests and to hear what the partitions answer.
+"""A client's connection to the service: publish requests, and receive the partitions' answers.
 
-``KafkaConnection`` reaches workers, ``MemoryConnection`` ledgers in this process. Both publish in a
-way of their own; who waits for which answer, and who watches which run, is here once for both.
+``KafkaConnection`` reaches workers, and ``MemoryConnection`` ledgers in this process. Each has its
+own way to publish. This module matches answers to waiting callers, and decisions to watched runs,
+for both.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ logger = logging.getLogger("turnstile.sdk")
 
 @dataclass(frozen=True)
 class Deadline:
-    """Until when to wait, over all the questions that a call asks.
+    """The end of a call's waiting time, over all requests that the call makes.
 
     Attributes:
-        seconds: how long that was when the call began.
-        at: when it is over, by the monotonic clock.
+        seconds: the waiting time when the call began.
+        at: the end, by the monotonic clock.
     """
 
     seconds: float
@@ -64,44 +65,44 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """A deadline so many seconds from now.
+        """Return a deadline so many seconds from now.
 
         Raises:
-            InvalidRequest: nothing that can be waited for.
+            InvalidRequest: the timeout is not finite or negative.
         """
         if not 0 <= seconds <= threading.TIMEOUT_MAX:
             raise InvalidRequest(f"timeout is {seconds}; it must be finite seconds, at least 0")
         return cls(seconds, monotonic() + seconds)
 
     def left(self) -> float:
-        """Seconds until then."""
+        """Return the seconds that are left, at least 0."""
         return max(0.0, self.at - monotonic())
 
 
 class Waiting:
-    """Requests that were sent to some partitions, and what they reply.
+    """Requests that were sent to some partitions, and their replies so far.
 
     Args:
         requests: by partition.
-        to_the_end: wait for all of them, even if one refuses.
+        to_the_end: wait for all of them, even if one is rejected.
     """
 
     def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
         self.requests = requests
-        self.headers: Headers = []  # of the records, for whoever observes
-        self.observed = ExitStack()  # from before they are sent until all is heard
+        self.headers: Headers = []  # of the records, from the observers
+        self.observed = ExitStack()  # open from before sending until all replies are received
         self._to_the_end = to_the_end
         self._replies: dict[int, Answer | RequestRejected] = {}
         self._failure: Exception | None = None
         self._done = threading.Event()
 
     def result(self, deadline: Deadline) -> dict[int, Answer | RequestRejected]:
-        """The reply of every partition.
+        """Wait for and return the reply of every partition.
 
         Raises:
-            RequestRejected: of the first partition that refused, unless all are waited for.
-            DecisionTimeout: some did not reply in time.
-            Exception: whatever else ended the wait.
+            RequestRejected: the first rejection, unless all replies are waited for.
+            DecisionTimeout: some partitions did not reply in time.
+            Exception: any other error that ended the wait.
         """
         self._done.wait(deadline.left())
         if self._failure is not None:
@@ -109,21 +110,22 @@ class Waiting:
         missing = sorted(self.requests.keys() - self._replies.keys())
         if missing:
             raise DecisionTimeout(
-                f"no answer from partitions {missing} within {deadline.seconds:g} s. Ask exactly "
-                "the same again: it is decided once. Until then release nothing. If it goes on, "
-                "`turnstile status` says whether workers are running"
+                f"no answer from partitions {missing} within {deadline.seconds:g} s. Repeat "
+                "exactly the same request: it is decided once. Until then release nothing. If this "
+                "continues, check with `turnstile status` whether workers are running"
             )
         return self._replies
 
     def fail(self, error: Exception) -> None:
-        """End the wait with an error; the first one counts."""
+        """End the wait with an error; the first error counts."""
         self._failure = self._failure or error
         self._done.set()
 
     def hear(self, reply: Answer | Rejected) -> None:
-        """Take what one partition says; its first reply counts.
+        """Receive a partition's reply; its first reply counts.
 
-        A refusal is one of exactly what was sent, not of what was sent for the same step before.
+        A rejection counts only if it repeats exactly the record sent, not an earlier one for the
+        same step.
         """
         sent = self.requests.get(reply.partition)
         if isinstance(reply, Rejected):
@@ -140,19 +142,19 @@ class Waiting:
 
 
 class Connection(ABC):
-    """Publishes requests, and hands each answer to whoever waits for it.
+    """Publishes requests, and delivers each answer to the caller that waits for it.
 
-    Usable from any thread of the process that opened it.
+    It may be used from any thread of the process that opened it.
 
     Args:
-        partitions: P, how many there are.
-        timeout: seconds that a call waits if it does not say how long.
-        log: the 16 bytes of the id of norms, for which requests are signed.
+        partitions: P, the number of partitions.
+        timeout: seconds that a call waits by default.
+        log: the id of the topic norms, 16 bytes, which signatures of requests cover.
 
     Attributes:
-        pseudonyms: by which the log knows users; None if it knows their ids.
-        signer: who signs requests; None if nobody does.
-        where: the service is, for people.
+        pseudonyms: makes pseudonyms of users; None if the log has their ids.
+        signer: signs requests; None if they are not signed.
+        where: the address of the service, for people.
         log_name: the name of the log in metrics.
     """
 
@@ -173,41 +175,41 @@ class Connection(ABC):
         self._observers: list[Observer] = []
 
     def observe(self, observer: Observer) -> None:
-        """Let somebody stand around every request from now on."""
+        """Register an observer that wraps every request."""
         self._observers.append(observer)
 
     @abstractmethod
     def check_partitions(self) -> None:
-        """Check that P is what it was.
+        """Check that the number of partitions has not changed.
 
         Raises:
-            PartitionsDisagree: it is not.
-            ServiceUnavailable: no broker, or no topics.
+            PartitionsDisagree: it has.
+            ServiceUnavailable: no broker answered, or no topics exist.
         """
 
     @abstractmethod
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
-        """What was published on a channel.
+        """Yield the records that were published on a channel.
 
         Raises:
-            ServiceUnavailable: no broker, or no topics.
-            Unusable: this was closed.
+            ServiceUnavailable: no broker answered, or no topics exist.
+            Unusable: the connection was closed.
         """
 
     @abstractmethod
     def _publish(self, waiting: Waiting) -> None:
-        """Send each partition its request; what comes back of them goes to ``_hear``."""
+        """Send each partition its request; answers are passed to ``_hear``."""
 
     def _why_silent(self) -> str:
-        """What is known of why no answer came; empty if nothing is."""
+        """Return a possible reason why no answer came; empty if none is known."""
         return ""
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Give back what was opened; called once, in the process that opened it."""
+        """Release what was opened; called once, in the process that opened it."""
 
     def close(self) -> None:
-        """Disconnect; doing it again is fine."""
+        """Disconnect. Closing is idempotent."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -216,7 +218,7 @@ class Connection(ABC):
             self._disconnect()
 
     def check_usable(self) -> None:
-        """Refuse who may not use this.
+        """Check that this process may use the connection.
 
         Raises:
             Unusable: it was closed, or opened in another process.
@@ -225,29 +227,32 @@ class Connection(ABC):
             raise Unusable("this Turnstile is closed: open another one")
         if os.getpid() != self._process:
             raise Unusable(
-                f"this Turnstile was opened in process {self._process}: open one in each process"
+                f"this Turnstile was opened in process {self._process} and used in process "
+                f"{os.getpid()}: open one in each process"
             )
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """From now; None means the usual time.
+        """Return a deadline from now; None means the default timeout.
 
         Raises:
-            InvalidRequest: nothing that can be waited for.
+            InvalidRequest: the timeout is not finite or negative.
             Unusable: as ``check_usable``.
         """
         self.check_usable()
         return Deadline.after(self._timeout if timeout is None else timeout)
 
     def pause(self, seconds: float) -> None:
-        """Wait, to give way to others."""
+        """Sleep, so that other clients can proceed."""
         sleep(seconds)
 
     def new_token(self) -> str:
-        """A string that nobody else uses, by which an answer is recognised."""
+        """Return a unique string by which the answer to a request is recognised."""
         return uuid4().hex
 
     def now(self) -> int:
-        """The time in microseconds, by which of two words of an operator the later one counts."""
+        """Return the time in microseconds. Of two statements of an operator, the later one
+        counts.
+        """
         return time_ns() // 1000
 
     def ask(
@@ -258,33 +263,33 @@ class Connection(ABC):
         *,
         signer: RequestSigner | None = None,
     ) -> dict[int, Answer]:
-        """Send each partition its request; the answers by partition.
+        """Send each partition its request and return the answers by partition.
 
         Args:
-            key: by what the answers are recognised.
+            key: identifies the answers.
             requests: by partition.
-            deadline: until when to wait.
-            signer: who signs them; that of the connection if it is not given.
+            deadline: of the wait.
+            signer: signs the requests; by default that of the connection.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
-            RequestRejected: of the partition that refused first; others may have agreed.
-            DecisionTimeout: not all answered in time.
+            RequestRejected: the first rejection; other partitions may have accepted.
+            DecisionTimeout: not all partitions answered in time.
         """
         return self.receive(key, self.send(key, Waiting(requests), signer), deadline)
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
-        """The same, but waits for every partition, whether it agrees or refuses.
+        """Send requests as ``ask`` does, and return all replies, including rejections.
 
         Raises:
-            DecisionTimeout: not all answered in time.
+            DecisionTimeout: not all partitions answered in time.
         """
         return self._receive(key, self.send(key, Waiting(requests, to_the_end=True)), deadline)
 
     def send(self, key: Hashable, waiting: Waiting, signer: RequestSigner | None = None) -> Waiting:
-        """Sign the requests and send each partition its own; ``receive`` has the answers.
+        """Sign the requests and send each partition its own; ``receive`` returns the answers.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
@@ -310,7 +315,7 @@ class Connection(ABC):
         return waiting
 
     def receive(self, key: Hashable, waiting: Waiting, deadline: Deadline) -> dict[int, Answer]:
-        """The answers to what was sent, by partition; they can be asked for once.
+        """Return the answers to what was sent, by partition. Call it once for each ``send``.
 
         Raises:
             RequestRejected, DecisionTimeout: as ``ask``.
@@ -319,7 +324,7 @@ class Connection(ABC):
         return {p: reply for p, reply in replies.items() if not isinstance(reply, RequestRejected)}
 
     def watch(self, dataset: str, run: str) -> Witness:
-        """Who sees every decision of this run, for as long as somebody holds it."""
+        """Return the witness of a run, which sees its decisions as long as a caller holds it."""
         with self._lock:
             witness = self._witnesses.get((dataset, run)) or Witness(dataset, run)
             self._witnesses[dataset, run] = witness
@@ -334,8 +339,8 @@ class Connection(ABC):
         for partition, request in signed.items():
             if len(request) > MAX_REQUEST_BYTES:
                 raise InvalidRequest(
-                    f"what partition {partition} is asked takes {len(request)} bytes with its "
-                    f"signature; it must be at most {MAX_REQUEST_BYTES}. Charge fewer users in one "
+                    f"the request to partition {partition} takes {len(request)} bytes with its "
+                    f"signature; it must be at most {MAX_REQUEST_BYTES}. Charge fewer users per "
                     "step, or use more partitions for a new service"
                 )
         return signed
@@ -360,7 +365,7 @@ class Connection(ABC):
             self._waiting.pop(key, None)
 
     def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
-        """Take what was published by a partition, on halts or rejects, and is believed."""
+        """Receive an authentic record of a partition, from halts or rejects."""
         reply: Answer | Rejected
         try:
             if channel is Channel.REJECTS:
@@ -368,7 +373,7 @@ class Connection(ABC):
             else:
                 reply = decode_answer(value)
         except UNREADABLE as error:
-            # Not written by a worker: it admits nobody, and answers nobody.
+            # No worker has written it, so it answers no request.
             logger.warning("skipped a record of %s %s: %s", channel.value, partition, error)
             return
         with self._lock:
@@ -381,7 +386,7 @@ class Connection(ABC):
                 waiting.hear(reply)
 
     def _break(self, error: Exception) -> None:
-        """Nothing can be heard any more: whoever waits is told, and whoever asks from now on."""
+        """Fail all current and later requests, because answers can no longer be received."""
         with self._lock:
             self._broken = error
             for waiting in self._waiting.values():
@@ -389,14 +394,16 @@ class Connection(ABC):
 
 
 def step_key(dataset: str, run: str, attempt: int, step: int) -> Hashable:
-    """By what the answers to one step are recognised."""
+    """Return the key that identifies the answers to one step."""
     return dataset, run, attempt, step
 
 
 def key_of(record: Answer | Request | Rejected) -> Hashable:
-    """By what the sender of a request waits for this; None if nobody does, or it cannot be told."""
+    """Return the key under which a request's sender waits; None if there is none or it is
+    unknown.
+    """
     if isinstance(record, Halted):
-        return None  # it comes beside a decision, for those who follow
+        return None  # it follows a decision, for readers of HALTs
     if isinstance(record, Decision | RosterDecision | Charge | ChargeRoster):
         return step_key(record.dataset, record.run, record.attempt, record.step)
     if not isinstance(record, Rejected) or record.request is not None:
@@ -404,7 +411,7 @@ def key_of(record: Answer | Request | Rejected) -> Hashable:
     if record.dataset and record.run and record.attempt and record.step is not None:
         return step_key(record.dataset, record.run, record.attempt, record.step)
     try:
-        # A worker that could not read the request, because it is older, cannot name the sender.
+        # A worker that is older cannot read the request, and so cannot name its sender.
         return key_of(decode_request(record.record))
     except Rejection:
         return None

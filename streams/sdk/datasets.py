@@ -1,11 +1,10 @@
-"""Datasets: from a guarantee in the words of people to a policy in whole units, and to partitions
-that all hold it.
+"""Datasets: make a policy in whole units of a guarantee, and create it in all partitions.
 
-Creation is decided in one place, the partition in which the dataset's own name lives. It is asked
-first; the others follow it. Whoever stops in between leaves a half-made dataset, which cannot be
-charged: the same policy completes it, whoever sends it, and as long as nobody has used it, it can
-be withdrawn. A withdrawal ends where a creation begins, so that a half-withdrawn dataset is a
-half-made one.
+The home partition, where the hash of the dataset's name lies, decides the creation. It is asked
+first, and the others follow it. A client that stops in between leaves a dataset in some partitions
+only, which cannot be charged. Any client completes it by creating it with the same policy, or
+withdraws it as long as it is unused. A withdrawal ends at the home partition, where a creation
+begins. So a dataset whose withdrawal was interrupted can be completed or withdrawn in the same way.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def policy_from(
     assume_independent_timing: bool = False,
     sampled_levels: bool | None = None,
 ) -> Policy:
-    """The policy that promises no more than what is asked for; budgets are rounded down.
+    """Return the policy for these arguments; budgets are rounded down.
 
     Raises:
         InvalidRequest: the arguments make no policy.
@@ -78,14 +77,14 @@ def policy_from(
         raise InvalidRequest("share_of and share belong together: give both")
     if share_of is not None and share_of.own_order is True:
         raise InvalidRequest(
-            f"dataset {share_of.dataset!r} charges each user at an order of its own, and such "
-            "budgets do not add up, so it has no shares: create it with orders"
+            f"dataset {share_of.dataset!r} charges each user at an own Rényi order, so its budgets "
+            "do not add up and it has no shares: create it with orders"
         )
     given = budget is not None, epsilon is not None or delta is not None
     if pseudonyms is not None and user_ids not in (None, "integer"):
         raise InvalidRequest(
-            f"user_ids is {user_ids!r}: with a pseudonym_key all users are integers to the log, so "
-            "leave it out"
+            f"user_ids is {user_ids!r}; with a pseudonym_key all users are integers in the log: "
+            "leave user_ids out"
         )
     if share_of is not None and (any(given) or orders is not None):
         raise InvalidRequest(
@@ -99,7 +98,7 @@ def policy_from(
     if user_ids is not None:
         _check_choice("user_ids", user_ids, get_args(UserIds))
     if measure == "pure-dp" and epsilon is not None and delta is None:
-        delta = DELTA  # of which its budget knows nothing
+        delta = DELTA  # a pure-dp budget does not depend on it
     row = MEASURES[measure]
     own_order = row.per_order and orders is None and epsilon is not None
     try:
@@ -119,7 +118,8 @@ def policy_from(
             steps = [max(1, number // _ODOMETER_STEPS) for number in units]
         else:
             steps = _units("odometer_step", row, odometer_step)
-        # Through the wire's own types, so that the client refuses what the worker would refuse.
+        # Validate with the types of the wire, so that the client rejects what a worker would
+        # reject.
         policy = msgspec.convert(
             {
                 "dataset": name,
@@ -142,7 +142,7 @@ def policy_from(
         )
         check_policy(policy)
     except (msgspec.ValidationError, InvalidInput, TypeError) as error:
-        raise InvalidRequest(f"no policy can be made of this: {error}") from error
+        raise InvalidRequest(f"the arguments make no policy: {error}") from error
     except Rejection as refused:
         raise InvalidRequest(refused.detail) from refused
     return policy
@@ -163,17 +163,18 @@ def _share_of_units(whole: Policy, share: float) -> list[int]:
 def create(
     connection: Connection, policy: Policy, deadline: Deadline, delta: float | None = None
 ) -> Policy:
-    """Create the dataset, or complete it; the policy as the partitions hold it.
+    """Create the dataset, or complete it; return the policy that the partitions hold.
 
     Args:
         connection: to the service.
-        policy: that it is to have.
-        deadline: until when to wait.
-        delta: at which epsilons are told, if it has another one.
+        policy: of the dataset.
+        deadline: of the whole call.
+        delta: at which an error message states epsilons, if the dataset exists under another
+            policy.
 
     Raises:
         PolicyChanged: it exists under another policy.
-        PartitionsDisagree: some partitions hold it under another one.
+        PartitionsDisagree: some partitions hold it under another policy.
         DecisionTimeout: not all partitions answered; try again.
     """
     home, others = _home_and_others(policy.dataset, connection.partitions)
@@ -182,14 +183,14 @@ def create(
     except PolicyChanged as error:
         raise changed(error, policy, delta) from error
     try:
-        # What the home holds is what the others must hold.
+        # The other partitions must hold the policy of the home partition.
         replies = _created(connection, created.policy, others, deadline)
     except PolicyChanged as error:
         there = "another policy" if error.held is None else terms(error.held)
         raise PartitionsDisagree(
-            f"partition {home}, which decides, holds {terms(created.policy)}, and partition "
-            f"{error.partition} holds {there}. If nobody has used the dataset, "
-            "withdraw it with withdraw_dataset and create it again",
+            f"home partition {home} holds {terms(created.policy)}, and partition "
+            f"{error.partition} holds {there}. If the dataset is unused, withdraw it with "
+            "withdraw_dataset and create it again",
             error.partition,
         ) from error
     check_agreement(policy.dataset, {home: created, **replies}, connection.partitions)
@@ -197,7 +198,7 @@ def create(
 
 
 def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
-    """Take back a dataset of which no run was ever opened; fine if there is none.
+    """Withdraw a dataset of which no run was ever opened; do nothing if it does not exist.
 
     Raises:
         DatasetInUse: a run of it was opened.
@@ -212,19 +213,20 @@ def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
 
 
 def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
-    """End a dataset for good, and those within it; doing it again completes it.
+    """Close a dataset and those nested in it permanently; another call completes an interrupted
+    one.
 
     Returns:
-        All datasets that are closed by it.
+        The names of all datasets that are closed by this call.
 
     Raises:
-        RequestRejected: there is no such dataset.
+        RequestRejected: the dataset does not exist.
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(name)
     home, others = _home_and_others(name, connection.partitions)
     datasets: set[str] = set()
-    # Where it is decided first: nobody completes there what is to be closed.
+    # The home partition first, so that no creation can complete the dataset meanwhile.
     for somewhere in ([home], others):
         token = connection.new_token()
         request = encode(CloseDataset(dataset=name, request=token))
@@ -235,25 +237,25 @@ def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
                 somewhere == [home] or reply.reason is not Reason.UNKNOWN_DATASET
             ):
                 if reply.reason is Reason.UNKNOWN_DATASET:
-                    detail = f"there is no dataset {name!r}"
+                    detail = f"dataset {name!r} does not exist"
                     raise RequestRejected(reply.reason, detail, reply.partition) from None
                 raise reply
     return sorted(datasets)
 
 
 def check_names(*names: str) -> None:
-    """Refuse what cannot be the name of a dataset or of a run: no record could carry it.
+    """Check that records can carry these names of datasets or runs.
 
     Raises:
-        InvalidRequest: with what is allowed.
+        InvalidRequest: states what is allowed.
     """
     for name in names:
         try:
             msgspec.convert(name, Name)
         except msgspec.ValidationError as error:
             raise InvalidRequest(
-                f"{name!r} cannot name a dataset or run: it takes 1 to 128 letters, digits, dots, "
-                "dashes and underscores, a letter or digit first"
+                f"{name!r} is no valid name of a dataset or run: use 1 to 128 letters, digits, "
+                "dots, dashes and underscores, starting with a letter or digit"
             ) from error
 
 
@@ -264,12 +266,12 @@ def check_agreement(
 
     Args:
         dataset: its name.
-        replies: what each partition said about it.
+        replies: the reply of each partition.
         partitions: P of the topic.
 
     Raises:
-        PartitionsDisagree: they do not; the dataset cannot be charged.
-        RequestRejected: it does not exist, or what a partition refused for other reasons.
+        PartitionsDisagree: they do not, so the dataset cannot be charged.
+        RequestRejected: the dataset does not exist, or a partition rejected the request otherwise.
     """
     refusals = {p: reply for p, reply in replies.items() if isinstance(reply, RequestRejected)}
     for refusal in refusals.values():
@@ -286,9 +288,9 @@ def check_agreement(
     other = next((p for p in held if held[p] != held[first]), None)
     if policy.partitions != partitions:
         raise PartitionsDisagree(
-            f"dataset {dataset!r} was made for {policy.partitions} partitions, and the topic has "
-            f"{partitions}. Partitions were added, so that users would be looked for where nothing "
-            f"of theirs is known. Copy the log to a topic with {policy.partitions} partitions",
+            f"dataset {dataset!r} was made for {policy.partitions} partitions, but the topic has "
+            f"{partitions}: partitions were added, and some users' state would be looked for in "
+            f"the wrong one. Copy the log to a topic with {policy.partitions} partitions",
             first,
         )
     if other is not None:
@@ -297,15 +299,15 @@ def check_agreement(
         )
         raise PartitionsDisagree(
             f"partition {first} holds dataset {here.dataset!r} under {terms(here)}, partition "
-            f"{other} under {terms(there)}. If nobody has used it, withdraw it with "
-            "withdraw_dataset; else charge it no more: another dataset would begin with nothing "
-            "spent, for the same people",
+            f"{other} under {terms(there)}. If it is unused, withdraw it with withdraw_dataset. "
+            "Otherwise stop charging it; a new dataset would let the same users begin with "
+            "nothing spent",
             other,
         )
     if refusals:
         raise PartitionsDisagree(
-            f"dataset {dataset!r} is half-made: partitions {sorted(refusals)} do not hold it. "
-            f"create_dataset with the same policy completes it: {terms(policy)}",
+            f"dataset {dataset!r} is incomplete: partitions {sorted(refusals)} do not hold it. "
+            f"Complete it by create_dataset with the same policy: {terms(policy)}",
             min(refusals),
         )
 
@@ -333,7 +335,7 @@ def _check_choice(argument: str, given: object, choices: Sequence[str]) -> None:
 
 
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:
-    """Budgets in whole units, rounded down."""
+    """Return budgets in whole units, rounded down."""
     exact = exact_numbers(argument, numbers)
     if not all(number > 0 for number in exact):
         raise InvalidRequest(f"{argument} is {np.asarray(numbers).tolist()}; it must be positive")

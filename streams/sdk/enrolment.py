@@ -1,10 +1,10 @@
-"""Enrolling users in a run, in every partition: once, and again after a restart.
+"""Enrolling users in a run, in every partition. After a restart, users are checked instead.
 
-1. Every partition is asked for the roster that it has, by a request without users.
-2. What it has must be the first of its users, in their order; else the roster is another one.
-3. Those who are missing are sent, some at a time, until nobody is.
+1. Ask every partition for its roster, by a request without users.
+2. Check that the roster has the first of the partition's users, in order.
+3. Send the missing users in batches until none is missing.
 
-Whoever stops in between goes on where it was by doing the same again.
+A client that stops in between continues by enrolling the same users again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streams.wire.packing import (
 )
 
 ENROLLED_AT_ONCE = 2**16
-"""Users of one partition in one request: ids of 256 characters take 8 MiB at 2**15."""
+"""Users of one partition per request. Ids of 256 characters take 8 MiB at 2**15."""
 
 
 def enrol(
@@ -37,18 +37,18 @@ def enrol(
     layout: Layout,
     deadline: Deadline,
 ) -> dict[int, Enrolled]:
-    """Have all partitions enrol their users; the roster as each of them has it then.
+    """Enrol the users in all partitions, and return each partition's roster.
 
     Args:
         connection: to the service.
         empty: a request without users.
-        layout: of the users by partition.
-        deadline: until when to wait.
+        layout: the users by partition.
+        deadline: of each round of answers.
 
     Raises:
         InvalidRequest: the roster of the run has other users than these.
-        DecisionTimeout: not all answered; calling again goes on where it was.
-        RequestRejected: what a partition refused.
+        DecisionTimeout: not all partitions answered; call again to continue.
+        RequestRejected: a partition rejected the request.
     """
     users = [unpack_users(users) for users in layout.users]
     # Step 1.
@@ -79,7 +79,7 @@ def _asked(
 
 
 def _as_known(answer: Enrolled, users: Ids) -> Ids:
-    """The users of a roster, with nobody where a member was forgotten."""
+    """Return the users with the ids of erased members blanked, as the roster has them."""
     if not isinstance(answer.forgotten, bytes):
         return users
     known = users.copy()
@@ -87,18 +87,19 @@ def _as_known(answer: Enrolled, users: Ids) -> Ids:
         blank(known, unpack_positions(answer.forgotten, answer.members))
     except ValueError as error:
         raise ConflictingDecisions(
-            f"what partition {answer.partition} says of the roster of run {answer.run!r} was not "
-            f"said by a worker: {error}"
+            f"partition {answer.partition} answered with an invalid roster of run "
+            f"{answer.run!r}: {error}. It was not made by a worker"
         ) from error
     return known
 
 
 def _check_same(answer: Enrolled, users: Ids) -> None:
-    """Refuse users who are not those of the roster, or begin with them."""
+    """Check that these users begin with those of the roster."""
     if answer.members > len(users):
         raise InvalidRequest(
             f"partition {answer.partition} has {answer.members} users of run {answer.run!r} on its "
-            f"roster, and {len(users)} of these: enrol all of them, or charge under another run"
+            f"roster, but only {len(users)} were given: enrol all of them, or charge under another "
+            "run"
         )
     mine = page_digests(_as_known(answer, users[: answer.members]))
     if mine != answer.digests:
@@ -106,8 +107,8 @@ def _check_same(answer: Enrolled, users: Ids) -> None:
             i for i in range(0, len(mine), 16) if mine[i : i + 16] != answer.digests[i : i + 16]
         )
         raise InvalidRequest(
-            f"the roster of run {answer.run!r} has other users than these, or in another order: "
-            f"those of partition {answer.partition} differ from number "
-            f"{page // 16 * ROSTER_PAGE} on. Enrol the same users in the same order, new ones at "
-            "the end, or charge under another run"
+            f"the roster of run {answer.run!r} has other users, or in another order: those of "
+            f"partition {answer.partition} differ from number {page // 16 * ROSTER_PAGE} on. Enrol "
+            "the same users in the same order, with new ones at the end, or charge under another "
+            "run"
         )

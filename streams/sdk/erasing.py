@@ -1,4 +1,4 @@
-"""Forgetting a user: one request, where the user lives, and what it came to."""
+"""Erasing a user: one request to the user's partition."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from streams.wire.partitioner import partitions_of
 def forget(
     connection: Connection, user: User, dataset: str | None, deadline: Deadline
 ) -> list[str]:
-    """Have the partition of a user forget who that is.
+    """Have the user's partition erase the id.
 
     Returns:
-        The datasets in which the user is forgotten.
+        The datasets in which the user is erased.
 
     Raises:
-        InvalidRequest: an id that no user can have, or a name that no dataset can have.
-        RequestRejected: there is no such dataset, or it knows users by other pseudonyms.
-        ForgottenInPart: without a dataset, and this client may not manage all of them.
-        DecisionTimeout: no answer in time; asking again is fine.
+        InvalidRequest: the id or the name is invalid.
+        RequestRejected: the dataset does not exist, or has users by other pseudonyms.
+        ForgottenInPart: no dataset was given, and this client may not manage all of them.
+        DecisionTimeout: no answer in time; try again.
     """
     if dataset is not None:
         check_names(dataset)
@@ -48,8 +48,8 @@ def forget(
     answer = connection.ask(token, {home: encode(request)}, deadline)[home]
     if not isinstance(answer, Forgotten):
         raise ConflictingDecisions(
-            f"partition {home} answered a request to forget a user with "
-            f"{type(answer).__name__}: no worker does so"
+            f"partition {home} answered a request to erase a user with {type(answer).__name__}: "
+            "it was not made by a worker"
         )
     if answer.not_allowed:
         raise ForgottenInPart(answer.datasets, answer.not_allowed)

@@ -1,4 +1,4 @@
-"""What can go wrong for a trainer or a query answerer, by who can do something about it.
+"""The errors of the SDK, by what the caller can do about them.
 
 After any of these nothing may be released. The message says what happened and what to do.
 """
@@ -12,18 +12,18 @@ from streams.schemas import Policy, Reason, Rejected
 
 
 class TurnstileError(Exception):
-    """Base of all errors of the SDK. After any of them nothing may be released."""
+    """Base class of all errors of the SDK. After any of them nothing may be released."""
 
 
 class InvalidRequest(TurnstileError, ValueError):
-    """The caller's arguments cannot be charged. Nothing was published."""
+    """The caller's arguments are invalid or cannot be charged. Nothing was published."""
 
 
 class ReleaseUnknown(InvalidRequest):
-    """The run was charged for more steps after ``released`` than can be handed back.
+    """More steps were charged after ``released`` than can be handed back.
 
-    Only the caller can find out which of these steps went out. ``released=newest`` gives all of
-    them up: they stay charged, and nothing more of them may be released.
+    Only the caller can find out which of these steps were released. ``released=newest`` gives all
+    of them up: they stay charged, and nothing more of them may be released.
 
     Attributes:
         released: the step that the caller named.
@@ -32,42 +32,44 @@ class ReleaseUnknown(InvalidRequest):
 
     def __init__(self, run: str, released: int, newest: int, *, is_last: bool = True) -> None:
         handed_back = (
-            f". Only if you know that step {newest} did not go out, open the run with "
-            f"released={newest - 1}, which hands that step back. A trainer that charges ahead "
-            "opens its runs with charges_ahead"
+            f". If step {newest} was certainly not released, open the run with "
+            f"released={newest - 1} instead, which hands that step back. A trainer that charges "
+            "ahead opens its runs with charges_ahead"
         )
         super().__init__(
-            f"released is {released}, but run {run!r} has charged up to step {newest}: which of "
-            f"steps {released + 1} to {newest} went out is not known. Give them up with "
+            f"released is {released}, but run {run!r} has charged up to step {newest}, so it is "
+            f"unknown which of steps {released + 1} to {newest} were released. Give them up with "
             f"released={newest}; they stay charged" + (handed_back if is_last else "")
         )
         self.run, self.released, self.newest, self._is_last = run, released, newest, is_last
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the parts."""
         rebuild = partial(type(self), is_last=self._is_last)
         return rebuild, (self.run, self.released, self.newest)
 
 
 class ReleasedTwice(TurnstileError):
-    """The step was released before, by this process or another one. Nothing was released now."""
+    """The step was released before, by this or another process. Nothing was released now."""
 
 
 class Unusable(TurnstileError, RuntimeError):
-    """This object cannot be used any more, or not here: it is closed, belongs to another process,
-    is in use by another thread, or its attempt has failed. Nothing was published."""
+    """This object cannot be used, or not now. Nothing was published.
+
+    It is closed, belongs to another process, is in use by another thread, or its attempt has
+    failed.
+    """
 
 
 class RequestRejected(TurnstileError):
-    """The request was refused; it changed no budget where it was refused.
+    """The request was rejected. It changed no budget in the partition that rejected it.
 
     Attributes:
-        reason: why, for programs.
-        detail: why, for people.
-        partition: which partition refused; None if none was asked.
-        current_attempt: the attempt of the run in that partition, if it has one.
-        held: the policy that the dataset has, if it is another one than was asked for.
-        holder: dataset and name of the run that holds the budget, if another one asked for it.
+        reason: the reason as an enum member, for programs.
+        detail: the reason as text, for people.
+        partition: the partition that rejected the request; None if none was asked.
+        current_attempt: the newest attempt of the run in that partition, if there is one.
+        held: the policy that the dataset has, if another one was requested.
+        holder: dataset and name of the run that holds the budget, if another run requested it.
     """
 
     def __init__(
@@ -89,53 +91,56 @@ class RequestRejected(TurnstileError):
         self.partition = partition
 
     def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
-        """Pickle by the parts, so that the error survives a process boundary."""
+        """Pickle the constructor's arguments, so that the error survives a process boundary."""
         parts = self.reason, self.detail, self.partition, self.current_attempt
         return type(self), (*parts, self.held, self.holder)
 
 
 class PolicyChanged(RequestRejected):
-    """The dataset exists under another policy, which never changes."""
+    """The dataset exists under another policy. A policy never changes."""
 
 
 class PartitionsDisagree(PolicyChanged):
-    """The partitions do not hold the dataset under one policy, there are more or fewer of them
-    than it was made for, or they have come to different steps of a run. Nothing can be charged."""
+    """The partitions differ, so nothing can be charged.
+
+    They hold the dataset under different policies or not at all, there are more or fewer of them
+    than it was made for, or they are at different steps of a run.
+    """
 
     def __init__(self, detail: str, partition: int | None) -> None:
         super().__init__(Reason.POLICY_CHANGED, detail, partition)
-        self.args = (detail,)  # nobody refused: the detail says it all
+        self.args = (detail,)  # no partition rejected a request: the detail is the message
 
     def __reduce__(self) -> tuple[type[RequestRejected], tuple[object, ...]]:
         return type(self), (self.detail, self.partition)
 
 
 class DatasetInUse(RequestRejected):
-    """The dataset cannot be withdrawn: a run of it was opened."""
+    """The dataset cannot be withdrawn because a run of it was opened."""
 
 
 class Fenced(RequestRejected):
-    """A newer attempt of this run is at work. This one must stop."""
+    """A newer attempt of this run exists, so this one must stop."""
 
 
 class BudgetHeld(RequestRejected):
     """Another run holds the budget, which one run at a time charges. Nothing was charged.
 
-    Close that run, or open this one with ``take_over=True``, which fences that one. A run that was
+    Close that run, or open this one with ``take_over=True``, which fences that run. A run that was
     fenced in this way gets this error at its next charge, and must stop.
     """
 
 
 class DatasetIsClosed(RequestRejected):
-    """The dataset was closed, which is for good."""
+    """The dataset was closed permanently."""
 
 
 class RunIsClosed(RequestRejected):
-    """The run was closed, which is for good."""
+    """The run was closed permanently."""
 
 
 class StepContentChanged(RequestRejected):
-    """The step was decided for other users or norms. Nothing was charged for these."""
+    """The step was decided with other content. The content of this request was not charged."""
 
 
 class SeparationChanged(RequestRejected):
@@ -143,36 +148,39 @@ class SeparationChanged(RequestRejected):
 
 
 class DecisionTimeout(TurnstileError, TimeoutError):
-    """Not all partitions answered in time. Asking the same again is safe: it is decided once."""
+    """Not all partitions answered in time. It is safe to repeat the same request: it is decided
+    once.
+    """
 
 
 class ForgottenInPart(TurnstileError):
-    """The user was forgotten where this client may manage datasets, and nowhere else.
+    """The user was erased from the datasets that this client may manage, and from no others.
 
     Attributes:
-        datasets: where the user is forgotten.
+        datasets: the datasets in which the user is erased.
         not_allowed: outermost datasets that this client may not manage. The user may be in them.
     """
 
     def __init__(self, datasets: list[str], not_allowed: list[str]) -> None:
         super().__init__(
-            f"the user is forgotten in {datasets}, but this client may not manage {not_allowed}: "
+            f"the user is erased from {datasets}, but this client may not manage {not_allowed}: "
             "sign the request as a principal that may"
         )
         self.datasets, self.not_allowed = datasets, not_allowed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the parts."""
         return type(self), (self.datasets, self.not_allowed)
 
 
 class ServiceUnavailable(TurnstileError):
-    """Kafka cannot be reached, does not take what is published, or the topics are not there."""
+    """Kafka cannot be reached or rejects records, or the topics do not exist."""
 
 
 class ConflictingDecisions(TurnstileError):
-    """Two different decisions for one step, or one that does not fit what was asked: somebody else
-    writes to `halts`, or something is badly wrong. Nothing may go on."""
+    """A decision contradicts another one for the same step, or does not fit its request.
+
+    Another program than the workers writes to `halts`, or a worker is faulty. Stop the run.
+    """
 
 
 _KINDS: dict[Reason, type[RequestRejected]] = {
@@ -187,18 +195,18 @@ _KINDS: dict[Reason, type[RequestRejected]] = {
 }
 
 _OTHER_VERSION = (
-    "this is not what this SDK meant to send, so SDK and worker differ: upgrade the workers, then "
-    "the SDK"
+    "the worker reads another request than this SDK meant to send, so their versions differ: "
+    "upgrade the workers, then the SDK"
 )
-_OTHER_CONTENT = "nothing of this step may be released: open the run again and abandon it"
+_OTHER_CONTENT = "release nothing of this step: open the run again and abandon it"
 
 ADVICE: dict[Reason, str] = {
     Reason.UNSUPPORTED_VERSION: "the worker is older than this SDK: upgrade the workers first",
     Reason.MALFORMED: _OTHER_VERSION,
     Reason.INVALID_POLICY: "change the arguments of create_dataset",
     Reason.POLICY_CHANGED: (
-        "ask for the policy that is there. A dataset of another name would begin with nothing "
-        "spent, for the same people"
+        "use the policy that the dataset has. A dataset of another name would let the same users "
+        "begin with nothing spent"
     ),
     Reason.INVALID_KEY: "make a pair of keys with `turnstile keys new`",
     Reason.UNKNOWN_DATASET: "check its name, or create it with create_dataset",
@@ -206,16 +214,16 @@ ADVICE: dict[Reason, str] = {
         "sign requests as a principal that may: the settings principal and request_key. The "
         "operator registers its public key with `turnstile principal add`"
     ),
-    Reason.SUPERSEDED: "say it again, unless the later word is the one that holds",
+    Reason.SUPERSEDED: "send it again if it should replace the later change",
     Reason.DATASET_CLOSED: (
-        "use another dataset of these users, within one whose budget is still charged"
+        "use another dataset of these users, nested in one whose budget is still charged"
     ),
     Reason.DATASET_IN_USE: "keep it: what was charged to it stays charged",
     Reason.DATASET_SHARED: "charge the shares, each by its own runs",
     Reason.UNKNOWN_RUN: "open the run again with Turnstile.run",
-    Reason.RUN_CLOSED: "open a run of another name; the budgets of the dataset go on",
-    Reason.OLDER_ATTEMPT: "stop here, unless the other one is not meant to run",
-    Reason.SEPARATION_CHANGED: "the budgets of the dataset go on, whatever the run",
+    Reason.RUN_CLOSED: "open a run of another name; it continues the dataset's budgets",
+    Reason.OLDER_ATTEMPT: "stop here, unless the newer attempt was started by mistake",
+    Reason.SEPARATION_CHANGED: "use the same min_separation, or a run of another name",
     Reason.BUDGET_HELD: (
         "close that run if it is done, take the budget over (take_over=True), which fences it, or "
         "give each run a share of the budget (create_dataset with share_of)"
@@ -244,11 +252,11 @@ ADVICE: dict[Reason, str] = {
     Reason.DUPLICATE_USER: _OTHER_VERSION,
     Reason.WRONG_PARTITION: _OTHER_VERSION,
 }
-"""What to do about a refusal."""
+"""What to do about a rejection."""
 
 
 def refusal_of(rejected: Rejected) -> RequestRejected:
-    """The exception of a rejected request."""
+    """Return the exception for a rejected request."""
     kind = _KINDS.get(rejected.reason, RequestRejected)
     return kind(
         rejected.reason,

@@ -1,8 +1,8 @@
-"""Following what the workers publish: decisions, HALTs and odometer checkpoints, each once.
+"""Readers of what the workers publish: decisions, HALTs and odometer records, each once.
 
-The workers decide a step once; sent again, it is the same decision. So two different ones for one
-step and partition mean that somebody else writes to `halts`. Which of the two is forged cannot be
-told from here, nor can it be when only the forged one ever arrives: see SECURITY.md.
+A worker decides a step once and may publish the decision again. Two different decisions for one
+step and partition therefore mean that another program writes to `halts`. A reader cannot tell which
+of the two is forged, nor notice a forgery if only the forged decision arrives: see SECURITY.md.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ logger = logging.getLogger("turnstile.sdk")
 
 T = TypeVar("T")
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
-"""What is said of a step, once and for all."""
+"""The records about a step that never change once published."""
 Since: TypeAlias = Literal["earliest", "latest"]
 HaltReason: TypeAlias = Literal["budget", "too-soon", "forgotten"]
 _HALT_REASONS: dict[int, HaltReason] = {TOO_SOON: "too-soon", ERASED: "forgotten"}
-"""From the reason byte of a user who was not halted by a budget."""
+"""The meaning of the reason bytes that do not stand for a budget."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
-"""What decoding a record raises that no worker has written; TypeError if it has no value."""
+"""Errors of decoding a record that no worker has written; TypeError if it has no value."""
 REMEMBERED_STEPS = 1024
-"""Records of each run and partition; what contradicts an older one goes unseen."""
+"""Records remembered per run and partition. A contradiction of an older one is not noticed."""
 _REMEMBERED_REJECTS = 100_000
-"""Those by which one that is published again is recognised: far more than a batch has."""
+"""Rejections remembered to drop repeated ones: far more than a batch has."""
 
 
 @dataclass(frozen=True)
 class Halt:
     """A user was left out of a step, and charged nothing for it.
 
-    Except, where a dataset clips that is within no other, what was too little to pay for any norm:
-    it is charged and the user is exhausted.
+    There is one exception: a dataset with ``on_exhaustion="clip"`` and no parent charges the
+    remainder of a budget that is too small for any norm. The user is then exhausted.
 
     Attributes:
         user: the id as the log has it; strings are in Unicode's normal form NFC.
-        exhausted: nothing is left, so that no later step can admit this user either. Otherwise a
-            cheaper step still may.
-        refused_by: the dataset whose budget the step does not fit, or that has nothing for any norm
-            where norms are clipped; the nearest one if there are several: the one that was charged,
-            or one that it is within. None: no budget was asked.
-        reason: "budget", or "too-soon": the last participation is less than the ``min_separation``
-            of the run ago. That says nothing about what is left. Or "forgotten": the user is not
-            known any more, and ``user`` is the keyed hash that took the place of the id.
+        exhausted: nothing is left, so no later step can admit this user. If False, a cheaper step
+            may.
+        refused_by: the dataset whose budget the step does not fit: the one that was charged or one
+            of its parents, the nearest if there are several. Where norms are clipped, its budget
+            has room for no norm. None: the halt is not because of a budget.
+        reason: "budget"; "too-soon" if the last participation is less than ``min_separation`` steps
+            ago, whatever is left; or "forgotten" if the user was erased, and ``user`` is then the
+            keyed hash that took the place of the id.
     """
 
     dataset: str
@@ -84,11 +84,11 @@ class Halt:
 
 
 class Followed(NamedTuple):
-    """One record that was published."""
+    """A published record."""
 
     partition: int
-    value: bytes  # empty: a tombstone, of a user who was forgotten
-    written: float  # seconds since 1970, by the clock of whoever wrote it
+    value: bytes  # empty for a tombstone, which replaces the records of an erased user
+    written: float  # seconds since 1970, by the clock of its writer
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class Reading:
     """Which records to read, and for how long.
 
     Attributes:
-        since: where to begin; the position is fixed before the first record is asked for.
-        follow: wait for more after what there is.
-        idle_timeout: following ends when nothing came for so many seconds; None is never.
+        since: where to begin; the position is fixed before the first record is read.
+        follow: wait for more records after those that exist.
+        idle_timeout: stop following after so many seconds without a record; None: never.
     """
 
     since: Since = "latest"
@@ -109,32 +109,34 @@ class Reading:
         if self.since not in get_args(Since):
             raise InvalidRequest(f"since is {self.since!r}; it must be one of {get_args(Since)}")
         if self.idle_timeout is not None and not self.idle_timeout >= 0:
-            raise InvalidRequest(f"idle_timeout is {self.idle_timeout}; it must be seconds")
+            raise InvalidRequest(
+                f"idle_timeout is {self.idle_timeout}; it must be a number of seconds, at least 0"
+            )
 
 
 class Witness:
-    """Remembers what was decided of one run, and sees when two decisions contradict each other."""
+    """Remembers the decisions of one run, and detects two that contradict each other."""
 
     def __init__(self, dataset: str, run: str) -> None:
         self._name = f"run {run!r} of dataset {dataset!r}"
-        # By partition: the hash of what was said of each step and part.
+        # By partition, the hash of the record for each step and part.
         self._seen: defaultdict[int, OrderedDict[Hashable, bytes]] = defaultdict(OrderedDict)
         self._conflict: str | None = None
 
     def see(self, record: Witnessed) -> bool:
-        """Take a record, under whichever attempt it was published; whether it is a new one."""
+        """Remember a record, of any attempt; return whether it is new."""
         seen = self._seen[record.partition]
-        # HALT events of a roster come beside its decision, in parts.
+        # A roster step's HALT events follow its decision in several parts.
         part = record.part if isinstance(record, Halted) else None
         is_new = (record.step, part) not in seen
-        # A repeated step is answered to the attempt that repeats it.
+        # A repeated step is answered with the number of the attempt that repeats it.
         content = hashlib.sha256(encode(msgspec.structs.replace(record, attempt=0))).digest()
         before = seen.setdefault((record.step, part), content)
         if before != content and self._conflict is None:
             self._conflict = (
                 f"partition {record.partition} decided step {record.step} of {self._name} in "
-                "two ways, so somebody else than the workers writes to the topic halts. Release "
-                "nothing more from this run, and find out who before it is opened again"
+                "two ways, so another program than the workers writes to the topic halts. Release "
+                "nothing more from this run, and find that program before you open it again"
             )
             logger.critical("%s", self._conflict)
         if len(seen) > REMEMBERED_STEPS:
@@ -142,17 +144,17 @@ class Witness:
         return is_new
 
     def check(self) -> None:
-        """Raise if decisions contradict each other.
+        """Raise if two decisions contradict each other.
 
         Raises:
-            ConflictingDecisions: from the first contradiction on, for ever.
+            ConflictingDecisions: from the first contradiction on, at every call.
         """
         if self._conflict is not None:
             raise ConflictingDecisions(self._conflict)
 
 
 def is_whole(decision: Decision) -> bool:
-    """Whether the arrays of a decision fit each other, as those of every worker's do."""
+    """Return whether the arrays of a decision fit each other, as in every worker's decision."""
     octets = -(-decision.users // 8)
     if not len(decision.admitted) == len(decision.exhausted) == octets:
         return False
@@ -205,7 +207,7 @@ def _is_whole_part(halted: Halted) -> bool:
 def _decoded(
     records: Iterator[Followed], decode: Callable[[bytes], T]
 ) -> Iterator[tuple[Followed, T]]:
-    """Records with what they say. One that no worker wrote is skipped, and ends nothing."""
+    """Yield records with their content. A record that cannot be decoded is logged and skipped."""
     for record in records:
         try:
             yield record, decode(record.value)
@@ -216,7 +218,7 @@ def _decoded(
 def distinct_halts(
     records: Iterator[Followed], dataset: str | None, run: str | None
 ) -> Iterator[Halt]:
-    """Every HALT event once; workers that take over a partition publish some records again.
+    """Yield every HALT event once. Workers that take over a partition publish some records again.
 
     Args:
         records: of the topic halts.
@@ -241,10 +243,10 @@ def distinct_halts(
 
 
 def whole_answer(value: bytes) -> Answer:
-    """A record of the topic halts, whose arrays fit each other.
+    """Decode a record of the topic halts, and check that its arrays fit each other.
 
     Raises:
-        msgspec.DecodeError: it is none, or they do not; and whatever else is in ``UNREADABLE``.
+        msgspec.DecodeError: it is invalid; also the other errors in ``UNREADABLE``.
     """
     answer = decode_answer(value)
     match answer:
@@ -262,7 +264,9 @@ def whole_answer(value: bytes) -> Answer:
 
 
 class LeftOut(NamedTuple):
-    """Who was left out of a step, by one record; arrays are in the order of the users."""
+    """The users who were left out of a step, by one record; arrays are in the order of the
+    users.
+    """
 
     users: NDArray[np.int64] | list[User]
     exhausted: NDArray[np.bool_]
@@ -271,7 +275,7 @@ class LeftOut(NamedTuple):
 
 
 def left_out_by(answer: Decision | Halted) -> LeftOut:
-    """Who was left out of a step, and why."""
+    """Return the users who were left out of a step, and why."""
     if isinstance(answer, Decision):
         users = unpack_users(answer.halted)
         halted = ~unpack_bits(answer.admitted, answer.users)
@@ -284,7 +288,7 @@ def left_out_by(answer: Decision | Halted) -> LeftOut:
 
 
 def halt_reason(reason: int) -> HaltReason:
-    """Return in words what a reason byte stands for."""
+    """Return the name of a reason byte."""
     return _HALT_REASONS.get(reason, "budget")
 
 
@@ -315,9 +319,11 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
 
 
 def rising_checkpoints(records: Iterator[Followed]) -> Iterator[OdometerCheckpoint]:
-    """Every odometer checkpoint once, never going back; ``records`` are of the topic odometer."""
+    """Yield every odometer record once and in rising order; ``records`` are of the topic
+    odometer.
+    """
     decoder = msgspec.msgpack.Decoder(OdometerCheckpoint)
-    records = (record for record in records if record.value)  # but for tombstones
+    records = (record for record in records if record.value)  # skip tombstones
     newest: dict[tuple[str, User], int] = {}
     for _, checkpoint in _decoded(records, decoder.decode):
         key = checkpoint.dataset, checkpoint.user
@@ -327,7 +333,7 @@ def rising_checkpoints(records: Iterator[Followed]) -> Iterator[OdometerCheckpoi
 
 
 def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejected]]:
-    """When something was refused, in seconds since 1970, and what and why, each once.
+    """Yield each rejection once, with its time in seconds since 1970.
 
     Args:
         records: of the topic rejects.

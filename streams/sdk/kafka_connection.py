@@ -1,7 +1,6 @@
-"""The service over Kafka: a producer, and one background thread that reads `halts` and `rejects`
-for all that wait.
+"""The connection to the workers over Kafka: a producer, and one thread that reads all answers.
 
-No error of the Kafka client leaves the SDK as it is.
+Errors of the Kafka client never leave the SDK; they become its own.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, l
 from streams.topics.topics import NORMS, find_topics
 
 _TOPICS_POLL = 0.2
-_REPLIES_POLL_MS = 50  # as long as closing may have to wait for it
-_REPLIES_WAIT_MS = 500  # that a broker without any keeps the question
+_REPLIES_POLL_MS = 50  # closing may have to wait this long
+_REPLIES_WAIT_MS = 500  # how long a broker may hold a fetch without records
 _READING_POLL_MS = 200
 _LINGER_MS = 1
-"""That a record waits for those of the other partitions. Without it a charge goes out in several
-requests, and what comes with each is fetched, decided and answered by itself."""
+"""How long a record waits for those of the other partitions. Without it a charge is sent in several
+produce requests, and the workers fetch, decide and answer each by itself."""
 
 
 class KafkaConnection(Connection):
-    """Reaches the workers of a service.
+    """A connection to the workers of a service.
 
     Raises:
-        ServiceUnavailable: no broker, or no topics within ``config.timeout``.
+        ServiceUnavailable: no broker answered, or no topics exist, within ``config.timeout``.
     """
 
     def __init__(self, config: Config) -> None:
@@ -66,10 +65,12 @@ class KafkaConnection(Connection):
         self._producer: KafkaProducer | None = None
 
     def _open(self) -> KafkaProducer:
-        """What charges need, when the first is made: who only follows has no right to write.
+        """Open the producer and the reader of answers, at the first charge.
+
+        A client that only follows needs no right to write.
 
         Raises:
-            ServiceUnavailable: no broker.
+            ServiceUnavailable: no broker answered.
         """
         with self._opening, reaching_kafka(self._config), ExitStack() as opened:
             if self._producer is not None:
@@ -82,14 +83,14 @@ class KafkaConnection(Connection):
                 for topic in self._channels
                 for partition in range(self.partitions)
             ]
-            # The positions are fixed before anything is published, so that no answer is missed.
+            # Fix the positions before anything is published, so that no answer is missed.
             consumer.assign(places)
             consumer.seek_to_end(*places)
             for place in places:
                 consumer.position(place)
             producer = new_producer(self._config, _LINGER_MS if self.partitions > 1 else 0)
             opened.callback(producer.close)
-            producer.partitions_for(self._norms)  # no charge waits for this
+            producer.partitions_for(self._norms)  # fetch the metadata now, not in the first charge
             opened.pop_all()
             self._consumer, self._producer = consumer, producer
             self._thread = threading.Thread(
@@ -99,23 +100,25 @@ class KafkaConnection(Connection):
             return producer
 
     def check_partitions(self) -> None:
-        """Check that the topics still have P partitions: an added one knows none of its users.
+        """Check that the topics still have P partitions. An added partition has no state of its
+        users.
 
         Raises:
             PartitionsDisagree: partitions were added.
-            ServiceUnavailable: no broker answers within ``config.timeout``, or there are no topics.
+            ServiceUnavailable: no broker answered within ``config.timeout``, or the topics are
+                missing.
         """
         partitions = _wait_for_topics(self._config).partitions
         if partitions != self.partitions:
             raise PartitionsDisagree(
-                f"the topics have {partitions} partitions, and had {self.partitions} when this "
-                "Turnstile was opened: partitions must never be added, because users would be "
-                "looked for where nothing of theirs is known",
+                f"the topics have {partitions} partitions, but had {self.partitions} when this "
+                "Turnstile was opened. Never add partitions: some users' state would be looked for "
+                "in the wrong one",
                 None,
             )
 
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
-        """The records of a topic."""
+        """Yield the records of a topic."""
         self.check_usable()
         return read_topic(self._config, channel, reading, self._closed)
 
@@ -141,8 +144,8 @@ class KafkaConnection(Connection):
                         self._hear(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
-                f"answers can no longer be read: {explained(error)}. Open another Turnstile and "
-                "the run again"
+                f"reading answers has failed: {explained(error)}. Open another Turnstile, and the "
+                "run again"
             )
             broken.__cause__ = error
             self._break(broken)
@@ -156,7 +159,7 @@ class KafkaConnection(Connection):
 
 
 def believing(inspector: Inspector | None) -> Callable[[Any], bool]:
-    """Which records are believed: all, or those that a worker has signed."""
+    """Return a filter for authentic records: all, or those that a trusted key has signed."""
     if inspector is None:
         return lambda record: True
     return lambda record: inspector.admits(
@@ -167,11 +170,11 @@ def believing(inspector: Inspector | None) -> Callable[[Any], bool]:
 def read_topic(
     config: Config, channel: Channel, reading: Reading, closed: threading.Event | None = None
 ) -> Iterator[Followed]:
-    """The records of a topic of the workers that are believed, until ``closed`` is set.
+    """Yield the authentic records of one of the workers' topics, until ``closed`` is set.
 
     Raises:
-        ServiceUnavailable: no broker, or the topic does not exist.
-        Unusable: what it is read for was closed.
+        ServiceUnavailable: no broker answered, or the topic does not exist.
+        Unusable: the Turnstile that reads was closed.
     """
     return read_signed(config, config.topic(channel.value), WORKERS, reading, closed)
 
@@ -183,7 +186,8 @@ def read_signed(
     reading: Reading,
     closed: threading.Event | None = None,
 ) -> Iterator[Followed]:
-    """The records of a topic of this name that are believed: all, or what ``signers`` signed.
+    """Yield the records of the topic ``name`` that ``signers`` signed, or all if no key is
+    required.
 
     Raises:
         ServiceUnavailable, Unusable: as ``read_topic``.
@@ -198,7 +202,7 @@ def read_signed(
         partitions = consumer.partitions_for_topic(name)
         if not partitions:
             raise ServiceUnavailable(
-                f"topic {name} does not exist; start the first {signers.who}: it creates it"
+                f"topic {name} does not exist: start the first {signers.who}, which creates it"
             )
         places = [TopicPartition(name, partition) for partition in sorted(partitions)]
         consumer.assign(places)
@@ -247,7 +251,7 @@ def _poll(
                         value = record.value or b""
                         yield Followed(place.partition, value, record.timestamp / 1000)
             if closed.is_set():
-                raise Unusable("this Turnstile was closed: open another one to go on reading")
+                raise Unusable("this Turnstile was closed: open another one to read on")
     finally:
         consumer.close()
 
@@ -259,10 +263,10 @@ def _is_behind(config: Config, consumer: KafkaConsumer, ends: dict[TopicPartitio
 
 @contextmanager
 def reaching_kafka(config: Config) -> Iterator[None]:
-    """Turn what goes wrong with the broker into the SDK's own error.
+    """Convert errors of the Kafka client to the SDK's own.
 
     Raises:
-        ServiceUnavailable: instead of any KafkaError, and if it does not let this client in.
+        ServiceUnavailable: instead of any KafkaError, and if the broker rejects this client.
     """
     try:
         yield
@@ -275,16 +279,16 @@ def reaching_kafka(config: Config) -> Iterator[None]:
 
 
 def publishing_error(error: KafkaError) -> TurnstileError:
-    """The error of a request that may not have been published."""
+    """Return the error for a request that may not have been published."""
     if error.retriable:
         raised: TurnstileError = DecisionTimeout(
-            f"could not publish to Kafka in time: {error}. Ask exactly the same again: it is "
+            f"could not publish to Kafka in time: {error}. Repeat exactly the same request: it is "
             "decided once. Until then release nothing"
         )
     else:
         raised = ServiceUnavailable(
-            f"Kafka does not take what is published: {explained(error)}. Release nothing; when "
-            "that is mended, open another Turnstile and the run again"
+            f"Kafka rejects the record: {explained(error)}. Release nothing. Fix the cause, then "
+            "open another Turnstile, and the run again"
         )
     raised.__cause__ = error
     return raised

@@ -1,9 +1,8 @@
-"""User ids that come again: step after step the same list, or the same and more at its end.
+"""A cache of the user ids that were read last, for callers that pass the same list at every step.
 
-Reading ids, finding out where they live and packing them takes seconds for a million strings, and
-nothing of it changes from one step to the next. What was read last is kept, and held against what
-comes: every id, so that a list that was changed in between is noticed. Only ids that are not known
-are read again.
+Reading, placing and packing a million strings takes seconds, and the result is the same at each
+step. The cache compares every id, so a list that was modified in between is noticed. If a list
+starts with the known ids, only the rest is read.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ class KnownUsers:
     """The ids that were read last.
 
     Attributes:
-        ids: they, which nobody changes; None before the first.
+        ids: these ids, never modified; None before the first.
     """
 
     def __init__(self) -> None:
         self.ids: Ids | None = None
-        self._text: NDArray[Any] | None = None  # the numpy array of strings that they came in
+        self._text: NDArray[Any] | None = None  # the array of strings that they were read from
 
     def read(self, users: object) -> Ids:
-        """As ``read_users``; the very same object as the last time for the same ids.
+        """Return ids as ``read_users`` does; for the same ids as last time, the same object.
 
         Raises:
-            InvalidRequest: they are no ids, or have no order.
+            InvalidRequest: an id is invalid, or the container has no order.
         """
         text = users if type(users) is np.ndarray and users.dtype.kind == "U" else None
         if text is None or not _is_same(text, self._text):
@@ -44,7 +43,7 @@ class KnownUsers:
         known = self.ids
         elements = elements_of("users", users)
         if isinstance(elements, list):
-            # Equal to an id, and of no type that equals ids of another one: the id itself.
+            # Only int and str: an element of another type may equal an id and still be no valid id.
             plain = set(map(type, elements)) <= {int, str}
             if isinstance(known, list) and plain:
                 more = elements[len(known) :]

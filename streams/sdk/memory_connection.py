@@ -1,8 +1,7 @@
-"""The service in this process: one ledger a partition, which answers at once.
+"""The service in this process: one ledger per partition, which answers at once.
 
-Ledgers are what workers keep in Redis and apply the log to, so that everything is decided as the
-service decides it. What is missing is what makes the service last: there is no log and no Redis,
-and nothing is kept when the process ends.
+The ledgers are those that workers apply the log to, so decisions are the same. There is no log and
+no Redis, so state is lost when the process ends.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from streams.sdk.errors import Unusable
 from streams.sdk.followers import Followed, Reading
 
 KEPT_BYTES = 256 * 1024 * 1024
-"""Of decisions, for who follows HALTs from the earliest; older ones are forgotten."""
+"""Bytes of decisions kept for readers of HALTs; older ones are dropped."""
 
 
 class MemoryConnection(Connection):
-    """Applies requests where the caller is, one after the other.
+    """A connection that applies requests in the caller's thread, one after the other.
 
     Attributes:
-        ledgers: of each partition.
+        ledgers: by partition.
     """
 
     def __init__(self, partitions: int, timeout: float) -> None:
@@ -41,10 +40,10 @@ class MemoryConnection(Connection):
         }
 
     def check_partitions(self) -> None:
-        """There are as many as ever."""
+        """Do nothing: the number of partitions never changes."""
 
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
-        """What was published on halts or odometer; following waits for other threads."""
+        """Yield the records of halts or odometer; following waits for other threads."""
         self.check_usable()
         kept = self._kept[channel]
         with self._published:
@@ -58,15 +57,20 @@ class MemoryConnection(Connection):
             self._published.notify_all()
 
     def _apply(self, partition: int, request: bytes) -> Sequence[Output]:
-        """Have a partition apply a request, and keep what it says for those who follow."""
+        """Apply a request to a partition's ledger, and keep the outputs for readers."""
         ledger = self.ledgers[partition]
         try:
             outputs = ledger.apply(self._offsets[partition], request)
         except BaseException as error:
-            # A ledger is never seen half-changed: interrupted in there, it is not used again.
-            self._break(Unusable(f"a charge broke off within a ledger ({error!r}): begin anew"))
+            # A ledger that was interrupted may be half-changed, so it is not used again.
+            self._break(
+                Unusable(
+                    f"a charge was interrupted within the ledger ({error!r}): open another "
+                    "Turnstile"
+                )
+            )
             raise
-        ledger.take_changes()  # which nobody stores
+        ledger.take_changes()  # drop them: nothing is stored
         self._offsets[partition] += 1
         for output in outputs:
             if output.channel in self._kept:
@@ -76,7 +80,7 @@ class MemoryConnection(Connection):
         return outputs
 
     def _answer(self, partition: int, outputs: Sequence[Output]) -> None:
-        """Let those hear what a partition says who wait for it."""
+        """Deliver a partition's outputs to waiting callers."""
         for output in outputs:
             if output.channel is not Channel.ODOMETER:
                 self._hear(output.channel, partition, output.value)
@@ -102,7 +106,7 @@ class MemoryConnection(Connection):
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise Unusable("this Turnstile was closed: open another one to go on reading")
+            raise Unusable("this Turnstile was closed: open another one to read on")
 
     def _disconnect(self) -> None:
         with self._published:
@@ -110,11 +114,11 @@ class MemoryConnection(Connection):
 
 
 class _Kept:
-    """What was published on a channel, in its order.
+    """The records of a channel, in order.
 
     Args:
-        most_bytes: beyond which the oldest records are forgotten.
-        compacted: whether the newest record of a key takes the place of the ones before.
+        most_bytes: the limit above which the oldest records are dropped.
+        compacted: whether a record replaces earlier ones with its key.
     """
 
     def __init__(self, *, most_bytes: float = math.inf, compacted: bool = False) -> None:
@@ -126,7 +130,6 @@ class _Kept:
         self._bytes = 0
 
     def add(self, record: Followed, key: bytes | None) -> None:
-        """Keep one more record."""
         if self._compacted:
             self._records.pop(self._newest.get(key, -1), None)
             self._newest[key] = self.end
@@ -138,7 +141,7 @@ class _Kept:
             self._bytes -= len(oldest.value)
 
     def between(self, begin: int, end: int | None) -> tuple[list[Followed], int]:
-        """The records from ``begin`` on, and where the next one will be."""
+        """Return the records from ``begin`` on, and the position after them."""
         stop = self.end if end is None else end
         places = range(begin, stop)
         return [self._records[at] for at in places if at in self._records], stop

@@ -28,21 +28,21 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Observer(Protocol):
-    """Stands around every request, from before it is published until all have answered."""
+    """Wraps every request, from before it is published until all partitions have answered."""
 
     def asking(self, request: str) -> AbstractContextManager[Headers]:
-        """Enter before a request; what it gives goes along as headers of its records."""
+        """Enter before a request; the returned headers are added to its records."""
 
 
 class Observable(Protocol):
-    """A client."""
+    """A client whose requests can be observed."""
 
     @property
     def log_name(self) -> str:
-        """The name of its log."""
+        """Return the name of its log in metrics."""
 
     def observe(self, observer: Observer) -> None:
-        """Let somebody stand around every request from now on."""
+        """Register an observer that wraps every request."""
 
 
 class _Metrics:
@@ -83,12 +83,12 @@ class _Metrics:
 
 
 def measure(client: Observable, registry: CollectorRegistry | None = None) -> None:
-    """Count what a client asks from now on.
+    """Count and time the requests of a client from now on.
 
     Args:
-        client: whose requests; it has to be open.
-        registry: of metrics; prometheus_client's own if it is not given, in which one client of a
-            process can be measured.
+        client: the open client to measure.
+        registry: of metrics; by default prometheus_client's own, in which one client per process
+            can be measured.
 
     Raises:
         ValueError: the registry has these metrics already.

@@ -1,19 +1,22 @@
-"""Opening a run: a new attempt in every partition, under one policy.
+"""Opening and closing a run.
 
-1. Every partition is asked for its next attempt.
-2. All must hold the dataset, under one policy, made for as many partitions as there are.
-3. Where attempts differ, because an opening before this one came half-way, the lower ones are
-   asked again, for the highest. If another trainer has come between, all begins again.
-4. All must keep participations apart alike, and know users as this client does.
-5. What the partitions decided last, and what was released, say which step comes next.
+Opening a run makes a new attempt in every partition, under one policy:
+
+1. Ask every partition for its next attempt.
+2. Check that all hold the dataset under one policy, made for the current number of partitions.
+3. If attempts differ because an earlier opening was interrupted, ask the lower partitions again for
+   the highest attempt. If another trainer has opened the run meanwhile, start again.
+4. Check that all partitions have the same minimum separation, and that the dataset has the users'
+   ids in the same form as this client: plain, or pseudonyms of the same key.
+5. Find the next step from the last step that the partitions decided and the one released.
 
 Closing a run needs no policy and no agreement:
 
-1. One partition is asked to close the first attempt of it, and says which one there is if that is
-   another; then the others are asked to close that one. Where nobody knows the run, there is none,
-   and nothing was made by asking.
-2. Where it is not known, but elsewhere, it is opened, so that its name is used up everywhere.
-3. Those that have it open still are asked to close the attempt that there is.
+1. Ask one partition to close attempt 1; its rejection names the attempt that it has, if another.
+   Then ask the other partitions to close that one. If no partition knows the run, it does not
+   exist, and asking has not made it.
+2. Open the run in partitions that do not know it, if others do, so that its name is used up there.
+3. Ask the partitions that still have it open to close their attempt.
 """
 
 from __future__ import annotations
@@ -51,9 +54,9 @@ from streams.sdk.run import Run
 
 _OPENINGS = 10
 _PAUSE = 0.05
-"""Seconds at most until all begins again, so that two trainers do not keep meeting."""
+"""Upper bound of a random pause, in seconds, so that two trainers do not collide again."""
 _HIGHEST_ASKED = 2**62
-"""Of the attempts that a request may name; partitions give higher ones, one after the other."""
+"""The highest attempt that a request may name; partitions count on above it one by one."""
 
 
 def open_run(
@@ -67,12 +70,11 @@ def open_run(
     take_over: bool,
     deadline: Deadline,
 ) -> Run:
-    """A new attempt of a run, which fences every earlier one.
+    """Open a new attempt of a run, which fences all earlier ones.
 
     Raises:
-        InvalidRequest: a name that no dataset or run can have, a ``min_separation`` that is none,
-            or ``released`` is no step that all partitions have decided; or the dataset knows users
-            by other pseudonyms.
+        InvalidRequest: a name or ``min_separation`` is invalid, not all partitions have decided the
+            step ``released``, or the dataset has users by other pseudonyms.
         ReleaseUnknown: more steps than can be handed back were charged after ``released``.
         PartitionsDisagree: the dataset or the run cannot be charged.
         RunIsClosed: the run was closed.
@@ -104,20 +106,20 @@ def open_run(
 
 
 def close_run(connection: Connection, dataset: str, name: str, deadline: Deadline) -> bool:
-    """End a run for good in every partition, also one that an earlier call closed in some.
+    """Close a run permanently in every partition, also if an earlier call closed it in some.
 
     Returns:
-        Whether there was such a run; if not, nothing was closed, and no run was made.
+        Whether the run existed; if not, nothing was closed, and no run was made.
 
     Raises:
-        InvalidRequest: a name that no dataset or run can have.
+        InvalidRequest: a name is invalid.
         Fenced: a trainer opened the run meanwhile; try again.
         RequestRejected: the dataset does not exist.
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(dataset, name)
     blank = CloseRun(dataset=dataset, run=name, attempt=1, request="-")
-    # Step 1. Who refuses an attempt says which one there is, if there is any.
+    # Step 1. A rejection names the attempt that the partition has, if any.
     attempts: dict[int, int | None] = {}
     newest = 1
     for somewhere in (range(1), range(1, connection.partitions)):
@@ -134,15 +136,15 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     unknown = [p for p, attempt in attempts.items() if attempt is None]
     if len(unknown) == connection.partitions:
         return False
-    # Step 2. An opening that reached the others only would be completed by the next one.
+    # Step 2. Otherwise the next opening would complete one that reached only other partitions.
     if unknown:
         token, opening = connection.new_token(), _open_request(dataset, name)
         opened = connection.survey(token, dict.fromkeys(unknown, opening(token, 0)), deadline)
         for partition, answer in opened.items():
             if isinstance(answer, RunOpened):
                 attempts[partition] = answer.attempt
-            # Where another run holds the budget, the run stays unknown: closed elsewhere, it
-            # cannot be opened any more.
+            # Where another run holds the budget, the run stays unknown. Closed elsewhere, it cannot
+            # be opened any more.
             elif isinstance(answer, RequestRejected) and not isinstance(answer, BudgetHeld):
                 raise answer
     # Step 3.
@@ -162,13 +164,13 @@ def _separation(min_separation: int | None) -> int | UnsetType:
     try:
         return whole_number("min_separation", min_separation, 2, MAX_SEPARATION)
     except InvalidInput as error:
-        raise InvalidRequest(f"{error}; 1 is what a run does without it") from error
+        raise InvalidRequest(f"{error}; leave it out to have none") from error
 
 
 def _open_request(
     dataset: str, name: str, separation: int | UnsetType = UNSET, *, take_over: bool = False
 ) -> Callable[[str, int], bytes]:
-    """Return what makes the request for an attempt of a run from its token and number."""
+    """Return a function that makes the request from its token and the number of the attempt."""
     blank = OpenRun(
         dataset=dataset,
         run=name,
@@ -183,7 +185,7 @@ def _open_request(
 def _next_attempts(
     connection: Connection, token: str, request: Callable[[str, int], bytes], deadline: Deadline
 ) -> dict[int, Answer | RequestRejected]:
-    """What every partition says when it is asked for its next attempt."""
+    """Ask every partition for its next attempt and return the replies."""
     requests = dict.fromkeys(range(connection.partitions), request(token, 0))
     return connection.survey(token, requests, deadline)
 
@@ -194,7 +196,9 @@ def _open_everywhere(
     request: Callable[[str, int], bytes],
     deadline: Deadline,
 ) -> dict[int, RunOpened] | None:
-    """The answers of all partitions under one attempt; None if another trainer came between."""
+    """Return the answers of all partitions under one attempt; None if another trainer
+    interfered.
+    """
     # Step 1.
     token = connection.new_token()
     replies = _next_attempts(connection, token, request, deadline)
@@ -209,7 +213,7 @@ def _open_everywhere(
             return opened
         attempt = min(highest, _HIGHEST_ASKED)
         if min(lower.values()) >= attempt:
-            token, attempt = connection.new_token(), 0  # beyond what can be asked for: one by one
+            token, attempt = connection.new_token(), 0  # no request may name it: count up by one
         try:
             requests = dict.fromkeys(lower, request(token, attempt))
             answers = connection.ask(token, requests, deadline)
@@ -220,16 +224,19 @@ def _open_everywhere(
 
 
 def _check_separations(name: str, opened: Mapping[int, RunOpened]) -> None:
-    """Whether a run keeps participations apart alike in all partitions.
+    """Check that all partitions have the same minimum separation for a run.
 
-    Another one may have been opened in some of them only, by somebody who then ended.
+    They differ if a client ended while it opened the run with another one.
+
+    Raises:
+        PartitionsDisagree: they differ.
     """
     kept = {p: answer.min_separation or None for p, answer in sorted(opened.items())}
     other = next((p for p, separation in kept.items() if separation != kept[0]), None)
     if other is not None:
         raise PartitionsDisagree(
-            f"run {name!r} has min_separation {kept} in its partitions: open it with the one that "
-            "it is to have, or, if it was charged without, use a run of another name",
+            f"run {name!r} has min_separation {kept} in its partitions: open it with the right "
+            "one, or, if it was charged without one, use a run of another name",
             other,
         )
 
@@ -237,25 +244,30 @@ def _check_separations(name: str, opened: Mapping[int, RunOpened]) -> None:
 def _next_step(
     name: str, opened: Mapping[int, RunOpened], released: int | None, at_once: int
 ) -> int:
-    """The step that a new attempt charges: a new one, or the last one, which is handed back.
+    """Return the step that a new attempt charges: a new one, or the last one, handed back.
 
-    So many steps, ``at_once``, may have been charged and not released.
+    Up to ``at_once`` steps may have been charged and not released.
+
+    Raises:
+        PartitionsDisagree: the partitions are more than one step apart.
+        InvalidRequest: not all partitions have decided the step ``released``.
+        ReleaseUnknown: more than ``at_once`` steps were charged after ``released``.
     """
     last = {partition: answer.last_step for partition, answer in sorted(opened.items())}
     newest, everywhere = max(last.values()), min(last.values())
     if newest - everywhere > 1:
         raise PartitionsDisagree(
-            f"run {name!r} has come to different steps in its partitions ({last}), so something "
-            "else than this SDK has charged it: use a run of another name",
+            f"run {name!r} is at different steps in its partitions ({last}), so another program "
+            "than this SDK has charged it: use a run of another name",
             None,
         )
     if released is None:
         return newest if everywhere < newest else newest + 1
     if released > everywhere:
         raise InvalidRequest(
-            f"released is {released}, but {everywhere} is the last step of run {name!r} that all "
-            "partitions have decided (-1 is none): what was released was charged elsewhere or not "
-            "at all. Release nothing more before you know where"
+            f"released is {released}, but step {everywhere} is the last one of run {name!r} that "
+            f"all partitions have decided (-1 for none). Step {released} was charged elsewhere or "
+            "not at all: release nothing more before you know which"
         )
     if released < newest - at_once:
         raise ReleaseUnknown(name, released, everywhere, is_last=everywhere == newest)

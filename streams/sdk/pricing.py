@@ -1,7 +1,7 @@
-"""What a step of a roster charges at every level: the tariffs of all budgets that count.
+"""Cost tables of a roster step: the charge at every norm level, under each budget that counts.
 
-It is the same for everybody, so it is computed here once, as whole units, and travels with the
-first step that has this mechanism.
+The table is the same for all users. The client computes it once, in whole units, and sends it with
+the first step that has the mechanism.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES: Mapping[type[Mechanism], RosterMechanism] = {
 
 
 class Priced(NamedTuple):
-    """A mechanism, and what it charges at every level."""
+    """A mechanism and its cost table, with the table's digest."""
 
     name: RosterMechanism
     scale: float
@@ -38,10 +38,11 @@ class Priced(NamedTuple):
 def price(
     mechanism: Mechanism, policies: Sequence[Policy], clip_norm: float, levels: int
 ) -> Priced:
-    """What a mechanism charges under these policies, on a grid of levels up to a clip norm.
+    """Return a mechanism with its cost table under these policies, on a norm grid up to a clip
+    norm.
 
     Raises:
-        InvalidRequest: a measure cannot charge it.
+        InvalidRequest: a measure cannot charge the mechanism.
     """
     units = b"".join(_tariff(mechanism, policy, clip_norm, levels) for policy in policies)
     return Priced(
@@ -56,7 +57,7 @@ def price(
 def chosen_mechanism(
     noise_stddev: float | None, sampling_rate: float, mechanism: Any, clip_norm: float
 ) -> Mechanism:
-    """The mechanism of a step: what was given, or Gaussian noise, sampled or not.
+    """Return the mechanism of a step: the given one, or Gaussian noise, sampled or not.
 
     Raises:
         InvalidRequest: it cannot be charged by level.
@@ -72,10 +73,13 @@ def chosen_mechanism(
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     if sampling_rate != 1:
-        raise InvalidRequest("give the sampling rate with the mechanism, PoissonGaussian")
+        raise InvalidRequest(
+            f"sampling_rate is {sampling_rate}, but a mechanism was given: give the rate with the "
+            "mechanism, as in PoissonGaussian"
+        )
     if type(chosen) not in _NAMES:
         known = ", ".join(kind.__name__ for kind in _NAMES)
-        raise InvalidRequest(f"mechanism is {mechanism!r}: steps of {known} can be charged")
+        raise InvalidRequest(f"mechanism is {mechanism!r}; a roster charges steps of {known}")
     return chosen
 
 

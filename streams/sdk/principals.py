@@ -1,7 +1,7 @@
-"""Who signs: a client its requests, and the operator what it says of whose keys count.
+"""Keys: a client's key signs its requests, and the operator's key registers those of clients.
 
-What the operator says goes to every partition. One that was not reached goes on with what it had:
-doing it again completes it.
+A statement of the operator is sent to every partition. A partition that was not reached keeps its
+earlier state; sending the statement again completes it.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _LOG_BYTES = 16
 
 
 def signer_of(principal: str | None, request_key: str | None) -> RequestSigner | None:
-    """With what a client signs its requests; None if it does not.
+    """Return the signer of a client's requests; None if they are not signed.
 
     Raises:
-        InvalidRequest: one of the two alone, a name that no principal can have, or no key.
+        InvalidRequest: one of the two is missing, or the name or the key is invalid.
     """
     if not principal and not request_key:
         return None
     if not principal or not request_key:
         raise InvalidRequest(
-            "principal and request_key belong together: the key by which requests are signed, and "
-            "the name under which the operator has registered it"
+            "principal and request_key belong together, the name that the operator has registered "
+            "and the private key: give both"
         )
     check_names(principal)
     return _signer("request_key", request_key, principal)
 
 
 def operator_of(operator_key: str | None) -> RequestSigner:
-    """With what the operator signs.
+    """Return the signer of the operator's statements.
 
     Raises:
-        InvalidRequest: there is no key, or it is none.
+        InvalidRequest: the key is missing or invalid.
     """
     if not operator_key:
         raise InvalidRequest(
-            "the operator says whose keys count: give operator_key, or the setting of that name"
+            "operator_key is missing: give the operator's private key, or the setting of that name"
         )
     return _signer("operator_key", operator_key, None)
 
@@ -59,22 +59,22 @@ def _signer(argument: str, key: str, principal: str | None) -> RequestSigner:
     except ImportError as error:
         raise InvalidRequest(
             f"signatures need a package that is not installed ({error}): install dp-turnstile with "
-            "its extra `secure`"
+            "the extra `secure`"
         ) from error
 
 
 def allow_from(allow: Mapping[str, Sequence[str]] | None) -> Allow | None:
-    """Who may do what, in one order.
+    """Return the access list in canonical order.
 
     Raises:
-        InvalidRequest: another right than there is, or a name that no principal can have.
+        InvalidRequest: an unknown right, or the name of a principal is invalid.
     """
     if allow is None:
         return None
     unknown = sorted(set(allow) - {"charge", "manage"})
     if unknown or any(isinstance(names, str) for names in allow.values()):
         raise InvalidRequest(
-            f"allow is {allow!r}; it takes lists of names of principals under 'charge' and 'manage'"
+            f"allow is {allow!r}; it must map 'charge' and 'manage' to lists of principals' names"
         )
     sorts = {right: sorted(set(names)) for right, names in allow.items()}
     for names in sorts.values():
@@ -93,10 +93,10 @@ def bind_operator(
     successor: str | None = None,
     also: Sequence[str] = (),
 ) -> None:
-    """Have all partitions know the operator by its key, or by another one from now on.
+    """Bind the operator's key, or that of a successor, in all partitions.
 
     Raises:
-        InvalidRequest: no public key, or no id of a log.
+        InvalidRequest: a public key or the id of a log is invalid.
         RequestRejected: another operator is bound.
         DecisionTimeout: not all partitions answered; try again.
     """
@@ -108,11 +108,11 @@ def bind_operator(
         except ValueError:
             logs.append(b"")
         if len(logs[-1]) != _LOG_BYTES:
-            raise InvalidRequest(f"also has {log!r}; the id of a log is 32 hexadecimal digits")
+            raise InvalidRequest(f"also has {log!r}; the id of a log must be 32 hexadecimal digits")
     token = connection.new_token()
     request = BindOperator(
         request=token,
-        # Before records that are copied from those logs, which have numbers of their own.
+        # 0 precedes the records that are copied from those logs, which have numbers of their own.
         number=0 if logs else connection.now(),
         log=connection.log,
         operator=key,
@@ -130,16 +130,16 @@ def register(
     *,
     creates: bool = False,
 ) -> None:
-    """Have all partitions know a principal by a key, or by none any more.
+    """Register a principal's key in all partitions; without a key, remove the principal.
 
     Raises:
-        InvalidRequest: a name that no principal can have, or no public key.
-        RequestRejected: somebody else is the operator.
+        InvalidRequest: the name or the public key is invalid.
+        RequestRejected: the service has another operator.
         DecisionTimeout: not all partitions answered; try again.
     """
     check_names(name)
     key = UNSET if public_key is None else _public("public_key", public_key)
-    bind_operator(connection, operator, deadline)  # where it is not yet
+    bind_operator(connection, operator, deadline)  # in partitions where it is not bound yet
     token = connection.new_token()
     request = RegisterPrincipal(
         request=token,

@@ -1,16 +1,16 @@
-"""Names for users that only who has the key can make: ids never reach the log.
+"""Pseudonyms of users, which only the holder of the key can make: the log never contains ids.
 
-A pseudonym is an integer: the first 8 bytes of a keyed BLAKE2b of the id as text, so that 1 and "1"
-are one user, and a string that can be written in two ways is one, too. Who has the log and not the
-key learns that two steps were about the same person, and not who it was. To forget who somebody was
-is to forget the key.
+A pseudonym is an integer: the first 8 bytes of a keyed BLAKE2b hash of the id as text. So 1 and "1"
+are one user, as are two spellings of a string that have the same normal form. A reader of the log
+without the key learns that two steps were about the same user, but not which user. Deleting the key
+erases all users.
 
-Under another key every user would begin anew, with nothing spent. So a dataset says of which key
-its pseudonyms are, for ever, and nobody charges it with another one, or with none.
+Under another key every user would begin with nothing spent. So a dataset's policy contains a
+fingerprint of the key, and a client with another key, or with none, cannot charge the dataset.
 
-Two ids may have one pseudonym: among a million users with a chance of 1 in 37 million, among a
-billion of 1 in 37. They would then share a budget, which harms no promise; in one step they are
-refused.
+Two ids may have the same pseudonym: among a million users with a probability of 1 in 37 million,
+among a billion of 1 in 37. They would share a budget, which breaks no guarantee; in one step they
+are rejected.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _FINGERPRINT: Final = b"dp-turnstile key"
 
 
 class Pseudonyms:
-    """Makes pseudonyms, and knows again those that it has made; not for two threads at once.
+    """Makes pseudonyms, and maps those that it has made back to ids. Not thread-safe.
 
     Args:
-        key: 16 to 64 bytes, or as many characters, that nobody guesses.
+        key: 16 to 64 secret, random bytes, or as many characters.
 
     Attributes:
-        fingerprint: by which a dataset says whose pseudonyms it has.
+        fingerprint: identifies the key in a dataset's policy.
 
     Raises:
-        InvalidRequest: a key that is too short or too long.
+        InvalidRequest: the key is too short or too long.
     """
 
     def __init__(self, key: str | bytes) -> None:
@@ -52,17 +52,17 @@ class Pseudonyms:
         if not MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES:
             raise InvalidRequest(
                 f"pseudonym_key has {len(secret)} bytes; it must have {MIN_KEY_BYTES} to "
-                f"{_MAX_KEY_BYTES}, as `openssl rand -hex 32` makes them"
+                f"{_MAX_KEY_BYTES}. Make one with `openssl rand -hex 32`"
             )
         mark = hashlib.blake2b(b"", digest_size=_BYTES, key=secret, person=_FINGERPRINT)
         self.fingerprint = mark.hexdigest()
         self._hash = hashlib.blake2b(digest_size=_BYTES, key=secret, person=_PERSON)
-        self._made = np.empty(0, dtype=np.int64)  # in order
-        self._users: NDArray[np.object_] = np.empty(0, dtype=np.object_)  # of each of these
-        self._recent: list[tuple[NDArray[np.int64], Ids]] = []  # not yet among them
+        self._made = np.empty(0, dtype=np.int64)  # increasing
+        self._users: NDArray[np.object_] = np.empty(0, dtype=np.object_)  # of these pseudonyms
+        self._recent: list[tuple[NDArray[np.int64], Ids]] = []  # made, and not merged yet
 
     def of(self, ids: Ids) -> NDArray[np.int64]:
-        """The pseudonyms of these users, in their order; they are known again from now on."""
+        """Return the pseudonyms of these users, in order, and remember them for ``user_of``."""
         users: list[User] = ids.tolist() if isinstance(ids, np.ndarray) else ids
         digests = b"".join(map(self._digest, users))
         made = np.frombuffer(digests, dtype=">i8").astype(np.int64)
@@ -72,7 +72,7 @@ class Pseudonyms:
         return made
 
     def user_of(self, pseudonym: User) -> User:
-        """Who this is; the pseudonym itself if its user was not seen by this object."""
+        """Return the id of a pseudonym; the pseudonym itself if this object has not made it."""
         if isinstance(pseudonym, str):
             return pseudonym  # of a dataset that was charged without a key
         if self._recent:
@@ -84,10 +84,10 @@ class Pseudonyms:
         return user
 
     def check_distinct(self, ids: Ids, made: NDArray[np.int64]) -> None:
-        """Refuse users of whom two have one pseudonym.
+        """Check that no two users have the same pseudonym.
 
         Raises:
-            InvalidRequest: with the first of them.
+            InvalidRequest: names the first two that do.
         """
         order = np.argsort(made, kind="stable")
         twice = np.flatnonzero(made[order[1:]] == made[order[:-1]])
@@ -99,8 +99,8 @@ class Pseudonyms:
                 f"user {second!r} appears twice in one step: add its norms up first"
             )
         raise InvalidRequest(
-            f"users {first!r} and {second!r} have one pseudonym, by chance, and share a budget: "
-            "charge them in steps of their own"
+            f"users {first!r} and {second!r} have the same pseudonym by chance, and share a "
+            "budget: charge them in separate steps"
         )
 
     def _remember(self) -> None:
@@ -116,10 +116,10 @@ class Pseudonyms:
 
 
 def check_key(policy: Policy, pseudonyms: Pseudonyms | None) -> None:
-    """Whether the users of a dataset are known to a client that has these pseudonyms, or none.
+    """Check that a dataset has its users' ids in the form that this client sends.
 
     Raises:
-        InvalidRequest: they would all be somebody else.
+        InvalidRequest: every user would count as a new one.
     """
     wanted = policy.pseudonyms or None
     given = None if pseudonyms is None else pseudonyms.fingerprint
@@ -130,9 +130,9 @@ def check_key(policy: Policy, pseudonyms: Pseudonyms | None) -> None:
     elif wanted is None:
         told = "was created without a pseudonym_key: leave the key out"
     else:
-        told = f"has pseudonyms of the key {wanted}, and this pseudonym_key is {given}"
+        told = f"has pseudonyms of the key {wanted}, but the given pseudonym_key is {given}"
     raise InvalidRequest(
-        f"dataset {policy.dataset!r} {told}. Otherwise its users would all be somebody else, with "
+        f"dataset {policy.dataset!r} {told}. Otherwise all its users would count as new, with "
         "nothing spent"
     )
 

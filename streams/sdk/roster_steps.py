@@ -1,4 +1,4 @@
-"""One step of a roster: what a partition is asked, what it may answer, and who takes part."""
+"""One step of a roster: each partition's request, the checks of its answer, and the result."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ Levels: TypeAlias = NDArray[np.uint8]
 
 
 class Current:
-    """The users of a roster as the last step left them."""
+    """The state of a roster's users after its last step."""
 
     def __init__(self, count: int, norms: NDArray[np.float64]) -> None:
         self.step = -1
         self.admitted = np.ones(count, dtype=np.bool_)
         self.exhausted = np.zeros(count, dtype=np.bool_)
-        self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # to those who were admitted
+        self.granted = np.full(count, len(norms) - 1, dtype=np.uint8)  # 0 to len(norms) - 1
         self._norms = norms
 
     def clip_norms(self, where: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """What users at these positions are to be clipped to."""
+        """Return the norms to which the users at these positions must be clipped; 0 if not
+        admitted.
+        """
         norms = self._norms.take(self.granted[where])
         norms[~self.admitted[where]] = 0.0
         return norms
 
 
 class RosterStep:
-    """Who takes part in one step of a roster. Arrays are in the order of the enrolled users.
+    """The users who take part in one step of a roster, in the order of the enrolled users.
 
     Everything but ``step`` is as secret as the data. ``admitted``, ``exhausted`` and ``clip_norms``
     are copied on first use, which must come before the next step is charged.
 
     Attributes:
         step: the step that was charged.
-        halted: int64, positions of the users who left with this step.
-        readmitted: int64, positions of the users who came back with it.
-        sampling_rate: the rate at which each admitted user is drawn.
-        may_be_drawn: an earlier attempt of the run could have had this decision, and drawn its
-            users. False if ``sampling_rate`` is 1, since there are no coins then.
+        halted: int64, positions of the users who are not admitted from this step on.
+        readmitted: int64, positions of the users who are admitted again from this step on.
+        sampling_rate: the probability with which each admitted user is drawn.
+        may_be_drawn: an earlier attempt of the run may have received this decision and drawn its
+            users. False if ``sampling_rate`` is 1, since no coin is flipped then.
     """
 
     def __init__(
@@ -67,33 +69,33 @@ class RosterStep:
 
     @cached_property
     def admitted(self) -> NDArray[np.bool_]:
-        """Bool (n,), who was charged, and may be drawn."""
+        """Return bool (n,), users who were charged and may be drawn."""
         return self._as_of_now().admitted.copy()
 
     @cached_property
     def exhausted(self) -> NDArray[np.bool_]:
-        """Bool (n,), who has nothing left for any step that costs."""
+        """Return bool (n,), users who have nothing left for any step with a cost."""
         return self._as_of_now().exhausted.copy()
 
     @cached_property
     def clip_norms(self) -> NDArray[np.float64]:
-        """Float64 (n,), the norm to which each contribution must be clipped.
+        """Return float64 (n,), the norm to which each contribution must be clipped.
 
-        It is that of the level that was charged; 0 for who is not admitted. With many users
+        It is the norm of the charged level, and 0 for users who are not admitted. With many users
         ``clip_norms_at`` is faster.
         """
         return self._as_of_now().clip_norms()
 
     def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The clip norms of these users, as one who drew them needs them."""
+        """Return the clip norms of the users at these positions, such as those who were drawn."""
         return self._as_of_now().clip_norms(positions)
 
     def sample(self, *, no_coin_drawn: bool = False) -> NDArray[np.int64]:
         """Draw each admitted user with an independent coin, once; return the positions, increasing.
 
         Later calls return the same positions. The charge covers one draw per decision: a second
-        draw is a second release, and a draw that is repeated because of who was in it is no Poisson
-        sample (docs/using.md).
+        draw is a second release, and a draw that is repeated because of the users in it is no
+        Poisson sample (docs/using.md).
 
         Args:
             no_coin_drawn: the caller states that no earlier attempt has drawn this step.
@@ -105,10 +107,10 @@ class RosterStep:
         if self._drawn is None:
             if self.may_be_drawn and not no_coin_drawn:
                 raise Unusable(
-                    f"step {self.step} was decided before this attempt, which may not draw it "
-                    "again: release nothing of it and charge the next step. Runs that sample are "
-                    "opened without released=, so that such steps are not handed back. If you know "
-                    "that no coin was drawn, call sample(no_coin_drawn=True)"
+                    f"step {self.step} was decided before this attempt, which must not draw it "
+                    "again: release nothing of it and charge the next step. Open runs that sample "
+                    "without released=, so that such steps are not handed back. If no coin was "
+                    "drawn, call sample(no_coin_drawn=True)"
                 )
             self._drawn = poisson_sample(self._as_of_now().admitted, self.sampling_rate)
         return self._drawn.copy()
@@ -116,19 +118,20 @@ class RosterStep:
     def _as_of_now(self) -> Current:
         if self._current.step != self.step:
             raise Unusable(
-                f"the roster has charged step {self._current.step} since step {self.step}: ask a "
-                "step for what is needed of it before the next one is charged"
+                f"the roster has charged step {self._current.step} since step {self.step}: read "
+                "a step before the next one is charged"
             )
         return self._current
 
 
 class AskedLevels(NamedTuple):
-    """The levels that a step charges, as one partition is told: nobody changes them any more.
+    """The levels at which a step charges one partition, fixed when the request is made.
 
     Attributes:
-        in_force: of all users of the roster, by the step before; it moves with the decision.
-        rows: whose levels this step brings, increasing.
-        levels: theirs.
+        in_force: the levels of all users of the roster after the previous step; updated once this
+            step is decided.
+        rows: positions of the users whose levels this step sets, increasing.
+        levels: the levels of these users.
     """
 
     in_force: Levels
@@ -136,7 +139,7 @@ class AskedLevels(NamedTuple):
     levels: Levels
 
     def at(self, rows: NDArray[np.int64]) -> Levels:
-        """Those of these users."""
+        """Return the levels of the users at these positions."""
         asked = self.in_force[rows]
         if len(self.rows):
             places = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
@@ -146,13 +149,13 @@ class AskedLevels(NamedTuple):
 
 
 class RosterPart(NamedTuple):
-    """What one partition is asked to charge in a step of a roster.
+    """A partition's share of a roster step.
 
     Attributes:
-        record: the request.
-        digest: of its content, by which the decision about it is recognised.
-        positions: of the members of the roster who live in this partition.
-        asked: at which levels.
+        record: the encoded request.
+        digest: the digest of its content, which its decision carries.
+        positions: the positions of the roster's members in this partition.
+        asked: the levels to charge.
     """
 
     record: bytes
@@ -161,10 +164,10 @@ class RosterPart(NamedTuple):
     asked: AskedLevels
 
     def decided(self, answer: Answer) -> RosterDecision:
-        """The decision, if it is one of this step of this roster.
+        """Return the decision if it is about this step of this roster.
 
         Raises:
-            ConflictingDecisions: no worker can have decided this.
+            ConflictingDecisions: a worker cannot have made this decision for this request.
         """
         if isinstance(answer, RosterDecision) and answer.digest == self.digest:
             if answer.members != len(self.positions):
@@ -176,21 +179,21 @@ class RosterPart(NamedTuple):
 def checked_decision(
     decision: RosterDecision, asked: Callable[[NDArray[np.int64]], Levels]
 ) -> RosterDecision:
-    """A decision whose arrays fit each other and what was asked.
+    """Return a decision after checking that its arrays fit each other and the request.
 
     Args:
-        decision: of one partition.
-        asked: the levels of the members at these places.
+        decision: the decision of one partition.
+        asked: returns the requested levels of the members at given places of the partition.
 
     Raises:
-        ConflictingDecisions: no worker can have decided this.
+        ConflictingDecisions: a worker cannot have made this decision for this request.
     """
     try:
         for packed in (decision.halted, decision.readmitted, decision.exhausted):
             unpack_positions(packed, decision.members)
         regranted = unpack_positions(decision.regranted, decision.members)
     except ValueError as error:
-        raise not_of_a_worker(decision, f"has no positions: {error}") from error
+        raise not_of_a_worker(decision, f"has invalid positions: {error}") from error
     granted = np.frombuffer(decision.granted, dtype=np.uint8)
     if len(granted) != len(regranted) or bool((granted > asked(regranted)).any()):
         raise not_of_a_worker(decision, "grants what was not asked for")
@@ -198,8 +201,8 @@ def checked_decision(
 
 
 def not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
-    """What is raised of an answer that was forged."""
+    """Return the error for an answer that a worker cannot have written."""
     return ConflictingDecisions(
-        f"what partition {answer.partition} answered {complaint}: it was not made by a worker. "
-        "Release nothing of this step, and find out who writes to halts"
+        f"the answer of partition {answer.partition} {complaint}: it was not made by a worker. "
+        "Release nothing of this step, and find out what writes to halts"
     )

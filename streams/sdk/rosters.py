@@ -1,15 +1,16 @@
-"""Rosters: users who are enrolled in a run once and charged by level, a byte for each that moves.
+"""Rosters: users who are enrolled in a run once and charged by level, one byte per changed level.
 
     run.enrol(users) --> roster --charge--> RosterStep --sample--> positions
                            ^                                |
-                           +------- observe, set_norms <----+     levels of the steps to come
+                           +------- observe, set_norms <----+     levels of later steps
 
-What a step charges at every level travels with the first step that has its mechanism (``pricing``).
-Between steps nothing is sent about a user whose level stays.
+The cost table of a mechanism travels with the first step that has it (``pricing``). A step sends
+nothing about users whose level stays the same.
 
-What a step charges is what was sent of it. Levels that are set later, while it is under way or is
-asked for again, belong to the steps after it. So does what a trainer has seen since an earlier
-attempt has left a step behind, which is handed back as it was decided.
+A step charges the levels that were sent with it. Levels that are set later, while the step is under
+way or is sent again, belong to the steps after it. The same holds for levels that follow from what
+a trainer saw after an earlier attempt left a step behind: that step is handed back as it was
+decided.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 class Roster:
-    """The users of one run, by position: their places in the list that was enrolled.
+    """The users of one run, addressed by position: their indices in the list that was enrolled.
 
-    Made by ``Run.enrol``, and of no more use when that has made another one. Not to be charged by
-    several threads; levels may be set by any.
+    ``Run.enrol`` makes it, and a later call of ``Run.enrol`` replaces it. Only one thread may
+    charge it; any thread may set levels.
 
     Attributes:
         clip_norm: the norm of the highest level.
@@ -78,15 +79,15 @@ class Roster:
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
         self._current = Current(count, self._norms)
-        self._level = np.full(count, levels, dtype=np.uint8)  # asked for, by the next step
-        self._sent = self._level.copy()  # in force, at the service
+        self._level = np.full(count, levels, dtype=np.uint8)  # for the next step
+        self._sent = self._level.copy()  # in force at the service
         self._moved: list[NDArray[np.int64]] | None = []  # where they may differ; None: anywhere
-        # Held while any of these changes; who was interrupted in there may take it again.
+        # Guards the three above. Reentrant, for a caller that is interrupted while it holds it.
         self._setting = threading.RLock()
-        self._newcomers = NOBODY  # who is here, and was not yet when the last step was decided
+        self._newcomers = NOBODY  # enrolled, but not yet when the last step was decided
         self._home, self._place = _places(layout)
         self._tariffs: dict[Mechanism, Priced] = {}
-        self._known: dict[int, bytes] = {}  # by partition, the digest of the tariff that it has
+        self._known: dict[int, bytes] = {}  # by partition, the digest of the cost table it has
         self.there: dict[int, Enrolled] = {}
 
     def __len__(self) -> int:
@@ -94,7 +95,7 @@ class Roster:
 
     @property
     def may_follow_samples(self) -> bool:
-        """Whether the policy lets norm levels follow the users' own sampling coins."""
+        """Return whether the policy lets norm levels follow the users' own sampling coins."""
         return self._policies[0].sampled_levels is not False
 
     def charge(
@@ -106,24 +107,24 @@ class Roster:
         mechanism: Any = None,
         timeout: float | None = None,
     ) -> RosterStep:
-        """Charge one step to everybody, sampled or not, and wait until it is decided everywhere.
+        """Charge one step to all users, sampled or not, and wait until it is decided everywhere.
 
-        Only after this returns may coins fall, among the admitted; each sampled contribution is
-        clipped to its ``clip_norms``, and the noise that was charged is added once to the sum.
-        Neighbouring datasets differ by adding or removing one user.
+        Coins may be drawn only after this method returns, for the admitted users. Clip each sampled
+        contribution to its ``clip_norms``, and add the charged noise once to the sum. Neighbouring
+        datasets differ by adding or removing one user.
 
         Args:
             noise_stddev: standard deviation of Gaussian noise, in the units of the norms; not
                 multiplied by the clip norm.
-            sampling_rate: with which each user is drawn by Poisson sampling, from public numbers
-                and released outputs alone. 1: everybody takes part.
-            norms: the same as ``set_norms`` before this call: every level anew.
+            sampling_rate: probability with which each user is drawn by Poisson sampling; it may
+                depend on public numbers and released outputs only. 1: every user takes part.
+            norms: sets every user's level, as ``set_norms`` before this call.
             mechanism: instead of noise_stddev, an ``accounting`` mechanism, or a DpEvent of
                 dp_accounting for one step, whose noise is a multiple of the roster's clip norm.
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
-            InvalidRequest: these arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged; nothing was published.
             DecisionTimeout: call again with the same arguments.
             StepContentChanged: the step that was handed back had another mechanism; nothing was
                 charged.
@@ -142,14 +143,14 @@ class Roster:
         norms: ArrayLike | None = None,
         mechanism: Any = None,
     ) -> Ahead[RosterStep]:
-        """Send the next step to be charged, as ``charge`` does, and do not wait.
+        """Send the next step to be charged, as ``charge`` does, without waiting for the decision.
 
-        So the step after the one at hand can be decided while this one is computed. Levels that are
-        set before ``decision()`` of what is returned was taken, hold from the step after it. Open
-        the run with ``charges_ahead``.
+        The service can then decide the next step while the trainer computes the current one.
+        Levels that are set before ``decision()`` of the returned object was called apply from the
+        step after it. Open the run with ``charges_ahead``.
 
         Raises:
-            InvalidRequest: these arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged; nothing was published.
             StepContentChanged: as ``charge``.
         """
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
@@ -159,7 +160,7 @@ class Roster:
 
     @contextmanager
     def _levels_for(self, norms: ArrayLike | None) -> Iterator[None]:
-        """Every level anew for a step, unless it cannot be charged."""
+        """Set every level for one step; restore the levels if the step cannot be charged."""
         if norms is None:
             yield
             return
@@ -172,29 +173,31 @@ class Roster:
             raise
 
     def set_norms(self, norms: ArrayLike, positions: ArrayLike | None = None) -> None:
-        """Set the levels of steps to come from what each user's contribution may be.
+        """Set the levels of later steps from bounds on the users' contributions.
 
-        The next step that is sent brings them; one that is under way is charged as it was sent.
+        The next step that is sent carries them; a step that is under way is charged as it was
+        sent.
 
-        A level may follow released outputs, the user's own data and the user's own coins of steps
-        before (docs/guarantees.md); never another user's data.
+        A level may follow released outputs, the user's own data and the user's own sampling coins
+        of earlier steps (docs/guarantees.md), but never another user's data.
 
         Args:
-            norms: L2 norms from 0 on, rounded up to the grid; above ``clip_norm`` the highest
-                level is meant, since contributions are clipped.
-            positions: whose; None: everybody's, in the order of the enrolled users.
+            norms: L2 norms, at least 0, rounded up to the norm grid. A norm above ``clip_norm``
+                sets the highest level, since contributions are clipped.
+            positions: of the users; None: all users, in the order of enrolment.
 
         Raises:
-            InvalidRequest: no norm for each position, or a norm that is none.
+            InvalidRequest: the number of norms differs from that of positions, or a norm is
+                negative or NaN.
         """
         rows = self._rows(positions)
         values, _ = read_numbers("norms", norms)
         count = len(self) if rows is None else len(rows)
         if values.shape != (count,):
-            raise InvalidRequest(f"norms has shape {values.shape}; here it must be ({count},)")
+            raise InvalidRequest(f"norms has shape {values.shape}; it must be ({count},)")
         if not bool((values >= 0).all()):  # False for NaN, too
             position = int(np.flatnonzero(~(values >= 0))[0])
-            raise InvalidRequest(f"norm {values[position]} at place {position}; it must be >= 0")
+            raise InvalidRequest(f"norm {values[position]} at index {position}; it must be >= 0")
         levels = levels_of(np.minimum(values, self.clip_norm), self.clip_norm, self.levels)
         self._set_levels(rows, levels)
 
@@ -209,14 +212,14 @@ class Roster:
                     self._moved.append(rows)
 
     def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
-        """Set levels from norms of users who were drawn, as they were before clipping.
+        """Set levels from the unclipped norms of the users who were drawn.
 
-        Reports on realised histories do not hold for a run whose levels followed coins; its budget
-        does (docs/guarantees.md).
+        Reports on realised histories do not hold for a run whose levels followed sampling coins;
+        its budget does (docs/guarantees.md).
 
         Raises:
-            InvalidRequest: arguments as for `set_norms`, or the policy states that no level follows
-                sampling coins (``sampled_levels=False``).
+            InvalidRequest: as ``set_norms``, or the policy states that no level follows sampling
+                coins (``sampled_levels=False``).
         """
         if not self.may_follow_samples:
             raise InvalidRequest(
@@ -226,7 +229,7 @@ class Roster:
         self.set_norms(norms, positions)
 
     def take(self, there: Mapping[int, Enrolled]) -> None:
-        """Go on from what the partitions have."""
+        """Adopt the state of the roster that the partitions returned."""
         now = self._current
         for partition, answer in there.items():
             mine = self._layout.positions[partition][: answer.members]
@@ -241,7 +244,7 @@ class Roster:
     def parts(
         self, blank: ChargeRoster, priced: Priced, partitions: Iterable[int]
     ) -> dict[int, RosterPart]:
-        """What each of these partitions is asked in the next step."""
+        """Return the request of the next step for each of these partitions."""
         with self._setting:
             moved = self._moved_by_partition()
             return {p: self._part(p, moved[p], blank, priced) for p in partitions}
@@ -269,36 +272,36 @@ class Roster:
         return RosterPart(encode(record), roster_digest(record), mine, asked)
 
     def is_asked(self, parts: Mapping[int, RosterPart]) -> bool:
-        """Whether the levels as they are now are those that were sent."""
+        """Return whether the current levels are those that were sent."""
         return all(
             np.array_equal(part.asked.at(part.positions), self._level[part.positions])
             for part in parts.values()
         )
 
     def decided_before(self, partition: int, step: int, priced: Priced) -> RosterDecision:
-        """What an earlier attempt was told of a step that was handed back.
+        """Return the decision that an earlier attempt received for the step that was handed back.
 
         Raises:
-            StepContentChanged: it was charged another mechanism, or not to the roster.
+            StepContentChanged: the step had another mechanism, or was not charged to the roster.
         """
         there = self.there[partition]
         decision = decode_answer(there.decision) if there.decision else None
         if not isinstance(decision, RosterDecision) or decision.step != step:
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
-                f"step {step} was charged by Run.charge and not to the roster: charge it so again, "
-                "or give it up with abandon",
+                f"step {step} was charged by Run.charge, not by the roster: charge it with "
+                "Run.charge again, or give it up with abandon",
                 partition,
             )
         if there.tariff != priced.digest:
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
-                f"step {step} was charged at another noise or sampling rate: charge it with those "
-                "again, or give it up with abandon",
+                f"step {step} was charged with another noise or sampling rate: charge it with "
+                "those again, or give it up with abandon",
                 partition,
             )
         levels = np.frombuffer(there.levels, dtype=np.uint8)
-        if decision.members > len(levels):  # fewer, if more users were enrolled since
+        if decision.members > len(levels):  # may be fewer: users were enrolled since
             raise not_of_a_worker(decision, f"is about more than {len(levels)} members")
         return checked_decision(decision, levels.__getitem__)
 
@@ -310,16 +313,17 @@ class Roster:
         decisions: Mapping[int, RosterDecision],
         again: Collection[int],
     ) -> RosterStep:
-        """What all partitions decided; those in ``again`` had done so before this attempt.
+        """Return the step's result from the decisions of all partitions, and update the roster.
 
-        Done twice, it comes to the same: who was interrupted in it asks for the decision again.
+        This is idempotent: a caller that is interrupted may call it again.
 
         Args:
-            step: that they decided.
+            step: the step that was decided.
             priced: its mechanism.
-            parts: what was asked of the others.
-            decisions: of all.
-            again: of whom what was granted is known; levels set since go with the next step.
+            parts: the requests to the other partitions.
+            decisions: the decisions of all partitions.
+            again: the partitions that decided the step before this attempt. Their granted levels
+                are known, and levels that were set since go with the next step.
         """
         now = self._current
         now.admitted[self._newcomers] = True
@@ -360,13 +364,13 @@ class Roster:
         )
 
     def _forget_sent(self) -> None:
-        """Look no more at levels that are in force by now."""
+        """Drop the positions whose level is in force by now."""
         with self._setting:
             moved = np.concatenate([NOBODY, *self._moved_by_partition()])
             self._moved = [moved] if len(moved) else []
 
     def _moved_by_partition(self) -> list[NDArray[np.int64]]:
-        """Positions whose level is not the one in force, increasing."""
+        """Return, by partition, the increasing positions whose level is not the one in force."""
         everybody = self._layout.positions
         if self._moved is None:
             moved = self._level != self._sent
@@ -383,10 +387,16 @@ class Roster:
             return None
         rows = np.asarray(positions)
         if rows.ndim != 1 or (rows.dtype.kind not in "iu" and len(rows)):
-            raise InvalidRequest("positions must be a list of whole numbers")
+            raise InvalidRequest(
+                f"positions has type {rows.dtype}, shape {rows.shape}; it must be a list of whole "
+                "numbers"
+            )
         rows = rows.astype(np.int64)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            raise InvalidRequest(f"positions go from 0 to {len(self) - 1}, the users enrolled")
+            raise InvalidRequest(
+                f"positions go from {rows.min()} to {rows.max()}; they must be between 0 and "
+                f"{len(self) - 1}"
+            )
         return rows
 
     def _priced(self, mechanism: Mechanism) -> Priced:
@@ -396,7 +406,7 @@ class Roster:
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Of every position, the partition where the user lives, and the position there."""
+    """Return, for every position, the user's partition and the user's place in it."""
     count = len(layout.ids)
     homes, places = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
     for partition, mine in enumerate(layout.positions):

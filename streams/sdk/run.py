@@ -1,18 +1,18 @@
 """A run: one trainer or query answerer that charges a dataset, step by step.
 
-A step, as a run sees it:
+The states of a step:
 
-    next --charge--> published --all partitions answer--> decided, the next step is next
+    next --charge--> published --all partitions answer--> decided; the following step is next
     published --DecisionTimeout--> published              only the same content may be charged
-    published --the process ends--> handed back to the next attempt of the run:
-        decided in some partitions, or in all and released= says it did not go out
-    handed back --charge, the same content--> decided     charged once
-    handed back --charge, other content--> handed back    refused before anything is charged
-    handed back --abandon--> given up, the next step is next; who was charged stays charged
-    next --charge_ahead--> published                      until decision(), nothing else
+    published --the process ends--> handed back to the next attempt of the run, if the step was
+        decided in some partitions, or in all and released= says that it was not released
+    handed back --charge, same content--> decided         charged once
+    handed back --charge, other content--> handed back    rejected before anything is charged
+    handed back --abandon--> abandoned; the following step is next; its charges stay
+    next --charge_ahead--> published                      the run accepts only decision() until then
 
-A step that was handed back is first repeated where it was decided. Only if all of these partitions
-return the decision that they have stored is it published to the others.
+A step that was handed back is first repeated in the partitions that decided it. It is published to
+the other partitions only if all of these return the decision that they have stored.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ D = TypeVar("D")
 
 
 class Run:
-    """One attempt of a run: what a trainer or a query answerer needs of the service.
+    """Charge the steps of one attempt of a run.
 
-    Not to be shared between threads. Over Kafka and in memory it is the same run: only the
+    A run must not be shared between threads. It works the same over Kafka and in memory; only the
     connection differs.
 
     Attributes:
         step: the next step to charge. After a restart it follows the last step that was decided
             in every partition, or is the step that was handed back (see ``interrupted``).
-        attempt: which incarnation of the run this is; lower ones are fenced.
+        attempt: the number of this attempt; earlier attempts are fenced.
         interrupted: ``step`` was handed back: an earlier attempt ended before all partitions had
             decided it, or before it was released. Charging it again with the same users and norms
             completes it; ``abandon`` gives it up.
         policy: the policy of the dataset.
-        outer: those of the datasets that it is within, the nearest first: a step fits their
+        outer: the policies of its parent datasets, the nearest first. Each step must fit their
             budgets as well, and is charged to all of them.
-        min_separation: how many steps after a participation the next one of the same user may be;
-            None: the next step.
+        min_separation: how many steps after a participation the same user may take part again;
+            None: at the next step.
     """
 
     def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
@@ -95,15 +95,15 @@ class Run:
         self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.min_separation: int | None = first.min_separation or None
         self.step = step
-        self._token = first.request  # of the attempt, in partition 0
+        self._token = first.request  # partition 0 knows this attempt by it
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
         self._alone = threading.Lock()
-        # Where an earlier attempt has decided ``step``.
+        # The partitions in which an earlier attempt has decided ``step``.
         self._decided = {p for p, answer in opened.items() if answer.last_step == step}
-        # What this attempt has published of ``step`` elsewhere, by its digest.
+        # The digest of what this attempt has published of ``step`` in each other partition.
         self._published: dict[int, bytes] = {}
-        # All that this attempt has asked about ``step``, by digest: answers may come late.
+        # The digests of all that this attempt has sent of ``step``: answers may be late.
         self._asked: defaultdict[int, set[bytes]] = defaultdict(set)
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
@@ -111,19 +111,18 @@ class Run:
         self._ahead: Asked[Any, Any] | None = None
         self._users = KnownUsers()
         self._layout: Layout | None = None
-        self._roster: Roster | None = None  # the newest one
-        # What it was asked last, by the digest of the tariff, until that is decided.
+        self._roster: Roster | None = None  # the one that was enrolled last
+        # The parts last sent for the current step, by the digest of the cost table.
         self._roster_parts: dict[bytes, dict[int, RosterPart]] = {}
 
     def __repr__(self) -> str:
-        """Which run it is, and how far."""
         state = ", closed" if self._closed else ", interrupted" if self.interrupted else ""
         where = f"attempt {self.attempt}, step {self.step}"
         return f"<Run {self.name!r} of dataset {self.dataset!r}: {where}{state}>"
 
     @property
     def interrupted(self) -> bool:
-        """Whether ``step`` was handed back by an earlier attempt."""
+        """Return whether ``step`` was handed back by an earlier attempt."""
         return bool(self._decided)
 
     def charge(
@@ -138,22 +137,23 @@ class Run:
     ) -> StepDecision:
         """Charge one step and wait until every partition has decided it.
 
-        Only after this returns may the step be released: over the admitted users, each
+        The step may be released only after this method returns: over the admitted users, each
         contribution clipped to its granted norm, with the noise that was charged. Neighbouring
         datasets differ by adding or removing one user.
 
         Whether user j is among ``users`` may depend on released outputs, public facts, j's own data
-        and j's own coins, and on nothing else: never on which users were admitted, halted or drawn
-        before, or on how many (Feldman and Zrnic 2021, Theorem 4.5; ``streams.trainers.cohorts``).
+        and j's own sampling coins, and on nothing else. It must not depend on which users, or how
+        many, were admitted, halted or drawn before (Feldman and Zrnic 2021, Theorem 4.5;
+        ``streams.trainers.cohorts``).
 
-        Lists, arrays and the columns of pandas and polars are taken by position: the first norm is
-        that of the first user, whatever their labels say. Norms must not be rounded down: what is
-        added to the sum may be shorter than its norm, never longer.
+        Lists, arrays and the columns of pandas and polars are read by position: the first norm
+        belongs to the first user, whatever the labels. Norms must not be rounded down: a
+        contribution may be shorter than its norm, never longer.
 
-        In a run with a ``min_separation`` a step is one of a banded matrix mechanism: its mechanism
-        is what ``accounting.banded_steps`` gives for it, and norms are those of contributions. Whom
-        it asks too soon after the last time is left out and charged nothing; a norm of 0 takes no
-        part.
+        In a run with a ``min_separation``, each step belongs to a banded matrix mechanism. Its
+        mechanism is the one that ``accounting.banded_steps`` returns, and the norms are those of
+        the contributions. A user who takes part too soon is halted and charged nothing; a norm of
+        0 is no participation.
 
         Args:
             users: n distinct ids, integers (signed 64-bit) or strings.
@@ -167,13 +167,13 @@ class Run:
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
-            InvalidRequest: these arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged; nothing was published.
             DecisionTimeout: call again with the same arguments.
             StepContentChanged: the step that was handed back had other content; nothing was
                 charged.
-            Fenced: a newer attempt of this run is at work.
-            RequestRejected: a worker refused; open the run again.
-            ConflictingDecisions: somebody else writes to `halts`; nothing may go on.
+            Fenced: a newer attempt of this run exists.
+            RequestRejected: a worker rejected the step; open the run again.
+            ConflictingDecisions: a decision was not written by a worker; stop the run.
         """
         with self._in_use():
             deadline = self._connection.deadline(timeout)
@@ -189,14 +189,14 @@ class Run:
         mechanism: Any = None,
         clip_norm: float | None = None,
     ) -> Ahead[StepDecision]:
-        """Send the next step to be charged, as ``charge`` does, and do not wait.
+        """Send the next step to be charged, as ``charge`` does, without waiting for the decision.
 
-        The run does nothing else until ``decision()`` of what is returned was taken. A step that
-        was handed back is only sent then. If the step before may not be released yet, open the
-        run with ``charges_ahead``.
+        The run accepts no other call until ``decision()`` of the returned object has succeeded. A
+        step that was handed back is sent only then. If the previous step may not have been
+        released yet, open the run with ``charges_ahead``.
 
         Raises:
-            InvalidRequest: these arguments cannot be charged; nothing was published.
+            InvalidRequest: the arguments cannot be charged; nothing was published.
         """
         with self._in_use():
             self._connection.check_usable()
@@ -226,25 +226,25 @@ class Run:
         levels: int = 100,
         timeout: float | None = None,
     ) -> Roster:
-        """Put users on the roster of this run, so that a step charges all of them by level.
+        """Enrol users on the roster of this run, so that each step charges all of them by level.
 
-        Enrol all users who may be drawn. A roster of the users who were drawn is no Poisson sample:
-        they would be charged the amplified cost only when drawn.
+        Enrol all users who may be drawn. A roster of the users who were drawn is no Poisson
+        sample: they would be charged the amplified cost only when drawn.
 
-        After a restart enrol the same users in the same order, and more at the end if there are:
-        what is on the roster is checked and not sent again. A run has one roster: one that was
-        given out before cannot be charged any more.
+        After a restart, enrol the same users in the same order; new users may follow at the end.
+        Users who are already on the roster are checked and not sent again. A run has one roster:
+        one that was returned earlier cannot be charged any more.
 
         Args:
-            users: n distinct ids, integers (signed 64-bit) or strings. Their places in it are the
-                positions of the roster.
+            users: n distinct ids, integers (signed 64-bit) or strings. Their indices are the
+                positions on the roster.
             clip_norm: the largest norm of a contribution; it never changes in a run.
-            levels: of norms between 0 and ``clip_norm``, 1 to 255. Norms are rounded up to one.
+            levels: number of norm levels above 0, 1 to 255. Norms are rounded up to a level.
             timeout: seconds to wait for each round of answers.
 
         Raises:
-            InvalidRequest: the roster has other users, arguments that make no roster, or the run
-                has a ``min_separation`` and no rosters.
+            InvalidRequest: the roster has other users, the arguments are invalid, or the run has a
+                ``min_separation``, which rosters do not support.
             DecisionTimeout: call again.
             Fenced, RequestRejected: as ``charge``.
         """
@@ -252,8 +252,8 @@ class Run:
             deadline = self._connection.deadline(timeout)
             if self.min_separation is not None:
                 raise InvalidRequest(
-                    f"run {self.name!r} keeps participations {self.min_separation} steps apart, "
-                    "and a roster charges everybody at every step: charge it with Run.charge"
+                    f"run {self.name!r} has min_separation={self.min_separation}, but a roster "
+                    "charges every user at every step: charge the run with Run.charge"
                 )
             try:
                 limit = positive_finite("clip_norm", clip_norm)
@@ -263,8 +263,8 @@ class Run:
                 raise InvalidRequest(str(error)) from error
             if self.policy.user_ids is UNSET:
                 raise InvalidRequest(
-                    f"dataset {self.dataset!r} was created by the first release, which knows no "
-                    "rosters: charge its users with Run.charge"
+                    f"dataset {self.dataset!r} has no kind of user ids, so it has no rosters: "
+                    "charge its users with Run.charge"
                 )
             layout = self._laid_out(self._users.read(users))
             blank = Enrol(
@@ -301,17 +301,18 @@ class Run:
     def _asked_of_roster(
         self, roster: Roster, priced: Priced, *, anew: bool = False
     ) -> Asked[Any, RosterStep]:
-        """What a roster asks, or what it has asked already of a step that is not decided.
+        """Return the parts of a roster step: new ones, or those that were published and not decided
+        yet.
 
         Args:
-            roster: of this run.
+            roster: the roster to charge.
             priced: the mechanism of the step.
-            anew: whether levels were given for this very step.
+            anew: whether the caller gave norms for this very step.
         """
         if roster is not self._roster:
             raise Unusable(
-                f"run {self.name!r} has enrolled another roster since, and what that hears of who "
-                "is halted, and at which level, this one does not: charge the newest one"
+                f"run {self.name!r} has enrolled another roster since, and this one no longer "
+                "follows its halts and levels: charge the newest one"
             )
         blank = ChargeRoster(
             dataset=self.dataset,
@@ -335,8 +336,10 @@ class Run:
         )
 
     def abandon(self, timeout: float | None = None) -> None:
-        """Give up the step that was handed back, if one was. Who was charged for it stays charged;
-        it must not be released, and counts as released for ``Turnstile.run``.
+        """Give up the step that was handed back, if there is one.
+
+        The users who were charged for it stay charged. It must not be released, and counts as
+        released for ``Turnstile.run``.
 
         Raises:
             InvalidRequest: this attempt has published the step itself.
@@ -355,14 +358,16 @@ class Run:
                 raise InvalidRequest(self._still_published("", "the same"))
 
     def close(self, timeout: float | None = None) -> None:
-        """End the run for good: it can never be charged or opened again. Doing it again is fine.
+        """Close the run permanently: it can never be charged or opened again. Closing is
+        idempotent.
 
-        The workers keep the decision of the last step of every run that is not closed.
+        The workers keep the last step's decision of every run that is not closed, so close runs
+        that are done.
 
         Raises:
             DecisionTimeout: not all partitions answered; call again.
-            Fenced: a newer attempt of this run is at work.
-            RequestRejected: a worker refused.
+            Fenced: a newer attempt of this run exists.
+            RequestRejected: a worker rejected the request.
         """
         with self._in_use(to_close=True):
             if self._closed:
@@ -382,11 +387,11 @@ class Run:
             self._closed = True
 
     def check_attempt(self, timeout: float | None = None) -> None:
-        """Ask the service whether this attempt still holds, right before a release leaves.
+        """Ask the service whether this attempt is still the newest, right before a release.
 
         A trainer that was paused after its charge may have a successor, to which the same step was
-        handed back. This call narrows that race and cannot close it: a trainer can also be paused
-        after the answer. It costs one small record and one answer, of one partition.
+        handed back. This call narrows that race but cannot close it: a trainer can also be paused
+        after the answer. It costs one small record to one partition, and one answer.
 
         Raises:
             Fenced: a newer attempt was opened. Release nothing.
@@ -415,7 +420,16 @@ class Run:
     def _in_use(
         self, *, to_close: bool = False, ahead: Asked[Any, Any] | None = None
     ) -> Iterator[None]:
-        """Refuse whoever may not use this run, or not now."""
+        """Hold the run for one call, and fail the attempt if the call proves it unusable.
+
+        Args:
+            to_close: the call closes the run, which is allowed while a closing is incomplete.
+            ahead: the step that was charged ahead and that this call may complete.
+
+        Raises:
+            Unusable: the run is in use by another thread, has failed, or has a step charged ahead.
+            RunIsClosed: the run was closed.
+        """
         if not self._alone.acquire(blocking=False):
             raise Unusable(
                 f"run {self.name!r} is in use by another thread: give each thread a run of its own"
@@ -429,13 +443,13 @@ class Run:
                 detail = f"run {self.name!r} of dataset {self.dataset!r} was closed"
                 raise RunIsClosed(Reason.RUN_CLOSED, detail, None)
             if self._ahead is not ahead:
-                why = "charge it anew" if self._ahead is None else "take its decision first"
+                why = "charge it again" if self._ahead is None else "call its decision() first"
                 raise Unusable(f"step {self.step} of run {self.name!r} was charged ahead: {why}")
             try:
                 self._witness.check()
                 yield
             except (RequestRejected, ConflictingDecisions) as error:
-                # Other content for a step that was handed back changes nothing.
+                # The step that was handed back can still be charged with its own content.
                 if not (self._decided and isinstance(error, StepContentChanged)):
                     self._failed = error
                 raise
@@ -458,13 +472,13 @@ class Run:
         )
 
     def _laid_out(self, ids: Ids) -> Layout:
-        """These users by partition; what is known of the last ones is not found out again."""
+        """Return the layout of these users, reusing the previous one where it fits."""
         if self._layout is None or not self._layout.is_of(ids):
             self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
         return self._layout
 
     def _decided_step(self, asked: Asked[Any, D], deadline: Deadline) -> D:
-        """Have a step decided: first where it was decided before, then elsewhere."""
+        """Have a step decided: first where it was decided before, then by the other partitions."""
         sent, asked.sent = asked.sent, None
         if sent is not None:
             decisions = self._hear(asked.parts, sent, deadline)
@@ -480,7 +494,11 @@ class Run:
         return decided
 
     def _sent_ahead(self, asked: Asked[Any, D]) -> Ahead[D]:
-        """Send a step, unless it was handed back: then it is asked first where it was decided."""
+        """Send a step without waiting.
+
+        A step that was handed back is sent by ``decision`` only, in the order of
+        ``_decided_step``.
+        """
         self._check_published(asked)
         if not self._decided:
             asked.sent = self._publish(asked.parts)
@@ -509,11 +527,13 @@ class Run:
             raise InvalidRequest(self._still_published(other, "exactly those"))
 
     def _publish(self, parts: Mapping[int, Part[Any]]) -> Waiting:
-        """Send what was decided nowhere yet: from here on only the same may be charged."""
+        """Send a step to the partitions that have not decided it. Its content is fixed from here
+        on.
+        """
         before, self._published = self._published, {p: part.digest for p, part in parts.items()}
         try:
             return self._send(parts)
-        except InvalidRequest:  # it cannot be signed, and nothing was published
+        except InvalidRequest:  # the step cannot be signed, so nothing was published
             self._published = before
             raise
 
@@ -536,10 +556,10 @@ class Run:
         return {partition: part.decided(answers[partition]) for partition, part in parts.items()}
 
     def _check_asked(self, answer: Answer, digest: bytes) -> None:
-        """Take a late answer to other content for what it says: the step was decided with that.
+        """Reject a late answer to other content that this attempt has sent for the step.
 
         Raises:
-            StepContentChanged: it is one.
+            StepContentChanged: the step was decided with that content.
         """
         other = answer.digest if isinstance(answer, Decision | RosterDecision) else digest
         if other != digest and other in self._asked[answer.partition]:
@@ -557,6 +577,6 @@ class Run:
 
     def _still_published(self, how: str, again: str) -> str:
         return (
-            f"step {self.step} was published{how} and may be decided yet: charge {again} again, or "
-            "open the run again, which hands the step back if a part of it was decided"
+            f"step {self.step} was published{how} and may still be decided: charge {again} again, "
+            "or open the run again, which hands the step back if a partition has decided it"
         )

@@ -1,7 +1,7 @@
-"""Poisson sampling: every user is drawn by a coin of its own, or not.
+"""Poisson sampling: each user is drawn by an independent coin.
 
-Coins are secret: whoever can foresee them knows who takes part, and amplification by sampling is
-gone. So every draw is made by a generator of its own, seeded by the operating system.
+Coins are secret: a party that can predict them knows which users take part, and amplification by
+sampling is lost. So every draw has its own generator, seeded by the operating system.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def poisson_sample(
     Args:
         admitted: bool (n,).
         sampling_rate: from 0 to 1.
-        not_private_generator: for tests and figures that must be repeated. Whoever knows its seed
-            knows who was drawn: a training with it is not private.
+        not_private_generator: for tests and figures that must be repeated. A party that knows its
+            seed knows which users were drawn, so a training with it is not private.
 
     Returns:
-        Positions, in order.
+        Positions, increasing.
 
     Raises:
         InvalidInput: ``sampling_rate`` is no probability.
@@ -38,6 +38,7 @@ def poisson_sample(
     if rate == 1.0:
         return np.flatnonzero(admitted)
     coins = not_private_generator or np.random.default_rng(secrets.randbits(256))
-    # As many as n coins give, then which: the work is that of those drawn.
+    # Draw the number of heads among n coins, then their places: the work is that of the drawn
+    # users.
     drawn = coins.choice(len(admitted), coins.binomial(len(admitted), rate), False, shuffle=False)
     return np.sort(drawn[admitted[drawn]]).astype(np.int64)

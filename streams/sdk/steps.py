@@ -1,8 +1,7 @@
-"""One step: from users, norms and a mechanism to what each partition is asked to charge, and from
-their decisions back to who takes part.
+"""One step charged by norms: the request for each partition, and the decision over all of them.
 
-A decision that no worker can have made of what was asked is refused. That two of them contradict
-each other is seen by a ``Witness``.
+A decision that a worker cannot have made for the request is rejected. A ``Witness`` detects two
+decisions that contradict each other.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from streams.wire.partitioner import partitions_of
 
 @dataclass(frozen=True, eq=False)
 class StepDecision:
-    """Who takes part in one step. All arrays are in the order of the users that were given.
+    """The users who take part in one step. All arrays are in the order of the users given.
 
     Attributes:
         step: the step that was charged.
-        admitted: bool (n,), who may contribute to what is released.
+        admitted: bool (n,), users who may contribute to the release.
         granted: float64 (n,), the norm to which each contribution must be clipped; 0 if halted.
             ``accounting.release.clipping`` clips to it. A narrower type must round it down:
             ``accounting.round_to(granted, np.float32, "down")``.
-        exhausted: bool (n,), who has nothing left after this step.
-        too_soon: bool (n,), who is halted because the last participation is less than the
-            ``min_separation`` of the run ago, whatever is left; nobody in other runs.
-        forgotten: bool (n,), who is halted because the service was told to forget them: leave
-            them out of every later step, and of the data.
+        exhausted: bool (n,), users who have nothing left after this step.
+        too_soon: bool (n,), users who are halted because their last participation is less than
+            ``min_separation`` steps ago, whatever is left; all False in other runs.
+        forgotten: bool (n,), users who are halted because they were erased: leave them out of
+            every later step, and of the data.
     """
 
     step: int
@@ -66,17 +65,17 @@ class StepDecision:
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """Who must be left out of this step; they were charged nothing for it."""
+        """Return the users to leave out of this step; they were charged nothing for it."""
         return ~self.admitted
 
 
 class Part(NamedTuple):
-    """What one partition is asked to charge in a step.
+    """A partition's share of a step.
 
     Attributes:
-        record: the request.
-        digest: of its content, by which the decision about it is recognised.
-        norms: (n,) of the users who live there.
+        record: the encoded request.
+        digest: the digest of its content, which its decision carries.
+        norms: (n,) the norms of the users in this partition.
     """
 
     record: bytes
@@ -84,10 +83,10 @@ class Part(NamedTuple):
     norms: NDArray[np.float64]
 
     def decided(self, answer: Answer) -> StepDecision:
-        """What was decided of these users, in their order.
+        """Return the decision about these users, in their order.
 
         Raises:
-            ConflictingDecisions: no worker can have decided this.
+            ConflictingDecisions: a worker cannot have made this decision for this request.
         """
         if not isinstance(answer, Decision):
             raise ConflictingDecisions(
@@ -117,14 +116,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Users by partition, worked out once for all steps that have the same users.
+    """Users by partition, computed once for all steps with the same users.
 
     Attributes:
-        ids: all of them, as they were given; nobody changes them.
-        known: the same, as the log knows them.
-        homes: the partition of each.
-        positions: of the users of each partition among all.
-        users: of each partition, as its request carries them.
+        ids: all users as the caller gave them; never modified.
+        known: the same users as the log knows them: normalised ids or pseudonyms.
+        homes: the partition of each user.
+        positions: for each partition, the indices of its users in ``ids``.
+        users: for each partition, its users as they are packed in a request.
     """
 
     ids: Ids
@@ -134,11 +133,11 @@ class Layout:
     users: list[Users]
 
     def is_of(self, ids: Ids) -> bool:
-        """Whether these are the same users in the same order."""
+        """Return whether these are the same users in the same order."""
         return ids is self.ids or (len(ids) == len(self.ids) and self.begins(ids))
 
     def begins(self, ids: Ids) -> bool:
-        """Whether these users begin with those laid out, in the same order."""
+        """Return whether ``ids`` starts with the users of this layout, in the same order."""
         first = ids[: len(self.ids)]
         if isinstance(first, list) and isinstance(self.ids, list):
             return first == self.ids
@@ -146,18 +145,18 @@ class Layout:
 
     @cached_property
     def names(self) -> list[Raw | None]:
-        """The ids of each partition as they are written, if they are not all integers."""
+        """Return the encoded ids of each partition; None where all of them are integers."""
         return [
             Raw(encode(users)) if isinstance(users, list) and strings_of(users) else None
             for users in self.users
         ]
 
     def parts(self, charge: Charge, norms: NDArray[np.float64]) -> dict[int, Part]:
-        """What each partition is asked: this charge, of the users who live there.
+        """Return each partition's part of a charge.
 
         Args:
-            charge: of nobody.
-            norms: (n,) in the order of the users that were given.
+            charge: the charge without users and norms.
+            norms: (n,) in the order of the users given.
 
         Raises:
             InvalidRequest: too many users live in one partition.
@@ -170,7 +169,7 @@ class Layout:
         }
 
     def put_together(self, step: int, decisions: Mapping[int, StepDecision]) -> StepDecision:
-        """What all partitions decided, in the order of the users that were given."""
+        """Return the decision over all partitions, in the order of the users given."""
         whole = StepDecision(
             step,
             admitted=np.zeros(len(self.ids), dtype=np.bool_),
@@ -198,10 +197,10 @@ def lay_out(
     """Find the partition of each user.
 
     Args:
-        ids: which nobody changes from now on.
-        policy: of their dataset.
-        before: a layout in this dataset; users that begin with those in it are not looked at anew.
-        pseudonyms: by which the log knows the users; None if it knows their ids.
+        ids: the users; they must not be modified afterwards.
+        policy: the policy of their dataset.
+        before: an earlier layout of this dataset; if ``ids`` starts with its users, it is extended.
+        pseudonyms: make the users' pseudonyms; None if the log has their ids.
 
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
@@ -225,10 +224,10 @@ def lay_out(
 
 
 def check_distinct(ids: Ids) -> None:
-    """Refuse ids of which one appears twice.
+    """Check that no id appears twice.
 
     Raises:
-        InvalidRequest: with the first such id.
+        InvalidRequest: names the first id that does.
     """
     if isinstance(ids, np.ndarray):
         in_order = np.sort(ids)
@@ -249,14 +248,14 @@ def _joined(ids: Ids, more: Ids) -> Ids:
 
 
 def _known(ids: Ids, policy: Policy, pseudonyms: Pseudonyms | None) -> Ids:
-    """The users as the log knows them."""
+    """Return the users as the log knows them."""
     if pseudonyms is not None:
         return pseudonyms.of(ids)
     return _in_normal_form(ids)
 
 
 def _in_normal_form(ids: Ids) -> Ids:
-    """The ids as the log knows them: a name that can be written in two ways is one user."""
+    """Return the ids in normal form, so that two spellings of one name are one user."""
     if isinstance(ids, np.ndarray) or "".join(strings_of(ids)).isascii():
         return ids
     ids = [normal_form(user) if isinstance(user, str) else user for user in ids]
@@ -265,7 +264,7 @@ def _in_normal_form(ids: Ids) -> Ids:
 
 
 def _check_kinds(ids: Ids, policy: Policy) -> None:
-    """Refuse ids of a kind that the dataset does not have."""
+    """Check that all ids are of a kind that the dataset has."""
     allowed = policy.user_ids
     kinds = {int} if isinstance(ids, np.ndarray) else set(map(type, ids))
     wrong = {"integer": str, "string": int}.get(str(allowed))
@@ -274,8 +273,8 @@ def _check_kinds(ids: Ids, policy: Policy) -> None:
     if allowed == "one-kind" and len(kinds) > 1:
         raise InvalidRequest(
             f"users have integer and string ids, but dataset {policy.dataset!r} has one kind: 1 "
-            "and '1' would be two users with a budget each. Convert them to one kind, or create "
-            "datasets whose users really have both with user_ids='mixed'"
+            "and '1' would be two users with a budget each. Convert the ids to one kind, or create "
+            "a dataset with user_ids='mixed' if its users have both kinds"
         )
 
 
@@ -284,9 +283,9 @@ def _part(partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.f
     record = encode(charge if names is None else replace(charge, users=cast(Users, names)))
     if len(norms) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
         raise InvalidRequest(
-            f"partition {partition} has {len(norms)} users, who take {len(record)} bytes; it must "
-            f"be at most {MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge fewer "
-            "users a step, or use more partitions"
+            f"partition {partition} has {len(norms)} users in {len(record)} bytes; the maximum is "
+            f"{MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge fewer users per step, "
+            "or use more partitions"
         )
     return Part(record, charge_digest(charge, names=names), norms)
 
@@ -294,5 +293,5 @@ def _part(partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.f
 def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:
     return ConflictingDecisions(
         f"a decision of partition {decision.partition} on step {decision.step} {complaint}: it was "
-        "not made by a worker. Release nothing of this step, and find out who writes to halts"
+        "not made by a worker. Release nothing of this step, and find out what writes to halts"
     )

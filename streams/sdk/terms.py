@@ -1,4 +1,4 @@
-"""Policies in words, for people: what a dataset has, and what was asked for in its place."""
+"""Policies as text, for error messages: the one that a dataset has, and the one requested."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ _SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "
 
 
 def changed(error: PolicyChanged, asked: Policy, delta: float | None) -> PolicyChanged:
-    """Return the refusal of a policy with a text that says how the two policies differ."""
+    """Return the error with a text that states how the two policies differ."""
     if error.held is None:
         return error
     there, wanted = _differences(error.held, asked, delta)
     detail = (
-        f"dataset {asked.dataset!r} exists with another policy: it has {there}; you asked for "
-        f"{wanted}: `turnstile dataset show {asked.dataset}`"
+        f"dataset {asked.dataset!r} exists with another policy: it has {there}, but the request "
+        f"has {wanted}. See `turnstile dataset show {asked.dataset}`"
     )
     return PolicyChanged(Reason.POLICY_CHANGED, detail, error.partition, held=error.held)
 
 
 def terms(policy: Policy) -> str:
-    """A policy in the words of ``create_dataset``; budgets rounded down, for gdp mu squared."""
+    """Return a policy as arguments of ``create_dataset``; budgets rounded down, for gdp mu
+    squared.
+    """
     said = {name: value for name, value in _terms(policy).items() if value not in ([], UNSET)}
     return ", ".join(f"{name}={value!r}" for name, value in said.items())
 
@@ -42,7 +44,9 @@ def _terms(policy: Policy) -> dict[str, Any]:
 
 
 def _differences(held: Policy, asked: Policy, delta: float | None) -> tuple[str, str]:
-    """What differs, as it is there and as it was asked for; all of it if words are too coarse."""
+    """Return the differing terms, held and requested; all terms if the short form hides the
+    difference.
+    """
     there, wanted = [], []
     if any(getattr(held, name) != getattr(asked, name) for name in _SAID_BY_THE_BUDGET):
         there.append(_budget(held, delta))
@@ -64,7 +68,7 @@ def _value(value: object) -> str:
 
 
 def _budget(policy: Policy, delta: float | None) -> str:
-    """The budget in the unit of its measure, and the epsilon that it implies."""
+    """Return the budget in the unit of its measure, with the epsilon that it implies."""
     first = float(from_units_down(policy.budget[0]))
     if policy.measure == "pure-dp":
         return f"pure-dp epsilon {first:.6g}"

@@ -1,9 +1,8 @@
-"""Spans of what a client asks, by the API of OpenTelemetry; imported only where ``traces`` is set.
+"""OpenTelemetry spans of a client's requests; imported only if the setting ``traces`` is on.
 
-A charge is a span from before its norms are published until all partitions have answered. Its
-context goes along in the headers of the records, so that what workers do with them is of the same
-trace. The chain over the log, signatures and decisions know nothing of it. No attribute names
-anybody.
+A charge is a span from before its norms are published until all partitions have answered. The
+span's context travels in the headers of the records, so the workers' spans belong to the same
+trace. The hash chain, signatures and decisions do not cover it. No attribute identifies a user.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ class ClientTraces:
 
     @contextmanager
     def asking(self, request: str) -> Iterator[Headers]:
-        """Around a request, within whatever span is current.
+        """Make a span around a request, as a child of the current span.
 
-        It is not the current one itself: of a step that is charged ahead, other work comes between.
+        The span does not become the current one: other work happens between charging a step ahead
+        and reading its decision.
         """
         span = self._tracer.start_span(f"turnstile.{request}", kind=trace.SpanKind.PRODUCER)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(span))
         try:
             yield [(key, value.encode()) for key, value in carrier.items()]
-        except Exception as error:  # its text may name somebody
+        except Exception as error:  # its text may contain a user's id
             span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
             raise
         finally:

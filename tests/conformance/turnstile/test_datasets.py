@@ -61,7 +61,7 @@ def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
     ):
         with pytest.raises(DatasetIsClosed):
             ask()
-    with pytest.raises(RequestRejected, match="there is no dataset"):
+    with pytest.raises(RequestRejected, match="unknown-dataset"):
         turnstile.close_dataset(f"{name}-not")
 
 

@@ -117,7 +117,7 @@ def test_ids_of_both_kinds_stay_what_they_are() -> None:
 
 NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
     "float": (lambda: [1, 2.0], "2.0 at position 1 is a float, not an int or str"),
-    "floats": (lambda: np.array([1.0]), "leave those rows out"),
+    "floats": (lambda: np.array([1.0]), "no ids"),
     "bool": (lambda: [True], "is a bool"),
     "numpy bool": (lambda: [np.True_], "is a bool"),
     "bools": (lambda: np.array([True]), "is a bool"),
@@ -141,8 +141,8 @@ NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
     "a number": (lambda: np.int64(5), "one-dimensional"),
     "masked": (lambda: np.ma.array([1, 2], mask=[False, True]), "masked"),
     "dates": (lambda: np.array(["2020-01-01"], dtype="datetime64[D]"), "is a date"),
-    "pandas Int64 with NA": (lambda: pd.Series([1, None], dtype="Int64"), "leave those rows out"),
-    "pandas with NaN": (lambda: pd.Series([1, None]), "leave those rows out"),
+    "pandas Int64 with NA": (lambda: pd.Series([1, None], dtype="Int64"), "no ids"),
+    "pandas with NaN": (lambda: pd.Series([1, None]), "no ids"),
     "pandas str with NaN": (lambda: pd.Series(["a", None]), "position 1 is missing"),
     "pandas string with NA": (
         lambda: pd.Series(["a", None], dtype="string[python]"),
@@ -159,10 +159,10 @@ NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
     "pandas boolean": (lambda: pd.Series([True, None], dtype="boolean"), "is a bool"),
     "pandas MultiIndex": (lambda: pd.MultiIndex.from_tuples([(1, 2)]), "is a tuple"),
     "pandas frame": (lambda: SHUFFLED, "one column"),
-    "polars with null": (lambda: pl.Series([1, None]), "leave those rows out"),
+    "polars with null": (lambda: pl.Series([1, None]), "no ids"),
     "polars str with null": (lambda: pl.Series(["a", None]), "position 1 is missing"),
     "polars Boolean": (lambda: pl.Series([True]), "is a bool"),
-    "polars Float64": (lambda: pl.Series([1.0]), "leave those rows out"),
+    "polars Float64": (lambda: pl.Series([1.0]), "no ids"),
     "what numpy cannot hold": (Unreadable, "cannot be read as an array: no such type"),
     "polars frame": (lambda: pl.DataFrame({"user": [1]}), "one column"),
 }
@@ -305,9 +305,9 @@ NO_VECTORS: dict[str, tuple[Callable[[], Any], str]] = {
     "null": (lambda: pl.DataFrame({"x": [1, None]}), "finite"),
     "bools": (lambda: [[1.0, True], [2.0, False]], "is a bool"),
     "rows of bools": (lambda: [np.array([True]), np.array([1.0])], "is a bool"),
-    "ragged": (lambda: [[1.0], [2.0, 3.0]], "one length"),
-    "ragged arrays": (lambda: [np.ones(1), np.ones(2)], "one length"),
-    "polars List": (lambda: pl.Series([[1.0], [2.0, 3.0]]), "one length"),
+    "ragged": (lambda: [[1.0], [2.0, 3.0]], "contributions"),
+    "ragged arrays": (lambda: [np.ones(1), np.ones(2)], "contributions"),
+    "polars List": (lambda: pl.Series([[1.0], [2.0, 3.0]]), "contributions"),
     "no columns": (lambda: pd.DataFrame(index=[0, 1]), "no columns"),
     "an arrow table": (lambda: pa.table({"x": [1.0, 2.0]}), "pandas or polars"),
 }
@@ -340,7 +340,7 @@ def test_a_clip_norm_beyond_the_narrower_type_stays_as_it_is() -> None:
 
 
 def test_float64_norms_are_held_against_the_clip_norm_itself() -> None:
-    with pytest.raises(InvalidRequest, match="a little less than clip_norm"):
+    with pytest.raises(InvalidRequest, match="clip_norm"):
         read_norms([np.nextafter(0.1, 1)], 1, 0.1)
     assert read_norms([0.1], 1, 0.1)[1] == 0.1
 

@@ -154,15 +154,14 @@ def test_junk_that_was_refused_is_nobody_s() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_was_not_published_says_whether_to_ask_again(
+def test_error_of_publishing_tells_whether_it_can_be_retried(
     error: KafkaError, kind: type[TurnstileError]
 ) -> None:
     raised = publishing_error(error)
     assert isinstance(raised, kind)
     assert raised.__cause__ is error
-    assert "again" in str(raised)
 
 
 def test_no_error_of_the_kafka_client_leaves_as_it_is() -> None:
-    with pytest.raises(ServiceUnavailable, match="broker up"), reaching_kafka(Config()):
+    with pytest.raises(ServiceUnavailable, match="Kafka"), reaching_kafka(Config()):
         raise BrokerNotAvailableError("gone")

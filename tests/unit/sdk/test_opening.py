@@ -174,7 +174,7 @@ def test_a_half_made_dataset_cannot_be_charged_and_can_be_completed(missing: int
     service = Partitions()
     for partition in {0, 1, 2} - {missing}:
         create_in(service, partition, policy())
-    with pytest.raises(PartitionsDisagree, match="half-made") as disagreement:
+    with pytest.raises(PartitionsDisagree) as disagreement:
         service.open()
     assert disagreement.value.partition == missing
     service.create(budget=1.0, odometer_step=2.0**-44)
@@ -192,7 +192,7 @@ def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     service = Partitions(2)
     service.create()
     service.add_partitions(2)
-    with pytest.raises(PartitionsDisagree, match="Partitions were added"):
+    with pytest.raises(PartitionsDisagree):
         service.open()
     with pytest.raises(RequestRejected):
         service.create(budget=1.0)

@@ -108,7 +108,7 @@ def test_a_dataset_is_not_charged_under_another_key_or_none(key):
     connection = Recorded()
     opened(connection)
     turnstile = Turnstile(connection=connection, pseudonym_key=key)
-    with pytest.raises(InvalidRequest, match="somebody else, with nothing spent"):
+    with pytest.raises(InvalidRequest, match="pseudonym_key"):
         turnstile.run("d", "r")
     with pytest.raises(PolicyChanged):
         turnstile.create_dataset("d", budget=1.0)
@@ -117,7 +117,7 @@ def test_a_dataset_is_not_charged_under_another_key_or_none(key):
 def test_a_dataset_without_pseudonyms_is_not_charged_with_a_key():
     connection = Recorded()
     opened(connection, key=None)
-    with pytest.raises(InvalidRequest, match="leave the key out"):
+    with pytest.raises(InvalidRequest, match="pseudonym_key"):
         Turnstile(connection=connection, pseudonym_key=KEY).run("d", "r")
 
 
@@ -140,7 +140,7 @@ def test_one_user_twice_and_two_users_of_one_pseudonym_are_refused(monkeypatch):
     with pytest.raises(InvalidRequest, match="user '1' appears twice"):
         run.charge([1, "2", "1"], [1.0, 1.0, 1.0], noise_stddev=1.0)
     monkeypatch.setattr(Pseudonyms, "_digest", lambda self, user: bytes(8))
-    with pytest.raises(InvalidRequest, match="'lovelace' and 'grace' have one pseudonym"):
+    with pytest.raises(InvalidRequest, match="'lovelace' and 'grace'"):
         run.charge(["lovelace", "grace"], [1.0, 1.0], noise_stddev=1.0)
 
 
@@ -152,7 +152,7 @@ def test_a_key_that_can_be_guessed_or_is_too_long_is_refused(key):
 
 def test_with_a_key_a_dataset_has_integers():
     turnstile = Turnstile.in_memory(pseudonym_key=KEY)
-    with pytest.raises(InvalidRequest, match="all users are integers to the log"):
+    with pytest.raises(InvalidRequest, match="user_ids"):
         turnstile.create_dataset("d", budget=1.0, user_ids="string")
 
 

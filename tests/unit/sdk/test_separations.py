@@ -132,7 +132,7 @@ def test_what_is_no_separation_is_refused_before_anything_is_published(
 
 def test_it_has_no_roster(service: Partitions) -> None:
     run = service.open(min_separation=2)
-    with pytest.raises(InvalidRequest, match=r"keeps participations 2 steps apart.*Run\.charge"):
+    with pytest.raises(InvalidRequest, match="min_separation"):
         run.enrol(USERS, clip_norm=1.0)
     assert run.charge(USERS, np.ones(8), noise_stddev=4.0).admitted.all()
 
