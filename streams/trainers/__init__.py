@@ -1,8 +1,8 @@
 """Private training that charges every user before every step, at no more gradient work than DP-SGD.
 
-What is named here is imported when it is asked for: whoever trains with JAX needs no PyTorch.
+The names below are imported on first use, so that training with JAX does not need PyTorch. Import
 ``streams.trainers.torch`` (the extra ``torch``) and ``streams.trainers.jax`` (the extra ``jax``)
-are asked for by their own names.
+by their own names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How batches may be drawn: by Poisson sampling, and in no other way.
+"""Ways to draw batches: only Poisson sampling is accepted.
 
-The cost that is charged for a sampled step is proven for users who are drawn independently, each
-with the rate that was charged. Whoever draws otherwise and is charged as if not spends more than is
-counted, often by orders of magnitude. Such batches are refused by name.
+The charged cost of a sampled step is proven for users who are drawn independently, each with the
+charged rate. Other ways spend more than is counted, often by orders of magnitude. They are rejected
+by name.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from streams.sdk.errors import InvalidRequest
 
 _UNSOUND: Final = {
     "fixed": (
-        "a batch of a fixed size is not a Poisson sample: its cost at the same rate is larger, and "
-        "that of replacing a user another one"
+        "a batch of a fixed size is not a Poisson sample: it costs more at the same rate, and more "
+        "again if neighbouring datasets differ by replacing a user"
     ),
     "shuffled": (
         "batches of shuffled passes are not amplified as Poisson samples are (arXiv 2411.04205): "
-        "who was in one batch of a pass is in no other"
+        "a user in one batch of a pass is in no other batch"
     ),
     "weighted": (
-        "with weights some users are drawn more often than at the rate that is charged: their real "
-        "cost is above it, by any factor"
+        "with weights some users are drawn more often than at the charged rate: their real cost "
+        "exceeds the charge by any factor"
     ),
     "truncated": (
-        "a Poisson sample cut to a largest size depends on how many others were drawn: users are "
-        "not independent any more. Large samples are worked on in parts instead"
+        "a Poisson sample cut to a largest size depends on how many other users were drawn, so "
+        "users are not independent any more. Large samples are computed in parts instead"
     ),
     "padded": (
-        "a sample filled up to a size depends on how many others were drawn: users are not "
-        "independent any more"
+        "a sample filled up to a size depends on how many other users were drawn, so users are "
+        "not independent any more"
     ),
-    "sequential": "without coins nothing is amplified: charge sampling_rate=1",
+    "sequential": "without coins there is no amplification: charge sampling_rate=1",
     "redrawn": (
         "a sample that is drawn again, or a step that is skipped, because of which users were "
-        "drawn is conditioned on all users' coins: users are not independent any more"
+        "drawn is conditioned on all users' coins, so users are not independent any more"
     ),
     "drawn-users": (
         "a roster of the users who were drawn charges them the amplified cost only when drawn: "
@@ -53,10 +53,10 @@ _NAMES: Final = {
 
 
 def check_sampling(sampling: object) -> None:
-    """Refuse whatever is not Poisson sampling, with the reason.
+    """Check that batches are Poisson samples; otherwise raise with the reason.
 
     Raises:
-        InvalidRequest: the name of another way to draw batches, or no name of one.
+        InvalidRequest: another way to draw batches, or an unknown name.
     """
     if sampling == "poisson":
         return

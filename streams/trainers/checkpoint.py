@@ -1,10 +1,10 @@
 """The checkpoint of a training: a file with the model and the step that was released last.
 
 The two are written together, before anything of a step leaves, so that neither exists without the
-other. The file is replaced at once: after a crash it is the old one or the new one.
+other. The file is replaced atomically: after a crash it is the old one or the new one.
 
-The file also keeps the attempt of the run that wrote it. A trainer that was paused, and whose
-successor has gone on meanwhile, cannot put its older model in the place of the newer one.
+The file also contains the attempt of the run that wrote it. So a trainer that was paused, while its
+successor continued, cannot replace the newer model by its older one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Saved:
 
     Attributes:
         released: the last step that was released or given up.
-        arrays: the model, and whatever else is needed to go on.
+        arrays: the model, and all other state of the training.
     """
 
     released: int
@@ -81,21 +81,20 @@ class Checkpoint:
     ) -> None:
         """Replace the file, durably.
 
-        The comparison with the file that is there and its replacement are two operations: another
-        trainer can come between them. ``Run.check_attempt`` and this comparison narrow that race;
-        to end the older trainer remains the operator's duty.
+        Comparing with the existing file and replacing it are two operations, so another trainer can
+        interfere. ``Run.check_attempt`` and this comparison narrow that race; the operator is
+        responsible for ending the older trainer.
 
         Args:
             name: the dataset and the run.
             attempt: the attempt of the run that released the step.
             released: the last step that was released or given up.
-            arrays: the model, and whatever else is needed to go on.
-
+            arrays: the model, and all other state of the training.
         Raises:
             Fenced: the file is of a later attempt. Release nothing.
             ReleasedTwice: the file has a later step. Release nothing.
             InvalidRequest: the file is no checkpoint, or that of another run.
-            OSError: the file cannot be written; the one before is still there.
+            OSError: the file cannot be written; the previous one is intact.
         """
         there = self._header_of(name)
         if there is not None and there.attempt > attempt:
@@ -104,7 +103,7 @@ class Checkpoint:
         if there is not None and there.released > released:
             raise ReleasedTwice(
                 f"{self.path} has step {there.released} of run {name[1]!r}, so step {released} may "
-                "have been released before: find out which other trainer has written the file"
+                "have been released before: find out which other trainer wrote the file"
             )
         header = json.dumps([_FORMAT, *name, attempt, released])
         content = BytesIO()
@@ -129,7 +128,8 @@ class Checkpoint:
         if header is not None and (header.dataset, header.run) != name:
             raise InvalidRequest(
                 f"{self.path} is the checkpoint of run {header.run!r} of dataset "
-                f"{header.dataset!r}, not of {name[1]!r} of {name[0]!r}: use another file"
+                f"{header.dataset!r}, not of run {name[1]!r} of dataset {name[0]!r}: use another "
+                "file"
             )
         return header
 

@@ -1,10 +1,10 @@
-"""Logistic regression in the manner of scikit-learn, with individual accounting.
+"""Logistic regression with the interface of scikit-learn and individual accounting.
 
-scikit-learn is not needed: where it is installed, the classifier is one of its estimators and works
-in its pipelines and searches (each fit of which charges anew).
+scikit-learn is not needed. Where it is installed, the classifier is one of its estimators and works
+in its pipelines and searches (each fit charges again).
 
 Everything that is learnt from the data outside of the private steps is a release. So features are
-taken as they are: scale them by bounds that are known without the data, not by their own mean and
+used as they are: scale them by bounds that are known without the data, not by their own mean and
 deviation. The labels and the denominator are arguments without a default: a release divided by a
 number of users that comes from the data reveals that number exactly.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from streams.sdk.client import Turnstile
 
 _ENTRIES_AT_ONCE = 2**22
-"""Of the gradients of users that are computed together."""
+"""Gradient entries of the users that are computed together."""
 
 
 class IndividualDPClassifier(ClassifierBase):
@@ -44,38 +44,39 @@ class IndividualDPClassifier(ClassifierBase):
     there is less noise than the worst case needs.
 
     Args:
-        epsilon: with delta, the budget of a dataset in this process, and what the noise is made
-            for. A ``run`` given to ``fit`` has the budget of its own dataset.
+        epsilon: with delta, the budget of a dataset in this process, and the guarantee that the
+            noise is calibrated to. A ``run`` given to ``fit`` has the budget of its own dataset.
         delta: see epsilon.
         population: a public number of users: a round figure, or a count that was released
             privately. ``sampling_rate`` times this number is the denominator of every release. The
             number of users in the data is not public: neighbouring datasets differ in it.
-        classes: all labels there may be, two or more. They are public: do not take them from y.
+        classes: all possible labels, two or more. They are public: do not take them from y.
         steps: of the training.
-        worst_case_steps: how many of them a user can pay for whose gradient always has
-            ``clip_norm``: this says how much noise is added. By default all ``steps``.
-        noise_stddev: the noise itself, in the units of ``clip_norm``, in place of
+        worst_case_steps: the number of steps that a user whose gradient always has ``clip_norm``
+            can pay for; the noise follows from it. By default all ``steps``.
+        noise_stddev: the noise itself, in the units of ``clip_norm``, instead of
             ``worst_case_steps``.
-        sampling_rate: with which a user is drawn for a step.
+        sampling_rate: the probability with which a user is drawn for a step.
         clip_norm: of a user's gradient, the sum over its examples.
         learning_rate: of the descent.
         momentum: of the descent.
-        paced: whether nobody is left out before the end: who cannot pay for its whole gradient in
-            every step that is left is clipped to what it can pay for (``streams.trainers.pacing``).
-        levels: of norms up to ``clip_norm``.
-        sampling: 'poisson'; others are refused, with the reason.
+        paced: whether every user can take part until the end: a user who cannot pay for the whole
+            gradient in every remaining step is clipped to what the budget can pay for
+            (``streams.trainers.pacing``).
+        levels: number of norm levels up to ``clip_norm``.
+        sampling: must be 'poisson'; others are rejected, with the reason.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
         progress: show a bar, where tqdm is installed.
-        not_private_seed: of coins and noise, for experiments that must be repeated. Whoever knows
-            it knows the noise: nothing is private then.
+        not_private_seed: seeds coins and noise, for experiments that must be repeated. A party that
+            knows it knows the noise, so nothing is private then.
 
     Attributes:
         classes_: labels, in the order of the columns of ``predict_proba``.
         coef_: (classes, features).
         intercept_: (classes,).
-        noise_stddev_: that was charged.
-        n_features_in_: how many features there are.
-        n_iter_: steps that were made.
+        noise_stddev_: the noise that was charged.
+        n_features_in_: the number of features.
+        n_iter_: the number of steps.
     """
 
     def __init__(
@@ -130,14 +131,14 @@ class IndividualDPClassifier(ClassifierBase):
         Args:
             X: (examples, features), finite.
             y: (examples,), labels.
-            users: (examples,), whose example it is; by default everybody has one.
-            run: what to charge, of ``Turnstile.run``. By default a dataset in this process, which
-                guards no promise that outlives the process: the same people can be charged
-                elsewhere.
+            users: (examples,), the user of each example; by default each example has its own user.
+            run: the run to charge, from ``Turnstile.run``. By default it is a run of a dataset in
+                this process, which protects no promise that outlives the process: the same users
+                can be charged elsewhere.
 
         Raises:
-            InvalidRequest: arguments that cannot be used; nobody was charged.
-            TurnstileError: whatever a charge raises.
+            InvalidRequest: the arguments are invalid; no user was charged.
+            TurnstileError: any error of a charge.
         """
         check_sampling(self.sampling)
         rows, labels = self._read(X, y, reset=True)
@@ -173,16 +174,16 @@ class IndividualDPClassifier(ClassifierBase):
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:  # noqa: N803
-        """Scores (n, classes); of two classes, how much the second one is ahead, (n,)."""
+        """Return scores (n, classes); for two classes, the second score minus the first, (n,)."""
         scores = self._scores(X)
         return np.asarray(scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: ArrayLike) -> Floats:  # noqa: N803
-        """Probabilities (n, classes)."""
+        """Return probabilities (n, classes)."""
         return softmax(self._scores(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
-        """The likeliest label of each row, (n,)."""
+        """Return the likeliest label of each row, (n,)."""
         likeliest = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[likeliest])
 
@@ -194,11 +195,13 @@ class IndividualDPClassifier(ClassifierBase):
     def _labels(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         classes = np.unique(np.asarray(self.classes))
         if len(classes) < 2:
-            raise InvalidRequest(f"classes names {len(classes)} class; two or more are needed")
+            raise InvalidRequest(f"classes has {len(classes)} class; give at least 2")
         places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
         unknown = np.flatnonzero(classes[places] != labels)
         if unknown.size:
-            raise InvalidRequest(f"label {labels[unknown[0]]!r} is not among classes")
+            raise InvalidRequest(
+                f"label {labels[unknown[0]]!r} is not in classes; list all possible labels"
+            )
         return classes, places.astype(np.int64)
 
     def _expected_batch(self) -> float:
@@ -235,9 +238,9 @@ def logistic_gradients(
 
     Args:
         features: (examples, d).
-        targets: (examples,), places of the labels among the classes.
-        classes: how many there are.
-        examples: which examples each user has.
+        targets: (examples,), indices of the labels among the classes.
+        classes: the number of classes.
+        examples: the examples of each user.
     """
 
     features = rounded_rows(features)

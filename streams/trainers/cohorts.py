@@ -1,4 +1,4 @@
-"""Cohorts: which users are asked to take part in a step, chosen so that the accounting holds.
+"""Cohorts: the users who are asked to take part in a step, chosen so that the accounting holds.
 
 The theorem of the individual filter compares the releases with and without one user, i, and lets
 every other user contribute the same in both (Feldman and Zrnic 2021, Theorem 4.5; docs/dp-ftrl.md).
@@ -7,12 +7,12 @@ So whether user j is asked to take part in a step may depend on
 - released outputs and public facts,
 - j's own data and j's own coins,
 
-and on nothing else. In particular it must not depend on which users were admitted, halted or drawn
-before, nor on how many: i's admission would then move other users from one release to another, by
-far more than i is charged. A cohort of a fixed size drawn from the users who are left, and one of
-the users who were not admitted lately, are unsound.
+and on nothing else. In particular it must not depend on which users, or how many, were admitted,
+halted or drawn before. Otherwise i's admission would move other users from one release to another,
+by far more than i is charged. A cohort of a fixed size drawn from the users who are left is
+unsound, and so is one of the users who were not admitted lately.
 
-Sound cohorts are all available users, and what the functions here return. Whether a user is
+Sound cohorts are all available users, and those that the functions here return. Whether a user is
 available must follow the same condition.
 """
 
@@ -42,7 +42,7 @@ def sampled_cohort(
     *,
     not_private_generator: np.random.Generator | None = None,
 ) -> NDArray[np.int64]:
-    """Ask each user with an independent coin of that user.
+    """Return the users for whom an independent coin of that user comes up.
 
     Draw once for a step. A step that was handed back is charged with the users that were drawn
     first, or given up.
@@ -56,7 +56,7 @@ def sampled_cohort(
         Positions in ``users``, increasing.
 
     Raises:
-        InvalidRequest: no ids, or no probability.
+        InvalidRequest: an id or the probability is invalid.
     """
     everybody = np.ones(len(read_users(users)), dtype=np.bool_)
     try:
@@ -68,23 +68,23 @@ def sampled_cohort(
 def rotating_cohort(
     users: ArrayLike, step: int, *, period: int, key: str | bytes
 ) -> NDArray[np.int64]:
-    """Ask the users of one of several fixed public groups, which take turns.
+    """Return the users of one of several fixed public groups, which take turns.
 
-    The group of a user is a keyed hash of the id, modulo the number of groups. So it is the same in
-    every step and after a restart, and does not change when other users come or go. A ``period`` of
-    at least the ``min_separation`` of a run asks no user too soon.
+    The group of a user is a keyed hash of the id, modulo the number of groups. So it is the same
+    in every step and after a restart, and does not change when other users come or go. If
+    ``period`` is at least the ``min_separation`` of a run, no user is asked too soon.
 
     Args:
         users: n ids, of all users who are available.
-        step: of the run, from 0 on.
-        period: how many groups there are.
+        step: of the run, from 0.
+        period: the number of groups.
         key: any text, the same in all steps of a run. It need not be secret.
 
     Returns:
         Positions in ``users``, increasing.
 
     Raises:
-        InvalidRequest: no ids, or no step, period or key.
+        InvalidRequest: an id, the step, the period or the key is invalid.
     """
     ids = read_users(users)
     try:
@@ -105,5 +105,5 @@ def rotating_cohort(
 
 
 def _known_as(user: User) -> User:
-    """An id as the service knows it: a text that can be written in two ways is one user."""
+    """Return an id as the service knows it: strings in normal form."""
     return normal_form(user) if isinstance(user, str) else user

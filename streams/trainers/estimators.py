@@ -1,5 +1,5 @@
-"""What the estimators have in common with scikit-learn's: its base classes where it is installed,
-else as much of them as is needed to fit and predict.
+"""The base class of the estimators: scikit-learn's where it is installed, else a minimal one that
+can fit and predict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 
     class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-        """One of scikit-learn's classifiers."""
+        """The base class of classifiers, from scikit-learn."""
 
         def __sklearn_tags__(self) -> Any:
             tags = super().__sklearn_tags__()
@@ -42,17 +42,17 @@ try:
 except ModuleNotFoundError:
 
     class ClassifierBase:  # type: ignore[no-redef]
-        """What is needed of a classifier where scikit-learn is not installed."""
+        """The base class of classifiers where scikit-learn is not installed."""
 
         n_features_in_: int
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
-            """The arguments it was made with."""
+            """Return the constructor's arguments."""
             names = list(inspect.signature(type(self).__init__).parameters)[1:]
             return {name: getattr(self, name) for name in names}
 
         def set_params(self, **params: Any) -> ClassifierBase:
-            """Change arguments."""
+            """Set constructor arguments."""
             unknown = params.keys() - self.get_params().keys()
             if unknown:
                 raise InvalidRequest(f"{type(self).__name__} has no argument {min(unknown)!r}")
@@ -61,11 +61,11 @@ except ModuleNotFoundError:
             return self
 
         def score(self, rows: Any, labels: Any) -> float:
-            """The share of rows whose label is predicted."""
+            """Return the fraction of rows whose label is predicted correctly."""
             return float(np.mean(self.predict(rows) == np.asarray(labels)))
 
         def predict(self, rows: Any) -> NDArray[Any]:
-            """The label of each row."""
+            """Return the label of each row."""
             raise NotImplementedError
 
         def _read(
@@ -78,11 +78,15 @@ except ModuleNotFoundError:
                 self.n_features_in_ = checked.shape[1]
             if checked.shape[1] != self.n_features_in_:
                 raise InvalidRequest(
-                    f"X has {checked.shape[1]} features, not {self.n_features_in_}"
+                    f"X has {checked.shape[1]} features; it must have {self.n_features_in_}, as in "
+                    "fit"
                 )
             wanted = None if labels is None else np.asarray(labels)
             if wanted is not None and wanted.shape != checked.shape[:1]:
-                raise InvalidRequest(f"y has shape {wanted.shape}; X has {len(checked)} rows")
+                raise InvalidRequest(
+                    f"y has shape {wanted.shape}; it must be ({len(checked)},), one label per row "
+                    "of X"
+                )
             return checked, wanted
 
         def _check_fitted(self, attribute: str) -> None:

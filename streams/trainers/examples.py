@@ -1,7 +1,7 @@
-"""Examples by user: the unit that is protected is the user, however many examples it has.
+"""Examples grouped by user. The protected unit is the user, with any number of examples.
 
-Users are in the order in which they first appear, so that the same data give the same roster after
-a restart.
+Users are in the order of their first example, so the same data give the same roster after a
+restart.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from streams.sdk.errors import InvalidRequest
 
 @dataclass(frozen=True, eq=False)
 class ExamplesByUser:
-    """Which examples each user has.
+    """The examples of each user.
 
     Attributes:
         users: distinct ids, (n,).
-        order: all examples, those of one user after those of the user before, (examples,).
-        starts: where each user's begin in ``order``, (n + 1,).
+        order: all examples, sorted by user, (examples,).
+        starts: where each user's examples begin in ``order``, (n + 1,).
     """
 
     users: Ids
@@ -37,7 +37,7 @@ class ExamplesByUser:
         """Group examples by the ids of their users, (examples,).
 
         Raises:
-            InvalidRequest: they are no ids.
+            InvalidRequest: an id is invalid.
         """
         ids = read_users(user_ids)
         if isinstance(ids, list):
@@ -56,7 +56,7 @@ class ExamplesByUser:
 
     @classmethod
     def one_each(cls, examples: int) -> ExamplesByUser:
-        """Every example is a user of its own, with its place as the id."""
+        """Make each example a user of its own, with the example's index as the id."""
         places = np.arange(examples, dtype=np.int64)
         return cls(places, places, np.arange(examples + 1, dtype=np.int64))
 
@@ -64,26 +64,29 @@ class ExamplesByUser:
         return len(self.starts) - 1
 
     def check_covers(self, examples: int) -> None:
-        """Refuse another number of examples than there are ids.
+        """Check that there are as many examples as user ids.
 
         Raises:
-            InvalidRequest: it is another one.
+            InvalidRequest: the numbers differ.
         """
         if len(self.order) != examples:
-            raise InvalidRequest(f"{len(self.order)} user ids for {examples} examples")
+            raise InvalidRequest(
+                f"there are {len(self.order)} user ids for {examples} examples; give one per "
+                "example"
+            )
 
     def select(self, positions: NDArray[np.int64]) -> Selection:
-        """The examples of these users."""
+        """Return the examples of the users at these positions."""
         counts = self.starts[positions + 1] - self.starts[positions]
         ends = np.cumsum(counts)
-        # Runs of consecutive places, one after the other.
+        # Concatenate the ranges of the users' places.
         places = np.arange(int(counts.sum())) + np.repeat(
             self.starts[positions] - (ends - counts), counts
         )
         return Selection(self.order[places], counts)
 
     def parts(self, positions: NDArray[np.int64], examples_at_once: int) -> list[slice]:
-        """Places in ``positions`` of users that together have about so many examples."""
+        """Split ``positions`` into slices of users that together have about so many examples."""
         counts = self.starts[positions + 1] - self.starts[positions]
         part = (np.cumsum(counts) - counts) // examples_at_once
         begins = np.flatnonzero(np.diff(part, prepend=-1))
@@ -92,11 +95,11 @@ class ExamplesByUser:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Examples of some users.
+    """The examples of some users.
 
     Attributes:
-        examples: those of the first user, then those of the second, ...
-        counts: how many each user has, (m,).
+        examples: those of the first user, then those of the second, and so on.
+        counts: the number of each user's examples, (m,).
     """
 
     examples: NDArray[np.int64]
@@ -111,26 +114,26 @@ class Selection:
 
 
 class SumsByUser:
-    """Sums of rows of examples by user, where the examples of a user may come in several pieces.
+    """Sums of rows by user, where the examples of a user may arrive in several pieces.
 
     The rows of a user are added one after the other, in float64. So a sum does not depend on where
-    the examples are cut into pieces, which depends on the other users.
+    the examples are split into pieces, which depends on the other users.
 
     Args:
-        counts: how many examples each user has, (m,).
+        counts: the number of each user's examples, (m,).
     """
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
         self._ends = np.cumsum(counts)
         self._owners = np.repeat(np.arange(len(counts)), counts)
         self._seen = 0
-        self._begun: list[NDArray[np.float64]] = []  # of the user of whom examples are missing
+        self._begun: list[NDArray[np.float64]] = []  # partial sums of the incomplete user
 
     def add(self, parts: Sequence[NDArray[np.floating]]) -> tuple[slice, list[NDArray[np.float64]]]:
-        """Add the rows of the next examples, in parts of columns, (k, d_i) each, k > 0.
+        """Add the rows of the next examples, in parts by columns, (k, d_i) each, k > 0.
 
         Returns:
-            The users that are complete with these examples, and their sums, (users, d_i) each.
+            The users who are complete with these examples, and their sums, (users, d_i) each.
         """
         count = len(parts[0])
         owners = self._owners[self._seen : self._seen + count]

@@ -1,7 +1,7 @@
-"""Opacus's modules for ``streams.trainers.torch``: gradients by example are copied nowhere, and
-those of linear layers need not be written out.
+"""Opacus's modules for ``streams.trainers.torch``: gradients by example are not copied, and those
+of linear layers need not be written out.
 
-What goes into a layer and what comes back to it is kept in their place, and added up exactly
+A linear layer's inputs and backpropagated outputs are kept instead, and added up exactly
 (``streams.trainers.outer``). One backward pass is enough: the same kept rows give norms and sum.
 """
 
@@ -27,13 +27,13 @@ Found: TypeAlias = dict[torch.nn.Parameter, torch.Tensor]
 Sampler: TypeAlias = Callable[[torch.nn.Module, list[torch.Tensor], torch.Tensor], Found]
 
 _FACTORS = "turnstile_factors"
-_CURRENT = "_current_grad_sample"  # where Opacus adds up those of one pass
+_CURRENT = "_current_grad_sample"  # where Opacus adds up the gradients of one pass
 
 
 class PrivateModule(GradSampleModule):
-    """Opacus's module, which takes what its samplers find as it is.
+    """Opacus's module, without the copy that it makes of its samplers' results.
 
-    Opacus copies it into zeros: for a small network a tenth of the time of a step.
+    Opacus adds them to zeros, which takes a tenth of a step's time in a small network.
     """
 
     GRAD_SAMPLERS: dict[type[torch.nn.Module], Sampler]
@@ -47,9 +47,9 @@ class PrivateModule(GradSampleModule):
 def _in_place(
     sampler: Sampler, layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor
 ) -> Found:
-    """Have what a sampler finds first in its place; what is left is added to it, by Opacus.
+    """Store a sampler's first result without a copy; return the rest, which Opacus adds to it.
 
-    So rows that are not only there are copied all the same.
+    Rows that share memory with other tensors are copied.
     """
     shared = {tensor.untyped_storage().data_ptr() for tensor in (backprops, *activations)}
     left: Found = {}
@@ -68,9 +68,9 @@ class GhostModule(PrivateModule):
 
 
 def mark_weights(module: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> set[int]:
-    """Mark weights of linear layers; returns their places among the parameters.
+    """Mark the weights of linear layers; return their indices among the parameters.
 
-    A weight that several layers share is left to be written out.
+    A weight that several layers share is not marked, so its gradients are written out.
     """
     layers = list(module.modules())
     owners = Counter(id(own) for layer in layers for own in layer.parameters(recurse=False))
@@ -93,7 +93,7 @@ def part_of(
     Args:
         parameter: of the model.
         sample: its gradients by example.
-        count: how many examples; the rest of the batch is padding.
+        count: the number of examples; the rest of the batch is padding.
         as_factors: whether kept factors of outer products need not be written out.
     """
     factors: Factors = getattr(parameter, _FACTORS, [])
@@ -109,10 +109,10 @@ def part_of(
 def _sample_linear(
     layer: torch.nn.Linear, activations: list[torch.Tensor], backprops: torch.Tensor
 ) -> Found:
-    """In the place of rows (n, q, p) there are rows (n, 0), by which Opacus counts passes.
+    """Keep the factors of a linear layer, and return rows (n, 0) by which Opacus counts passes.
 
-    A layer that is called several times in one pass has as many factors. Before the first of them,
-    which finds no rows of this pass yet, those of the pass before are forgotten.
+    A layer that is called several times in one pass has several factors. The first call of a pass,
+    which finds no rows of it yet, drops the factors of the previous pass.
     """
     weight = layer.weight
     if not hasattr(weight, _CURRENT) and hasattr(weight, _FACTORS):
@@ -132,7 +132,7 @@ GhostModule.GRAD_SAMPLERS = {**GradSampleModule.GRAD_SAMPLERS, torch.nn.Linear: 
 
 
 def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:
-    """Rows of a type that numpy has."""
+    """Return rows in a type that numpy supports."""
     kept = sample.detach().cpu()
     kept = kept.float() if kept.dtype.itemsize < 4 else kept
     rows: NDArray[np.floating[Any]] = kept.reshape(len(kept), -1).numpy()

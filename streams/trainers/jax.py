@@ -1,4 +1,4 @@
-"""Individual accounting for JAX: in the place of ``jax.grad``, or first in a chain of optax.
+"""Individual accounting for JAX: instead of ``jax.grad``, or first in a chain of optax.
 
     private = PrivateSteps(run, grouped.users, clip_norm=1.0, noise_stddev=1.1, ...)
     gradient = private_grad(loss, private, grouped)
@@ -6,10 +6,10 @@
         updates, state = optimizer.update(gradient(params, images, labels), state, params)
         params = optax.apply_updates(params, updates)
 
-``loss(params, *example)`` is that of one example. Whoever computes gradients by user elsewhere
-gives them to ``individual_dp``, which has the shape of an optax transformation. Neither can be
-compiled as a whole: between two steps stands a charge. JAX is the extra ``jax``; optax is not
-needed.
+``loss(params, *example)`` is the loss of one example. If gradients by user are computed elsewhere,
+pass them to ``individual_dp``, which has the form of an optax transformation. Neither can be
+compiled as a whole, because a charge happens between two steps. JAX is the extra ``jax``; optax is
+not needed.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ Tree: TypeAlias = Any
 
 
 class GradientTransformation(NamedTuple):
-    """A pair of functions, as optax has them; ``optax.chain`` takes it."""
+    """A pair of functions with the fields of optax's class; ``optax.chain`` accepts it."""
 
     init: Callable[[Tree], Any]
     update: Callable[..., tuple[Tree, Any]]
 
 
 class EmptyState(NamedTuple):
-    """Nothing has to be kept between steps but what the run keeps."""
+    """The empty state: everything between steps is kept by the run."""
 
 
 def individual_dp(private: PrivateSteps) -> GradientTransformation:
-    """From gradients by user to a private mean.
+    """Return a transformation from gradients by user to a private mean.
 
-    It is used as ``optax.contrib.differentially_private_aggregate`` is. The updates given are those
-    of the users of ``private.begin()``, in that order: every leaf has them along its first axis, a
-    user's being the sum over its examples. What comes out has the shape of the parameters. Begin a
-    step, update once, and again.
+    Use it as ``optax.contrib.differentially_private_aggregate``. The updates are the gradients of
+    the users of ``private.begin()``, in that order, along the first axis of every leaf; a user's
+    gradient is the sum over its examples. The result has the shape of the parameters. Begin a step
+    before each update.
 
     Raises (in ``update``):
-        InvalidRequest: the step was not begun, or there are other users than were drawn.
+        InvalidRequest: no step was begun, or the users are not those who were drawn.
     """
 
     def init(params: Tree) -> EmptyState:
@@ -62,14 +62,14 @@ def individual_dp(private: PrivateSteps) -> GradientTransformation:
     def update(updates: Tree, state: EmptyState, params: Tree = None) -> tuple[Tree, EmptyState]:
         step = private.open_step
         if step is None:
-            raise InvalidRequest("begin a step first: its users are those to give gradients of")
+            raise InvalidRequest("no step is open: call begin, which draws the users")
         leaves, structure = jax.tree.flatten(updates)
         users = len(step.positions)
         for leaf in leaves:
             if leaf.ndim == 0 or len(leaf) != users:
                 raise InvalidRequest(
-                    f"a gradient has shape {leaf.shape}; its first axis must be the {users} users "
-                    "who were drawn"
+                    f"a gradient has shape {leaf.shape}; its first axis must have length {users}, "
+                    "the number of users drawn"
                 )
         step.forget()
         sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
@@ -92,16 +92,16 @@ def private_grad(
     *,
     examples_at_once: int = 256,
 ) -> Callable[..., Tree]:
-    """A function of parameters and data that gives the private gradient of the next step.
+    """Return a function of parameters and data that computes the next step's private gradient.
 
     Every call charges a step, draws its users, and computes their gradients by ``jax.vmap``, always
-    for so many examples at once: it is compiled once, and no result depends on the size of a batch.
+    for the same number of examples: it is compiled once, and no result depends on the batch size.
 
     Args:
         loss: of parameters and one example, a number.
-        private: whose users are those of ``examples``.
-        examples: whose example is which.
-        examples_at_once: bounds memory.
+        private: its users are those of ``examples``.
+        examples: the examples of each user.
+        examples_at_once: examples per computation, which bounds memory.
 
     Returns:
         ``(params, *data) -> gradient``, like params. Every array of ``data`` has the
@@ -109,7 +109,7 @@ def private_grad(
 
     Raises (in that function):
         InvalidRequest: the data have another number of examples.
-        TurnstileError: whatever the charge raises. Call again to go on.
+        TurnstileError: any error of the charge. Call again to continue.
     """
     if examples_at_once < 1:
         raise InvalidRequest(f"examples_at_once is {examples_at_once}; it must be at least 1")
@@ -141,21 +141,24 @@ def private_grad(
 
 
 def arrays_of(tree: Tree) -> dict[str, NDArray[Any]]:
-    """The leaves of parameters and optimizer state, for ``Checkpoint.save``."""
+    """Return the leaves of parameters and optimizer state, for ``Checkpoint.save``."""
     return {f"leaf {place}": np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(tree))}
 
 
 def tree_of(arrays: Mapping[str, NDArray[Any]], like: Tree) -> Tree:
-    """What ``arrays_of`` took apart, put together in the manner of ``like``.
+    """Return the leaves from ``arrays_of`` in the structure of ``like``.
 
     Raises:
-        InvalidRequest: it has other leaves.
+        InvalidRequest: the leaves do not fit.
     """
     leaves, structure = jax.tree.flatten(like)
     saved = [arrays.get(f"leaf {place}") for place in range(len(leaves))]
     shapes = [None if leaf is None else leaf.shape for leaf in saved]
     if len(arrays) != len(leaves) or shapes != [np.shape(leaf) for leaf in leaves]:
-        raise InvalidRequest("the checkpoint was made of other parameters or another optimizer")
+        raise InvalidRequest(
+            f"the checkpoint has leaves of shapes {shapes}, which do not fit these parameters and "
+            "this optimizer: use the ones that it was saved from"
+        )
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
 
 

@@ -1,7 +1,7 @@
-"""The loop of a private training on arrays: draw, compute gradients, release, move, save.
+"""The loop of a private training on arrays: draw, compute gradients, release, update, save.
 
-The model is a vector. It is saved with the released step before anything of the step leaves. A
-training that died is started again with the same lines:
+The model is a vector. It is saved with the released step before anything of the step is published.
+The same lines restart a training that was interrupted:
 
     run = t.run("mnist", "night-7")
     steps = PrivateSteps(run, users, ...)
@@ -10,7 +10,7 @@ training that died is started again with the same lines:
 
 The run is opened without ``released``: a step whose users may have been drawn is given up, not
 drawn again. Only a training without sampling (``sampling_rate=1``) may open it with
-``released=checkpoint.released()``, and is then handed the step that did not go out.
+``released=checkpoint.released()``; a step that was not released is then handed back.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ Floats: TypeAlias = NDArray[np.float64]
 Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], Part]
 """Returns gradients (m, d) of the users at m positions: for each user the sum over its examples.
 
-A user's row must be the same, bit for bit, whichever other users are in the batch: matrix products
-of a batch do not keep that (``streams.trainers.products`` does). Gradients that are outer products,
-as those of a linear model, need not be written out (``streams.trainers.outer``;
+A user's row must be the same, bit for bit, whichever other users are in the batch. Matrix products
+of a batch do not guarantee this; ``streams.trainers.products`` does. Gradients that are outer
+products, as those of a linear model, need not be written out (``streams.trainers.outer``;
 ``outer_parts={0}``)."""
 
 
 class Optimizer(Protocol):
-    """Moves a model by private gradients: post-processing, whatever it does."""
+    """Updates a model by private gradients; this is post-processing."""
 
     def move(self, model: Floats, gradient: Floats, step: int) -> Floats:
-        """The next model."""
+        """Return the next model."""
 
     def state(self) -> Mapping[str, Floats]:
-        """What it needs to go on after a restart, by name."""
+        """Return the arrays needed after a restart, by name."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from there."""
+        """Restore the state."""
 
 
 class Descent:
-    """Gradient descent, with momentum if wanted."""
+    """Gradient descent, with optional momentum."""
 
     def __init__(self, learning_rate: Schedule, momentum: float = 0.0) -> None:
         self.learning_rate = learning_rate
@@ -60,7 +60,7 @@ class Descent:
         self._velocity: Floats | None = None
 
     def move(self, model: Floats, gradient: Floats, step: int) -> Floats:
-        """Step down along the gradient, or the sum of those before."""
+        """Return the model after one step down the gradient, or the momentum."""
         if self.momentum:
             before = 0.0 if self._velocity is None else self._velocity
             self._velocity = gradient = self.momentum * before + gradient
@@ -68,28 +68,28 @@ class Descent:
         return model - rate * gradient
 
     def state(self) -> Mapping[str, Floats]:
-        """The velocity, if there is one."""
+        """Return the velocity, if there is one."""
         return {} if self._velocity is None else {"velocity": self._velocity}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on with this velocity."""
+        """Restore the velocity."""
         self._velocity = state.get("velocity")
 
 
 class PrivateTrainer:
-    """Trains a vector on private steps.
+    """Trains a vector by private steps.
 
     Args:
-        steps: charge, draw and release.
+        steps: charges, draws and releases.
         gradients: see ``Gradients``.
-        optimizer: moves the model.
-        checkpoint: the file of the model and the released step; without it a training that dies
-            is lost, and stays charged.
+        optimizer: updates the model.
+        checkpoint: the file of the model and the released step. Without it a training that is
+            interrupted is lost, and stays charged.
         checkpoint_every: steps between two writes. A crash loses the steps since the last one,
             which stay charged.
-        users_at_once: how many users' gradients are computed together. It bounds memory, so that
-            a large batch does not end the process.
-        charge_ahead: have the next step decided while this one is computed (see
+        users_at_once: the number of users whose gradients are computed together. It bounds memory,
+            so that a large batch does not end the process.
+        charge_ahead: charge the next step while the current one is computed (see
             ``PrivateSteps.begin``).
     """
 
@@ -105,7 +105,10 @@ class PrivateTrainer:
         charge_ahead: bool = False,
     ) -> None:
         if min(checkpoint_every, users_at_once) < 1:
-            raise InvalidRequest("checkpoint_every and users_at_once must be at least 1")
+            raise InvalidRequest(
+                f"checkpoint_every is {checkpoint_every} and users_at_once is {users_at_once}; "
+                "both must be at least 1"
+            )
         self.steps = steps
         self._gradients = gradients
         self._optimizer = optimizer
@@ -114,7 +117,7 @@ class PrivateTrainer:
         self._at_once = users_at_once
         self._ahead = charge_ahead
         self._model: Floats | None = None
-        self._due: int | None = None  # the step after which the model has to be saved and shown
+        self._due: int | None = None  # the step whose model has to be saved and published
 
     def run(
         self,
@@ -124,24 +127,24 @@ class PrivateTrainer:
         progress: bool = False,
         released: Callable[[int, Floats], None] | None = None,
     ) -> Floats:
-        """Train until the run has made this many steps in all, and return the model.
+        """Train until the run has made this many steps in total, and return the model.
 
-        How many steps there are may depend on released values, not on which users are exhausted.
+        The number of steps may depend on released values, but not on which users are exhausted.
 
-        Before a model is saved and shown, the service is asked whether this attempt of the run
-        still holds (``Run.check_attempt``).
+        Before a model is saved and published, the service is asked whether this attempt of the run
+        is still the newest (``Run.check_attempt``).
 
         Args:
             model: the first model, (d,); a checkpoint or an earlier call takes precedence.
-            steps: in all, those before a restart included.
+            steps: in total, those before a restart included.
             progress: show a bar, where tqdm is installed.
             released: called with a step and the model after it, once they are saved; by default
-                only the returned model leaves.
+                only the returned model is published.
 
         Raises:
-            Fenced: another trainer has taken over the run. Show nothing more.
-            ReleasedTwice: the checkpoint has a step that the run has not come to, or a later one.
-            TurnstileError: as ``Roster.charge`` and ``Run.check_attempt``; call again to go on.
+            Fenced: another trainer has taken over the run. Publish nothing more.
+            ReleasedTwice: the checkpoint has a step that the run has not reached, or a later one.
+            TurnstileError: as ``Roster.charge`` and ``Run.check_attempt``; call again to continue.
         """
         if self._model is None:
             self._model = self._resume(np.asarray(model, dtype=np.float64))
@@ -167,14 +170,14 @@ class PrivateTrainer:
             return model
         if saved.arrays["model"].shape != model.shape:
             raise InvalidRequest(
-                f"the checkpoint has a model of shape {saved.arrays['model'].shape}, not "
+                f"the checkpoint has a model of shape {saved.arrays['model'].shape}; it must be "
                 f"{model.shape}"
             )
         self._optimizer.restore(saved.arrays)
         return saved.arrays["model"].astype(np.float64)
 
     def _show(self, model: Floats, released: Callable[[int, Floats], None] | None) -> None:
-        """Save and show the model if that is due, also after an earlier try has failed."""
+        """Save and publish the model if that is due, also after an earlier try has failed."""
         if self._due is None:
             return
         if self._checkpoint is None:
@@ -188,11 +191,13 @@ class PrivateTrainer:
 
 class _NoBar:
     def update(self, steps: int) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
 
 def _bar(total: int, done: int, wanted: bool) -> Any:
-    """A progress bar to enter, if it is wanted and can be had. Steps are public, times are not."""
+    """Return a progress bar if it is wanted and tqdm is installed. Steps are public, durations
+    are not.
+    """
     if wanted:
         try:
             from tqdm import tqdm

@@ -1,8 +1,8 @@
-"""How much noise a filter needs, so that nobody runs out before a number of steps.
+"""Calibration of noise to a number of steps under an individual filter.
 
-Accountants of a fixed number of steps (``accounting.noise_for_epsilon``) find a little less noise
-than a filter, which decides step by step, can grant. With theirs, whoever always has the largest
-norm would drop out before the end, and the last steps would be noise.
+Accountants of a fixed number of steps (``accounting.noise_for_epsilon``) return slightly less noise
+than a filter, which decides step by step, needs. With that noise a user who always has the largest
+norm would be halted before the end, and the last steps would be mostly noise.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def noise_for_steps(
 ) -> float:
     """Return the noise with which a user of the largest norm is admitted to so many steps.
 
-    In a dataset that was created with measure="renyi", epsilon and delta. Shorter norms are
-    admitted to more. Rounded up by at most 1e-4 of itself.
+    The dataset has measure="renyi", epsilon and delta. Users with shorter norms are admitted to
+    more steps. The result is rounded up by a factor of at most 1 + 1e-4.
 
     Raises:
-        InvalidRequest: arguments that cannot be used.
+        InvalidRequest: an argument is invalid.
     """
     if steps < 1:
         raise InvalidRequest(f"steps is {steps}; it must be at least 1")

@@ -1,10 +1,10 @@
-"""Gradients that are never written out: outer products of what goes into a linear layer and what
-comes back to it. Their norms and their clipped sum are exact, as those of written rows are.
+"""Gradients as outer products of a linear layer's inputs and backpropagated outputs, never written
+out. Their norms and their clipped sum are exact, as those of written rows are.
 
-This is ghost clipping with a bound that holds. Opacus finds norms and sums in float32, where what
-one user adds depends, by rounding, on who else was drawn. Here the sum is one product of matrices
-of integers, which float64 holds exactly. Of a user with the gradient l r^T, l (q,) and r (p,), in a
-grid of spacing u:
+This is ghost clipping with a bound that holds. Opacus computes norms and sums in float32, where one
+user's part of the sum depends, by rounding, on which other users were drawn. Here the sum is one
+product of integer matrices, which float64 holds exactly. For a user with the gradient l r^T, l (q,)
+and r (p,), and a grid of spacing u:
 
 1. N >= |l| |r| is rounded up (``norm_products``): one part of the norm of the whole gradient.
 2. f is the factor of ``clip_factors`` for that norm and the user's level c. Let l' = f l in
@@ -12,14 +12,14 @@ grid of spacing u:
    there for rows, since each entry of l' is rounded once.
 3. 2^e is a power of two with max|r| in [2^(e-1), 2^e). R = trunc(r 2^(b-e)), b = ``_BITS``, and
    L = trunc(l' 2^(e-b) / u): scaling by powers of two is exact, both are integers.
-4. What is added is L R^T. Entry by entry u |L_j R_k| <= |l'_j r_k|, since truncation makes no
-   number longer. So u |L R^T| <= |l'| |r|, and all parts together are no longer than c.
+4. The sum adds L R^T. Entry by entry u |L_j R_k| <= |l'_j r_k|, since truncation makes no number
+   longer. So u |L R^T| <= |l'| |r|, and all parts together are no longer than c.
 5. |L_j R_k| <= c / u. With k users at a time such that k c / u < 2^50, every partial sum of the
-   product of the matrices is an integer that float64 holds, in whatever order it is computed (and
-   with a factor of 8 to spare, for such orders as add what is taken away again).
+   product of the matrices is an integer that float64 holds, in whatever order it is computed (with
+   a factor of 8 to spare, for algorithms that add terms which are subtracted again).
 
-L and R depend on this user's data and level alone. An entry lacks less than 2^(2-b) c + 2^b u: the
-grid has to be finer than that of written rows, by ``FINER_BITS``.
+L and R depend on this user's data and level alone. The error of an entry is less than
+2^(2-b) c + 2^b u: the grid has to be finer than that of written rows, by ``FINER_BITS``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Outer:
     """Rows (k, q p), each an outer product that is not written out.
 
     Attributes:
-        left: float32 (k, q), as what comes back to a layer.
-        right: float32 (k, p), as what goes into it.
+        left: float32 (k, q), the backpropagated outputs of a layer.
+        right: float32 (k, p), its inputs.
     """
 
     left: NDArray[np.float32]
@@ -57,30 +57,30 @@ class Outer:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the rows."""
+        """Return the shape of the rows."""
         return len(self.left), self.left.shape[1] * self.right.shape[1]
 
     def norms(self) -> Floats:
-        """Of the rows, rounded up; infinite where one is not finite."""
+        """Return the norms of the rows, rounded up; infinite where a row is not finite."""
         finite = np.isfinite(np.hstack([self.left, self.right])).all(axis=1)
         usable = self.only(np.asarray(finite))
         norms = norm_products(row_norms(usable.left), row_norms(usable.right))
         return np.where(finite, norms, np.inf)
 
     def only(self, usable: NDArray[np.bool_]) -> Outer:
-        """The same with zeros in the other rows."""
+        """Return the rows with those that are not usable set to zero."""
         kept = usable[:, np.newaxis]
         return Outer(
             np.where(kept, self.left, np.float32(0)), np.where(kept, self.right, np.float32(0))
         )
 
     def clipped_sum(self, factors: Floats, exponent: int, units: float) -> NDArray[np.int64]:
-        """The sum (q p,) of rows times their factors, in spacings of a grid of 2**exponent.
+        """Return the sum (q p,) of rows times their factors, in multiples of 2**exponent.
 
         Args:
-            factors: (k,), of ``clip_factors``.
+            factors: (k,), from ``clip_factors``.
             exponent: from -120 to 120.
-            units: no row times its factor is longer, in spacings; below 2**50.
+            units: an upper bound on a row times its factor, in grid spacings; below 2**50.
         """
         total = np.zeros(self.shape[1], dtype=np.int64)
         at_once = max(1, int(_EXACT / (units + 1.0)) - 1)
@@ -90,12 +90,12 @@ class Outer:
         return total
 
     def _integers(self, rows: slice, factors: Floats, exponent: int) -> tuple[Floats, Floats]:
-        """Steps 2 and 3."""
+        """Do steps 2 and 3."""
         right = self.right[rows].astype(np.float64)
         largest = np.abs(right).max(axis=1, initial=0.0)
         power = np.frexp(largest)[1][:, np.newaxis]
         left = np.multiply(self.left[rows], factors[rows, np.newaxis], dtype=np.float64)
-        left[largest == 0.0] = 0.0  # what is nothing has no bound on the left
+        left[largest == 0.0] = 0.0  # such a row is zero, but its left side has no bound
         return (
             np.trunc(np.ldexp(left, power - (_BITS + exponent))),
             np.trunc(np.ldexp(right, _BITS - power)),
@@ -103,5 +103,5 @@ class Outer:
 
 
 def check_grid(largest: float, exponent: int) -> bool:
-    """Whether sums on this grid are exact, for contributions of up to so many spacings."""
+    """Return whether sums on this grid are exact, for contributions of up to so many spacings."""
     return -120 <= exponent <= 120 and math.isfinite(largest) and largest < _EXACT / 4.0

@@ -1,17 +1,16 @@
-"""Levels that last: nobody is left out before the end.
+"""Pacing: levels that each user's budget can pay for until the last step.
 
-A user whose gradients stay long would be out of budget long before one whose gradients are short,
-and it is the first kind that a model has to learn from. A pace lowers a level to what the user's
-budget can pay in every step that is left. Whoever needed less than that saves it, and may have
-more later.
+A user whose gradients stay long would exhaust the budget long before a user whose gradients are
+short, and the model has most to learn from the former. A pace lowers a level to what the user's
+budget can pay for in every remaining step. A user who needs less saves it, and may have more later.
 
-A level follows the norms that were seen of this user and what the user was charged: its own data
-and coins (docs/guarantees.md). What is charged is decided by the service alone; a pace that is
-wrong, because other runs charge the same users, costs steps and no privacy.
+A level follows the observed norms and the charges of this user only: its own data and coins
+(docs/guarantees.md). The service alone decides what is charged. A pace that is wrong, because other
+runs charge the same users, costs steps and no privacy.
 
-Spending up to step t is never above t times what the first level costs: the pace, (budget - spent)
-/ (steps left), does not fall as long as no step costs more than it. From this a trainer that was
-started again goes on, for it has not kept what each user has spent.
+Spending up to step t never exceeds t times the cost of the first level: the pace, (budget - spent)
+/ (steps left), does not fall as long as no step costs more than it. A restarted trainer, which has
+not stored each user's spending, continues from this bound.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from streams.sdk.errors import InvalidRequest
 
 
 class Pace:
-    """What each user can pay in every step that is left, as a norm.
+    """The norm that each user can pay for in every remaining step.
 
     Args:
         epsilon: of the dataset, which has measure="renyi", with delta and no orders.
         delta: see epsilon.
-        steps: of the run, in all.
+        steps: total number of steps of the run.
 
     Raises:
         InvalidRequest: no budget can be made of these.
@@ -53,9 +52,9 @@ class Pace:
     def begin(
         self, users: int, step: int, mechanism: PoissonGaussian, clip_norm: float, levels: int
     ) -> float:
-        """The first level of everybody, as a norm; for the step that comes next.
+        """Return the first level of all users, as a norm, for the next step.
 
-        It is set before the first charge, which binds each user to the order that is best for it.
+        It is set before the first charge, which binds each user to the best Rényi order for it.
         """
         self._norms = grid_norms(clip_norm, levels)
         self._price(mechanism)
@@ -66,11 +65,11 @@ class Pace:
         self._budget = int(budgets[self._order])
         self._level = np.full(users, first, dtype=np.int64)
         self._spent = np.full(users, step * self._costs[first], dtype=np.int64)
-        self._since = np.full(users, step, dtype=np.int64)  # from which on nothing was added
+        self._since = np.full(users, step, dtype=np.int64)  # the step up to which spent is known
         return float(self._norms[first])
 
     def charged(self, step: int, mechanism: PoissonGaussian) -> None:
-        """Take note of the mechanism with which a step is charged."""
+        """Record the mechanism with which a step is charged."""
         if mechanism != self._mechanism:
             everybody = np.arange(len(self._level))
             self._add_up(everybody, step)
@@ -79,7 +78,7 @@ class Pace:
     def limited(
         self, step: int, positions: NDArray[np.int64], norms: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Norms for the levels of these users after a step, none above what lasts."""
+        """Return norms for the levels of these users after a step, none above what lasts."""
         self._add_up(positions, step + 1)
         left = max(1, self._steps - step - 1)
         afforded = np.maximum(self._budget - self._spent[positions], 0) // left
@@ -101,5 +100,5 @@ class Pace:
 
     @property
     def _costs(self) -> NDArray[np.int64]:
-        """Of every level, at the order of all."""
+        """Return the cost of every level at the Rényi order of all users."""
         return self._units[:, self._order]

@@ -1,7 +1,7 @@
-"""What a trainer needs of the service: a run, its roster, and the decision of a step.
+"""Protocols of the service as a trainer uses it: a run, its roster, and the decision of a step.
 
-``Turnstile.run`` gives such a run, over Kafka or in memory. Positions are places in the list of
-users that was enrolled; so is the order of every array.
+``Turnstile.run`` returns such a run, over Kafka or in memory. Positions are indices in the list of
+users that was enrolled; every array is in that order.
 """
 
 from __future__ import annotations
@@ -13,41 +13,45 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class RosterDecision(Protocol):
-    """What was decided of one step. All but ``step`` is as secret as the data."""
+    """The decision of one step. Everything but ``step`` is as secret as the data."""
 
     @property
     def step(self) -> int:
-        """The step that was charged."""
+        """Return the step that was charged."""
 
     @property
     def may_be_drawn(self) -> bool:
-        """Whether an earlier attempt may have drawn this step: it must not be drawn again."""
+        """Return whether an earlier attempt may have drawn this step: it must not be drawn
+        again.
+        """
 
     @property
     def admitted(self) -> NDArray[np.bool_]:
-        """(n,), who was charged and may be drawn."""
+        """Return (n,), users who were charged and may be drawn."""
 
     @property
     def halted(self) -> NDArray[np.int64]:
-        """Positions that left with this step."""
+        """Return the positions of users who are not admitted from this step on."""
 
     @property
     def readmitted(self) -> NDArray[np.int64]:
-        """Positions that came back with this step."""
+        """Return the positions of users who are admitted again from this step on."""
 
     @property
     def exhausted(self) -> NDArray[np.bool_]:
-        """(n,), who has nothing left for any step."""
+        """Return (n,), users who have nothing left for any step."""
 
     @property
     def clip_norms(self) -> NDArray[np.float64]:
-        """(n,), the level that was charged: no contribution may be longer."""
+        """Return (n,), the level that was charged: no contribution may be longer."""
 
     def clip_norms_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Those of these users."""
+        """Return the clip norms of the users at these positions."""
 
     def sample(self) -> NDArray[np.int64]:
-        """Draw each admitted user with an independent coin, once: positions, increasing."""
+        """Draw each admitted user with an independent coin, once; return the positions,
+        increasing.
+        """
 
 
 class ChargedAhead(Protocol):
@@ -58,20 +62,20 @@ class ChargedAhead(Protocol):
 
 
 class Roster(Protocol):
-    """Users of a run, each with a level that stays until it is set anew."""
+    """The users of a run, each with a level that stays until it is set again."""
 
     @property
     def clip_norm(self) -> float:
-        """The highest level."""
+        """Return the highest level."""
 
     @property
     def may_follow_samples(self) -> bool:
-        """Whether the policy lets norm levels follow the users' own sampling coins."""
+        """Return whether the policy lets norm levels follow the users' own sampling coins."""
 
     def charge(
         self, *, noise_stddev: float, sampling_rate: float = 1.0, norms: ArrayLike | None = None
     ) -> RosterDecision:
-        """Charge the next step to everybody who is admitted, before any coin falls."""
+        """Charge the next step to all admitted users, before any coin is drawn."""
 
     def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
         """Set levels of users who were drawn, from the next step on."""
@@ -82,12 +86,12 @@ class Roster(Protocol):
 
 @runtime_checkable
 class ChargesAhead(Protocol):
-    """A roster whose next step can be sent before this one is released."""
+    """A roster whose next step can be sent before the current one is released."""
 
     def charge_ahead(self, *, noise_stddev: float, sampling_rate: float = 1.0) -> ChargedAhead:
-        """Send the next step to be charged, and do not wait.
+        """Send the next step to be charged, without waiting.
 
-        Levels that are set before its decision is taken hold from the step after it.
+        Levels that are set before its decision is read apply from the step after it.
         """
 
 
@@ -96,22 +100,22 @@ class TrainingRun(Protocol):
 
     @property
     def dataset(self) -> str:
-        """Its dataset."""
+        """Return the name of its dataset."""
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """Return its own name."""
 
     @property
     def attempt(self) -> int:
-        """Which attempt of the run this is; lower ones are fenced."""
+        """Return the number of this attempt; lower ones are fenced."""
 
     @property
     def step(self) -> int:
-        """The next step to charge, or the one that was handed back."""
+        """Return the next step to charge, or the one that was handed back."""
 
     def check_attempt(self) -> None:
-        """Ask the service whether this attempt still holds, right before a release leaves."""
+        """Ask the service whether this attempt is the newest, right before a release."""
 
     def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> Roster:
-        """Enrol users, once and in order; again after a restart: the same."""
+        """Enrol users, once and in order; after a restart the same users again."""

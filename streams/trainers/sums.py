@@ -1,10 +1,11 @@
-"""Sums of clipped gradients on a grid, exactly: the sum does not depend on the order of users, and
-one user changes it by no more than that user's level.
+"""Exact sums of clipped gradients on a grid.
 
-Every row is multiplied by a factor that makes it no longer than its level, as exact numbers, and
-rounded towards zero to the grid; what is added up are integers. float32 rows, as frameworks give
-them, stay float32 until they are integers: to copy a batch of gradients as float64 takes longer
-than all the rest. Outer products are not written out at all (``streams.trainers.outer``).
+The sum does not depend on the order of users, and one user changes it by at most that user's level.
+
+Each row is multiplied by a factor that makes it no longer than its level, in exact arithmetic, and
+rounded towards zero to the grid; the sum is over integers. float32 rows, as frameworks return them,
+stay float32 until they are integers: copying a batch of gradients to float64 takes longer than all
+other work. Outer products are not materialised (``streams.trainers.outer``).
 """
 
 from __future__ import annotations
@@ -26,31 +27,33 @@ Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.floating]
 Part: TypeAlias = Rows | Outer
 Added: TypeAlias = tuple[Rows, NDArray[np.int64]]
-"""Rows, and the total of their columns, to which they are added."""
+"""Rows, and the column totals to which they are added."""
 
-_BLOCK: Final = 2**16  # entries worked on at a time: they stay in the cache
-_NARROW: Final = 1024  # columns of a part that is worked on together with others
-_RUN: Final = 256  # squares that are added up in float32
+_BLOCK: Final = 2**16  # entries per block, so that they stay in the cache
+_NARROW: Final = 1024  # parts with at most this many columns are processed together
+_RUN: Final = 256  # squares that are summed in float32
 _INTEGERS: Final = 2.0**31
 _EXACT: Final = 2.0**53
 _LARGEST_ENTRY: Final = 1e150  # of a float64 row whose norm is a float64
-# Of a sum of 256 squares in float32: each rounding 2**-24, 257 of them one upon the other, and what
-# underflows, if processors flush it to zero.
+# Error bounds of a sum of 256 squares in float32: 257 nested roundings of 2**-24 each, and the
+# underflow of processors that flush to zero.
 _SQUARES: Final = 1.0 + 2.0**-15
 _LOST: Final = 2.0**-125
-_SHORTER: Final = 1.0 - 2.0**-22  # for the rounding of a factor and of a product to float32
-_NORMAL: Final = 2.0**-126  # the smallest number of which float32 has all digits
+_SHORTER: Final = 1.0 - 2.0**-22  # covers rounding a factor and a product to float32
+_NORMAL: Final = 2.0**-126  # the smallest normal float32
 
 
 class Scratch:
-    """Memory to work in, kept from sum to sum: memory that is new to the process is slow."""
+    """Buffers that are reused from sum to sum, because memory that is new to the process is
+    slow.
+    """
 
     def __init__(self) -> None:
         self._scaled = np.empty(0, dtype=np.float32)
         self._integers = np.empty(0, dtype=np.int32)
 
     def of(self, rows: int, columns: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Two arrays of this shape, with anything in them."""
+        """Return two uninitialised arrays of this shape."""
         size = rows * columns
         if self._scaled.size < size:
             self._scaled, self._integers = np.empty(size, np.float32), np.empty(size, np.int32)
@@ -59,13 +62,13 @@ class Scratch:
 
 
 class ClippedSum:
-    """A sum over users. Rows may come in parts of columns.
+    """A sum over users of clipped rows. A row may be split into parts by columns.
 
     Args:
-        exponent: the sum is in spacings of a grid of 2**exponent.
-        outer: numbers of the parts that may come as outer products: their grid is finer, however
-            they come. What is released shows its grid, which therefore follows no data.
-        scratch: memory that sums have in common, one after the other.
+        exponent: the sum is in multiples of the grid spacing 2**exponent.
+        outer: indices of the parts that may come as outer products. Their grid is finer in any
+            case: a release reveals its grid, which must therefore not depend on data.
+        scratch: buffers shared by consecutive sums.
     """
 
     def __init__(
@@ -77,15 +80,15 @@ class ClippedSum:
 
     @property
     def widths(self) -> list[int] | None:
-        """How many columns each part of a row has; None before the first."""
+        """Return the number of columns of each part; None before the first row."""
         return None if self._totals is None else [len(total) for total in self._totals]
 
     def begin(self, widths: Sequence[int]) -> None:
-        """Say how many columns each part has, where nothing may be added."""
+        """Set the number of columns of each part, for a sum that may stay empty."""
         self._totals = [np.zeros(width, dtype=np.int64) for width in widths]
 
     def totals(self) -> list[tuple[int, NDArray[np.int64]]]:
-        """The sum: runs of columns on one grid, each with its exponent."""
+        """Return the sum: for each run of columns on one grid, its exponent and integers."""
         placed = list(enumerate(self._totals or []))
         return [
             (exponent, np.concatenate([total for _, total in run]))
@@ -95,11 +98,11 @@ class ClippedSum:
     def add(self, parts: Sequence[Part], limits: Floats) -> Floats:
         """Add rows, clipped to their limits; return their norms, (k,), rounded up.
 
-        A row that is not finite, or too long for a float64, counts as zero, its norm as infinite.
+        A row that is not finite, or too long for a float64, counts as zero, with an infinite norm.
 
         Args:
             parts: at least one, (k, d_i) each: the columns of the rows.
-            limits: (k,).
+            limits: (k,), the norms to clip to.
         """
         parts = [_native(part) for part in parts]
         if self._totals is None:
@@ -133,8 +136,10 @@ class ClippedSum:
     def _add_by_level(
         self, parts: Sequence[Added], factors: Floats, limits: Floats, exponent: int
     ) -> None:
-        """Add parts of float32 to their totals. Of each row its own level says how it is rounded:
-        what others have changes nothing of it."""
+        """Add float32 parts to their totals.
+
+        The rounding of a row depends on its own level only, not on the other rows.
+        """
         short = limits < math.ldexp(_INTEGERS, exponent)
         for chosen, add in ((short, self._add_float32), (~short, _add_float64)):
             if chosen.any():
@@ -145,13 +150,13 @@ class ClippedSum:
     def _add_float32(
         self, parts: Sequence[Added], factors: Floats, units: float, exponent: int
     ) -> None:
-        """Add parts to their totals, where no row is longer than so many units, an int32.
+        """Add parts to their totals, where no row is longer than ``units`` spacings, an int32.
 
-        Of as many rows as are sure to, the sum is an int32 as well.
+        Rows are summed in int32 in runs that are short enough not to overflow.
         """
         shorter = np.where(factors < 1.0, factors * _SHORTER, 1.0)
         exact = np.ldexp(shorter, -exponent)
-        # What float32 has fewer digits of would be rounded by more than it was made shorter.
+        # A subnormal factor would be rounded by more than ``_SHORTER`` covers.
         scale = np.where(exact < _NORMAL, 0.0, exact).astype(np.float32)[:, np.newaxis]
         ends = list(accumulate((rows.shape[1] for rows, _ in parts), initial=0))
         columns = [slice(*ends) for ends in pairwise(ends)]
@@ -168,17 +173,19 @@ class ClippedSum:
 
 
 def _add_float64(parts: Sequence[Added], factors: Floats, units: float, exponent: int) -> None:
-    """The same, of rows of any length."""
+    """Add parts to their totals, for rows of any length."""
     for rows, total in parts:
         total += _whole(rows, factors, units, exponent)
 
 
 def _whole(rows: Rows, factors: Floats, units: float, exponent: int) -> NDArray[np.int64]:
-    """The sum in spacings of the grid, where no row is longer than so many units."""
+    """Return the sum in grid spacings, where no row times its factor is longer than ``units``
+    spacings.
+    """
     total = np.zeros(rows.shape[1], dtype=np.int64)
     for block in _blocks(*rows.shape):
         scaled = np.multiply(rows[block], factors[block, np.newaxis], dtype=np.float64)
-        scaled *= math.ldexp(1.0, -exponent)  # exact, but for what is nothing in spacings
+        scaled *= math.ldexp(1.0, -exponent)  # exact, unless the result is below one spacing
         whole = np.trunc(scaled, out=scaled)
         if units * len(whole) < _EXACT:  # sums of such floats are exact
             total += whole.sum(axis=0).astype(np.int64)
@@ -194,10 +201,10 @@ def _blocks(rows: int, columns: int, at_most: float = math.inf) -> Iterator[slic
 
 
 def _native(part: Part) -> Part:
-    """The same in this machine's order of bytes.
+    """Return the part in this machine's byte order.
 
-    What a type is decides how its rows are rounded, and numpy keeps the order of bytes as a part of
-    the type in some of what it does, and not in the rest.
+    The type decides how rows are rounded. numpy counts the byte order as a part of the type in
+    some operations and not in others.
     """
     if isinstance(part, Outer) or part.dtype.isnative:
         return part
@@ -205,14 +212,14 @@ def _native(part: Part) -> Part:
 
 
 def _only(part: Part, usable: NDArray[np.bool_]) -> Part:
-    """The same with zeros in the other rows."""
+    """Return the part with the rows that are not usable set to zero."""
     if isinstance(part, Outer):
         return part.only(usable)
     return np.where(usable[:, np.newaxis], part, part.dtype.type(0))
 
 
 def _norms(parts: Sequence[Part]) -> Floats:
-    """Norms of rows, rounded up; infinite where a row is not finite or too long."""
+    """Return the norms of rows, rounded up; infinite where a row is not finite or too long."""
     by_part = np.empty((len(parts[0]), len(parts)))
     singles: dict[int, Rows] = {}
     for place, part in enumerate(parts):
@@ -244,14 +251,14 @@ def _norms_of_block(rows: Rows) -> Floats:
 
 
 def _norms_float32(parts: Sequence[Rows]) -> Floats:
-    """Of the rows of each part, (k, parts)."""
+    """Return the norms of each part's rows, (k, parts)."""
     squares = np.empty((len(parts[0]), len(parts)))
     lost = np.array([_LOST * rows.shape[1] for rows in parts])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for place, rows in enumerate(parts):
             squares[:, place] = _squares(rows)
         norms: Floats = np.sqrt(squares * _SQUARES + lost)
-    # Nothing at all, and squares beyond float32, are looked at more closely.
+    # Recompute sums of squares that are tiny or beyond float32 in float64.
     closely = (squares < 2.0**-60) | ~np.isfinite(squares)
     for place in np.flatnonzero(closely.any(axis=0)).tolist():
         norms[closely[:, place], place] = _norms_float64(parts[place][closely[:, place]])
@@ -259,9 +266,9 @@ def _norms_float32(parts: Sequence[Rows]) -> Floats:
 
 
 def _squares(rows: Rows) -> Floats:
-    """Sums of squares, of runs in float32 and of these in float64.
+    """Return the sums of squares of rows, in float32 within runs and in float64 over runs.
 
-    In which order a run is added up must not depend on how many rows there are.
+    The order of summation within a run must not depend on the number of rows.
     """
     rows = np.ascontiguousarray(rows)
     whole = rows.shape[1] // _RUN * _RUN

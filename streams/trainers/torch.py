@@ -10,11 +10,10 @@
             criterion(module(images), labels).backward()
             optimizer.step()
 
-The loader charges a step and draws its users; the optimizer clips, adds noise and moves. Gradients
-by example are those of Opacus's ``GradSampleModule``. Its validator rejects what it cannot handle,
-as batch normalisation. The loss and the accuracy on training data are releases that are not
-charged: look at them, and do not show them.
-
+The loader charges a step and draws its users; the optimizer clips, adds noise and updates the
+parameters. Gradients by example come from Opacus's ``GradSampleModule``. Its validator rejects
+modules that it cannot handle, such as batch normalisation. The loss and the accuracy on training
+data are releases that are not charged: do not publish them.
 What one user contributes must not depend on which other users were drawn:
 
 - **Every batch has the same number of examples.** The drawn users' examples are filled up with
@@ -68,7 +67,7 @@ from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import OpenStep, PrivateSteps, Schedule
 
 _CONTENT: Final = "content"
-_MULTIPLE: Final = 8  # of which the size of a batch is one
+_MULTIPLE: Final = 8  # batch sizes are multiples of this
 
 
 def make_private(
@@ -103,10 +102,10 @@ def make_private(
     Args:
         module: to be trained, in training mode.
         optimizer: of its parameters.
-        dataset: with ``len`` and places, as ``TensorDataset``.
-        run: of ``Turnstile.run``.
-        noise_multiplier: the noise, as a multiple of ``max_grad_norm``; a schedule may change it.
-        max_grad_norm: no gradient of a user, summed over its examples, is longer.
+        dataset: has a length and is indexed by position, as ``TensorDataset``.
+        run: from ``Turnstile.run``.
+        noise_multiplier: the noise, as a multiple of ``max_grad_norm``; may be a schedule.
+        max_grad_norm: the largest norm of a user's gradient, summed over its examples.
         sampling_rate: the rate at which each user is drawn.
         population: a public number of users: a round figure, or a count that was released
             privately. ``sampling_rate`` times this number is the denominator of every release. The
@@ -114,26 +113,27 @@ def make_private(
         user_ids: (examples,), the user of each example; by default each example has its own user.
         steps: at which the loader ends, those before a restart included; by default every pass
             over the loader has 1 / ``sampling_rate`` steps, as with Opacus.
-        levels: of norms up to ``max_grad_norm``.
-        own_coins: whether norms that were seen become levels.
-        pace: keeps levels to what lasts until the end.
-        charge_ahead: have the next step of a pass over the loader decided while this one is
+        levels: number of norm levels up to ``max_grad_norm``.
+        own_coins: whether observed norms become levels.
+        pace: limits levels to what lasts until the end.
+        charge_ahead: charge the next step of a pass over the loader while the current one is
             computed (``PrivateSteps.begin``).
-        max_physical_batch_size: how many examples every batch has. A step whose users have more
-            comes in several batches, and the optimizer moves with the last one. By default most
-            steps of users with one example come in one batch.
+        max_physical_batch_size: the number of examples in every batch. A step with more examples is
+            split into several batches, and the optimizer updates the parameters with the last one.
+            By default most steps of users with one example fit in one batch.
         grad_sample_mode: as in Opacus: "hooks", or "ghost" to write out no gradients of linear
             layers.
         collate_fn: makes a batch of examples.
         batch_first: as in Opacus.
         loss_reduction: as in Opacus: "mean" or "sum", over the batch.
-        poisson_sampling: True. Other batches are refused.
-        data_loader: none. The batches of a loader are not Poisson samples; give its dataset.
-        not_private_generator: of coins and noise, for tests. Whoever knows its seed knows the
-            noise.
+        poisson_sampling: must be True.
+        data_loader: must be None: the batches of a loader are not Poisson samples. Pass its
+            dataset.
+        not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
+            the noise.
 
     Raises:
-        InvalidRequest: arguments that cannot be used; nobody was enrolled.
+        InvalidRequest: the arguments are invalid; no user was enrolled.
         opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
     """
     if data_loader is not None:
@@ -143,7 +143,9 @@ def make_private(
     if loss_reduction not in ("mean", "sum"):
         raise InvalidRequest(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
     if max_physical_batch_size is not None and max_physical_batch_size < 1:
-        raise InvalidRequest("max_physical_batch_size must be at least 1")
+        raise InvalidRequest(
+            f"max_physical_batch_size is {max_physical_batch_size}; it must be at least 1"
+        )
     if grad_sample_mode not in ("hooks", "ghost"):
         raise InvalidRequest(
             f"grad_sample_mode is {grad_sample_mode!r}; it must be 'hooks' or 'ghost'"
@@ -195,7 +197,9 @@ def make_private(
 
 
 def save(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualDPOptimizer) -> None:
-    """Write down module and optimizer with the step that was released, before anybody sees them."""
+    """Save module and optimizer with the released step, before anything of the step is
+    published.
+    """
     content = io.BytesIO()
     torch.save((module.state_dict(), optimizer.state_dict()), content)
     optimizer.private.save(
@@ -206,11 +210,11 @@ def save(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualD
 def restore(
     checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualDPOptimizer
 ) -> bool:
-    """Go on from what was saved; False if nothing was.
+    """Restore module and optimizer from the checkpoint; return False if there is none.
 
     Raises:
-        ReleasedTwice: the run hands out a step that was released.
-        InvalidRequest: it is no checkpoint of this run.
+        ReleasedTwice: the next step of the run was released before.
+        InvalidRequest: the file is no checkpoint of this run.
     """
     saved = optimizer.private.resume(checkpoint)
     if saved is None:
@@ -250,7 +254,7 @@ class IndividualDPLoader:
         self.sums = SumsByUser(np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
-        """Steps of one pass."""
+        """Return the number of steps in one pass."""
         return self._epoch if self._steps is None else max(0, self._steps - self.private.step)
 
     def __iter__(self) -> Iterator[Any]:
@@ -269,7 +273,7 @@ class IndividualDPLoader:
                 if self._places is not None:
                     raise InvalidRequest(
                         "optimizer.step() was not called for the last batch: iterate again, which "
-                        "begins with the same users"
+                        "repeats the step with the same users"
                     )
 
     def take(self) -> tuple[OpenStep, slice]:
@@ -281,10 +285,10 @@ class IndividualDPLoader:
         return step, places
 
     def _batch(self, examples: NDArray[np.int64]) -> Any:
-        """Examples, with copies of the last one, or of any, up to the size of a batch."""
+        """Collate examples, padded with copies of the last one, or of any, to the batch size."""
         missing = self.batch_size - len(examples)
         if type(self.dataset) is TensorDataset and self._collate is default_collate:
-            # The same, without taking every example out by itself.
+            # Index the tensors once instead of collating single examples.
             last = examples[-1:] if len(examples) else np.zeros(1, dtype=np.int64)
             places = torch.from_numpy(np.concatenate([examples, np.repeat(last, missing)]))
             return [tensor[places] for tensor in self.dataset.tensors]
@@ -293,7 +297,7 @@ class IndividualDPLoader:
 
 
 class IndividualDPOptimizer(DPOptimizer):
-    """Opacus's optimizer, with levels that were charged in the place of one norm for all."""
+    """Opacus's optimizer, with the charged level of each user instead of one norm for all."""
 
     def __init__(
         self,
@@ -308,7 +312,7 @@ class IndividualDPOptimizer(DPOptimizer):
         self._loader, self._scale, self._one_each = loader, scale, one_each
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Clip and add up this batch; if it completes the step, add noise once and go on.
+        """Clip and add up this batch; if it completes the step, add noise once and update.
 
         Raises:
             InvalidRequest: there was no batch, or its gradients are not of one pass over it.
@@ -333,12 +337,12 @@ class IndividualDPOptimizer(DPOptimizer):
         return True
 
     def _parts(self, count: int) -> list[Any]:
-        """The gradients of the first examples of the batch, one part per parameter."""
+        """Return the gradients of the first examples of the batch, one part per parameter."""
         samples, size = self.grad_samples, self._loader.batch_size
         if {len(sample) for sample in samples} != {size}:
             raise InvalidRequest(
-                f"{len(samples[0])} gradients for a batch of {size} examples: compute the loss of "
-                "a batch once, and call zero_grad before it"
+                f"there are {len(samples[0])} gradients for a batch of {size} examples: compute "
+                "the loss of a batch once, and call zero_grad before it"
             )
         return [
             part_of(parameter, sample, count, as_factors=self._one_each)
@@ -349,15 +353,15 @@ class IndividualDPOptimizer(DPOptimizer):
 class Randomness:
     """The generators that masks and augmentations draw from: PyTorch's, NumPy's and Python's.
 
-    While it is hidden, the mask of an example is independent of its place in the batch, for anybody
-    who knows the seeds that the caller has set.
+    While they are hidden, the mask of an example is independent of its place in the batch, even
+    for a party that knows the seeds set by the caller.
     """
 
     def __init__(self) -> None:
         self._kept: list[Callable[[], object]] = []  # restore the generators
 
     def hide(self) -> None:
-        """Seed the generators from the operating system, unless that was done."""
+        """Seed the generators from the operating system, unless they are hidden already."""
         if self._kept:
             return
         self._kept = [
@@ -373,18 +377,18 @@ class Randomness:
         np.random.seed(np.frombuffer(secrets.token_bytes(32), dtype=np.uint32))
 
     def restore(self) -> None:
-        """Go on as if nothing had been drawn since ``hide``."""
+        """Restore the generators' state before ``hide``."""
         while self._kept:
             self._kept.pop()()
 
 
 def _usual_size(expected: float) -> int:
-    """A public size of batches in which nearly all Poisson samples of this mean size fit."""
+    """Return a public batch size in which nearly all Poisson samples of this mean size fit."""
     return _MULTIPLE * math.ceil((expected + 4.0 * math.sqrt(expected)) / _MULTIPLE)
 
 
 def _sampling_of(data_loader: Any) -> str:
-    """What kind of batches a loader makes."""
+    """Return the name of a loader's way to draw batches."""
     sampler = getattr(data_loader, "sampler", None)
     if isinstance(sampler, WeightedRandomSampler):
         return "weighted"

@@ -200,7 +200,7 @@ def test_a_gradient_is_the_same_with_and_without_another_user_in_the_batch(examp
     [
         ({"sampling": "shuffled"}, "2411.04205"),
         ({"sampling": "weighted"}, "more often"),
-        ({"classes": [0, 1]}, "not among classes"),
+        ({"classes": [0, 1]}, "classes"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"sampling_rate": 0.0}, "sampling_rate"),
         ({"clip_norm": -1.0}, "clip_norm"),

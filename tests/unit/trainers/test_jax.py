@@ -152,15 +152,15 @@ def test_a_model_is_learnt_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None
 def test_what_does_not_fit_is_refused() -> None:
     steps = private(FilterService())
     transformation = individual_dp(steps)
-    with pytest.raises(InvalidRequest, match="begin a step"):
+    with pytest.raises(InvalidRequest, match="begin"):
         transformation.update(PARAMS, transformation.init(PARAMS))
     steps.begin()
-    with pytest.raises(InvalidRequest, match="40 users"):
+    with pytest.raises(InvalidRequest, match="40"):
         transformation.update(PARAMS, transformation.init(PARAMS))
     gradient = private_grad(loss, steps, ExamplesByUser.of(USERS))
     with pytest.raises(InvalidRequest, match="80 user ids for 79"):
         gradient(PARAMS, ROWS[1:], LABELS[1:])
     with pytest.raises(InvalidRequest, match="examples_at_once"):
         private_grad(loss, steps, ExamplesByUser.of(USERS), examples_at_once=0)
-    with pytest.raises(InvalidRequest, match="other parameters"):
+    with pytest.raises(InvalidRequest, match="checkpoint"):
         tree_of(arrays_of(PARAMS), like=PARAMS["weights"])

@@ -233,21 +233,21 @@ def test_incomplete_and_doubled_gradients_are_refused_and_release_nothing() -> N
     steps = steps_of(sampling_rate=1.0)
     silence = silenced(steps)
     step = steps.begin()
-    with pytest.raises(InvalidRequest, match="how many coordinates"):
+    with pytest.raises(InvalidRequest, match="dimension"):
         steps_of(sampling_rate=1e-9).begin().release()
     step.add(np.ones((5, 2)), slice(0, 5))
     refusals = [
         (lambda: step.add(np.ones((5, 2)), slice(4, 9)), "added before"),
-        (lambda: step.add(np.ones((4, 2)), slice(5, 10)), "with 5 users"),
-        (lambda: step.add(np.ones((15, 3)), slice(5, 20)), r"others \[2\]"),
-        (lambda: step.add(np.ones(15), slice(5, 20)), "with 15 users"),
+        (lambda: step.add(np.ones((4, 2)), slice(5, 10)), r"\(5, d\)"),
+        (lambda: step.add(np.ones((15, 3)), slice(5, 20)), r"must have \[2\]"),
+        (lambda: step.add(np.ones(15), slice(5, 20)), r"\(15, d\)"),
         (step.release, "gradients of 15 users"),
     ]
     for refused, reason in refusals:
         with pytest.raises(InvalidRequest, match=reason):
             refused()
     step.add(np.ones((15, 2)), slice(5, 20))
-    with pytest.raises(InvalidRequest, match="gradients have 2"):
+    with pytest.raises(InvalidRequest, match="must be 2"):
         step.release(3)
     assert not silence.draws
     step.release()
@@ -256,16 +256,16 @@ def test_incomplete_and_doubled_gradients_are_refused_and_release_nothing() -> N
 @pytest.mark.parametrize(
     ("places", "reason"),
     [
-        (np.array([0, 0, 1]), "a user is in places twice: sum a user's gradients"),
-        (np.array([0, 1, -20]), "from -20 to 1; 20 users were drawn"),
-        (np.array([0, 1, 20]), "from 0 to 20; 20 users were drawn"),
-        (np.array([0, 1, 2**64 - 1], dtype=np.uint64), "20 users were drawn"),
+        (np.array([0, 0, 1]), "twice in places"),
+        (np.array([0, 1, -20]), "-20 to 1"),
+        (np.array([0, 1, 20]), "0 to 20"),
+        (np.array([0, 1, 2**64 - 1], dtype=np.uint64), "below 20"),
         (np.arange(20) < 3, "np.flatnonzero"),
-        (np.array([0.0, 1.0, 2.0]), "an array of integers"),
-        (np.array([[0, 1, 2]]), "an array of integers"),
-        (np.array(["0", "1", "2"]), "an array of integers"),
-        (3, "give a slice"),
-        (None, "give a slice"),
+        (np.array([0.0, 1.0, 2.0]), "float64"),
+        (np.array([[0, 1, 2]]), r"\(1, 3\)"),
+        (np.array(["0", "1", "2"]), "<U1"),
+        (3, "object"),
+        (None, "object"),
         (slice(0.0, 3.0), "slice"),
         (slice(0, 3, 0), "zero"),
     ],
@@ -341,8 +341,8 @@ def test_noise_and_rate_may_follow_a_public_schedule() -> None:
         ({"expected_batch": 0.0}, "expected_batch"),
         ({"expected_batch": math.nan}, "expected_batch"),
         ({"noise_stddev": 0.0}, "noise_stddev"),
-        ({"noise_stddev": 1e-12}, "far too little"),
-        ({"noise_stddev": 1e-300}, "far too little"),
+        ({"noise_stddev": 1e-12}, "noise_stddev"),
+        ({"noise_stddev": 1e-300}, "noise_stddev"),
         ({"sampling_rate": 1.5}, "sampling_rate"),
         ({"sampling": "shuffled"}, "shuffled"),
     ],
