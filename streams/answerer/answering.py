@@ -1,15 +1,15 @@
-"""Answering: charge and release every window once, whenever an answerer is killed or overtaken.
+"""Answering: charge and release every window once, also if answerers are killed or replaced.
 
-The state of an answerer is a function of its input and of its marks (``marks``). Each life of it
-takes these steps:
+The state of an answerer is a function of its input and of its journal entries (``marks``). Each
+start of an answerer takes these steps:
 
-1. It opens the run after the last answer that has a mark. Earlier attempts can charge no more.
-2. It writes a begin and reads it back. From then on no mark of an earlier attempt counts. If
-   another answerer added an answer since the marks were read, it repeats steps 1 and 2.
-3. It publishes the last answer, if the topic does not contain it.
-4. It reads the input again, from the first event that an open window needs to the last mark.
-5. It closes the window that was being closed.
-6. It reads new events and closes windows, in the order that ``marks`` describes.
+1. Open the run after the last answer that has a mark. Earlier attempts can charge no more.
+2. Write a begin mark and read it back. From then on no mark of an earlier attempt counts. If
+   another answerer added an answer since the marks were read, repeat steps 1 and 2.
+3. Publish the last answer, if the topic does not contain it.
+4. Read the input again, from the first event that an open window needs to the last mark.
+5. Close the window that was being closed.
+6. Read new events and close windows, in the order that ``marks`` describes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BEGINNINGS = 10
 class InconsistentRun(UnusableQueries):
     """The charges, the marks and the published answers of a run do not fit each other.
 
-    Marks are missing, or something else charges the run. Answering it further could release a
+    Marks are missing, or another program charges the run. Answering it further could release a
     window twice.
     """
 
@@ -68,12 +68,12 @@ class AlreadyAnswered(UnusableQueries):
         super().__init__(
             f"run {run!r} has answered query {query!r} from {begin} to {end}: another answer would "
             f"charge the users of these windows again. Write start = {self.until} into the file, "
-            "or charge them again by --charge-again"
+            "or pass --charge-again to charge them again"
         )
 
 
 class Answering:
-    """One life of an answerer. Not shared between threads.
+    """One start of an answerer. Not to be shared between threads.
 
     Args:
         questions: the file of queries.
@@ -119,12 +119,12 @@ class Answering:
         self._said: dict[Unreadable, int] = {}
 
     def start(self) -> None:
-        """Take over the run, and find out from where the input has to be read again.
+        """Take over the run, and find the offsets from which the input has to be read again.
 
         Raises:
             UnusableQueries: the marks are of other questions or another input.
             AlreadyAnswered: another run has answered a window that is next.
-            InconsistentRun: the marks do not fit what was charged or published.
+            InconsistentRun: the marks do not fit the charges or the published answers.
             Superseded: another answerer has begun meanwhile.
             TurnstileError: the run cannot be opened.
         """
@@ -135,7 +135,7 @@ class Answering:
             for window in Calendar(self.questions, history.released + 1).windows():
                 self._check_unanswered(window)
         except AlreadyAnswered:
-            self._publish_last()  # its users have paid for it
+            self._publish_last()  # its users have been charged for it
             raise
         for _ in range(_BEGINNINGS):
             released = history.released
@@ -148,7 +148,7 @@ class Answering:
             if history.released == released:
                 break
         else:
-            raise Superseded("other answerers keep answering this run")
+            raise Superseded("other answerers keep answering this run: run only one")
         self._check_same(history.begun)  # another answerer may have begun since the first check
         self._run = run
         self._check_charged(run)
@@ -212,11 +212,11 @@ class Answering:
                 release = answerer.answer(users, rows)
                 break
             except DecisionTimeout as error:
-                logger.warning("step %d is not decided yet: %s", window.step, error)
+                logger.warning("step %d is not decided yet; asking again: %s", window.step, error)
         if release.step != window.step:
             raise InconsistentRun(
-                f"step {window.step} was charged as step {release.step}: something else charges "
-                f"run {run.name!r}; nothing was released"
+                f"step {window.step} was charged as step {release.step}, so another program "
+                f"charges run {run.name!r}; nothing was released"
             )
         answered = asked.answered(
             np.atleast_1d(release.value), release.noise_stddev, self.questions.confidence
@@ -231,7 +231,7 @@ class Answering:
         self._say_what_was_passed_over()
 
     def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
-        """Return what is published of a window that has closed."""
+        """Return the record to publish for a window that has closed."""
         calendar, query = self.desk.calendar, window.query
         since = self._worst_case.exhaustible_since(calendar, query, window.number)
         return answer_of(
@@ -294,7 +294,7 @@ class Answering:
             )
 
     def _last(self) -> Mark:
-        """The last answer, as it was read back."""
+        """Return the last answer, as it was read back."""
         assert self._history.answered is not None
         return self._history.answered
 
@@ -308,18 +308,18 @@ class Answering:
             self._announce(msgspec.json.decode(last.answer, type=PrivateAnswer))
 
     def _say_what_was_passed_over(self) -> None:
-        """For the operator alone: how many there were is data about users."""
+        """Log the number of skipped events, for the operator only: it is data about users."""
         known = dict(self.desk.passed_over)
         if known != self._said:
             self._said = known
             told = self.desk.told_of_passed_over()
-            logger.warning("events that were passed over so far: %s", told)
+            logger.warning("skipped events so far: %s", told)
 
     def _prepare(self, run: Run) -> None:
-        """Noise and prices, before anything is charged.
+        """Compute noise and prices, before anything is charged.
 
         Raises:
-            UnusableQueries: with the query.
+            UnusableQueries: names the query.
         """
         asked = self.desk.asked
         stddevs = noises(asked, run.policy)
@@ -338,7 +338,7 @@ class Answering:
         if known is not None and known is not self.questions.source.integers:
             raise UnusableQueries(
                 f"[input]: the users of dataset {run.dataset!r} have {run.policy.user_ids} ids: "
-                f'write users = "{run.policy.user_ids}"'
+                f'set users = "{run.policy.user_ids}"'
             )
 
     def _open(self, released: int) -> Run | None:
@@ -355,8 +355,8 @@ class Answering:
                 return None
             raise InconsistentRun(
                 f"{error}. According to the marks in answers-state, step {released} was answered "
-                "last. If these marks are incomplete, or something else charges this run, answer "
-                "under another run name, with a start after the last published answer; users keep "
+                "last. If these marks are incomplete, or another program charges this run, answer "
+                "under another run name, with a start after the last published answer. Users keep "
                 "what they have spent"
             ) from error
 
@@ -412,19 +412,19 @@ class Answering:
         history = self._history
         following = history.released + 1
         remedy = (
-            "Answer under another run name, with a start after the last published answer; users "
+            "Answer under another run name, with a start after the last published answer. Users "
             "keep what they have spent"
         )
         if run.step != following:
             raise InconsistentRun(
-                f"run {run.name!r} was charged up to step {run.step - 1}, and its marks end at "
-                f"step {history.released}: something else charges it, or marks are missing. "
+                f"run {run.name!r} was charged up to step {run.step - 1}, but its marks end at "
+                f"step {history.released}: another program charges it, or marks are missing. "
                 f"{remedy}"
             )
         if run.interrupted and history.closing is None:
             raise InconsistentRun(
-                f"step {following} of run {run.name!r} was charged and has no mark: something else "
-                f"charges the run, or marks are missing. {remedy}"
+                f"step {following} of run {run.name!r} was charged and has no mark: another "
+                f"program charges the run, or marks are missing. {remedy}"
             )
         behind = 0 if history.answered is None else history.answered.behind
         steps = [

@@ -1,9 +1,9 @@
-"""The answerer: a Faust app that reads a topic of events, in the real world.
+"""The answerer process: a Faust app that reads a topic of events.
 
-Every instance is a consumer group of its own and reads all partitions, since a window needs them
-all. Who answers is told by the marks (``marks``), not by Kafka's groups: a second instance takes
-over, and the first one ends at its next mark. Where events are read from comes from the marks, too:
-nothing is acknowledged to Kafka.
+Every instance is a consumer group of its own and reads all partitions, since a window needs all of
+them. The marks (``marks``), not Kafka's consumer groups, determine which instance answers. A second
+instance takes over, and the first one ends at its next mark. The marks also contain the offsets to
+read from: nothing is committed to Kafka.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _FETCHED_RECORDS = 1024
 
 
 class Intake:
-    """Between Faust and the answering: what ``TurnstileApp`` asks of the owner of partitions.
+    """Connects Faust to the answering: the interface that ``TurnstileApp`` needs of its owner.
 
     Args:
-        config: where Kafka is.
+        config: the address of Kafka.
         answering: takes events and closes windows.
-        partitions: of the input.
+        partitions: the number of partitions of the input.
         log: the name of the log that is charged.
     """
 
@@ -76,37 +76,37 @@ class Intake:
 
     @property
     def desk(self) -> Desk:
-        """What is known of the input."""
+        """Return the state of the input."""
         return self._answering.desk
 
     def partitions(self) -> Sequence[int]:
-        """Of the input."""
+        """Return the partitions of the input."""
         return range(self._partitions)
 
     def source(self) -> tuple[str, str]:
-        """The topic of the input, and whose clock closes windows."""
+        """Return the topic of the input, and the clock that closes windows."""
         return self.topic, "arrival" if self._by_arrival else "events"
 
     def clock(self) -> int | None:
-        """Up to when all partitions have come, in ms, when that was looked at last."""
+        """Return the time that all partitions had reached at the last check, in ms."""
         return self._clock
 
     def decides(self, partition: int) -> bool:
-        """Whether events of a partition are wanted: of all."""
+        """Return True: the events of every partition are needed."""
         return True
 
     def has_room(self, partition: int) -> bool:
-        """Whether another event can be taken: none waits, each is taken as it comes."""
+        """Return True: each event is processed as it arrives."""
         return True
 
     async def claim(self, partitions: Sequence[int]) -> Mapping[int, int]:
-        """From where on Faust is to read."""
+        """Return the offsets from which Faust has to read."""
         if not partitions:
             return {}
         if len(partitions) != self._partitions:
             raise UnusableQueries(
-                f"{self.topic} had {self._partitions} partitions and has {len(partitions)}: "
-                "start again"
+                f"topic {self.topic} had {self._partitions} partitions and now has "
+                f"{len(partitions)}: start the answerer again"
             )
         async with self._lock:
             if not self.is_taken_over:
@@ -130,9 +130,9 @@ class Intake:
                     desk.positions[number] = begins[place]
                 elif known < begins[place]:
                     raise UnusableQueries(
-                        f"partition {number} of {self.topic} begins at {begins[place]}, and "
-                        f"windows need events from {known} on, which were deleted: answer under a "
-                        "run of another name; the budgets go on"
+                        f"partition {number} of {self.topic} begins at offset {begins[place]}, but "
+                        f"open windows need events from offset {known} on, which were deleted: "
+                        "answer under another run name; users keep what they have spent"
                     )
                 reader.seek(place, desk.positions[number])
             while any(reader.position(p) < again.get(p.partition, 0) for p in places):
@@ -145,14 +145,14 @@ class Intake:
         self._answering.go_on()
 
     async def arrive(self, message: Any) -> None:
-        """Take an event, and close what it closes."""
+        """Process an event, and close the windows that are then due."""
         async with self._lock:
             self._heard[message.partition] = time.monotonic()
             self._take(message)
             await self._close()
 
     async def tick(self) -> None:
-        """Close what time alone closes."""
+        """Close the windows that are due by time alone."""
         async with self._lock:
             if self.is_taken_over:
                 await self._close()
@@ -160,10 +160,10 @@ class Intake:
     def _take(self, record: Any) -> None:
         if record.timestamp_type != _LOG_APPEND_TIME and self._by_arrival:
             raise UnusableQueries(
-                f"records of {self.topic} have the time of whoever sent them, who could decide "
-                "then when windows close for everybody: give the topic "
-                "message.timestamp.type=LogAppendTime, or, if its events are in the order of "
-                'their times, write clock = "events" under [input]'
+                f"the senders set the time of the records of {self.topic}, so one sender could "
+                "decide when windows close for all users. Set message.timestamp.type="
+                "LogAppendTime for the topic, or, if its events are in the order of their times, "
+                'set clock = "events" under [input]'
             )
         place = Place(record.partition, record.offset)
         self._answering.desk.take(place, record.value, record.timestamp)
@@ -186,7 +186,7 @@ class Intake:
 
 
 def create_app(config: Config, intake: Intake) -> TurnstileApp:
-    """The Faust app of an answerer."""
+    """Return the Faust app of an answerer."""
     topic = intake.topic
     app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _FETCHED_RECORDS)
     app.end = _end
@@ -224,17 +224,17 @@ def create_app(config: Config, intake: Intake) -> TurnstileApp:
 
 
 class OutputClosed(Exception):
-    """Nothing reads the standard output of this process any more."""
+    """The reader of this process's standard output has closed it."""
 
 
 def _end(why: str, error: BaseException | None = None) -> NoReturn:
-    """End this process without any clean-up; the next answerer goes on from the marks."""
+    """End this process without any clean-up; the next answerer continues from the marks."""
     if isinstance(error, OutputClosed):
-        os._exit(EXIT_DONE)  # quietly, like any command in front of `head`
+        os._exit(EXIT_DONE)  # without a message, like any command in front of `head`
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
     usage = isinstance(error, UnusableQueries | InvalidRequest | ConfigurationError)
     expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
-    logger.critical("the answerer ends: %s", why, exc_info=None if expected else error)
+    logger.critical("the answerer stops: %s", why, exc_info=None if expected else error)
     logging.shutdown()
     for output in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -259,12 +259,12 @@ def run_answerer(
     charge_again: bool = False,
     take_over: bool = False,
 ) -> NoReturn:
-    """Answer until this process is stopped, superseded, or meets something unexpected."""
+    """Answer until this process is stopped or superseded, or an unexpected error occurs."""
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     for chatty in ("kafka", "aiokafka", "faust", "mode", "streams.worker"):
-        logging.getLogger(chatty).setLevel(logging.CRITICAL)  # what counts is said by this one
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)  # this module logs what matters
     with _or_end():
         ensure_answer_topics(config)
         source, partitions = _look_at(config, questions.source.topic)
@@ -276,7 +276,9 @@ def run_answerer(
             try:
                 announce(answer)
             except BrokenPipeError as error:
-                raise OutputClosed("nothing reads the answers that this process prints") from error
+                raise OutputClosed(
+                    "standard output was closed, so no answers are printed"
+                ) from error
 
         answering = Answering(
             questions,
@@ -294,18 +296,18 @@ def run_answerer(
 
 
 def opener(turnstile: Turnstile, questions: Questions, *, take_over: bool = False) -> Open:
-    """Return what opens the run of these questions."""
+    """Return a function that opens the run of these questions."""
     return lambda released: turnstile.run(
         questions.dataset, questions.run, released=released, take_over=take_over
     )
 
 
 def _look_at(config: Config, topic: str) -> tuple[str, int]:
-    """Which topic it is, and how many partitions it has.
+    """Return the identity of the topic, and its number of partitions.
 
     Raises:
-        UnusableQueries: there is none.
-        TopicsUnavailable: no broker.
+        UnusableQueries: the topic does not exist.
+        TopicsUnavailable: no broker answered.
     """
     if not topic:
         raise UnusableQueries(
@@ -320,5 +322,8 @@ def _look_at(config: Config, topic: str) -> tuple[str, int]:
     except KafkaError as error:
         raise UnusableQueries(f"[input]: topic {topic!r} cannot be read: {error!r}") from error
     if not found:
-        raise UnusableQueries(f"[input]: there is no topic {topic!r} at {config.kafka}")
+        raise UnusableQueries(
+            f"[input]: topic {topic!r} does not exist at {config.kafka}: create it, or correct the "
+            "name"
+        )
     return f"topic:{topic}:{topic_id_of(found[0]).hex()}", len(found[0]["partitions"])

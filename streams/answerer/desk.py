@@ -1,11 +1,11 @@
-"""The desk: all that an answerer knows of its input. No input and no output, no clock, no noise.
+"""The state of an answerer's input, as a pure object: no I/O, no clock, no noise.
 
-It takes events, keeps those that count in windows to come, and says which window closes next. What
-is too late is decided by event: with the broker's clock an event is too late for a window if it
-came when the window was to close, whatever others did. That is what the guarantee of each user
-needs: nobody's events may decide whether somebody else's count. With the clock of the events
-(``clock = "events"``) the latest event of a partition closes windows, so it is for inputs that are
-in the order of time, as files are made to be here: then nothing is too late.
+It receives events, stores those that count in future windows, and finds the window that closes
+next. Lateness is decided by event. With the broker's clock, an event is too late for a window if it
+arrived after the window was due to close, whatever other events did. Every user's guarantee needs
+this: one user's events must not decide whether another user's events count. With the clock of the
+events (``clock = "events"``), the latest event of a partition closes windows. Use it only for
+inputs in the order of time, as files are sorted here; then no event is too late.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from streams.schemas import User
 
 
 class Place(NamedTuple):
-    """Where an event is in the input."""
+    """The position of an event in the input."""
 
     partition: int
     offset: int
 
 
 class Desk:
-    """See above.
+    """The state of an answerer's input.
 
     Args:
-        questions: what is asked.
+        questions: the file of queries.
         text: whether the columns of events are text.
         step: of the window that closes next.
 
     Attributes:
         asked: the queries.
-        calendar: which window closes next.
+        calendar: finds the window that closes next.
         positions: by partition, the offset of the next event.
         clocks: by partition, the latest time, in ms.
-        passed_over: how many events did not count, by why.
-        incomplete: how many had no number where a query needs one, by query and column; one that
-            has none for several queries counts for each.
+        passed_over: number of events that did not count, by reason.
+        incomplete: number of events without the number that a query needs, by query and column. An
+            event counts once for each query.
     """
 
     def __init__(self, questions: Questions, *, text: bool = False, step: int = 0) -> None:
@@ -62,34 +62,37 @@ class Desk:
     def resume(
         self, positions: Mapping[int, int], clocks: Mapping[int, int], begins: Mapping[int, int]
     ) -> None:
-        """Go on where another one was: events from ``begins`` on come again, up to
-        ``positions``, and are not counted as passed over again."""
+        """Continue from the state of another answerer.
+
+        Events from ``begins`` to ``positions`` are read again, and are not counted as skipped
+        again.
+        """
         self._replaying = dict(positions)
         self.positions = dict(begins)
         self.clocks = dict(clocks)
 
     def take(self, place: Place, value: bytes | None, arrived: int | None) -> None:
-        """Take a record of the input.
+        """Process a record of the input.
 
         Args:
             place: of the record.
-            value: an event as it was sent.
-            arrived: when the broker had it, in ms; None if nothing says so.
+            value: the event as it was sent.
+            arrived: when the broker received it, in ms; None if unknown.
         """
         self._take(place, self._reader.decode(value), arrived)
 
     def take_row(self, place: Place, row: Mapping[str, object]) -> None:
-        """Take a row of a file."""
+        """Process a row of a file."""
         self._take(place, self._reader.event_of(row), None)
 
     def event_of(self, row: Mapping[str, object]) -> Event | Unreadable:
-        """What a row of a file is."""
+        """Return the event in a row of a file, or why it is unreadable."""
         return self._reader.event_of(row)
 
     def _take(self, place: Place, event: Event | Unreadable, arrived: int | None) -> None:
         partition, offset = place
         if offset < self.positions.get(partition, 0):
-            return  # it was taken before
+            return  # it was processed before
         again = offset < self._replaying.get(partition, 0)
         self.positions[partition] = offset + 1
         clock = arrived if self._source.by_arrival else None
@@ -110,7 +113,7 @@ class Desk:
                 self.incomplete.update(incomplete)
 
     def told_of_passed_over(self) -> str:
-        """How many events did not count, and why, in words; empty if all did."""
+        """Return the number of skipped events by reason, as text; empty if there are none."""
         told = []
         for why, count in sorted(self.passed_over.items()):
             one = f"{why}: {count:,}"
@@ -126,7 +129,11 @@ class Desk:
     def _keep(
         self, event: Event, place: Place, arrived: int | None
     ) -> tuple[Unreadable | None, list[tuple[str, str]]]:
-        """Why an event does not count, if so, and the queries and columns it has no number for."""
+        """Store an event.
+
+        Returns:
+            Why the event does not count, if so, and the queries and columns it has no number for.
+        """
         if event.time < self._source.start:
             return Unreadable.BEFORE, []
         outcome, incomplete = None, []
@@ -151,20 +158,20 @@ class Desk:
         return outcome, incomplete
 
     def is_due(self, now: int | None) -> bool:
-        """Whether the next window can be closed.
+        """Return whether the next window can be closed.
 
         Args:
-            now: the latest time of which nothing is missing any more, in ms; None if nobody knows.
+            now: the time up to which the input is complete, in ms; None if unknown.
         """
         return now is not None and now >= self.calendar.next.closes
 
     def clock(self, partitions: int, quiet: Mapping[int, int | None]) -> int | None:
-        """The time up to which every partition has come.
+        """Return the time that every partition has reached, in ms; None if unknown.
 
         Args:
-            partitions: how many there are.
-            quiet: those that have been read to their end and have had nothing for a while; with
-                the broker's clock up to when that is so, in ms.
+            partitions: the number of partitions.
+            quiet: the partitions that were read to their end and have been idle; each with the
+                broker's time up to which this holds, in ms, or None.
         """
         times: list[int] = []
         for partition in range(partitions):
@@ -180,12 +187,12 @@ class Desk:
             times.append(known)
         if not times:
             return None
-        # If all have been read to their ends, they are as good as one.
+        # If all partitions were read to their ends, the latest event counts for all of them.
         all_read = len(quiet) == partitions and not self._source.by_arrival
         return max(times) if all_read else min(times)
 
     def end_of_window(self, time: int | None) -> int | None:
-        """When the first window closes that a time is in."""
+        """Return when the first window that contains a time closes."""
         if time is None:
             return None
         closing = []
@@ -197,15 +204,16 @@ class Desk:
 
     @property
     def keeps(self) -> int:
-        """For how long an event may count after it came, in ms: the input has to keep it so long.
+        """Return for how long after its arrival an event may count, in ms.
 
-        It can be of a time that is to come, at the begin of the longest window.
+        The input topic must retain events for that long. An event's time can lie in the future, at
+        the beginning of the longest window.
         """
         source = self._source
         return source.ahead + max(one.query.window for one in self.asked) + source.lateness
 
     def begins(self) -> dict[int, int]:
-        """From where on the input has to be read again to know what is kept here."""
+        """Return the offsets by partition from which the state can be rebuilt."""
         begins = dict(self.positions)
         for panes in self._panes:
             for first in panes.begins():
@@ -214,11 +222,11 @@ class Desk:
         return begins
 
     def content_of(self, window: Window) -> tuple[list[User], Floats]:
-        """The users of the window that closes next, and what each adds to it."""
+        """Return the users of the window that closes next, and their contributions."""
         asked = self.asked[window.query]
         return asked.rows(self._panes[window.query].content(window.number))
 
     def close(self, window: Window) -> None:
-        """Go on to the next window."""
+        """Advance to the next window."""
         self._panes[window.query].close(window.number)
         self.calendar.advance()

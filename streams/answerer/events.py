@@ -1,7 +1,7 @@
-"""An event of one user, as it comes: JSON, MessagePack, or a row of a file.
+"""Events of users in JSON, MessagePack, or rows of a file.
 
-What cannot be read is counted and passed over, since one bad event may not stop the others. Ids are
-read as the dataset knows them, so that no charge of a window is refused for one of them.
+Unreadable events are counted and skipped, since one bad event must not stop the others. Ids are
+normalised and checked as the dataset requires, so that no charge of a window is rejected for an id.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Unreadable(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Who did something, when, and what else is known of it."""
+    """An action of a user at a time, with all other columns."""
 
     user: User
     time: int
@@ -52,8 +52,8 @@ class Reader:
     """Reads events.
 
     Args:
-        source: which columns say who and when.
-        text: whether all columns are text, as in a file of CSV.
+        source: names the columns with user and time.
+        text: whether all columns are text, as in CSV.
     """
 
     def __init__(self, source: Source, text: bool = False) -> None:
@@ -61,10 +61,10 @@ class Reader:
         self.text = text
 
     def decode(self, value: bytes | None) -> Event | Unreadable:
-        """An event from a record of Kafka, or from what stands for an unreadable batch there."""
+        """Return an event from a Kafka record; unreadable batches have a placeholder value."""
         if not value:
             return Unreadable.NO_EVENT
-        if value[0] == 0:  # no event begins so; see streams.topics.batches
+        if value[0] == 0:  # no event begins with this byte; see streams.topics.batches
             return Unreadable.BATCH
         try:
             columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
@@ -73,7 +73,7 @@ class Reader:
         return self.event_of(columns)
 
     def event_of(self, columns: Mapping[str, Any]) -> Event | Unreadable:
-        """An event from its columns."""
+        """Return an event from its columns."""
         user = self._user(columns.get(self._source.user))
         if user is None:
             return Unreadable.NO_USER
@@ -115,7 +115,7 @@ class Reader:
 
 
 def number_of(value: Any, text: bool) -> float | None:
-    """A finite number, from text if all is text."""
+    """Return a finite number, from text if all columns are text; None if it is none."""
     if text and isinstance(value, str):
         try:
             value = float(value)

@@ -1,7 +1,7 @@
 """Events from a file: CSV, JSON lines or Parquet, in the order of their times.
 
-A file has an end: there its clock runs on to the first end of a window that the last event is in. A
-window that has not ended by then is not whole, and is not answered.
+At the end of the file, its clock advances to the first end of a window that contains the last
+event. A window that has not ended by then is incomplete, and is not answered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EventFile:
 
     Args:
         path: ends in one of KINDS.
-        questions: which columns say who and when.
+        questions: name the columns with user and time.
 
     Raises:
         UnusableQueries: it cannot be read.
@@ -39,7 +39,9 @@ class EventFile:
         self.text = path.suffix == ".csv"
         self._source = questions.source
         if path.suffix not in KINDS:
-            raise UnusableQueries(f"{path} is no file of events: give {', '.join(KINDS)}")
+            raise UnusableQueries(
+                f"{path} has an unknown suffix; a file of events must end in {', '.join(KINDS)}"
+            )
         try:
             with path.open("rb") as file:
                 digest = hashlib.sha256()
@@ -50,7 +52,7 @@ class EventFile:
         self.source = f"file:{digest.hexdigest()}"
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """Its rows, those without a time first, the others in the order of their times."""
+        """Return its rows: those without a time first, the others in the order of their times."""
         reader = Reader(self._source, self.text)
         rows = list(self._read())
         wanted = {self._source.user, self._source.time}
@@ -81,7 +83,7 @@ class EventFile:
 
 
 def answer_file(answering: Answering, file: EventFile) -> None:
-    """Answer all windows that a file ends.
+    """Answer all windows that end within a file.
 
     Raises:
         UnusableQueries: nothing more can be answered.

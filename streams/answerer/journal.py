@@ -9,12 +9,12 @@ from streams.answerer.marks import Mark
 
 
 def name_of(mark: Mark) -> str:
-    """The name of a mark, which no other one has: an owner writes each once."""
+    """Return the unique name of a mark: an owner writes each mark once."""
     return f"{mark.dataset}/{mark.run}/{mark.owner}/{mark.kind}/{mark.step}"
 
 
 class JournalUnavailable(Exception):
-    """Kafka does not answer, or what it has cannot be used. Start again."""
+    """Kafka does not answer, or its content is unusable. Start the answerer again."""
 
 
 class Journal(Protocol):
@@ -37,23 +37,23 @@ class Journal(Protocol):
         """
 
     def forget(self, marks: Sequence[Mark]) -> None:
-        """Have marks go of which nothing depends on whether they are there.
+        """Delete marks that are no longer needed.
 
-        They are gone in the end, and until then for some readers and not for others. It does not
-        wait for that; what is killed meanwhile leaves some of them.
+        Deletion is asynchronous: until it is complete, some readers still see the marks. An
+        answerer that is killed meanwhile leaves some of them.
 
         Raises:
             JournalUnavailable: start again.
         """
 
     def end(self) -> int:
-        """Where the next answer will be in the topic, or before it."""
+        """Return the offset of the next answer in the topic, or one before it."""
 
     def publish(self, answer: bytes) -> None:
-        """Publish an answer; returns when it is durable."""
+        """Publish an answer; return when it is durable."""
 
     def published(self, behind: int) -> Sequence[bytes]:
-        """The answers of the run that were published, from this place on."""
+        """Return the answers of the run that were published from this offset on."""
 
     def close(self) -> None:
         """Disconnect."""
@@ -63,7 +63,7 @@ class Pages:
     """Two topics in memory, which several answerers can share.
 
     Attributes:
-        marks: in their order; None where one was forgotten.
+        marks: in order; None where one was deleted.
         answers: with the names of their runs.
     """
 
@@ -73,14 +73,14 @@ class Pages:
 
 
 class MemoryJournal:
-    """A journal on ``Pages``."""
+    """An implementation of ``Journal`` on ``Pages``."""
 
     def __init__(self, pages: Pages, dataset: str, run: str) -> None:
         self._pages, self._dataset, self._name = pages, dataset, f"{dataset}/{run}"
         self._read = 0
 
     def append(self, mark: Mark) -> None:
-        """Write a mark."""
+        """Append a mark to the shared list."""
         self._pages.marks.append(mark)
 
     def catch_up(self) -> Sequence[Mark]:
@@ -90,22 +90,22 @@ class MemoryJournal:
         return [mark for mark in found if mark and mark.dataset == self._dataset]
 
     def forget(self, marks: Sequence[Mark]) -> None:
-        """Have marks go, at once."""
+        """Delete marks at once."""
         gone = {name_of(mark) for mark in marks}
         pages = self._pages.marks
         pages[:] = [None if mark and name_of(mark) in gone else mark for mark in pages]
 
     def end(self) -> int:
-        """How many answers there are."""
+        """Return the number of answers."""
         return len(self._pages.answers)
 
     def publish(self, answer: bytes) -> None:
-        """Publish an answer."""
+        """Append an answer to the shared list."""
         self._pages.answers.append((self._name, answer))
 
     def published(self, behind: int) -> Sequence[bytes]:
-        """The answers from there on."""
+        """Return the answers of the run from this place on."""
         return [value for name, value in self._pages.answers[behind:] if name == self._name]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

@@ -1,12 +1,12 @@
 """The journal on Kafka: the topics `answers-state` and `answers`, of one partition each.
 
-A mark has a key of its own, so that compaction takes it away when it is forgotten, and never
-another one: a tombstone is written for each. The topic has then what is needed of every run, and
-what its segments hold until Kafka cleans them.
+Every mark has its own key. To delete a mark, the journal writes a tombstone for its key, and Kafka
+removes both by compaction. The topic then contains the marks that are needed, and those in segments
+that Kafka has not cleaned yet.
 
-With a signing key answers are signed, and those that are not are passed over, as if they were not
-there: nobody else stops an answerer by what is written to `answers`. Marks are not signed: nobody
-but the answerer may write them.
+With a signing key, answers are signed, and answers without a valid signature are ignored. So no
+other program can stop an answerer by writing to `answers`. Marks are not signed: only the answerer
+may have the right to write them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from streams.topics.topics import Topics
 from streams.wire.signatures import Content, KeyRing
 
 _POLL_MS = 200
-_FETCH_WAIT_MS = 5  # a mark that was just written is there
+_FETCH_WAIT_MS = 5  # short: a mark that was just written is available
 
 
 class KafkaJournal:
     """The marks of a dataset's runs, and the published answers of one run.
 
     Args:
-        config: where Kafka is.
+        config: the address of Kafka.
         dataset: the dataset.
         run: the run that this answerer charges.
 
     Raises:
-        JournalUnavailable: no broker.
-        ConfigurationError: the key with which answers are signed, or the ring, is unusable.
-        TopicsUnavailable: which log the answers are about cannot be asked.
+        JournalUnavailable: no broker answered.
+        ConfigurationError: the signing key or the trust store is invalid.
+        TopicsUnavailable: the id of the log is not available.
     """
 
     def __init__(self, config: Config, dataset: str, run: str) -> None:
@@ -53,7 +53,7 @@ class KafkaJournal:
         self._marks = TopicPartition(config.topic(ANSWERS_STATE), 0)
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
         self._decoder = msgspec.msgpack.Decoder(Mark)
-        self._written = 0  # the offset behind the last mark of this journal
+        self._written = 0  # the offset after the last mark of this journal
         self._seal, self._inspector = _signing(config)
         with self._reaching():
             self._reader = new_reader(config, fetch_max_wait_ms=_FETCH_WAIT_MS)
@@ -62,7 +62,7 @@ class KafkaJournal:
             self._producer = new_producer(config)
 
     def append(self, mark: Mark) -> None:
-        """Write a mark; returns when all brokers that have to have it have it."""
+        """Write a mark; return when all required replicas have it."""
         sent = self._sent(self._marks, _key_of(mark), msgspec.msgpack.encode(mark))
         self._written = sent.offset + 1
 
@@ -81,18 +81,18 @@ class KafkaJournal:
             return list(found.values())
 
     def forget(self, marks: Sequence[Mark]) -> None:
-        """Write a tombstone for each mark, and wait for none of them."""
+        """Write a tombstone for each mark, without waiting."""
         with self._reaching():
             for mark in marks:
                 self._send(self._marks, _key_of(mark), None)
 
     def end(self) -> int:
-        """Where `answers` ends now."""
+        """Return the end offset of `answers`."""
         with self._reaching():
             return self._end(self._reader, self._answers)
 
     def publish(self, answer: bytes) -> None:
-        """Publish an answer."""
+        """Publish an answer, signed if there is a key."""
         headers: list[tuple[str, bytes]] = []
         if self._seal is not None:
             content = Content(self._key, answer)
@@ -101,7 +101,7 @@ class KafkaJournal:
         self._sent(self._answers, self._key, answer, headers)
 
     def published(self, behind: int) -> Sequence[bytes]:
-        """The answers of the run from an offset on."""
+        """Return the authentic answers of the run from an offset on."""
         with self._reaching():
             reader = new_reader(self._config)
             try:
@@ -129,7 +129,7 @@ class KafkaJournal:
         value: bytes,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> Any:
-        """Where a record is, when all brokers that have to have it have it."""
+        """Send a record; return its metadata when all required replicas have it."""
         with self._reaching():
             return self._send(place, key, value, headers).get(timeout=self._config.timeout)
 
@@ -151,7 +151,7 @@ class KafkaJournal:
 
     @staticmethod
     def _read(reader: Any, place: TopicPartition, end: int) -> Iterator[Any]:
-        """The records up to an offset, from where the reader is, that have a key."""
+        """Yield the records with a key, from the reader's position up to an offset."""
         while reader.position(place) < end:
             for records in reader.poll(timeout_ms=_POLL_MS).values():
                 yield from (record for record in records if record.key)
@@ -161,8 +161,8 @@ class KafkaJournal:
             return self._decoder.decode(value)
         except msgspec.DecodeError as error:
             raise JournalUnavailable(
-                f"{self._marks.topic} has a mark that cannot be read ({error}): it is of a later "
-                "version, or somebody else writes there. Nothing is answered before that is clear"
+                f"{self._marks.topic} has a mark that cannot be read ({error}): it has a later "
+                "version, or another program writes to the topic. Find out before you answer again"
             ) from error
 
     @staticmethod
@@ -176,7 +176,7 @@ class KafkaJournal:
             yield
         except KafkaError as error:
             raise JournalUnavailable(
-                f"the topics of answers at {self._config.kafka}: {explained(error)}"
+                f"the topics of answers at {self._config.kafka} are unavailable: {explained(error)}"
             ) from error
 
 
@@ -185,7 +185,7 @@ def _key_of(mark: Mark) -> bytes:
 
 
 def _signing(config: Config) -> tuple[Seal | None, Inspector | None]:
-    """With what answers are signed, and who looks for that: at least at the own signatures."""
+    """Return the signer and the verifier of answers; the verifier trusts at least the own key."""
     if not (config.signing_key or config.answer_keys):
         return None, None
     with Topics(config) as topics:

@@ -1,27 +1,27 @@
-"""The kinds of queries: what an event adds, what a user adds at most, what an answer says.
+"""The kinds of queries: each event's and each user's contribution, and the content of an answer.
 
-Each is a sum over users of a vector, to which noise is added; all else is made of the noisy sum.
-What a user's vector is depends on that user's events alone, and on the file: so it is charged for
-its own length, whoever else there is (``bound`` is the longest that it can be).
+Each kind is a sum over users of a vector, to which noise is added; the rest of the answer is
+computed from the noisy sum. A user's vector depends only on that user's events and the file. So the
+user is charged for the norm of that vector, whatever other users do (``bound`` is its maximum).
 
     count, sum, distinct      a number, or one for each label
     histogram                 events by bins of a column
     top                       the labels with the largest counts or sums
     threshold                 whether a count or sum is above a number
-    mean                      of a column: the sum of its distances from the middle of its range,
-                              in halves of the range, and how many there are
+    mean                      of a column: the sum of the distances from the middle of its range, in
+                              units of half the range, and the count
     quantiles                 of a column: events by levels of the range, times the square root of
                               the matrix of running sums (``accounting.release.factorisations``)
 
-Bounds: with ``each`` a user's numbers are cut to it, and all but the largest ``groups`` of them are
-left out, which of two equal ones by the order of the labels. With ``clip`` the vector is scaled
-down. Of means and quantiles a user who has more than ``each`` events counts as so many, in its own
-proportions. None of this depends on the order in which events came.
+Bounds: with ``each``, a user's numbers are clipped to it, and all but the largest ``groups`` of
+them are dropped; ties are broken by the order of the labels. With ``clip`` the vector is scaled
+down. For means and quantiles, the contribution of a user with more than ``each`` events is scaled
+down to so many. None of this depends on the order of events.
 
-A threshold is a noisy sum that is compared. The sparse vector technique would pay once for many
-windows, but what it costs is fixed before its first comparison by what a user changes in any of
-them (``accounting.SparseVector``): nobody knows this of a user who has not come yet, so there is no
-charge of one user's own. Here, whoever adds nothing to a window pays nothing for it.
+A threshold compares a noisy sum. The sparse vector technique would pay once for many windows. But
+its cost is fixed before the first comparison by a user's largest contribution to any window
+(``accounting.SparseVector``). That is unknown for a user who has not appeared yet, so there is no
+individual charge. Here, a user without events in a window pays nothing for it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from streams.schemas import User
 
 Floats = NDArray[np.float64]
 
-_BITS: Final = 40  # of a unit below a bound
+_BITS: Final = 40  # of resolution below a bound
 _ABOVE: Final = 1.0 + 2.0**-40
-"""Bounds of norms are this much larger, so that no rounding of a norm exceeds them."""
+"""Bounds of norms are larger by this factor, so that no rounding of a norm exceeds them."""
 
 
 class Answered(NamedTuple):
-    """What an answer says of a window. All of it follows from the noisy sum.
+    """The answer for a window. All of it follows from the noisy sum.
 
     Attributes:
-        value: a number or one for each label; None where nothing can be said.
-        lower, upper: between which the true one of the admitted lies, all of them together with
-            the confidence of the file.
+        value: a number or one for each label; None where the noise allows no estimate.
+        lower, upper: the interval of the true value of the admitted users; all intervals hold
+            together with the confidence of the file.
         labels: of the values, if there are several.
         above: whether a threshold was passed.
     """
@@ -68,16 +68,16 @@ class Answered(NamedTuple):
 
 
 class Asked:
-    """A query, ready to be asked.
+    """A query with everything that is computed from it once.
 
     Args:
-        query: what is asked.
+        query: the query.
         text: whether columns are text.
 
     Attributes:
-        query: what is asked.
-        bound: the longest vector of a user, in the L2 norm.
-        dimension: how many numbers the noisy sum has.
+        query: the query.
+        bound: the largest L2 norm of a user's vector.
+        dimension: the number of coordinates of the noisy sum.
     """
 
     def __init__(self, query: Query, text: bool = False) -> None:
@@ -94,7 +94,7 @@ class Asked:
                 self.dimension = query.levels
             case _:
                 self.dimension = groups
-        # 1 where events are counted, so that counts are whole.
+        # 0 where events are counted, so that counts are integers.
         self._exponent = math.frexp(query.each or query.clip)[1] - _BITS if self._sums else 0
         match query.kind:
             case "mean":
@@ -111,7 +111,7 @@ class Asked:
 
     @cached_property
     def _root(self) -> Floats:
-        """The square root of the matrix of running sums, lower triangular."""
+        """Return the square root of the matrix of running sums, lower triangular."""
         levels = self.query.levels
         root = np.zeros((levels, levels))
         factors = SquareRoot(levels)
@@ -120,10 +120,11 @@ class Asked:
         return root
 
     def added(self, event: Event) -> list[tuple[int, int]] | None:
-        """What an event adds, by coordinate, in small whole units; nothing if it is not asked for.
+        """Return an event's contribution by coordinate, in small integer units; empty if it is not
+        asked for.
 
         Returns:
-            None if the event has no such number as is asked for.
+            None if the event has no number where the query needs one.
         """
         query, columns = self.query, event.columns
         for condition in query.where:
@@ -154,7 +155,7 @@ class Asked:
         return [(group, _whole(number, self._exponent))]
 
     def rows(self, content: Content) -> tuple[list[User], Floats]:
-        """The users of a window in an order of their own, and what each adds: (n, d)."""
+        """Return the users of a window, sorted, and their contributions (n, d)."""
         users = sorted(content, key=lambda user: (isinstance(user, str), user))
         rows = np.zeros((len(users), self.dimension))
         for row, user in zip(rows, users, strict=True):
@@ -186,7 +187,7 @@ class Asked:
             row[coordinate] = min(max(number, -query.each), query.each)
 
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
-        """What is said of a noisy sum (d,)."""
+        """Return the answer for a noisy sum (d,)."""
         query = self.query
         width = stddev * quantile_of_noise(confidence, self.dimension)
         if query.kind == "mean":
@@ -228,7 +229,7 @@ class Asked:
                 (middle + half * max(min(ends), -1.0), middle + half * min(max(ends), 1.0))
             )
         lower, upper = map(list, zip(*bounds, strict=True))
-        # Both ends are within the range; a clipped mean of the whole range has one of no length.
+        # Both ends are within the range; rounding must not swap them.
         lower = [min(a, b) for a, b in zip(lower, upper, strict=True)]
         if not query.labels:
             return Answered(means[0], lower[0], upper[0])
@@ -245,7 +246,7 @@ class Asked:
         noisy = self._root @ value
         cumulative = np.maximum(isotonic_regression(noisy).x, 0.0)
         weights = np.linalg.norm(self._root, axis=1)
-        # Every running count lies so close to its noisy one, all together.
+        # All running counts together lie within these widths of the noisy ones.
         widths = stddev * weights * quantile_of_noise(confidence, query.levels)
         least = np.maximum.accumulate(np.maximum(noisy - widths, 0.0))
         most = np.minimum.accumulate((noisy + widths)[::-1])[::-1]
@@ -263,7 +264,9 @@ class Asked:
 
 
 def _inside(cumulative: Floats, edges: Floats, at: int, wanted: float) -> float:
-    """The value at which a running count is reached, on the straight line through a level."""
+    """Return the value at which a running count is reached, interpolating linearly within a
+    level.
+    """
     before = float(cumulative[at - 1]) if at else 0.0
     rise = float(cumulative[at]) - before
     part = min(max((wanted - before) / rise, 0.0), 1.0) if rise > 0 else 1.0
@@ -278,14 +281,14 @@ def _holds(condition: Condition, value: Any, text: bool) -> bool:
 
 
 def _key(label: Any, text: bool) -> Any:
-    """A label as it is compared: 1, "1" and true are three."""
+    """Return a label in comparable form: 1, "1" and true are different."""
     if text:
         return str(label)
     return (type(label), label) if isinstance(label, str | int) else None
 
 
 def _whole(number: float, exponent: int) -> int:
-    """A number in units of 2**exponent, rounded towards zero."""
+    """Return a number in units of 2**exponent, rounded towards zero."""
     mantissa, power = math.frexp(number)
     shift = power - exponent - 53
     whole = int(math.ldexp(mantissa, 53))
@@ -300,7 +303,7 @@ def _ldexp(amount: int, exponent: int) -> float:
 
 
 def _scale_to(row: Floats, sums: dict[int, int], exponent: int) -> None:
-    """Write whole units as numbers; if they are huge, as smaller ones in the same proportions."""
+    """Write integer units as numbers; huge ones are scaled down together."""
     longest = max((abs(amount).bit_length() for amount in sums.values()), default=0)
     shift = max(0, longest - 500)
     for coordinate, amount in sums.items():

@@ -1,18 +1,18 @@
-"""What an answerer tells Prometheus, and whether it answers: for those who keep it running.
+"""Prometheus metrics and health of an answerer, for its operator.
 
-    turnstile_answerer_ready                        1 when the run is its own, and it answers
-    turnstile_answerer_answers_total                published
-    turnstile_answerer_close_seconds                to answer the windows that were due at once
+    turnstile_answerer_ready                        1 if this answerer holds the run and answers
+    turnstile_answerer_answers_total                answers that were published
+    turnstile_answerer_close_seconds                time to answer the windows that were due at once
     turnstile_answerer_passed_over_total{reason}    events that did not count
     turnstile_answerer_next_offset{partition}       of the input, the event to take next
     turnstile_answerer_lag{partition}               events of the input that are not taken yet
     turnstile_answerer_window_closes_seconds        when the next one closes, in seconds since 1970
-    turnstile_answerer_clock_seconds                up to when all partitions have come
-    turnstile_answerer_input_seconds{topic,clock}   for how long its input has to keep events
+    turnstile_answerer_clock_seconds                the time that all partitions have reached
+    turnstile_answerer_input_seconds{topic,clock}   how long its input has to retain events
 
-It has ``turnstile_client_*`` of its charges, too (``streams.sdk.observing``). Every sample has the
-label ``log``, which names the log that is charged. No metric names a user or an answer. How many
-events there are is data all the same: show the metrics only to people who may see the input.
+Its charges are in ``turnstile_client_*`` (``streams.sdk.observing``). Every sample has the label
+``log``, which names the log that is charged. No metric names a user or an answer. The number of
+events is data nevertheless: show the metrics only to people who may see the input.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from streams.worker.exposition import exposition_of
 from streams.worker.partitions import PartitionView
 
 STUCK_AFTER = 30.0
-"""Seconds for which a window may be due, or events wait, before that is not healthy."""
+"""Seconds for which a window may be due, or events wait, before the answerer is unhealthy."""
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Progress(Protocol):
-    """How an answerer is."""
+    """The state of an answerer, as its metrics need it."""
 
     @property
     def desk(self) -> Desk:
-        """What it knows of its input."""
+        """Return the state of the input."""
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether it answers: the run is its own, and the input was read up to where it was."""
+        """Return whether it holds the run and has read the input up to the last mark."""
 
     def end_of(self, partition: int) -> int | None:
-        """Where a partition of the input ends, as far as is known."""
+        """Return the end offset of a partition of the input, as far as is known."""
 
     def partitions(self) -> Sequence[int]:
-        """Of the input."""
+        """Return the partitions of the input."""
 
     def source(self) -> tuple[str, str]:
-        """The topic of the input, and whose clock closes windows."""
+        """Return the topic of the input, and the clock that closes windows."""
 
     def clock(self) -> int | None:
-        """Up to when all partitions have come, in ms."""
+        """Return the time that all partitions have reached, in ms."""
 
 
 class AnswererMetrics(Collector):
@@ -86,7 +86,7 @@ class AnswererMetrics(Collector):
         return exposition_of(self.registry, self._log)
 
     def collect(self) -> Iterator[Metric]:
-        """What is so now."""
+        """Yield the current values."""
         progress, desk = self._progress, self._progress.desk
         yield GaugeMetricFamily(
             "turnstile_answerer_ready", "The run is its own", value=progress.is_taken_over
@@ -129,30 +129,30 @@ class AnswererMetrics(Collector):
 
 
 class Watched:
-    """The partitions of the input, as /readyz and /healthz ask for them.
+    """The partitions of the input, as /readyz and /healthz report them.
 
-    A partition is not healthy while events have waited there and none was taken, and none is while
-    a window has been due and was not answered, for ``STUCK_AFTER`` seconds.
+    A partition is unhealthy if its events have waited for ``STUCK_AFTER`` seconds without being
+    taken. All partitions are unhealthy if a window has been due for that long.
     """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._moved: dict[int, tuple[int, float]] = {}  # offset, and since when it was not behind
-        self._due: tuple[float, int] | None = None  # since when, and which
+        self._moved: dict[int, tuple[int, float]] = {}  # offset, and when it was last not behind
+        self._due: tuple[float, int] | None = None  # since when, and which window
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it answers."""
+        """Return whether this answerer holds the run."""
         return self._progress.is_taken_over
 
     def views(self) -> list[PartitionView]:
-        """How the partitions are now; to be asked again and again."""
+        """Return the state of the partitions; call it regularly."""
         now = time.monotonic()
         overdue = self._overdue(now)
         return [self._view(partition, now, overdue) for partition in self._progress.partitions()]
 
     def look(self) -> None:
-        """See how it is, so that it is known since when: whoever answers does so all the time."""
+        """Update the times since when the state holds."""
         self.views()
 
     def _view(self, partition: int, now: float, overdue: float) -> PartitionView:
@@ -167,9 +167,9 @@ class Watched:
         if not self._progress.is_taken_over:
             problem = "the run is not taken over yet"
         elif overdue > STUCK_AFTER:
-            problem = f"a window has been due for {overdue:.0f} seconds, and was not answered"
+            problem = f"a window has been due for {overdue:.0f} seconds and is not answered"
         elif waiting > STUCK_AFTER:
-            problem = f"events wait, and none was taken for {waiting:.0f} seconds"
+            problem = f"events have waited for {waiting:.0f} seconds and none was taken"
         return PartitionView(partition, "running", problem, position, end)
 
     def _overdue(self, now: float) -> float:

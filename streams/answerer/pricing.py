@@ -24,10 +24,10 @@ from streams.schemas import Policy
 
 
 def noises(asked: Sequence[Asked], policy: Policy) -> list[float]:
-    """The standard deviation of the noise of each query.
+    """Return the standard deviation of each query's noise.
 
     Raises:
-        UnusableQueries: the budget of this measure is not one that noise follows from.
+        UnusableQueries: the noise cannot be derived from a budget of this measure.
     """
     open_shares = [a.query for a in asked if not a.query.noise and not a.query.share]
     left = 1.0 - sum(a.query.share for a in asked)
@@ -43,15 +43,15 @@ def noises(asked: Sequence[Asked], policy: Policy) -> list[float]:
             found.append(noise_for_norm_budget(query.active_windows * one.bound**2, rho))
         except InvalidInput as error:
             raise UnusableQueries(
-                f"query {query.name!r}: active_windows is {query.active_windows:g}, and its share "
-                f"of the budget is a rho of {rho:g}, from which no noise follows: {error}. Give "
-                "fewer active_windows, or noise"
+                f"query {query.name!r}: no noise follows from active_windows = "
+                f"{query.active_windows:g} and a share of rho = {rho:g}: {error}. Give fewer "
+                "active_windows, or noise"
             ) from error
     return found
 
 
 def _rho(policy: Policy) -> float:
-    """The budget of a policy as zCDP, rounded down."""
+    """Return the budget of a policy as zCDP, rounded down."""
     budget = float(from_units_down(policy.budget[0]))
     match policy.measure:
         case "zcdp" | "approx-dp":
@@ -59,7 +59,8 @@ def _rho(policy: Policy) -> float:
         case "gdp":
             return budget / 2.0  # budgets of gdp are mu squared
     raise UnusableQueries(
-        f"active_windows cannot be had from a budget in {policy.measure}: give noise instead"
+        f"active_windows needs a budget in zcdp, gdp or approx-dp, not {policy.measure}: give "
+        "noise instead"
     )
 
 
@@ -76,7 +77,7 @@ class WorstCase:
         policies: of all budgets that a charge has to fit.
 
     Raises:
-        UnusableQueries: a measure that cannot charge Gaussian noise.
+        UnusableQueries: a measure cannot charge Gaussian noise.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class WorstCase:
 
         Args:
             closed: how many windows of each query have closed.
-            query: its place in the file.
+            query: its index in the file.
         """
         return min(
             self._left_of(policy, costs, closed, query)
@@ -109,8 +110,8 @@ class WorstCase:
 
         Args:
             calendar: of the file.
-            query: its place in the file.
-            number: of the window up to which to look.
+            query: its index in the file.
+            number: of the last window to consider.
 
         Returns:
             The number of a window, or None if there is no such window up to this one.
@@ -119,7 +120,7 @@ class WorstCase:
         def is_out_of_reach(window: int) -> bool:
             return not self._can_pay(calendar.closed_before(query, window), query)
 
-        # Costs only add up, so a window after one that is out of reach is out of reach, too.
+        # Costs only add up, so all windows after one that is out of reach are out of reach, too.
         first = bisect.bisect_left(range(number + 1), True, key=is_out_of_reach)
         return first if first <= number else None
 
@@ -138,7 +139,7 @@ class WorstCase:
             max(0, budget - _spent(costs, closed, order)) // max(1, int(costs[query][order]))
             for order, budget in enumerate(policy.budget)
         ]
-        # Each user is held to one order, its own, or to all.
+        # A user is charged at one order, its own, or at all of them.
         return max(more) if policy.own_order is True else min(more)
 
 
@@ -161,7 +162,7 @@ def _orders(policy: Policy) -> Sequence[int]:
 
 
 def _cost(policy: Policy, asked: Asked, stddev: float) -> Costs:
-    """Return what a worst-case user pays for a window of a query."""
+    """Return the cost of one window of a query for a worst-case user."""
     measure = measure_of(policy)
     if not measure.covers(Gaussian(1.0)):
         raise UnusableQueries(
@@ -173,5 +174,5 @@ def _cost(policy: Policy, asked: Asked, stddev: float) -> Costs:
 
 
 def _spent(costs: Sequence[Costs], closed: Sequence[int], order: int) -> int:
-    """Return what a worst-case user has spent at an order after so many windows of each query."""
+    """Return a worst-case user's spending at an order, after so many windows of each query."""
     return sum(int(cost[order]) * windows for cost, windows in zip(costs, closed, strict=True))

@@ -1,4 +1,4 @@
-"""What is asked: a file of queries, read and checked before anything is charged.
+"""The file of queries, read and validated before anything is charged.
 
 Everything in the file is public: labels, edges, bounds, noise and when windows begin. None of it
 may be chosen by looking at the events that it is about.
@@ -44,18 +44,18 @@ _MOST_QUERIES: Final = 100
 
 
 class UnusableQueries(ValueError):
-    """A file of queries that cannot be answered as it is. Nothing was charged."""
+    """The file of queries cannot be answered as it is. Nothing was charged."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What an event's column has to be.
+    """A condition on a column of an event.
 
     Attributes:
         column: its name.
-        among: one of these; None if a range is asked for.
-        at_least: a number not below this.
-        below: a number below this.
+        among: the allowed values; None for a range.
+        at_least: the lower end of the range, inclusive.
+        below: the upper end of the range, exclusive.
     """
 
     column: str
@@ -66,20 +66,20 @@ class Condition:
 
 @dataclass(frozen=True)
 class Source:
-    """Where events come from, and which of their columns say who and when.
+    """The source of events, and the columns with user and time.
 
     Attributes:
-        topic: of Kafka; empty if there is none, and a file is read.
+        topic: of Kafka; empty if a file is read.
         user: the column with the user's id.
         integers: whether ids are integers; else strings.
         time: the column with the time of the event.
         time_unit: "iso", "s" or "ms" since 1970.
         start: when the first windows begin, in ms since 1970.
-        lateness: how long after the end of a window its events may still come, in ms.
-        by_arrival: whether what comes too late is told by the broker's clock; else by the latest
-            event of each partition.
+        lateness: how long after the end of a window its events may arrive, in ms.
+        by_arrival: whether the broker's clock decides which events are too late; else the latest
+            event of each partition does.
         ahead: how far an event may be in the future of the broker's clock, in ms.
-        idle: after so many ms without an event a partition holds nobody up.
+        idle: after so many ms without an event, a partition no longer delays windows.
     """
 
     topic: str
@@ -96,31 +96,31 @@ class Source:
 
 @dataclass(frozen=True)
 class Query:
-    """One query, asked of every window.
+    """One query, answered for every window.
 
     Attributes:
         name: of the query, unique in the file.
         kind: one of KINDS.
-        of: what is added up: "count" events, "distinct" users, or the "sum" of ``column``.
-        column: with numbers.
+        of: what is added up: "count" of events, "distinct" users, or the "sum" of ``column``.
+        column: the column with numbers.
         by: the column with labels; empty if there are none.
-        labels: all that ``by`` may be; others are not counted.
+        labels: the values of ``by`` that are counted; others are not.
         edges: of the bins of a histogram, k + 1 for k bins.
-        where: what events have to be.
+        where: the conditions on events.
         window: its length in ms.
-        every: from the begin of one window to the next, in ms; divides ``window``.
-        each: the most that a user adds to one number; 0 if ``clip`` is given.
-        groups: to how many numbers a user adds at most.
-        clip: the longest that a user's vector may be, in the L2 norm; 0 if ``each`` is given.
+        every: from the beginning of one window to the next, in ms; divides ``window``.
+        each: the largest contribution of a user to one number; 0 if ``clip`` is given.
+        groups: the largest number of numbers that a user contributes to.
+        clip: the largest L2 norm of a user's vector; 0 if ``each`` is given.
         lower, upper: of the values of means and quantiles.
         levels: between them, for quantiles.
-        quantiles: which, strictly between 0 and 1.
-        most: how many labels a ``top`` names.
-        threshold: above which a ``threshold`` says so.
+        quantiles: the wanted quantiles, strictly between 0 and 1.
+        most: the number of labels that a ``top`` names.
+        threshold: of a ``threshold``.
         noise: standard deviation; 0 if it follows from the budget.
         active_windows: in how many windows the budget lets every user count fully, if ``noise``
             is 0.
-        share: of the budget, for these windows; 0 for an equal one.
+        share: the share of the budget for these windows; 0 for an equal share.
     """
 
     name: str
@@ -149,15 +149,15 @@ class Query:
 
 @dataclass(frozen=True)
 class Questions:
-    """A file of queries.
+    """The content of a file of queries.
 
     Attributes:
-        dataset: which is charged.
-        run: in whose name; the steps of a run are the windows of one file, in the order in which
+        dataset: the dataset to charge.
+        run: the run that charges it. Its steps are the windows of one file, in the order in which
             they close.
-        confidence: of the intervals that answers carry.
-        source: where events come from.
-        queries: what is asked.
+        confidence: of the intervals in answers.
+        source: of the events.
+        queries: in the order of the file.
     """
 
     dataset: str
@@ -167,22 +167,22 @@ class Questions:
     queries: tuple[Query, ...]
 
     def for_a_file(self) -> Questions:
-        """The same of a file, whose events come in the order of their times."""
+        """Return the same questions for a file, whose events come in the order of their times."""
         return replace(self, source=replace(self.source, by_arrival=False))
 
     @property
     def digest(self) -> str:
-        """Of all that it asks: a run goes on with the same questions or not at all."""
+        """Return a digest of all settings: a run continues with the same questions only."""
         content = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
 def read_questions(path: Path) -> Questions:
-    """The queries of a TOML file.
+    """Read the queries of a TOML file.
 
     Raises:
-        UnusableQueries: it cannot be read or asks for something that cannot be answered; says the
-            line or the key, and what is allowed.
+        UnusableQueries: it cannot be read, or a query cannot be answered; names the line or the
+            key, and what is allowed.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -197,10 +197,10 @@ def read_questions(path: Path) -> Questions:
 
 
 def questions_of(content: Mapping[str, Any]) -> Questions:
-    """The queries that a file's tables ask.
+    """Return the queries in the tables of a file.
 
     Raises:
-        UnusableQueries: with the key.
+        UnusableQueries: names the key.
     """
     file = _Table("the file", content)
     given = file.take("query", [])
@@ -208,11 +208,12 @@ def questions_of(content: Mapping[str, Any]) -> Questions:
         raise file.fault("query", given, "tables, each under [[query]]")
     if not 1 <= len(given) <= _MOST_QUERIES:
         raise UnusableQueries(
-            f"there are {len(given)} queries; write 1 to {_MOST_QUERIES}, each under [[query]]"
+            f"the file has {len(given)} queries; it must have 1 to {_MOST_QUERIES}, each under "
+            "[[query]]"
         )
     source = file.take("input", None)
     if not isinstance(source, dict):
-        raise file.fault("input", source, "a table that says where events come from")
+        raise file.fault("input", source, "a table with the source of the events")
     questions = Questions(
         dataset=file.name("dataset"),
         run=file.name("run"),
@@ -223,10 +224,10 @@ def questions_of(content: Mapping[str, Any]) -> Questions:
     file.finish()
     names = [query.name for query in questions.queries]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise UnusableQueries(f"two queries are named {min(twice)!r}: give each a name of its own")
+        raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique")
     shares = sum(query.share for query in questions.queries)
     if shares > 1.0:
-        raise UnusableQueries(f"the shares of the queries sum to {shares:g}; at most 1 is there")
+        raise UnusableQueries(f"the shares of the queries sum to {shares:g}; at most 1 is allowed")
     return questions
 
 
@@ -261,7 +262,7 @@ def _query(number: int, content: Mapping[str, Any]) -> Query:
         raise table.fault(
             "every",
             content.get("every"),
-            f"a part of the window, which is a whole number of them, at most {MOST_PANES}",
+            f"a duration that divides the window into at most {MOST_PANES} parts",
         )
     settings: dict[str, Any] = {"where": _conditions(table)}
     numbers = of == "sum" or kind in ("mean", "histogram", "quantiles")
@@ -287,7 +288,7 @@ def _query(number: int, content: Mapping[str, Any]) -> Query:
     if ("noise" in content) == ("active_windows" in content):
         raise UnusableQueries(
             f"{table.where}: give either noise, a standard deviation in the units of the answer, "
-            "or active_windows, in how many windows the budget shall let every user count fully"
+            "or active_windows, the number of windows in which the budget lets a user count fully"
         )
     if "noise" in content:
         settings["noise"] = table.number("noise", above=0.0)
@@ -314,14 +315,14 @@ def _add_labels(table: _Table, settings: dict[str, Any], needed: bool) -> None:
         raise table.fault(
             "labels",
             labels,
-            f"a list of 1 to {MOST_LABELS} distinct strings or integers: they are published, "
-            "whether any event has them or not, so they cannot be taken from the events",
+            f"a list of 1 to {MOST_LABELS} distinct strings or integers. They are published, "
+            "whether any event has them or not, so do not take them from the events",
         )
     settings["labels"] = tuple(labels)
 
 
 def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> None:
-    """How much one user may add."""
+    """Read the bounds on one user's contribution."""
     several = bool(settings.get("labels")) or kind == "histogram"
     if kind in ("mean", "quantiles"):
         settings["each"] = table.number("each", above=0.0)
@@ -333,8 +334,8 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
         settings["each"] = 1.0
     elif ("each" in table.content) == ("clip" in table.content):
         raise UnusableQueries(
-            f"{table.where}: say how much one user may add to a window: either each, the most to "
-            "one number, or clip, the longest in the L2 norm"
+            f"{table.where}: give one bound on a user's contribution to a window: either each, the "
+            "maximum per number, or clip, the largest L2 norm"
         )
     else:
         bound = "clip" if "clip" in table.content else "each"
@@ -372,7 +373,7 @@ _MISSING: Final[Any] = object()
 
 
 class _Table:
-    """A table of the file, whose keys are taken one by one; what is left over is unknown."""
+    """A table of the file whose keys are taken one by one; keys that remain are unknown."""
 
     def __init__(self, where: str, content: Mapping[str, Any]) -> None:
         self.where = where
@@ -390,8 +391,8 @@ class _Table:
         if self._left:
             known = sorted(self.content.keys() - self._left.keys())
             raise UnusableQueries(
-                f"{self.where}: {min(self._left)} means nothing here; of what there is, "
-                f"{', '.join(known)} are used"
+                f"{self.where}: {min(self._left)} has no effect here: remove it. Used keys are "
+                f"{', '.join(known)}"
             )
 
     def text(self, key: str, default: Any = _MISSING) -> str:
@@ -462,7 +463,7 @@ class _Table:
         return tuple(map(float, value))
 
     def duration(self, key: str, default: Any = _MISSING) -> int:
-        """In ms."""
+        """Take a duration, in ms."""
         value = self.take(key, default)
         if isinstance(value, int) and value is default:
             return value
@@ -472,7 +473,7 @@ class _Table:
         return int(found[1]) * _MS[found[2]]
 
     def moment(self, key: str) -> int:
-        """In ms since 1970; without a zone it is UTC."""
+        """Take a moment, in ms since 1970; without a time zone it is UTC."""
         value = self.take(key)
         if isinstance(value, datetime):
             moment = value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -482,7 +483,7 @@ class _Table:
             raise self.fault(
                 key,
                 None if value is _MISSING else value,
-                "a date or a time without quotes, as 2026-01-01: when the first windows begin, "
-                "since that the first event came is data, too",
+                "a date or a time without quotes, as 2026-01-01, when the first windows begin. It "
+                "has no default, because the time of the first event is data",
             )
         return math.floor(moment.timestamp() * 1000)

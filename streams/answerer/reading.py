@@ -1,11 +1,11 @@
-"""Reading the answers that were published: each once, and where there are keys, signed ones alone.
+"""A reader of published answers: each once, and only signed ones if keys are configured.
 
     for answer in read_answers(Config.load("reader.toml"), dataset="purchases", follow=True):
         print(answer.query, answer.start, answer.value)
 
-An answer can be in the topic twice after a crash, with the same bytes: the first of each run and
-step counts. Another answer to the same step is one that no answerer has released. Steps of a run
-are answered in their order: what comes behind many later ones was read before, and is passed over.
+After a crash an answer can be in the topic twice, with the same bytes; the first one of each run
+and step counts. A different answer to the same step was not released by an answerer. The steps of a
+run are answered in order. So a step far below the newest ones was read before, and is skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streams.topics.authentic import ANSWERERS, WORKERS
 logger = logging.getLogger("turnstile.answers")
 
 _KEPT = 1024
-"""Answers of a run by which others to the same steps are noticed."""
+"""Answers remembered per run, to notice different answers to the same steps."""
 
 
 def read_answers(
@@ -40,25 +40,25 @@ def read_answers(
     follow: bool = False,
     idle_timeout: float | None = None,
 ) -> Iterator[PrivateAnswer]:
-    """The answers of a service, each once, in the order in which they were published.
+    """Yield the answers of a service, each once, in the order in which they were published.
 
     Args:
-        config: where Kafka is, and whose answers count (``answer_keys``).
+        config: the address of Kafka, and the keys of answerers (``answer_keys``).
         dataset: of this dataset only.
         run: of runs of this name only.
         since: where to begin.
-        follow: wait for more after what there is.
-        idle_timeout: following ends when nothing came for so many seconds; None is never.
+        follow: wait for more answers after those that exist.
+        idle_timeout: stop following after so many seconds without a record; None: never.
 
     Raises:
-        ConfigurationError: it says whose decisions count, and not whose answers.
+        ConfigurationError: the keys of workers are set, but not those of answerers.
         ConflictingDecisions: two different answers to one step.
-        ServiceUnavailable: no broker, or nothing was ever answered.
+        ServiceUnavailable: no broker answered, or nothing was ever answered.
     """
     if config.trusted_keys and not config.answer_keys:
         raise ConfigurationError(
-            f"{WORKERS.ring} is set and {ANSWERERS.ring} is not: anybody could have written the "
-            f"answers. Set {ANSWERERS.ring} to the public keys of the answerers"
+            f"{WORKERS.ring} is set and {ANSWERERS.ring} is not, so answers could be forged: set "
+            f"{ANSWERERS.ring} to the public keys of the answerers"
         )
     reading = Reading(since, follow, idle_timeout)
     records = read_signed(config, config.topic(ANSWERS), ANSWERERS, reading)
@@ -68,10 +68,10 @@ def read_answers(
 def distinct_answers(
     values: Iterable[bytes], dataset: str | None = None, run: str | None = None
 ) -> Iterator[PrivateAnswer]:
-    """Every answer once. What is none is passed over.
+    """Yield every answer once. Records that are no answers are skipped.
 
     Args:
-        values: of records of the topic answers that are believed.
+        values: of authentic records of the topic answers.
         dataset: of this dataset only.
         run: of runs of this name only.
 
@@ -84,10 +84,10 @@ def distinct_answers(
         try:
             answer = decoder.decode(value)
         except UNREADABLE as error:
-            logger.warning("passed over a record that is no answer: %s", error)
+            logger.warning("skipped a record that is no answer: %s", error)
             continue
         if answer.v != VERSION:
-            logger.warning("passed over an answer of version %d: read %d", answer.v, VERSION)
+            logger.warning("skipped an answer of version %d; expected %d", answer.v, VERSION)
             continue
         if dataset not in (None, answer.dataset) or run not in (None, answer.run):
             continue
@@ -96,7 +96,7 @@ def distinct_answers(
             if len(steps) == _KEPT:
                 first = next(iter(steps))
                 if answer.step < first:
-                    logger.warning("passed over step %d of run %s, again", answer.step, answer.run)
+                    logger.warning("skipped repeated step %d of run %s", answer.step, answer.run)
                     continue
                 del steps[first]
             steps[answer.step] = content
@@ -104,7 +104,7 @@ def distinct_answers(
         elif steps[answer.step] != content:
             raise ConflictingDecisions(
                 f"step {answer.step} of run {answer.run!r} of dataset {answer.dataset!r} has two "
-                "different answers, so somebody else than its answerer writes to the topic "
-                "answers. Find out who before anything is made of them; with answer_keys those "
-                "that no answerer signed are passed over"
+                "different answers, so another program than its answerer writes to the topic "
+                "answers. Use none of them before you have found it. With answer_keys, answers "
+                "without a valid signature are skipped"
             )

@@ -21,17 +21,17 @@ VERSION: Final = 1
 class PrivateAnswer(msgspec.Struct, omit_defaults=True):
     """The public answer to a query about one window.
 
-    ``value``, ``lower`` and ``upper`` are an estimate, and ``coverage`` says which users it is
+    ``value``, ``lower`` and ``upper`` are an estimate, and ``coverage`` names the users it is
     about. An estimate about other users would be another group of such fields.
 
     Attributes:
         v: version.
-        dataset: whose users were charged.
-        run: in whose name.
-        step: of the run; no two answers of a run have the same.
+        dataset: the dataset that was charged.
+        run: the run that charged it.
+        step: of the run; each answer of a run has its own step.
         query, kind: as in the file.
-        start, end: of the window, UTC; the end is not in it.
-        value: a number, or one for each of ``labels``; null if the noise leaves nothing to say.
+        start, end: of the window, UTC; the end is exclusive.
+        value: a number, or one for each of ``labels``; null if the noise allows no estimate.
         lower, upper: the interval around the noise. It contains the true value of the users in
             ``coverage``, each within its bounds; all intervals of an answer hold together with the
             probability ``confidence``.
@@ -40,8 +40,8 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True):
         confidence: see ``lower``.
         noise_stddev: standard deviation of the noise in each number of the noisy sum from which
             the answer was computed.
-        worst_case_left: how many more such answers a budget allows to a user who adds as much as
-            is allowed to every window: the limit of accounting without individual users.
+        worst_case_left: how many more such answers a budget allows to a user who adds the maximum
+            to every window: the limit of accounting without individual users.
         exhaustible_since: the start of the query's first window in which a user could have been
             exhausted, counting the charges of this run alone. From that window on a user can be
             missing from the answers. Null if that window has not come yet. It follows from the

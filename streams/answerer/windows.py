@@ -1,11 +1,11 @@
-"""Windows of time: which events are in them, and when they close.
+"""Windows of time: the events in them, and when they close.
 
-A window is made of panes as long as the way from one window to the next, so that an event is kept
-once however many windows it is in. What users add is kept in whole numbers: their sums are the same
-in whatever order events came, and so is what is charged when a window is built again.
+A window consists of panes as long as the interval from one window to the next. So an event is
+stored once, in however many windows it is. Contributions are stored as integers, so their sums do
+not depend on the order of events, and a rebuilt window is charged exactly as before.
 
 Windows close in the order of their ends. Windows with the same end close in the order of the file.
-So the file alone says which window each step of the run charges, and no data do.
+So the file alone, and no data, determines which window each step of the run charges.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from streams.answerer.questions import Query, Questions
 from streams.schemas import User
 
 Added: TypeAlias = dict[int, int]
-"""By coordinate, what a user adds to it, in whole numbers of a small unit."""
+"""A user's contribution by coordinate, in integers of a small unit."""
 Content: TypeAlias = dict[User, Added]
-"""What each user adds to a window."""
+"""Each user's contribution to a window."""
 
 
 class Window(NamedTuple):
@@ -102,7 +102,7 @@ class Calendar:
         return [self.window(query, number) for query, number in enumerate(self.numbers)]
 
     def _jump_towards(self, step: int) -> None:
-        """Go on to a step that is not after this one, and at most a few windows before it."""
+        """Advance to a step that is not after this one, and at most a few windows before it."""
         frequent = min(range(len(self._queries)), key=lambda query: self._queries[query].every)
 
         def step_of(number: int) -> int:
@@ -133,7 +133,7 @@ class Panes:
     """The events of one query that may still count.
 
     Args:
-        query: what is asked.
+        query: the query.
         start: when its first window begins.
         lateness: how long after its end a window waits.
     """
@@ -141,17 +141,20 @@ class Panes:
     def __init__(self, query: Query, start: int, lateness: int) -> None:
         self._every, self._start = query.every, start
         self._panes = query.window // query.every
-        self._closes_after = query.window + lateness  # from the begin of a window
+        self._closes_after = query.window + lateness  # from the beginning of a window
         self._buckets: dict[tuple[int, int], _Bucket] = {}
 
     def windows_of(self, time: int, closed: int, arrived: int | None) -> tuple[int, int, int]:
-        """The first window that an event of this time counts in, the first that it is in, and the
-        last one, for both.
+        """Return the range of windows of an event.
 
         Args:
             time: of the event.
             closed: how many windows have closed.
-            arrived: by the broker's clock; None if that does not count.
+            arrived: by the broker's clock; None if that clock does not count.
+
+        Returns:
+            The first window that the event counts in, the first whose time contains it, and the
+            last one, for both.
         """
         last = (time - self._start) // self._every
         belongs = max(last - self._panes + 1, 0)
@@ -163,7 +166,7 @@ class Panes:
     def add(
         self, user: User, added: Sequence[tuple[int, int]], first: int, last: int, place: _Place
     ) -> None:
-        """Keep what an event adds to the windows from ``first`` to ``last``."""
+        """Add an event to the windows from ``first`` to ``last``."""
         bucket = self._buckets.get((last, first))
         if bucket is None:
             bucket = self._buckets[last, first] = _Bucket()
@@ -175,7 +178,7 @@ class Panes:
             bucket.first[partition] = offset
 
     def content(self, window: int) -> Content:
-        """What each user adds to a window."""
+        """Return each user's contribution to a window."""
         total: Content = {}
         for (pane, first), bucket in self._buckets.items():
             if first <= window <= pane < window + self._panes:
@@ -186,12 +189,12 @@ class Panes:
         return total
 
     def close(self, window: int) -> None:
-        """Forget what counts in no window after this one."""
+        """Drop events that count in no window after this one."""
         for key in [key for key in self._buckets if key[0] <= window]:
             del self._buckets[key]
 
     def begins(self) -> Iterable[Mapping[int, int]]:
-        """The offsets by partition from which on all that is kept can be read again."""
+        """Return the offsets by partition from which the stored events can be read again."""
         return (bucket.first for bucket in self._buckets.values())
 
 

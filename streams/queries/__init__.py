@@ -1,4 +1,4 @@
-"""Answers to streams of linear queries, through the same charges as a training."""
+"""Answers to streams of linear queries, charged like the steps of a training."""
 
 from streams.queries.answerer import ChargedUsers, QueryAnswerer
 from streams.queries.release import Release

@@ -1,35 +1,35 @@
 """Continual monitoring: a stream of linear queries under one guarantee.
 
-Every query asks each user for a number or a vector; what is released is the sum over the users that
-the filter admits, plus Gaussian noise (Feldman and Zrnic, section 4.2). With the noise of Cor. 4.7
-any number of queries, chosen from earlier releases, is rho-zCDP; neighbouring datasets differ by
-adding or removing one user. A user pays for the days on which it contributes and for no other.
+Every query asks each user for a number or a vector. The release is the sum over the users that the
+filter admits, plus Gaussian noise (Feldman and Zrnic, section 4.2). With the noise of Cor. 4.7, any
+number of queries, chosen from earlier releases, is rho-zCDP. Neighbouring datasets differ by adding
+or removing one user. A user pays only for the windows to which it contributes.
 
-What is public: ``Release``. Who was admitted, and how many, is data about users; it is kept apart,
-in ``last_charge``, for those who may see it. The number of active users can be asked like anything
-else: as a query that is charged.
+``Release`` is public. The admitted users, and their number, are data about users. They are kept
+separately in ``last_charge``, for callers with access to such data. The number of active users can
+be asked like anything else, as a query that is charged.
 
-One step, one release. Two releases would need two charges:
+One step has one release. Two releases would need two charges:
 
-1. Everything is checked before the charge; nothing can fail between the charge and the noise.
-2. The step is charged. An error leaves here, and nothing is released. After ``DecisionTimeout`` the
-   same query can be asked again: it is the same charge, and no noise was drawn for it.
-3. The step is checked against the last one released: no step is released twice by one object.
-4. The noise is drawn, once.
+1. Check everything before the charge, so that nothing can fail between the charge and the noise.
+2. Charge the step. If this raises, nothing is released. After ``DecisionTimeout`` the same query
+   can be asked again: it is the same charge, and no noise was drawn for it.
+3. Compare the step with the last one released: one object releases no step twice.
+4. Draw the noise, once.
 
-After a restart, open the run again. A step that was decided everywhere is behind the new attempt:
-it may have been released or not, and is never released again. A step that was interrupted has not
-been released by anyone, because its charge did not return and its attempt is fenced; it is
-completed with the same users and contributions, or abandoned. An answerer that writes down the step
-of a release before it leaves can say so (``released=``): then a step that was decided and not
-released is handed back too. Do not answer from a copy of a process (``fork``, a snapshot that is
-resumed twice): each copy would release the same step, with noise of its own.
+After a restart, open the run again. A step that all partitions have decided is done: it may have
+been released or not, and is never released again. A step that was interrupted has not been
+released, because its charge did not return and its attempt is fenced. Complete it with the same
+users and contributions, or abandon it. An answerer that records the step of a release before it
+leaves can pass it (``released=``); a step that was decided and not released is then handed back as
+well. Do not answer from a copy of a process (``fork``, a snapshot that is resumed twice): each copy
+would release the same step, with different noise.
 
-Contributions are rounded towards zero to a grid that is fine beside the noise, and summed as
-integers; the noise is sampled exactly and rounded to the same grid (``accounting.release``). A
-release is therefore an exact Gaussian mechanism, rounded: the gaps between doubles give nothing
-away (Mironov, "On significance of the least significant bits for differential privacy", 2012). Its
-bits come from the operating system. What remains is how long a release takes.
+Contributions are rounded towards zero to a grid that is fine relative to the noise, and summed as
+integers. The noise is sampled exactly and rounded to the same grid (``accounting.release``). A
+release is therefore an exact Gaussian mechanism, rounded: the gaps between doubles reveal nothing
+(Mironov, "On significance of the least significant bits for differential privacy", 2012). The
+operating system provides the random bits. The duration of a release is not protected.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ from streams.sdk.steps import StepDecision
 from streams.wire.packing import select_users
 
 _GRID_BITS = 40
-"""The spacing of the grid is this many powers of two below the noise."""
+"""The grid spacing is this many powers of two below the noise."""
 _NOISE_EXPONENTS = 400
-_LARGEST_SUM = 2.0**1000  # in spacings of the grid: it stays a float64
+_LARGEST_SUM = 2.0**1000  # in grid spacings, so that it fits a float64
 
 
 @dataclass(frozen=True, eq=False)
 class ChargedUsers:
-    """Who took part in a step. Sensitive: it tells who contributed and who has run out.
+    """The users charged in a step. Sensitive: it reveals which users contributed and which are
+    exhausted.
 
     Attributes:
-        users: those with a contribution other than zero; nobody else was charged.
-        decision: what the filter decided, in the order of these users.
+        users: those with a contribution other than zero; no other user was charged.
+        decision: the decision about them, in the order of these users.
     """
 
     users: NDArray[np.int64] | list[User]
@@ -81,8 +82,8 @@ class QueryAnswerer:
         run: charges the steps; its dataset fixes the guarantee, whatever the noise is.
         noise_stddev: in the units of the contributions; see ``calibrated``.
         clip_norm: contributions with a larger L2 norm are scaled down to it before the charge.
-        noise: draws the noise; None for the operating system. Any generator has a seed, and
-            whoever knows it knows the noise: for tests.
+        noise: draws the noise, for tests; None for the operating system. A party that knows a
+            generator's seed knows the noise.
     """
 
     def __init__(
@@ -97,10 +98,10 @@ class QueryAnswerer:
         exponent = math.frexp(self.noise_stddev)[1]
         if abs(exponent) > _NOISE_EXPONENTS:
             raise InvalidRequest(
-                f"noise_stddev is {noise_stddev}; it must lie within 2**{_NOISE_EXPONENTS} and its "
-                "inverse: choose another unit for the contributions"
+                f"noise_stddev is {noise_stddev}; it must be between 2**-{_NOISE_EXPONENTS} and "
+                f"2**{_NOISE_EXPONENTS}: choose another unit for the contributions"
             )
-        self._grid = exponent - _GRID_BITS  # its spacing is 2 to this power
+        self._grid = exponent - _GRID_BITS  # the spacing is 2**grid
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
         self.clip_norm = clip_norm
@@ -119,10 +120,10 @@ class QueryAnswerer:
         clip_norm: float | None = None,
         noise: np.random.Generator | None = None,
     ) -> QueryAnswerer:
-        """An answerer whose users may each contribute ``norm_budget`` in squared norms.
+        """Return an answerer whose users may each contribute ``norm_budget`` in squared norms.
 
-        ``rho`` is the zCDP budget of the dataset (FZ Cor. 4.7, there kappa). For "did something
-        today", ``norm_budget`` is the number of days on which a user counts.
+        ``rho`` is the zCDP budget of the dataset (FZ Cor. 4.7, there kappa). For a query like "was
+        the user active today", ``norm_budget`` is the number of days on which a user counts.
         """
         stddev = noise_for_norm_budget(norm_budget, rho)
         return cls(run, noise_stddev=stddev, clip_norm=clip_norm, noise=noise)
@@ -131,20 +132,20 @@ class QueryAnswerer:
         """Charge one query and answer it, once.
 
         Users whose contribution is zero are not sent: they pay nothing, and their absence changes
-        nothing. A query to which nobody contributes is answered like any other.
+        nothing. A query without contributions is answered like any other.
 
-        Lists, arrays and the columns of pandas and polars are taken by position: the first
-        contribution is that of the first user, whatever their labels say.
+        Lists, arrays and the columns of pandas and polars are read by position: the first
+        contribution belongs to the first user, whatever the labels.
 
         Args:
             users: n distinct ids.
-            contributions: (n,) or (n, d), what each user adds to the sum; finite. The columns of
-                a frame are coordinates.
+            contributions: (n,) or (n, d), each user's part of the sum; finite. The columns of a
+                frame are coordinates.
 
         Raises:
             InvalidRequest: the arguments cannot be charged; nothing was published.
-            ReleasedTwice: the run gave out a step a second time.
-            TurnstileError: whatever the charge raises; nothing is released then.
+            ReleasedTwice: the run returned a step a second time.
+            TurnstileError: any error of the charge; nothing is released then.
         """
         ids = read_users(users)
         return self._answer(ids, read_contributions(contributions, len(ids)))
@@ -160,7 +161,7 @@ class QueryAnswerer:
             value: the column to add up, or several, which are the coordinates of one vector.
 
         Raises:
-            InvalidRequest: there are no such columns, or they cannot be charged; nothing was
+            InvalidRequest: a column is missing, or the columns cannot be charged; nothing was
                 published.
             TurnstileError: as ``answer``.
         """
@@ -175,32 +176,35 @@ class QueryAnswerer:
     ) -> dict[str, Release]:
         """Charge several queries as one step, and answer each.
 
-        A user is charged once, for the L2 norm of all that it contributes to all of them; it is
-        admitted to all or to none, and ``clip_norm`` is of that norm.
+        A user is charged once, for the L2 norm of its contributions to all queries together, and is
+        admitted to all or to none. ``clip_norm`` limits that norm.
 
         Args:
             queries: by name, users and contributions as ``answer`` takes them; the users of two
                 queries may differ.
-            scales: of queries whose numbers are of other sizes: the noise of such a query is
-                ``noise_stddev`` times its scale, and what it contributes to the joint norm is
-                divided by it. 1 for the others.
+            scales: by name of a query, 1 by default, for numbers of different magnitudes. The noise
+                of a query is ``noise_stddev`` times its scale, and its contributions are divided by
+                the scale in the joint norm.
 
         Returns:
             The releases by name, all of one step.
 
         Raises:
-            InvalidRequest: no queries, or those that cannot be charged; nothing was published.
+            InvalidRequest: there are no queries, or they cannot be charged; nothing was published.
             TurnstileError: as ``answer``.
         """
         factors = dict(scales or {})
         if not queries or factors.keys() - queries.keys():
             raise InvalidRequest(
-                f"there are queries {sorted(queries)} and scales of {sorted(factors)}: give at "
-                "least one query, and scales of queries alone"
+                f"the queries are {sorted(queries)} and the scales are of {sorted(factors)}: give "
+                "at least one query, and scales of these queries only"
             )
         for name, scale in factors.items():
             if not 2.0**-_NOISE_EXPONENTS <= scale <= 2.0**_NOISE_EXPONENTS:
-                raise InvalidRequest(f"the scale of {name!r} is {scale}; it must be positive")
+                raise InvalidRequest(
+                    f"the scale of query {name!r} is {scale}; it must be between "
+                    f"2**-{_NOISE_EXPONENTS} and 2**{_NOISE_EXPONENTS}"
+                )
         read = {}
         for name, (users, contributions) in queries.items():
             ids = read_users(users)
@@ -226,7 +230,7 @@ class QueryAnswerer:
             size = float(np.abs(self._on_grid(rows)).sum())
         if size > _LARGEST_SUM:
             raise InvalidRequest(
-                f"contributions are too large beside a noise of {self.noise_stddev}; clip them"
+                f"contributions are too large for a noise of {self.noise_stddev}: clip them"
             )
         try:
             norms = row_norms(rows)
@@ -241,7 +245,10 @@ class QueryAnswerer:
         )
         # Step 3.
         if decision.step <= self._released:
-            raise ReleasedTwice(f"step {decision.step} comes after step {self._released}")
+            raise ReleasedTwice(
+                f"the run returned step {decision.step} after step {self._released} was released: "
+                "release nothing more, and open the run again"
+            )
         self._released = decision.step
         self.last_charge = ChargedUsers(senders, decision)
         sums = _whole_sums(self._on_grid(clip_rows(rows[present], decision.granted)))
@@ -254,26 +261,27 @@ class QueryAnswerer:
         return Release(decision.step, value, self.noise_stddev)
 
     def _on_grid(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows in spacings of the grid, rounded towards zero: no norm grows."""
+        """Return rows in grid spacings, rounded towards zero, so that no norm grows."""
         with np.errstate(over="ignore", under="ignore"):
             return np.trunc(np.ldexp(rows, -self._grid))
 
     def error_bound(self, delta: float, dimension: int = 1) -> float:
-        """How far an answer is from the sum over the admitted, with probability 1 - delta at least.
+        """Return a bound on the error of an answer that holds with probability at least 1 - delta.
 
-        The largest error over the coordinates of one answer. With calibrated noise this is
-        sqrt(norm_budget log(dimension / delta) / rho) (FZ Cor. 4.7). What the users who were not
-        admitted would have added is not in it.
+        It bounds the largest error over the coordinates of one answer, relative to the sum over
+        the admitted users. With calibrated noise it is sqrt(norm_budget log(dimension / delta) /
+        rho) (FZ Cor. 4.7). It does not cover the contributions of users who were not admitted.
         """
         if not 0 < delta < 1 or dimension < 1:
             raise InvalidRequest(
-                f"delta is {delta}, dimension {dimension}; 0 < delta < 1 <= dimension is needed"
+                f"delta is {delta} and dimension is {dimension}; 0 < delta < 1 <= dimension is "
+                "required"
             )
         return self.noise_stddev * math.sqrt(2.0 * math.log(dimension / delta))
 
 
 def read_contributions(contributions: object, users: int) -> NDArray[np.float64]:
-    """What each user adds to a sum: finite numbers (n,) or vectors (n, d), d at least 1.
+    """Return each user's part of a sum: finite numbers (n,) or vectors (n, d), d at least 1.
 
     The columns of a frame are coordinates, in their order.
 
@@ -283,13 +291,13 @@ def read_contributions(contributions: object, users: int) -> NDArray[np.float64]
     rows = read_rows("contributions", contributions)
     if rows.ndim not in (1, 2) or len(rows) != users:
         raise InvalidRequest(
-            f"contributions has shape {rows.shape}; with {users} users it is ({users},) or "
-            f"({users}, d)"
+            f"contributions has shape {rows.shape}; it must be ({users},) or ({users}, d) with "
+            f"{users} users"
         )
     if rows.ndim == 2 and rows.shape[1] == 0:
         raise InvalidRequest("contributions has no coordinates")
     if not np.isfinite(rows).all():
-        raise InvalidRequest("contributions must be finite; leave out users who have none")
+        raise InvalidRequest("contributions must be finite: leave out users without a value")
     # Sums of this size stay finite, so that nothing can fail after the charge.
     if rows.size and float(np.abs(rows).max()) > np.finfo(np.float64).max / (2 * users):
         raise InvalidRequest("contributions are too large for their sum to be a float64")
@@ -297,6 +305,6 @@ def read_contributions(contributions: object, users: int) -> NDArray[np.float64]
 
 
 def _whole_sums(rows: NDArray[np.float64]) -> list[int]:
-    """The exact sum over users of whole numbers, of each coordinate."""
+    """Return the exact sum over users of integers, for each coordinate."""
     columns = rows[:, np.newaxis] if rows.ndim == 1 else rows
     return [sum(map(int, column)) for column in columns.T.tolist()]

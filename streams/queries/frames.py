@@ -1,8 +1,8 @@
 """Columns of a frame by their names, and several queries side by side.
 
-A frame is whatever has named columns: of pandas, polars or Arrow, or a mapping of names to columns.
-Both columns come from one frame, so that a row's user and a row's value are never of two rows,
-however either was sorted or filtered before.
+A frame is an object with named columns: of pandas, polars or Arrow, or a mapping of names to
+columns. Users and values come from one frame, so a user and a value always belong to the same row,
+however the frame was sorted or filtered before.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ Rows: TypeAlias = NDArray[np.float64]
 
 
 def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[Ids, Rows]:
-    """The distinct users of a frame, and of each the sum of its rows: (n,) for one column, (n, d).
+    """Return the distinct users of a frame, and the sum of each user's rows: (n,) for one column,
+    (n, d).
 
     Raises:
-        InvalidRequest: no frame, a column that it does not have, or what is in it is not usable.
+        InvalidRequest: the frame or a column is missing, or its content is invalid.
     """
     names = [value] if isinstance(value, str) else list(value)
     if not names:
@@ -34,11 +35,11 @@ def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[Ids, 
     for name, column in zip(names, columns, strict=True):
         if column.shape != (len(ids),):
             raise InvalidRequest(
-                f"column {name!r} has shape {column.shape}, and {user!r} has {len(ids)} rows"
+                f"column {name!r} has shape {column.shape}; it must be ({len(ids)},), as {user!r}"
             )
         if not np.isfinite(column).all():
             raise InvalidRequest(
-                f"column {name!r} has values that are missing or not finite: leave those rows out"
+                f"column {name!r} has missing or infinite values: leave those rows out"
             )
     users, places = _places(ids)
     rows = np.zeros((len(users), len(names)))
@@ -50,11 +51,15 @@ def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[Ids, 
 def side_by_side(
     queries: Mapping[str, tuple[Ids, Rows]], scales: Mapping[str, float]
 ) -> tuple[Ids, Rows, dict[str, slice]]:
-    """The users of all queries, one row each: what they contribute to each query, one behind the
-    other, in units of its scale; and where each query is.
+    """Join several queries: one row per user, with the contributions to all queries side by side.
+
+    Contributions are in units of the query's scale.
+
+    Returns:
+        The users, their rows, and the columns of each query.
 
     Raises:
-        InvalidRequest: a query names a user twice.
+        InvalidRequest: a query contains a user twice.
     """
     everyone: Ids = _joined([ids for ids, _ in queries.values()])
     users, places = _places(everyone)
@@ -92,7 +97,7 @@ def _column(frame: Any, name: str) -> Any:
 
 
 def _places(ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
-    """The distinct ids, and which of them each one is."""
+    """Return the distinct ids, and the index among them of each id."""
     if isinstance(ids, np.ndarray):
         distinct, places = np.unique(ids, return_inverse=True)
         return distinct, places.astype(np.int64)

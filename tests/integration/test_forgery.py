@@ -146,7 +146,7 @@ def test_a_forged_decision_that_comes_first_is_believed_for_one_step_at_most(
     assert told[0].admitted.all()
     # The workers' own decisions come later, and end the run.
     eventually(lambda: run._witness._conflict)
-    with pytest.raises(ConflictingDecisions, match="somebody else"):
+    with pytest.raises(ConflictingDecisions):
         run.charge(USERS, np.ones(12), noise_stddev=1.0)
     with pytest.raises(Unusable):
         run.charge(USERS, np.ones(12), noise_stddev=1.0)

@@ -179,7 +179,7 @@ def test_a_mistyped_dataset_is_told_of(up):
         words = command_line.split()
         of = [] if words[0] == "dataset" else ["--dataset"]
         code, _, message = turnstile(*words, *of, "quite", environment=up)
-        assert (code, message.count("there is no dataset 'quite'")) == (1, 1), command_line
+        assert (code, message.count("dataset 'quite'")) == (1, 1), command_line
         if words[-1] not in ("close", "--json", "report"):
             code, _, message = turnstile(*words, *of, "quiet", environment=up)
             assert (code, "no dataset" in message) == (0, False), command_line

@@ -258,7 +258,7 @@ def test_a_run_that_something_else_charges_is_not_answered() -> None:
     ("policy", "text", "said"),
     [
         ({"measure": "pure-dp"}, "", "cannot charge the Gaussian noise"),
-        ({"user_ids": "string"}, "", 'write users = "string"'),
+        ({"user_ids": "string"}, "", 'users = "string"'),
         ({"measure": "renyi", "epsilon": 1.0, "delta": 1e-6}, "active_windows = 3", "give noise"),
         ({"budget": 1e-13}, "active_windows = 3\nshare = 0.001", "no noise follows"),
         ({}, "noise = 1e-200", "noise_stddev"),

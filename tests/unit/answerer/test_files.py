@@ -101,7 +101,7 @@ def test_a_file_of_any_kind_and_order_is_charged_the_same(suffix: str, tmp_path:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("x.txt", "", "give .csv, .jsonl, .parquet"),
+        ("x.txt", "", ".csv, .jsonl, .parquet"),
         ("x.csv", "a,b\n1,2\n", "no column 't'"),
         ("x.jsonl", '{"u": 1}\n[1]\n', "line 2"),
         ("x.parquet", "PAR1 this is none", "x.parquet"),

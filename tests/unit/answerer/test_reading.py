@@ -90,7 +90,7 @@ def test_what_is_no_answer_ends_nothing(
 
 
 def test_whoever_knows_the_workers_has_to_know_the_answerers() -> None:
-    with pytest.raises(ConfigurationError, match="Set answer_keys"):
+    with pytest.raises(ConfigurationError, match="answer_keys"):
         read_answers(Config(trusted_keys=new_keys()[1]))
 
 

@@ -68,7 +68,7 @@ TWICE = pd.DataFrame([["ann", 1.0, 2.0]], columns=["customer", "x", "x"])
         (pd.DataFrame({"u": ["a", "b"], "x": [1.0, math.nan]}), "u", "x", "missing"),
         (pl.DataFrame({"u": ["a", "b"], "x": [1.0, None]}), "u", "x", "missing"),
         (pl.DataFrame({"u": ["a", None], "x": [1.0, 1.0]}), "u", "x", "missing"),
-        ({"u": ["a", "b"], "x": [1.0]}, "u", "x", "2 rows"),
+        ({"u": ["a", "b"], "x": [1.0]}, "u", "x", "column 'x'"),
         ([["a", 1.0]], "u", "x", "list"),
         (pd.Series([1.0]), "u", "x", "Series"),
     ],
