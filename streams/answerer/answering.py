@@ -228,7 +228,7 @@ class Answering:
         self._journal.publish(self._last().answer)
         self._announce(answer)
         self._journal.forget(self._history.take_over())
-        self._say_what_was_passed_over()
+        self._log_skipped()
 
     def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
         """Return the record to publish for a window that has closed."""
@@ -307,7 +307,7 @@ class Answering:
             self._journal.publish(last.answer)
             self._announce(msgspec.json.decode(last.answer, type=PrivateAnswer))
 
-    def _say_what_was_passed_over(self) -> None:
+    def _log_skipped(self) -> None:
         """Log the number of skipped events, for the operator only: it is data about users."""
         known = dict(self.desk.passed_over)
         if known != self._said:
