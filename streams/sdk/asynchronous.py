@@ -310,18 +310,18 @@ class Following(AsyncIterator[T]):
         try:
             each = self._begin()
             while self._is_wanted():
-                self._tell(next(each))
+                self._deliver(next(each))
         except StopIteration:
             pass
         except BaseException as raised:
             error = raised
-        self._tell(_End(error))
+        self._deliver(_End(error))
 
     def _is_wanted(self) -> bool:
         self._wanted.acquire()
         return not self._left
 
-    def _tell(self, given: T | _End) -> None:
+    def _deliver(self, given: T | _End) -> None:
         with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._given.put_nowait, given)
 
