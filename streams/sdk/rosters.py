@@ -50,7 +50,7 @@ from streams.sdk.roster_steps import (
 from streams.sdk.steps import Layout
 from streams.wire.packing import roster_digest, unpack_positions
 
-NOBODY: Final = np.empty(0, dtype=np.int64)
+NO_POSITIONS: Final = np.empty(0, dtype=np.int64)
 
 
 class Roster:
@@ -84,7 +84,7 @@ class Roster:
         self._moved: list[NDArray[np.int64]] | None = []  # where they may differ; None: anywhere
         # Guards the three above. Reentrant, for a caller that is interrupted while it holds it.
         self._setting = threading.RLock()
-        self._newcomers = NOBODY  # enrolled, but not yet when the last step was decided
+        self._newcomers = NO_POSITIONS  # enrolled, but not yet when the last step was decided
         self._home, self._place = _places(layout)
         self._tariffs: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the cost table it has
@@ -133,7 +133,7 @@ class Roster:
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
         with self._levels_for(norms):
-            return self._charge(self, priced, timeout, anew=norms is not None)
+            return self._charge(self, priced, timeout, sets_norms=norms is not None)
 
     def charge_ahead(
         self,
@@ -327,7 +327,7 @@ class Roster:
         """
         now = self._current
         now.admitted[self._newcomers] = True
-        halted, readmitted, newcomers = [], [], [NOBODY]
+        halted, readmitted, newcomers = [], [], [NO_POSITIONS]
         for partition, decision in decisions.items():
             mine, count = self._layout.positions[partition], decision.members
             left, back, spent, regranted = (
@@ -353,7 +353,7 @@ class Roster:
             readmitted.append(back)
         self._newcomers = np.concatenate(newcomers)
         now.admitted[self._newcomers] = False
-        self._forget_sent()
+        self._drop_sent()
         now.step, self.there = step, {}
         return RosterStep(
             now,
@@ -363,24 +363,24 @@ class Roster:
             decided_before=len(again) == len(decisions),
         )
 
-    def _forget_sent(self) -> None:
+    def _drop_sent(self) -> None:
         """Drop the positions whose level is in force by now."""
         with self._setting:
-            moved = np.concatenate([NOBODY, *self._moved_by_partition()])
+            moved = np.concatenate([NO_POSITIONS, *self._moved_by_partition()])
             self._moved = [moved] if len(moved) else []
 
     def _moved_by_partition(self) -> list[NDArray[np.int64]]:
         """Return, by partition, the increasing positions whose level is not the one in force."""
-        everybody = self._layout.positions
+        positions = self._layout.positions
         if self._moved is None:
             moved = self._level != self._sent
-            return [mine[moved[mine]] for mine in everybody]
+            return [mine[moved[mine]] for mine in positions]
         if not self._moved:
-            return [mine[:0] for mine in everybody]
+            return [mine[:0] for mine in positions]
         rows = np.unique(np.concatenate(self._moved))
         rows = rows[self._level[rows] != self._sent[rows]]
         homes = self._home[rows]
-        return [rows[homes == partition] for partition in range(len(everybody))]
+        return [rows[homes == partition] for partition in range(len(positions))]
 
     def _rows(self, positions: ArrayLike | None) -> NDArray[np.int64] | None:
         if positions is None:

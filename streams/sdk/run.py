@@ -98,7 +98,7 @@ class Run:
         self._token = first.request  # partition 0 knows this attempt by it
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.name)
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         # The partitions in which an earlier attempt has decided ``step``.
         self._decided = {p for p, answer in opened.items() if answer.last_step == step}
         # The digest of what this attempt has published of ``step`` in each other partition.
@@ -201,7 +201,7 @@ class Run:
         with self._in_use():
             self._connection.check_usable()
             asked = self._asked_of_users(users, norms, noise_stddev, mechanism, clip_norm)
-            return self._sent_ahead(asked)
+            return self._send_ahead(asked)
 
     def _asked_of_users(
         self,
@@ -214,8 +214,8 @@ class Run:
         ids = self._users.read(users)
         values, limit = read_norms(norms, len(ids), clip_norm)
         name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
-        layout, step = self._laid_out(ids), self.step
-        parts = layout.parts(self._charge_of_nobody(name, scale, limit), values)
+        layout, step = self._layout_of(ids), self.step
+        parts = layout.parts(self._empty_charge(name, scale, limit), values)
         return Asked(parts, lambda decisions: layout.put_together(step, decisions))
 
     def enrol(
@@ -266,7 +266,7 @@ class Run:
                     f"dataset {self.dataset!r} has no kind of user ids, so it has no rosters: "
                     "charge its users with Run.charge"
                 )
-            layout = self._laid_out(self._users.read(users))
+            layout = self._layout_of(self._users.read(users))
             blank = Enrol(
                 dataset=self.dataset,
                 run=self.name,
@@ -286,20 +286,20 @@ class Run:
             return roster
 
     def _charge_roster(
-        self, roster: Roster, priced: Priced, timeout: float | None, *, anew: bool
+        self, roster: Roster, priced: Priced, timeout: float | None, *, sets_norms: bool
     ) -> RosterStep:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
-            asked = self._asked_of_roster(roster, priced, anew=anew)
+            asked = self._asked_of_roster(roster, priced, sets_norms=sets_norms)
             return self._decided_step(asked, deadline)
 
     def _charge_roster_ahead(self, roster: Roster, priced: Priced) -> Ahead[RosterStep]:
         with self._in_use():
             self._connection.check_usable()
-            return self._sent_ahead(self._asked_of_roster(roster, priced))
+            return self._send_ahead(self._asked_of_roster(roster, priced))
 
     def _asked_of_roster(
-        self, roster: Roster, priced: Priced, *, anew: bool = False
+        self, roster: Roster, priced: Priced, *, sets_norms: bool = False
     ) -> Asked[Any, RosterStep]:
         """Return the parts of a roster step: new ones, or those that were published and not decided
         yet.
@@ -307,7 +307,7 @@ class Run:
         Args:
             roster: the roster to charge.
             priced: the mechanism of the step.
-            anew: whether the caller gave norms for this very step.
+            sets_norms: whether the caller gave norms for this very step.
         """
         if roster is not self._roster:
             raise Unusable(
@@ -328,7 +328,7 @@ class Run:
         if parts is None or not self._are_published(parts):
             parts = roster.parts(blank, priced, others)
             self._roster_parts = {priced.digest: parts}
-        elif anew and not roster.is_asked(parts):
+        elif sets_norms and not roster.is_asked(parts):
             raise InvalidRequest(self._still_published(" with other norms,", "those"))
         return Asked(
             parts,
@@ -349,9 +349,9 @@ class Run:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
             if self._decided:
-                nobody = lay_out(np.empty(0, dtype=np.int64), self.policy)
-                charge = self._charge_of_nobody(chargeable(self._policies), 1.0, None)
-                parts = nobody.parts(charge, np.empty(0)).items()
+                no_users = lay_out(np.empty(0, dtype=np.int64), self.policy)
+                charge = self._empty_charge(chargeable(self._policies), 1.0, None)
+                parts = no_users.parts(charge, np.empty(0)).items()
                 others = {p: part for p, part in parts if p not in self._decided}
                 self._decided_step(Asked(others, lambda decided: None), deadline)
             elif self._published:
@@ -430,7 +430,7 @@ class Run:
             Unusable: the run is in use by another thread, has failed, or has a step charged ahead.
             RunIsClosed: the run was closed.
         """
-        if not self._alone.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             raise Unusable(
                 f"run {self.name!r} is in use by another thread: give each thread a run of its own"
             )
@@ -454,9 +454,9 @@ class Run:
                     self._failed = error
                 raise
         finally:
-            self._alone.release()
+            self._lock.release()
 
-    def _charge_of_nobody(
+    def _empty_charge(
         self, mechanism: MechanismName, scale: float, clip_norm: float | None
     ) -> Charge:
         return Charge(
@@ -471,7 +471,7 @@ class Run:
             clip_norm=clip_norm,
         )
 
-    def _laid_out(self, ids: Ids) -> Layout:
+    def _layout_of(self, ids: Ids) -> Layout:
         """Return the layout of these users, reusing the previous one where it fits."""
         if self._layout is None or not self._layout.is_of(ids):
             self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
@@ -490,10 +490,10 @@ class Run:
             decisions |= self._hear(elsewhere, self._publish(elsewhere), deadline)
         self._witness.check()
         decided = asked.put_together(decisions)
-        self._go_on()
+        self._advance()
         return decided
 
-    def _sent_ahead(self, asked: Asked[Any, D]) -> Ahead[D]:
+    def _send_ahead(self, asked: Asked[Any, D]) -> Ahead[D]:
         """Send a step without waiting.
 
         A step that was handed back is sent by ``decision`` only, in the order of
@@ -569,7 +569,7 @@ class Run:
                 answer.partition,
             )
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         self.step += 1
         self._decided = set()
         self._published, self._roster_parts = {}, {}
