@@ -1,7 +1,7 @@
-"""What the owner of a partition writes through: every write is guarded by what it knows.
+"""The writes of a partition's owner. Each is guarded by what the owner knows.
 
-The owner knows its own token, the version after its own last write and the hash of every page. A
-write that finds another owner, another version or other counts changes nothing and says so.
+The owner knows its own token, the version after its last write and the hash of every page. A write
+that finds another owner, another version or other counts is rejected and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streams.wire.chain import Chain
 
 @dataclass(frozen=True)
 class Backlog:
-    """Entries of changes that no page covers yet."""
+    """The deltas that no page covers yet."""
 
     entries: int
     bytes: int
@@ -31,7 +31,7 @@ class Backlog:
 
 
 class Holding:
-    """The writes of one claim. They follow one another: never two at once."""
+    """Writes the state of one partition while its ownership lasts; never two writes at once."""
 
     def __init__(self, store: Store, partition: int, owner: str, snapshot: Snapshot) -> None:
         self.partition = partition
@@ -53,7 +53,7 @@ class Holding:
         parcels: Mapping[str, bytes],
         published: Iterable[str],
     ) -> Verdict:
-        """Write a batch, offsets first to next_offset - 1, and forget published parcels."""
+        """Write a batch, offsets first to next_offset - 1, and delete published outbox entries."""
         entries = pack_change(first, next_offset, changes)
         forgotten = list(published)
         commit = Commit(first, next_offset, chain, leader_epoch, entries, parcels, forgotten)
@@ -63,7 +63,7 @@ class Holding:
         return verdict
 
     async def compact(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
-        """Write pages as of an offset, or delete those that are None."""
+        """Write pages as of an offset, and delete those that are None."""
         written = {
             name: pack_page(offset, page) for name, page in pages.items() if page is not None
         }
@@ -81,7 +81,7 @@ class Holding:
         return verdict
 
     async def drop(self, covered: Backlog, since: int) -> Verdict:
-        """Drop the oldest entries of changes, which pages cover; the rest begins at ``since``."""
+        """Drop the oldest deltas, which pages cover; the others begin at ``since``."""
         exchange = Exchange({}, [], self._digest, covered.entries, since)
         verdict = self._moved(await self._store.compact(self._guard, exchange))
         if verdict is Verdict.OK:
@@ -90,20 +90,20 @@ class Holding:
         return verdict
 
     async def forget(self, published: Sequence[str]) -> Verdict:
-        """Drop parcels that have been published."""
+        """Delete outbox entries that have been published."""
         return self._moved(await self._store.forget(self._guard, published))
 
     @property
     def hashes(self) -> dict[str, int]:
-        """Of all pages, by name, as of now."""
+        """The present hashes of all pages, by name."""
         return dict(self._hashes)
 
     async def moment(self) -> Moment | Verdict:
-        """What is kept besides pages, or why it is not what was left here."""
+        """Return the state without its pages, or why it is not what the owner left."""
         return await self._store.moment(self._guard)
 
     async def pages(self, hashes: Mapping[str, int]) -> dict[str, bytes] | None:
-        """The pages of these hashes; None if one of them is not, or is no longer, there."""
+        """Return the pages with these hashes; None if one is missing or has another hash."""
         found = await self._store.read_pages(self.partition, list(hashes))
         is_right = all(
             name in found and page_hash(name, found[name]) == hashed
@@ -112,15 +112,15 @@ class Holding:
         return found if is_right else None
 
     async def beat(self, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that the partition is decided; an empty summary has not changed."""
+        """Report that the partition is decided; an empty summary means that it is unchanged."""
         return await self._store.beat(self._guard, pulse, summary)
 
     async def keep_stop(self, reason: str, problem: str, remedy: str) -> None:
-        """Say why nothing is decided, until an owner decides there again."""
+        """Store why the partition is suspended, until an owner decides it again."""
         await self._store.keep_stop(self.partition, reason, problem, remedy)
 
     async def is_held(self) -> bool:
-        """Whether nobody else has claimed the partition."""
+        """Return whether this worker still owns the partition."""
         return await self._store.owner(self.partition) == self.owner
 
     @property
@@ -128,7 +128,7 @@ class Holding:
         return Guard(self.partition, self.owner, self.version)
 
     def _moved(self, verdict: Verdict) -> Verdict:
-        """The verdict on a write of state, which moved the version if it was made."""
+        """Return the verdict on a write of state; count the version if the write was made."""
         if verdict is Verdict.OK:
             self.version += 1
         return verdict

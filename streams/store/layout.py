@@ -1,22 +1,23 @@
-"""How the state of a partition is kept: its keys, its head, and what an entry of each key is.
+"""The layout of a partition's state in Redis: keys, meta, and the entries of each key.
 
-Per partition p, under one hash tag so that Redis Cluster keeps them together:
+All keys of partition p have one hash tag, so that Redis Cluster stores them together:
 
-    turnstile.{norms-p}:meta      hash   what it belongs to, how far it is, how much there is of it
-    turnstile.{norms-p}:changes   list   state changes since they were last compacted into pages
+    turnstile.{norms-p}:meta      hash   the log it belongs to, the progress, the number of entries
+    turnstile.{norms-p}:changes   list   deltas that were not merged into pages yet
     turnstile.{norms-p}:pages     hash   policies, runs and pages of users
-    turnstile.{norms-p}:outbox    hash   outputs of a batch, until they are published
-    turnstile.{norms-p}:alive     hash   when its owner was last seen, and a summary; no state
-    turnstile.{norms-p}:stopped   hash   why nothing is decided, if so; no state
-    turnstile.{norms-p}:staged-*  the same as changes, pages and outbox, while an image is put back
+    turnstile.{norms-p}:outbox    hash   outputs, until they are published
+    turnstile.{norms-p}:alive     hash   the owner's last heartbeat, and a summary; not state
+    turnstile.{norms-p}:stopped   hash   why the partition is suspended, if it is; not state
+    turnstile.{norms-p}:staged-*  changes, pages and outbox of a snapshot that is being restored
 
-State = pages, then changes in order. What is kept proves itself (``snapshot``):
+The state is the pages, followed by the deltas in order. It is verified when it is read
+(``snapshot``):
 
-    changes   (first, next, ...) each: contiguous from ``since`` to ``next``, as many as meta says
+    changes   (first, next, ...) each: contiguous from ``since`` to ``next``, as many as in meta
     pages     name -> (offset, value): their digest is the one in meta
-    outbox    as many as meta says
+    outbox    as many as in meta
 
-The digest of pages is a sum, so that a page can be exchanged without reading the others:
+The digest of pages is a sum, so that a page can be replaced without reading the others:
 
     digest = sum over pages of SHA-256(length of name | name | offset | value)[:16]   modulo 2^128
 """
@@ -32,38 +33,38 @@ import msgspec
 from streams.wire.chain import Chain, genesis
 
 LAYOUT = 3
-"""The version of this layout and of what is stored in it. Other versions are refused."""
+"""The version of this layout and of its contents. A worker does not read other versions."""
 
 STATE = ("meta", "changes", "pages", "outbox")
-"""What the state of a partition is kept in."""
+"""The keys of a partition's state."""
 STAGED = ("staged-changes", "staged-pages", "staged-outbox")
-"""Where they are put together from an image, before they take their place."""
+"""The keys in which a worker restores a snapshot before it replaces the state."""
 KEYS = (*STATE, "alive", "stopped", *STAGED)
 """All keys of a partition."""
 
 CHANGE_BYTES = 128 * 1024 * 1024
-"""The longest value of an entry of ``changes``: Redis takes 512 MiB. Longer ones become parts."""
+"""The largest entry of ``changes`` (the limit of Redis is 512 MiB). Larger deltas are split."""
 
 _MODULUS = 1 << 128
 
 
 class Damaged(Exception):
-    """What is kept of a partition is not whole. Nothing can be decided from it."""
+    """The stored state of a partition is incomplete. Nothing can be decided from it."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """The head of a partition: what it belongs to, how far it is, how much there is of it."""
+    """The meta of a partition: the log it belongs to, the progress, the number of entries."""
 
     layout: int
     topic: str  # the id of the topic, hexadecimal
     partitions: int  # P of the topic
     owner: str
-    version: int  # moves with every write
+    version: int  # incremented by every write of state
     next: int  # the offset to apply next
     chain: Chain
-    leader_epoch: int  # of the last record of it, as Kafka counts them; -1: none, or not known
-    since: int  # where the changes begin
+    leader_epoch: int  # of the last record in the chain; -1: none, or not known
+    since: int  # the offset at which the deltas begin
     changes: int
     pages: int
     digest: int  # of the pages
@@ -71,10 +72,10 @@ class Meta:
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Meta:
-        """From what a store has.
+        """Return the meta that a store has.
 
         Raises:
-            Damaged: a field is missing or is not what it should be.
+            Damaged: a field is missing or malformed.
         """
         try:
             head, before = bytes.fromhex(fields["head"]), bytes.fromhex(fields["before"])
@@ -86,7 +87,7 @@ class Meta:
                 **{name: int(fields[name]) for name in _NUMBERS},
             )
         except (KeyError, ValueError) as error:
-            raise Damaged(f"meta is not whole: {error!r}") from error
+            raise Damaged(f"meta is incomplete: {error!r}") from error
 
 
 _NUMBERS = (
@@ -103,12 +104,12 @@ _NUMBERS = (
 
 
 def chain_fields(chain: Chain) -> dict[str, str]:
-    """A chain, as meta has it."""
+    """Return the fields of a hash chain in meta."""
     return {"head": chain.head.hex(), "before": chain.before.hex(), "last": str(chain.last)}
 
 
 def fields_of_nothing(topic: bytes, partition: int, partitions: int) -> dict[str, str]:
-    """Meta of a log of which nothing has been applied, before its first claim."""
+    """Return the meta of a log of which nothing has been applied, without an owner."""
     return {
         "layout": str(LAYOUT),
         "topic": topic.hex(),
@@ -127,7 +128,7 @@ def fields_of_nothing(topic: bytes, partition: int, partitions: int) -> dict[str
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """What applying the records first to next - 1 changed; of large changes, one part."""
+    """The changes made by the records first to next - 1; a large delta is split into parts."""
 
     first: int
     next: int
@@ -137,7 +138,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack_change(first: int, next_offset: int, packed: bytes) -> list[bytes]:
-    """The entries of ``changes`` for what a batch changed."""
+    """Return the entries of ``changes`` for the delta of a batch."""
     parts = max(1, -(-len(packed) // CHANGE_BYTES))
     cuts = (packed[part * CHANGE_BYTES : (part + 1) * CHANGE_BYTES] for part in range(parts))
     return [
@@ -147,17 +148,17 @@ def pack_change(first: int, next_offset: int, packed: bytes) -> list[bytes]:
 
 
 def pack_page(offset: int, value: bytes) -> bytes:
-    """A page as it is kept: the offset up to which it is applied, then its value."""
+    """Return a page as it is stored: the offset up to which it is applied, then its value."""
     return offset.to_bytes(8, "big") + value
 
 
 def page_value(page: bytes) -> bytes:
-    """What ``pack_page`` was given."""
+    """Return the value that was given to ``pack_page``."""
     return page[8:]
 
 
 def page_hash(name: str, page: bytes) -> int:
-    """What a page adds to the digest."""
+    """Return the summand of a page in the digest."""
     label = name.encode()
     digest = hashlib.sha256(len(label).to_bytes(4, "big") + label)
     digest.update(page)
@@ -165,22 +166,22 @@ def page_hash(name: str, page: bytes) -> int:
 
 
 def digest_of(hashes: Iterable[int]) -> int:
-    """The digest of pages with these hashes."""
+    """Return the digest of pages with these hashes."""
     return sum(hashes) % _MODULUS
 
 
 def hexadecimal(digest: int) -> str:
-    """The digest of pages, as meta has it."""
+    """Return a digest as it is stored in meta."""
     return f"{digest:032x}"
 
 
 def parcel_name(first: int, number: int) -> str:
-    """Parcel ``number`` of the outputs of the batch that begins at ``first``."""
+    """Return the name of entry ``number`` of the outputs of the batch that begins at ``first``."""
     return f"{first}/{number}"
 
 
 def parcel_place(name: str) -> tuple[int, int]:
-    """What ``parcel_name`` was given.
+    """Return the arguments that were given to ``parcel_name``.
 
     Raises:
         Damaged: it is not such a name.
@@ -189,9 +190,9 @@ def parcel_place(name: str) -> tuple[int, int]:
         first, number = name.split("/")
         return int(first), int(number)
     except ValueError as error:
-        raise Damaged(f"outbox has an entry {name!r}, which no worker wrote") from error
+        raise Damaged(f"the outbox has an entry {name!r}, which no worker wrote") from error
 
 
 def key_of(prefix: str, partition: int, name: str) -> str:
-    """The key of one part of what is kept of a partition."""
+    """Return the Redis key of a part of a partition's state."""
     return f"{prefix}{{norms-{partition}}}:{name}"

@@ -1,12 +1,11 @@
-"""What keeps the state of partitions: atomic verbs, no policy.
+"""The port for the state of partitions: atomic operations, no policy.
 
-``redis_store`` implements it on Redis; ``tests/doubles/memory_store.py`` does so in memory, for the
-tests and the simulation. Both pass ``tests/conformance/store``. ``layout`` defines the keys and
-their contents; ``holding`` decides what to write.
+``redis_store`` implements it on Redis; ``tests/doubles/memory_store.py`` does so in memory, for
+the tests and the simulation. Both pass ``tests/conformance/store``. ``layout`` defines the keys
+and their contents; ``holding`` decides what to write.
 
-Every write of state compares the owner and the version, and moves the version by one. So a store
-that went back to an earlier state, in whatever way, is found out by the next write, also when
-nothing but pages and trims is missing.
+Every write of state compares the owner and the version, and increments the version. So the next
+write detects any rollback of the store, even if only written pages or dropped deltas were lost.
 """
 
 from __future__ import annotations
@@ -26,44 +25,44 @@ class StoreUnavailable(Exception):
 
 
 class Verdict(StrEnum):
-    """What became of a claim or a write. Nothing was written unless it is ``OK``.
+    """The result of an acquisition or a write. Nothing was written unless it is ``OK``.
 
-    Each check is made only when those before it passed. A claim looks for damage twice: first for
-    state without a head, and last for lost entries.
+    Each check follows only if the previous ones passed. An acquisition looks for damage twice:
+    first for state without meta, and last for lost entries.
     """
 
-    FOREIGN = "FOREIGN"  # a claim: a key holds a kind of value that no worker writes
-    OTHER_LAYOUT = "OTHER_LAYOUT"  # a claim: another release wrote what is there
-    OTHER_LOG = "OTHER_LOG"  # a claim: it belongs to another topic of that name
-    OTHER_PARTITIONS = "OTHER_PARTITIONS"  # a claim: the topic had another number of them
-    FENCED = "FENCED"  # somebody else owns the partition
-    REWOUND = "REWOUND"  # the store is not where the owner left it
-    DAMAGED = "DAMAGED"  # something that was written is gone
-    DUPLICATE = "DUPLICATE"  # a commit: it was written before
-    GAP = "GAP"  # a commit: something before it is missing
+    FOREIGN = "FOREIGN"  # acquisition: a key holds a kind of value that no worker writes
+    OTHER_LAYOUT = "OTHER_LAYOUT"  # acquisition: another release wrote the state
+    OTHER_LOG = "OTHER_LOG"  # acquisition: the state belongs to another topic of that name
+    OTHER_PARTITIONS = "OTHER_PARTITIONS"  # acquisition: the topic had another number of them
+    FENCED = "FENCED"  # another worker owns the partition
+    REWOUND = "REWOUND"  # the store does not have the version that the owner left
+    DAMAGED = "DAMAGED"  # entries that were written are gone
+    DUPLICATE = "DUPLICATE"  # commit: the batch was committed before
+    GAP = "GAP"  # commit: an earlier batch is missing
     OK = "OK"
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """The answer to a claim, with what meta was before (empty: there was none)."""
+    """The result of an acquisition, with meta as it was before (empty: there was none)."""
 
     verdict: Verdict
     before: dict[str, str]
 
     @property
     def version(self) -> int:
-        """As it was before the claim."""
+        """The version before the acquisition."""
         return int(self.before.get("version", "0"))
 
 
 @dataclass(frozen=True)
 class Glance:
-    """What can be said of a partition without reading its state."""
+    """The facts about a partition that can be read without its state."""
 
     now: int  # seconds, by the clock of the store
     meta: dict[str, str]
-    seen: int | None  # when its owner was last seen, by the same clock
+    seen: int | None  # the time of the owner's last heartbeat, by the same clock
     pulse: bytes
     summary: bytes
     stopped: dict[str, str]
@@ -71,10 +70,10 @@ class Glance:
 
 @dataclass(frozen=True)
 class Guard:
-    """Who writes, and where its own last write of state left the partition.
+    """The owner that writes, and the version after its last write of state.
 
-    One that finds another owner is ``FENCED``, another version ``REWOUND``, another number of
-    entries than were written ``DAMAGED``.
+    A write is ``FENCED`` if it finds another owner, ``REWOUND`` if it finds another version, and
+    ``DAMAGED`` if it finds another number of entries than were written.
     """
 
     partition: int
@@ -89,119 +88,120 @@ class Commit:
     first: int
     next: int
     chain: Chain  # after the batch
-    leader_epoch: int  # of its last record
-    changes: Sequence[bytes]  # entries to append
-    parcels: Mapping[str, bytes]  # of outputs, to keep until they are published
-    published: Sequence[str]  # names of earlier parcels, to forget
+    leader_epoch: int  # of the last record of the batch
+    changes: Sequence[bytes]  # deltas to append
+    parcels: Mapping[str, bytes]  # outbox entries, to store until they are published
+    published: Sequence[str]  # names of published outbox entries, to delete
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Pages for changes. Those that are written before the changes are dropped do no harm."""
+    """Pages that replace deltas. They may be written before the deltas are dropped."""
 
     pages: Mapping[str, bytes]  # to write
-    deleted: Sequence[str]  # names of pages that are no longer needed
-    digest: int  # of all pages after this
-    dropped: int  # how many of the oldest entries of changes to drop
-    since: int  # where the changes begin after this
+    deleted: Sequence[str]  # names of pages to delete
+    digest: int  # of all pages after this write
+    dropped: int  # the number of oldest deltas to drop
+    since: int  # the offset at which the deltas begin after this write
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Some of an image, to be put beside what is kept. It is no state until it is installed."""
+    """A piece of a snapshot, to be stored beside the state until it is installed."""
 
     pages: Mapping[str, bytes]
     changes: Sequence[bytes]  # in the order of the log
     parcels: Mapping[str, bytes]
-    is_first: bool  # what was staged before is dropped
+    is_first: bool  # delete what was staged before
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size of the piece in bytes."""
         return sum(map(len, (*self.pages.values(), *self.changes, *self.parcels.values())))
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What was staged, to take the place of what is kept."""
+    """The staged snapshot that is to replace the state."""
 
-    fields: Mapping[str, str]  # of meta, but those that say whose it is
-    pages: int  # so many were staged
-    changes: int
-    parcels: int
+    fields: Mapping[str, str]  # of meta, without owner and version
+    pages: int  # the number that was staged
+    changes: int  # likewise
+    parcels: int  # likewise
 
 
 class Store(Protocol):
-    """One store. Each verb happens wholly and at one moment, or not at all.
+    """One store. Each operation is atomic.
 
-    Any of them raises ``StoreUnavailable``; whether a write took place is not known then.
+    Each of them raises ``StoreUnavailable``; then it is not known whether a write took place.
     """
 
     async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
         """Own a partition of this log and fence every other owner.
 
         Args:
-            partition: which of them.
-            owner: a token that nobody else has.
-            topic: the id of the topic of the log.
-            partitions: P, how many the topic has.
+            partition: the number of the partition.
+            owner: a token that no other worker has.
+            topic: the topic id of the log.
+            partitions: P, the number of partitions of the topic.
         """
 
     async def owner(self, partition: int) -> str:
-        """Who owns a partition; empty if nobody ever did."""
+        """Return the owner of a partition; empty if it never had one."""
 
     async def load(self, partition: int) -> Snapshot | None:
-        """All that is kept of a partition; None if nothing ever was.
+        """Return the whole state of a partition; None if there is none.
 
         Raises:
-            Damaged: it is not whole.
+            Damaged: the state is incomplete.
         """
 
     async def glance(self, partition: int) -> Glance:
-        """What can be said of a partition in no time, however large its state is."""
+        """Return the facts about a partition that take the same time however large its state is."""
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` or ``GAP``: it is not the one that comes next."""
+        """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one."""
 
     async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
-        """Write pages, or drop the changes that they cover by now."""
+        """Write pages, or drop the deltas that pages cover."""
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        """Drop parcels that have been published."""
+        """Delete outbox entries that have been published."""
 
     async def moment(self, guard: Guard) -> Moment | Verdict:
-        """What is kept besides pages, of one moment, or why it is not what the owner left.
+        """Return the state without its pages, or why it is not what the owner left.
 
         Raises:
-            Damaged: it is not whole.
+            Damaged: the state is incomplete.
         """
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
-        """These pages as they are kept; those that are not there are left out."""
+        """Return these pages as they are stored, without those that do not exist."""
 
     async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Put some of an image beside what is kept. This is no state: the version stays."""
+        """Store a piece of a snapshot beside the state. This is not state: the version stays."""
 
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+        """Replace the state by what was staged; ``DAMAGED`` if some of it is missing."""
 
     async def discard(self, partition: int, seen: Mapping[str, str]) -> Verdict:
-        """Delete the state of a partition, complete or not. The next claim begins with nothing.
+        """Delete the state of a partition, complete or not. The next acquisition begins with
+        nothing.
 
-        Only a worker that can restore all of the state from elsewhere may call this.
+        Only a worker that can restore the whole state from elsewhere may call this.
 
         Args:
-            partition: which of them.
-            seen: its meta as the caller saw it, empty for none. If owner or version are other ones
-                by now, nothing is deleted and the verdict is ``FENCED`` or ``REWOUND``.
+            partition: the number of the partition.
+            seen: its meta as the caller saw it, empty for none. If owner or version differ by now,
+                nothing is deleted and the verdict is ``FENCED`` or ``REWOUND``.
         """
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that a partition is decided; takes a stop away.
+        """Report that a partition is decided; delete the reason for a suspension.
 
-        This is no state: the version stays. It is guarded as writes are, so that an owner finds out
-        by it where the store is. An empty summary leaves the one that was shown.
+        This is not state: the version stays. The heartbeat is guarded like a write, so an owner
+        detects by it that the store was rolled back. An empty summary leaves the previous one.
         """
 
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
-        """Say why nothing is decided in a partition, until an owner decides there again."""
+        """Store why a partition is suspended, until an owner decides it again."""

@@ -1,10 +1,10 @@
-"""Which server has the keys of a partition: the one there is, the one that Sentinels name, or one
-of a Cluster.
+"""Finds the server that has the keys of a partition: a single Redis, the master that Sentinels
+name, or a server of a Cluster.
 
-That is found out once, and every connection is opened once. redis-py's own clients of a Cluster and
-of Sentinels follow a failover by themselves, and write on to what may be an earlier state. Here it
-is an error if a connection is lost or an answer sends elsewhere (MOVED, READONLY, CLUSTERDOWN):
-whoever writes ends, and a new claim reads what there is and compares it with the log.
+The servers are looked up once, and each connection is opened once. redis-py's own clients for
+Cluster and Sentinel follow a failover, and may continue to write to an earlier state. Here a lost
+connection or a redirection (MOVED, READONLY, CLUSTERDOWN) is an error. The writer exits, and the
+next owner reads the state and compares it with the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from streams.redis_address import Kind, RedisAddress
 
 CONNECTIONS = 8
-"""So many are opened to each server, at once; a command waits for one that is free."""
+"""The number of connections to each server; a command waits for a free one."""
 
 _TIMEOUTS = {"socket_timeout": 30.0, "socket_connect_timeout": 5.0}
 
@@ -43,15 +43,15 @@ class Nodes(ABC):
         self._finding = asyncio.Lock()
 
     async def of(self, key: str) -> Server:
-        """The server that has a key."""
+        """Return the server that has a key."""
         return self._serving(await self.found(), key).client
 
     async def ask(self, key: str, *command: Any) -> Any:
-        """What the server that has a key answers; see ``Node.ask``."""
+        """Return the answer of the server that has a key; see ``Node.ask``."""
         return await self._serving(await self.found(), key).ask(*command)
 
     async def found(self) -> Sequence[Node]:
-        """All of them, as they were found when that was asked first."""
+        """Return all servers, as they were found at the first call."""
         if self._found is None:
             async with self._finding:
                 if self._found is None:
@@ -64,7 +64,7 @@ class Nodes(ABC):
             await node.open()
 
     async def close(self) -> None:
-        """Close them."""
+        """Close all connections."""
         for node in self._found or ():
             await node.close()
 
@@ -76,10 +76,10 @@ class Nodes(ABC):
 
 
 class Node:
-    """One server, to which connections are opened once."""
+    """One server, to which each connection is opened once."""
 
     def __init__(self, url: str, settings: Settings) -> None:
-        # No retries: whether a write that got no answer took place, only its version can tell.
+        # No retries: only the version shows whether a write without an answer took place.
         self._pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=CONNECTIONS,
@@ -94,9 +94,9 @@ class Node:
         self._rounds: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Open all connections. After this, none is ever opened again."""
+        """Open all connections. No connection is opened after this."""
         opened: list[Any] = []
-        pool: Any = self._pool  # its types say nothing
+        pool: Any = self._pool  # redis-py has no types for it
         try:
             for _ in range(CONNECTIONS):
                 opened.append(await pool.get_connection())
@@ -105,10 +105,10 @@ class Node:
                 await pool.release(connection)
 
     async def ask(self, *command: Any) -> Any:
-        """What the server answers.
+        """Return the answer of the server.
 
-        All that is asked in one turn of the event loop goes in one round trip: each of the
-        partitions that a charge goes to has a write of its own. None depends on another.
+        All commands of one turn of the event loop share one round trip, because a charge leads to
+        a write in each of its partitions. No command depends on another.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.append((command, answer))
@@ -129,20 +129,20 @@ class Node:
             told = [error] * len(asked)
         for (_, answer), one in zip(asked, told, strict=True):
             if answer.done():
-                continue  # who asked was cancelled
+                continue  # the caller was cancelled
             if isinstance(one, Exception):
                 answer.set_exception(one)
             else:
                 answer.set_result(one)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         await self.client.aclose()
         await self._pool.disconnect()
 
 
 class OneNode(Nodes):
-    """The only one."""
+    """A single server."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         super().__init__()
@@ -153,12 +153,12 @@ class OneNode(Nodes):
 
 
 class SentinelNode(Nodes):
-    """The master of a service, as its Sentinels know it."""
+    """The master of a service, looked up in its Sentinels."""
 
     def __init__(self, address: RedisAddress, settings: Settings, login: Settings) -> None:
         super().__init__()
         self._address, self._settings = address, settings
-        # What the address says of encryption is meant for them as well; its login is of Redis.
+        # The encryption options of the address apply to Sentinels too; its login is for Redis.
         told = {**settings, **parse_url(address.url_of(*address.nodes[0]))}
         self._asked = {
             **_TIMEOUTS,
@@ -175,11 +175,11 @@ class SentinelNode(Nodes):
         role = await client.execute_command("ROLE")
         if role[0] != b"master":
             await node.close()
-            raise ReadOnlyError(f"{host}:{port} is no master: Sentinels knew less than it does")
+            raise ReadOnlyError(f"{host}:{port} is not a master, although a Sentinel names it")
         return [node]
 
     async def _master(self) -> tuple[str, int]:
-        """Whom the first Sentinel names that knows one."""
+        """Return the master that the first Sentinel names."""
         service, problems = self._address.service, []
         for host, port in self._address.nodes:
             pool: Any = ConnectionPool(host=host, port=port, **self._asked)  # no types
@@ -193,14 +193,14 @@ class SentinelNode(Nodes):
             else:
                 if known and known["is_master"] and not (known["is_sdown"] or known["is_odown"]):
                     return str(known["ip"]), int(known["port"])
-                problems.append(f"{host}:{port} knows no master of {service!r} that is there")
+                problems.append(f"{host}:{port} knows no reachable master of {service!r}")
             finally:
                 await pool.disconnect()
         raise LostConnection(f"no Sentinel names a master: {'; '.join(problems)}")
 
 
 class ClusterNodes(Nodes):
-    """The masters of a Cluster, each with the slots that it serves."""
+    """The masters of a Cluster, each with its slots."""
 
     def __init__(self, address: RedisAddress, settings: Settings) -> None:
         super().__init__()
@@ -215,10 +215,10 @@ class ClusterNodes(Nodes):
         for error in views:
             if not known and isinstance(error, BaseException):
                 raise error
-        # Who is cut off from the others knows less, and still answers.
+        # A node that is cut off from the others still answers, with an older epoch.
         epoch, slots = max(known, key=lambda view: view[0])
         if epoch < 0:
-            raise ClusterDownError("CLUSTERDOWN the Cluster serves nothing")
+            raise ClusterDownError("CLUSTERDOWN the Cluster does not serve requests")
         nodes: dict[tuple[str, int], Node] = {}
         for first, last, place in slots:
             if place not in nodes:
@@ -238,9 +238,10 @@ class ClusterNodes(Nodes):
     async def _view(
         self, host: str, port: int
     ) -> tuple[int, Sequence[tuple[int, int, tuple[str, int]]]]:
-        """How a node sees the Cluster: its epoch (-1: it does not serve), and who has which slots.
+        """Return a node's view of the Cluster: its epoch (-1: not serving), and the slots of each
+        master.
 
-        The masters' addresses are as the Cluster announces them.
+        The addresses of masters are as the Cluster announces them.
         """
         seed = Node(self._address.url_of(host, port), self._settings)
         client: Any = seed.client
@@ -261,13 +262,13 @@ class ClusterNodes(Nodes):
 
 
 def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Settings) -> Nodes:
-    """The servers behind an address.
+    """Return the servers at an address.
 
     Args:
         url: the address, as given.
-        address: the same, read.
-        settings: of each connection.
-        sentinel: the login of Sentinels.
+        address: the parsed address.
+        settings: the settings of each connection.
+        sentinel: the login for Sentinels.
     """
     if address.kind is Kind.CLUSTER:
         return ClusterNodes(address, settings)
@@ -277,13 +278,13 @@ def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Sett
 
 
 def _host(announced: bytes | str | None) -> str:
-    """Empty if the node does not know its own."""
+    """Return the announced host; empty if the node does not know its own."""
     name = announced.decode() if isinstance(announced, bytes) else announced or ""
     return "" if name == "?" else name
 
 
 def _once(base: Any) -> Any:
-    """A kind of connection that opens its socket once, and believes whom it is told to."""
+    """Return a connection class that opens its socket once, and trusts given authorities only."""
 
     class Once(base):  # type: ignore[misc]
         opened = False
@@ -300,13 +301,13 @@ def _once(base: Any) -> Any:
 
 
 def _believing(told: Any) -> ssl.SSLContext:
-    """What redis-py would make of its options, but for the authorities of the system.
+    """Return the TLS context that redis-py would build, but without the authorities of the system.
 
-    It would believe those beside the one that is named, and so whoever has a public certificate.
+    redis-py would trust these in addition to the given one, and thus any public certificate.
     """
 
     def option(name: str) -> Any:
-        return getattr(told, name, None)  # older clients know fewer of them
+        return getattr(told, name, None)  # older releases of redis-py have fewer options
 
     context = ssl.create_default_context(
         cafile=told.ca_certs, capath=option("ca_path"), cadata=told.ca_data
@@ -314,7 +315,7 @@ def _believing(told: Any) -> ssl.SSLContext:
     context.check_hostname = told.check_hostname
     context.verify_mode = told.cert_reqs
     if told.certfile or told.keyfile:
-        # A password, though empty: else the terminal would be asked for one.
+        # Give a password, even an empty one: otherwise OpenSSL asks for it on the terminal.
         context.load_cert_chain(told.certfile, told.keyfile, option("password") or "")
     if told.min_version is not None:
         context.minimum_version = told.min_version

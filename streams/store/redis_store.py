@@ -1,10 +1,9 @@
-"""The state of partitions in Redis, alone or of several; the keys are in ``layout``.
+"""Stores the state of partitions in one or several Redis servers; ``layout`` defines the keys.
 
-Verbs that write state are Lua scripts: Redis runs each of them alone, from its first check to its
-last write. They and what reads at once touch the keys of one partition only, which a Cluster keeps
-together. Which server has those is found once (``redis_nodes``), and a connection is opened once:
-one that is lost takes the process with it, because what is behind the address may be another Redis
-by then.
+Operations that write state are Lua scripts: Redis runs each of them atomically. They and the
+atomic reads use the keys of one partition only, which a Cluster stores on one server. The servers
+are looked up once (``redis_nodes``), and each connection is opened once. A lost connection ends
+the process, because another Redis may answer at the address by then.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from streams.store.snapshot import Snapshot, verified
 
 
 class RedisStore(Store):
-    """Connections to Redis, alone or of several. Every failure is a ``StoreUnavailable``."""
+    """Connections to one or several Redis servers. Every failure is a ``StoreUnavailable``."""
 
     def __init__(
         self,
@@ -75,13 +74,13 @@ class RedisStore(Store):
         except (UnusableAddress, ValueError):
             # The error quotes parts of the URL, which may be the password.
             raise StoreUnavailable(
-                f"{self.address!r} is no address of a Redis: write redis://host:port/0"
+                f"{self.address!r} is not the address of a Redis: write redis://host:port/0"
             ) from None
         self._prefix = prefix
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The store that settings name."""
+        """Return the store that the settings name."""
         settings: dict[str, Any] = {}
         if config.redis_username:
             settings["username"] = config.redis_username
@@ -108,10 +107,10 @@ class RedisStore(Store):
         await self.close()
 
     async def connect(self) -> None:
-        """Open all connections. After this, none is ever opened again.
+        """Open all connections. No connection is opened after this.
 
         Raises:
-            StoreUnavailable: no answer.
+            StoreUnavailable: Redis does not answer.
         """
         try:
             await self._nodes.open()
@@ -123,13 +122,13 @@ class RedisStore(Store):
         await self._nodes.close()
 
     async def check(self) -> str | None:
-        """Make sure that Redis answers and keeps what it is given.
+        """Check that Redis answers and never evicts keys.
 
         Returns:
-            What could not be found out, if so.
+            A warning if the eviction policy cannot be read.
 
         Raises:
-            StoreUnavailable: no answer, or a Redis that may evict keys.
+            StoreUnavailable: Redis does not answer, or may evict keys.
         """
         found = []
         try:
@@ -147,16 +146,17 @@ class RedisStore(Store):
                 "set maxmemory-policy to noeviction"
             )
         if None in found:
-            return "Redis lets nobody see whether it may evict keys: maxmemory-policy must be " + (
-                "noeviction, else charges are forgotten"
+            return (
+                "Redis does not show its maxmemory-policy: it must be noeviction, because an "
+                "evicted key would forget charges"
             )
         return None
 
     async def facts(self) -> list[dict[str, Any]]:
-        """What each server says of itself (INFO), its clock as ``now``, and its ``address``.
+        """Return the INFO of each server, with its clock as ``now`` and its ``address``.
 
         Raises:
-            StoreUnavailable: no answer.
+            StoreUnavailable: Redis does not answer.
         """
         try:
             return [await _facts(node.client) for node in await self._nodes.found()]
@@ -170,16 +170,16 @@ class RedisStore(Store):
         return Claimed(_verdict(verdict), _text(_pairs(before)))
 
     async def owner(self, partition: int) -> str:
-        """Who owns a partition; empty if nobody ever did."""
+        """Return the owner of a partition; empty if it never had one."""
         meta = self._key(partition, "meta")
         owner = await self._ask(partition, lambda server: server.hget(meta, "owner"))
         return _legible(owner or b"")
 
     async def load(self, partition: int) -> Snapshot | None:
-        """All that is kept of a partition, as of one moment; None if nothing ever was.
+        """Return the whole state of a partition, read atomically; None if there is none.
 
         Raises:
-            Damaged: it is not whole.
+            Damaged: the state is incomplete.
         """
         meta, pages, changes, outbox, pulse = await self._at_once(
             partition,
@@ -195,7 +195,7 @@ class RedisStore(Store):
         return replace(snapshot, pulse=pulse or b"")
 
     async def glance(self, partition: int) -> Glance:
-        """What can be said of a partition in no time, however large its state is."""
+        """Return the facts about a partition that take the same time however large its state is."""
         shown = (("HGETALL", name) for name in ("meta", "alive", "stopped"))
         now, meta, alive, stopped = await self._at_once(partition, ("TIME",), *shown)
         return Glance(
@@ -208,7 +208,7 @@ class RedisStore(Store):
         )
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` or ``GAP``: it is not the one that comes next."""
+        """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one."""
         return await self._write(
             "commit",
             guard,
@@ -220,7 +220,7 @@ class RedisStore(Store):
         )
 
     async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
-        """Write pages, or drop the changes that they cover by now."""
+        """Write pages, or drop the deltas that pages cover."""
         return await self._write(
             "compact",
             guard,
@@ -230,11 +230,13 @@ class RedisStore(Store):
         )
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
-        """Drop parcels that have been published."""
+        """Delete outbox entries that have been published."""
         return await self._write("forget", guard, *published)
 
     async def moment(self, guard: Guard) -> Moment | Verdict:
-        """What is kept besides pages, of one moment, or why it is not what the owner left."""
+        """Return the state without its pages, read atomically, or why it is not what the owner
+        left.
+        """
         arguments = [guard.owner, guard.version]
         verdict, *found = await self._run("moment", guard.partition, STATE, arguments)
         if _verdict(verdict) is not Verdict.OK:
@@ -243,14 +245,14 @@ class RedisStore(Store):
         return Moment(Meta.of(_text(_pairs(meta))), changes, _named(_pairs(outbox)))
 
     async def read_pages(self, partition: int, names: Sequence[str]) -> dict[str, bytes]:
-        """These pages as they are kept; those that are not there are left out."""
+        """Return these pages as they are stored, without those that do not exist."""
         key = self._key(partition, "pages")
         found = await self._ask(partition, lambda server: server.hmget(key, list(names)))
         pages = zip(names, found, strict=True)
         return {name: page for name, page in pages if page is not None}
 
     async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Put some of an image beside what is kept. This is no state: the version stays."""
+        """Store a piece of a snapshot beside the state. This is not state: the version stays."""
         arguments = [
             *(guard.owner, guard.version, int(stage.is_first)),
             *(len(stage.pages), *_flat(stage.pages)),
@@ -260,7 +262,7 @@ class RedisStore(Store):
         return _verdict(await self._run("stage", guard.partition, (*STATE, *STAGED), arguments))
 
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Let what was staged take the place of what is kept; ``DAMAGED``: it is not all there."""
+        """Replace the state by what was staged; ``DAMAGED`` if some of it is missing."""
         arguments = [
             *(guard.owner, guard.version),
             *(installation.changes, installation.pages, installation.parcels),
@@ -274,13 +276,13 @@ class RedisStore(Store):
         return _verdict(await self._run("discard", partition, (*STATE, *STAGED), arguments))
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
-        """Show that a partition is decided; takes a stop away."""
+        """Report that a partition is decided; delete the reason for a suspension."""
         arguments = [guard.owner, guard.version, pulse, summary]
         keys = (*STATE, "alive", "stopped")
         return _verdict(await self._run("beat", guard.partition, keys, arguments))
 
     async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
-        """Say why nothing is decided in a partition, until an owner decides there again."""
+        """Store why a partition is suspended, until an owner decides it again."""
         now, _ = await self._ask(partition, lambda server: server.time())
         fields: Any = {"reason": reason, "problem": problem, "remedy": remedy, "time": now}
         key = self._key(partition, "stopped")
@@ -303,11 +305,11 @@ class RedisStore(Store):
         with self._reaching(partition):
             try:
                 return await self._nodes.ask(named[0], "EVALSHA", digest, *call)
-            except NoScriptError:  # this server sees it for the first time
+            except NoScriptError:  # the server does not know the script yet
                 return await self._nodes.ask(named[0], "EVAL", source, *call)
 
     async def _at_once(self, partition: int, *commands: tuple[Any, ...]) -> Any:
-        """What they answer, as of one moment. The second word of each is the name of a key."""
+        """Return the answers to commands, read atomically. Their second word names a key."""
 
         def asked(server: Server) -> Awaitable[Any]:
             pipeline = server.pipeline(transaction=True)
@@ -319,7 +321,7 @@ class RedisStore(Store):
         return await self._ask(partition, asked)
 
     async def _ask(self, partition: int, asked: Callable[[Server], Any]) -> Any:
-        """What the server that has a partition answers."""
+        """Return the answer of the server that has a partition."""
         with self._reaching(partition):
             return await asked(await self._nodes.of(self._key(partition, "meta")))
 
@@ -342,14 +344,14 @@ _ADVICE: Sequence[tuple[type[Exception], str]] = (
     ),
     (
         NoPermissionError,
-        ": this user may not do that; `turnstile acl --format redis` shows the rights of each role",
+        ": this user lacks the right; `turnstile acl --format redis` shows the rights of each role",
     ),
     *(
-        (kind, ": the state is with another server, or with none; who starts again looks for it")
+        (kind, ": the state is on another server, or on none; restart the process to look it up")
         for kind in (AskError, TryAgainError, ClusterDownError, ReadOnlyError)
     ),
 )
-"""What to do about an error; behind the address, which hides no password."""
+"""The advice for an error. It follows the address in the message, which contains no password."""
 
 
 async def _facts(server: Server) -> dict[str, Any]:
@@ -360,13 +362,13 @@ async def _facts(server: Server) -> dict[str, Any]:
 
 
 async def _memory_settings(server: Server) -> tuple[str | None, str | None] | None:
-    """(maxmemory-policy, maxmemory), if a server tells them."""
+    """Return (maxmemory-policy, maxmemory); None if the server does not show them."""
     try:
         policy = await server.config_get("maxmemory-policy")
         memory = await server.config_get("maxmemory")
         return policy.get("maxmemory-policy"), memory.get("maxmemory")
     except ResponseError:
-        pass  # forbidden, as managed services do; INFO has the same
+        pass  # managed services forbid CONFIG; INFO has the same fields
     try:
         known = await server.info("memory")
         return str(known["maxmemory_policy"]), str(known["maxmemory"])
@@ -375,12 +377,12 @@ async def _memory_settings(server: Server) -> tuple[str | None, str | None] | No
 
 
 _UNGUARDED = ("claim", "discard")
-"""Scripts that a worker may run without owning the partition."""
+"""Scripts that a worker runs without owning the partition."""
 
 
 @cache
 def _script(name: str) -> tuple[str, str]:
-    """Return the text of one of the scripts, and its SHA-1, by which Redis knows it."""
+    """Return the source of a script, and the SHA-1 by which Redis knows it."""
     scripts = resources.files("streams.store").joinpath("lua")
     guard = "" if name in _UNGUARDED else scripts.joinpath("guard.lua").read_text()
     source = guard + scripts.joinpath(f"{name}.lua").read_text()
@@ -396,7 +398,7 @@ def _named(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
 
 
 def _legible(text: bytes) -> str:
-    """What no worker wrote may be no text: it has to be found damaged, not to be an error."""
+    """Decode text, and escape bytes that no worker wrote: the caller finds them damaged."""
     return text.decode(errors="backslashreplace")
 
 

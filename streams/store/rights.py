@@ -1,7 +1,7 @@
-"""The least that a user of Redis needs: commands, and the keys of one prefix.
+"""The Redis rights of each role: commands, and the keys of one prefix.
 
-What is not named is forbidden: above all to empty or to change the server (FLUSHALL, CONFIG SET),
-to list what others keep (KEYS, SCAN), and every key of another prefix, in scripts as well.
+Everything else is forbidden, above all deleting all keys or changing the server (FLUSHALL, CONFIG
+SET), listing keys (KEYS, SCAN), and every key of another prefix, in scripts as well.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "rewrite": ("bgrewriteaof", "info", "ping"),
 }
 _SHOWN = ("meta", "alive", "stopped")
-"""The keys of a partition (``layout``) that say nothing of single users."""
+"""The keys of a partition (``layout``) that have no data of single users."""
 
 
 def rights(use: str, prefix: str) -> Sequence[str]:
-    """The words after a user's name and password in ACL SETUSER.
+    """Return the words that follow a user's name and password in ACL SETUSER.
 
     Args:
         use: "decide" for workers; "audit" for reading everything; "look" for `turnstile status`,
             which reads no state of users; "rewrite" for rewriting the append-only file.
-        prefix: of the service.
+        prefix: the prefix of the service.
 
     Raises:
-        ConfigurationError: an empty prefix, which every key begins with.
+        ConfigurationError: the prefix is empty, and every key begins with an empty prefix.
     """
     if not prefix:
         raise ConfigurationError(
-            "the prefix is empty, so the user would have every key of this Redis: give the service "
-            "a prefix"
+            "the prefix is empty, so the user would have access to every key of this Redis: give "
+            "the service a prefix"
         )
     allowed = (f"+{command}" for command in sorted(_COMMANDS[use]))
     keys = {

@@ -1,8 +1,8 @@
-"""All that is kept of a partition, read at once, and whether all of it is there.
+"""The whole stored state of a partition, read at once and verified.
 
-Pages may be newer than some of the changes: those set the same values again, or say themselves that
-such pages have them (``streams.ledger.accounts``). A page or a change that is missing, older or
-foreign raises ``Damaged``. It is never read as "nobody spent anything".
+Pages may be newer than some of the deltas. Such deltas set the same values again, or record that
+newer pages have them (``streams.ledger.accounts``). A page or a delta that is missing, older or
+foreign raises ``Damaged``; it is never read as "no user has spent anything".
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from streams.store.layout import (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that is kept of a partition, as of one moment; verified."""
+    """The stored state of a partition, as of one moment; verified."""
 
     meta: Meta
     pages: dict[str, bytes]
     changes: list[bytes]  # in the order of the log
     changes_bytes: int
     outbox: list[tuple[str, bytes]]  # name -> packed outputs, in the order of the log
-    hashes: dict[str, int]  # of the pages as they are kept
-    pulse: bytes = field(default=b"", compare=False)  # the last one of any owner; no state
+    hashes: dict[str, int]  # of the pages as they are stored
+    pulse: bytes = field(default=b"", compare=False)  # the last one of any owner; not state
 
     @property
     def next(self) -> int:
@@ -47,7 +47,7 @@ def verified(
     changes: Sequence[bytes],
     outbox: Mapping[str, bytes],
 ) -> Snapshot:
-    """A snapshot of what was kept under each key.
+    """Return the verified state from the contents of each key.
 
     Raises:
         Damaged: something is missing, older than it should be, or unreadable.
@@ -59,10 +59,10 @@ def verified(
         ("outbox", len(outbox), meta.outbox),
     ):
         if kept != counted:
-            raise Damaged(f"{name} has {kept} entries where {counted} were written")
+            raise Damaged(f"{name} has {kept} entries, but {counted} were written")
     hashes = {name: page_hash(name, page) for name, page in pages.items()}
     if digest_of(hashes.values()) != meta.digest:
-        raise Damaged("pages are not those that were written last: their digest is another")
+        raise Damaged("the pages are not those that were written last: their digest differs")
     return Snapshot(
         meta=meta,
         pages={name: page_value(page) for name, page in pages.items()},
@@ -74,7 +74,7 @@ def verified(
 
 
 def _joined(meta: Meta, entries: Sequence[bytes]) -> list[bytes]:
-    """The packed changes, if they lead from ``since`` to ``next`` without a gap."""
+    """Return the packed deltas, if they lead from ``since`` to ``next`` without a gap."""
     whole: list[bytes] = []
     parts: list[bytes] = []
     reached = meta.since
@@ -82,16 +82,16 @@ def _joined(meta: Meta, entries: Sequence[bytes]) -> list[bytes]:
         try:
             change = msgspec.msgpack.decode(entry, type=Change)
         except msgspec.DecodeError as error:
-            raise Damaged(f"changes has an entry that cannot be read: {error}") from error
+            raise Damaged(f"an entry of changes cannot be read: {error}") from error
         if change.first != reached or change.part != len(parts) or change.next <= change.first:
             raise Damaged(
-                f"changes has part {change.part} of offset {change.first} where part "
-                f"{len(parts)} of {reached} has to follow"
+                f"changes has part {change.part} of offset {change.first}, but part "
+                f"{len(parts)} of offset {reached} has to follow"
             )
         parts.append(change.packed)
         if len(parts) == change.parts:
             whole.append(b"".join(parts))
             parts, reached = [], change.next
     if parts or reached != meta.next:
-        raise Damaged(f"changes lead to offset {reached}, not to {meta.next}")
+        raise Damaged(f"changes lead to offset {reached} instead of {meta.next}")
     return whole

@@ -1,4 +1,4 @@
-"""What the owner of a partition shows of it every few seconds, so that nobody has to read state."""
+"""The heartbeat of a partition's owner: facts that can be read without the state."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from streams.ledger.ledger import Summary
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """How far the owner is, as it sees it."""
+    """The progress of the owner."""
 
     next: int  # the offset to apply next
-    end: int | None  # where the log ends; None before the first fetch
+    end: int | None  # the end of the log; None before the first fetch
     waiting: float  # seconds for which records have been waiting and none was applied
-    checkpoint: int | None = None  # where the last image continues; None: none, or not known
-    erased_without_key: bool = False  # whether the id of an erased user can be guessed
+    checkpoint: int | None = None  # where the last snapshot continues; None: none, or not known
+    erased_without_key: bool = False  # whether ids of erased users can be guessed
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What the state holds, up to the last record applied."""
+    """A summary of the state, up to the last applied record."""
 
-    last: int  # its offset, -1 for none
+    last: int  # the offset of the last applied record, -1 for none
     summary: Summary
 
 
 def decode_pulse(packed: bytes) -> Pulse | None:
-    """A pulse as it was shown; None if there is none."""
+    """Return a stored pulse; None if there is none."""
     return msgspec.msgpack.decode(packed, type=Pulse) if packed else None
 
 
 def last_checkpoint(pulse: bytes) -> int | None:
-    """Return the last checkpoint that any owner has shown; None if none has."""
+    """Return the offset of the last snapshot that any owner has reported; None if there is none."""
     try:
         found = decode_pulse(pulse)
     except msgspec.DecodeError:
@@ -39,5 +39,5 @@ def last_checkpoint(pulse: bytes) -> int | None:
 
 
 def decode_inventory(packed: bytes) -> Inventory | None:
-    """A summary as it was shown; None if there is none."""
+    """Return a stored summary; None if there is none."""
     return msgspec.msgpack.decode(packed, type=Inventory) if packed else None

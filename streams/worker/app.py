@@ -1,7 +1,7 @@
-"""The worker: a Faust app that reads the topic `norms`, in the real world.
+"""The worker: a Faust app that reads the topic norms, with the real implementation of every port.
 
-Each record goes to the partition it came from, and is done when its batch is in Redis: nothing is
-acknowledged to Kafka. All that is unexpected ends the worker.
+The app hands each record to its partition. A record is done when its batch is in Redis; nothing is
+acknowledged to Kafka. Any unexpected error ends the worker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SESSION_SECONDS = 6.0
 
 
 class _Record:
-    """A record of the stream as one of the log."""
+    """Adapts a record of the stream to ``LogRecord``."""
 
     __slots__ = ("_fetched", "_metrics", "_traces", "leader_epoch", "offset", "value")
 
@@ -65,16 +65,16 @@ class _Record:
 
 
 def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
-    """The Faust app of a worker, and the world that the worker is in.
+    """Return the Faust app of a worker, with all of its ports.
 
     Args:
-        config: its settings.
+        config: the settings.
         topics: the topics.
-        log: the id of norms as it was found; another one stops every partition.
+        log: the topic id of norms; if the topic has another id later, every partition is suspended.
 
     Raises:
-        ConfigurationError: keys that cannot be used.
-        StoreUnavailable: an address of Redis that cannot be used.
+        ConfigurationError: a signing key or a trust store cannot be used.
+        StoreUnavailable: the address of Redis cannot be used.
     """
     seal = seal_of(config, log)
     inspector = inspector_of(config, log)
@@ -126,7 +126,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
 
 
 def _faust_app(config: Config) -> TurnstileApp:
-    """Everything is set here, so that no environment changes what it does."""
+    """Return the app; every Faust setting is given here, so the environment has no effect."""
     return new_app(
         config,
         f"{config.prefix}worker",
@@ -140,7 +140,7 @@ def _faust_app(config: Config) -> TurnstileApp:
 
 
 def _traces() -> DecisionTraces:
-    """Makes spans of decisions.
+    """Return what traces decisions.
 
     Raises:
         ConfigurationError: OpenTelemetry is not installed.
@@ -153,7 +153,7 @@ def _traces() -> DecisionTraces:
 
 
 def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -> None:
-    """Let Faust call the partitions; whatever they raise ends the worker."""
+    """Let Faust call the partitions; an exception in a call ends the worker."""
     owned = app.owned
 
     def background(work: Callable[[], Awaitable[None]], what: str) -> None:
@@ -162,9 +162,9 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
             with _or_end(app, what):
                 await work()
 
-    background(owned.keep_compacted, "compaction")
+    background(owned.keep_compacted, "merging deltas")
     background(owned.keep_imaged, "writing checkpoints")
-    background(owned.keep_cleanable, "letting Kafka clean the topics")
+    background(owned.keep_cleanable, "appending to the compacted topics")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")
 
@@ -191,18 +191,20 @@ def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
 
 
 def unheeded_partitions(config: Config, there: int) -> str:
-    """What to tell whoever asks for another number of partitions than there is; empty if nobody
-    does: what the setting is by itself nobody has asked for."""
+    """Return a warning if the setting ``partitions`` was changed and the topic has another number.
+
+    An empty string means that there is nothing to warn about.
+    """
     if config.partitions in (there, Config.partitions):
         return ""
     return (
-        f"partitions is {config.partitions}, and {config.topic(NORMS)} has {there}, which counts: "
-        "the setting is for topics that do not exist yet"
+        f"partitions is {config.partitions}, but {config.topic(NORMS)} has {there}: the setting "
+        "has no effect on existing topics"
     )
 
 
 def run_worker(config: Config, log_level: str = "INFO") -> None:
-    """Run a worker until it is told to stop, or something is not as expected."""
+    """Run a worker until it is stopped or an unexpected error ends it."""
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -215,6 +217,6 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
             logger.warning("%s", unheeded)
         app = create_app(config, topics, seen.topic)
     except (TopicsUnavailable, StoreUnavailable) as error:
-        logger.critical("worker ends: %s", error)
+        logger.critical("the worker exits: %s", error)
         sys.exit(EXIT_RESTART)
     run_app(app, log_level)

@@ -1,40 +1,41 @@
-"""Sends odometer checkpoints, so that an older one never comes after a newer one.
+"""Sends odometer records so that an older one never follows a newer one.
 
-The topic is compacted: of a user's checkpoints the one that was written last stays. A worker that
-was paused between its commit and its publishing would write an older one after its successor wrote
-a newer one, and the older one would stay. So they go out through a producer with a transactional id
-per partition, of which Kafka admits only the latest to begin (its epoch). A Redis that went back
-lets records be applied again, and older checkpoints come again; if it then goes ahead, to a copy
-that was made before, the newer ones do not. So what the topic has by now is not sent again:
+The topic is compacted: the last record of each user stays. A worker that was paused between its
+commit and its publishing would send an older record after its successor sent a newer one, and the
+older one would stay. So each partition has a producer with its own transactional id, and Kafka
+accepts only the producer that began last (its epoch). If Redis is rolled back, the worker applies
+records again and produces older odometer records again. If Redis is then replaced by a newer copy,
+the newer ones are not produced. So the worker never sends what the topic already has:
 
-1. The producer begins when the first checkpoint is to be sent. That shuts out every older one.
-2. Whether this worker still owns the partition is asked after that, not before: a worker that
-   wakes up too late has shut out its successor, and must not send anything.
-3. The last checkpoint on the topic is read. It counts if the record that led to it is in the log:
-   then all that came before it is of this log too.
-4. What has been waiting goes out in one transaction, without what is older than that one. Nothing
-   else waits for it.
+1. Start the producer when the first odometer record is to be sent. This fences all older producers.
+2. After that, check that this worker still owns the partition: a worker that wakes up too late has
+   fenced its successor, and must not send anything.
+3. Read the last odometer record of the topic. It counts if the record that led to it is in the log:
+   then everything before it is of this log too.
+4. Send what is waiting in one transaction, without what is older than that record. Nothing else
+   waits for it.
 
-Why that is enough: whatever an older owner may still send was in the outbox when the partition was
-claimed; the new owner sends it again, under its own epoch, before anything newer. Steps 1 and 2
-leave no other order: an owner that passes step 2 began before its successor claimed, so before
-the successor's producer began, which shuts it out.
+Why this is enough: everything that an older owner may still send was in the outbox when the
+partition was acquired. The new owner sends it again, under its own epoch, before anything newer.
+Steps 1 and 2 allow no other order: an owner that passes step 2 started its producer before its
+successor acquired the partition, and thus before the successor's producer started, which fences
+it.
 
-What always holds of the topic, aborted transactions aside, whatever Redis has been: offsets of the
-log never fall, and every checkpoint that is older than the last one was there before it. For
-whoever sends begins at the last one or before it, with all that the outbox and the log say from
-there on; and what Redis has forgotten was confirmed. So the checkpoint that stays of a user is the
-newest one, as soon as outbox and log have been worked off.
+Invariants of the topic, apart from aborted transactions and whatever happens to Redis: log offsets
+never fall, and every odometer record that is older than the last one was there before it. For each
+sender begins at the last record or before it, with everything that outbox and log contain from
+there on; and what Redis has deleted was confirmed. So the record that stays of a user is the
+newest one, as soon as outbox and log have been processed.
 
-Readers may read uncommitted: a checkpoint of a transaction that was aborted is as true as any
-other, it comes again, and of two the higher offset counts. Not so step 3: compaction takes aborted
-ones away.
+Readers may read uncommitted: an odometer record of an aborted transaction is as true as any other,
+it is sent again, and of two records the one with the higher offset counts. Step 3 reads committed
+records only, because compaction removes aborted ones.
 
-The tombstones of users who were forgotten are checkpoints like the others: they go out in their
-order, and what was there of such a user before does not come again after them.
+The tombstones of erased users are sent in the same order as other odometer records. Older records
+of such a user do not follow them.
 
-What is not made good: checkpoints that Kafka itself loses from the end of this topic. The bound of
-a user is too low then until it rises again.
+Limitation: if Kafka itself loses odometer records from the end of this topic, the bound of a user
+is too low until it rises again.
 """
 
 from __future__ import annotations
@@ -51,24 +52,24 @@ from streams.schemas import tombstone_offset
 from streams.worker.ports import FencedProducer, Origin
 
 WAITING_BYTES = 32 * 1024 * 1024
-"""Checkpoints that wait hold up the publishing, and so the deciding, when there are more."""
+"""If more bytes wait to be sent, publishing waits, and thus deciding."""
 STOP_WITHIN = 1.0
-"""Seconds: a broker that does not answer must not hold up a rebalance."""
+"""Seconds to disconnect: a broker that does not answer must not delay a rebalance."""
 
 
 class NotTheOwner(Exception):
-    """Somebody else owns the partition by now: nothing was sent."""
+    """Another worker owns the partition by now; nothing was sent."""
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """What is looked at of a checkpoint."""
+    """The field of an odometer record that this module reads."""
 
     offset: int
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Checkpoints of one batch."""
+    """The odometer records of one batch, until they are sent."""
 
     first: int  # the offset at which the batch begins
     origin: Origin
@@ -78,14 +79,14 @@ class Waiting:
     )
 
     def since(self, newest: int) -> Sequence[Output]:
-        """Those that are not older than an offset."""
+        """Return the records that are not older than an offset."""
         if self.first >= newest:
             return self.outputs
         return [output for output in self.outputs if _offset_of(output.value) >= newest]
 
 
 class Checkpoints:
-    """The odometer of one partition, for as long as one claim lasts."""
+    """Sends the odometer records of one partition while its ownership lasts."""
 
     def __init__(
         self,
@@ -94,20 +95,20 @@ class Checkpoints:
         is_held: Callable[[], Awaitable[bool]],
         is_in_log: Callable[[int, Origin], Awaitable[bool]],
     ) -> None:
-        """Nothing is sent yet.
+        """Prepare; nothing is sent yet.
 
         Args:
-            partition: which of them.
-            producer: to send with.
-            is_held: whether this worker owns the partition.
-            is_in_log: whether a record at an offset, of this origin, is in the log.
+            partition: the number of the partition.
+            producer: sends the records.
+            is_held: returns whether this worker still owns the partition.
+            is_in_log: returns whether the log contains a record at an offset, of an origin.
         """
         self._partition = partition
         self._producer = producer
         self._is_held = is_held
         self._is_in_log = is_in_log
         self._begun = False
-        self._newest = -1  # on the topic, when this owner began
+        self._newest = -1  # the newest offset on the topic when this owner began
         self._waiting: list[Waiting] = []
         self._bytes = 0
         self._marks = False
@@ -117,10 +118,10 @@ class Checkpoints:
     async def publish(
         self, first: int, origin: Origin, outputs: Sequence[Output]
     ) -> asyncio.Future[None]:
-        """Queue checkpoints of a batch that begins at an offset.
+        """Queue the odometer records of a batch that begins at an offset.
 
         Returns:
-            What ends when the broker has all of them.
+            A future that ends when the broker has all of them.
         """
         while self._bytes >= WAITING_BYTES:
             self._room.clear()
@@ -137,7 +138,7 @@ class Checkpoints:
         self._wake.set()
 
     async def run(self) -> None:
-        """Send what is queued, for as long as the claim lasts."""
+        """Send queued records while the ownership lasts."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -155,7 +156,7 @@ class Checkpoints:
                 batch.sent.set_result(None)
 
     async def stop(self) -> None:
-        """Disconnect; what was not confirmed is sent again by whoever owns the partition next."""
+        """Disconnect; the next owner sends again what was not confirmed."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._producer.stop(), STOP_WITHIN)
 
@@ -165,7 +166,7 @@ class Checkpoints:
         await self._producer.start()
         # Step 2.
         if not await self._is_held():
-            raise NotTheOwner(f"somebody else owns partition {self._partition} by now")
+            raise NotTheOwner(f"another worker owns partition {self._partition} by now")
         # Step 3.
         last = await self._producer.last()
         offset = -1 if last is None else _offset_of(last.value)
@@ -174,7 +175,7 @@ class Checkpoints:
 
 
 def _offset_of(checkpoint: bytes) -> int:
-    """Of the record that led to it; -1 if it is none that a worker wrote."""
+    """Return the offset of the record that led to it; -1 if no worker wrote it."""
     if (offset := tombstone_offset(checkpoint)) is not None:
         return offset
     try:

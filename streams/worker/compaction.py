@@ -1,18 +1,18 @@
-"""Merges state changes into pages, in the background, some at a time.
+"""Merges deltas into pages, in the background, a few pages at a time.
 
-What always holds:
+Invariants:
 
-- A page is written only while memory and Redis agree (``Quiet``): it never holds what was not
-  committed.
-- Changes are dropped last, and only those that were there when the merge began. A merge that stops
-  half-way does no harm: the changes that are still there set the same values again, or know that
-  they are in the newer pages.
-- Pages of entries that are gone are deleted.
+- A page is written only while memory and Redis agree (``Quiet``), so it never holds uncommitted
+  state.
+- Deltas are dropped last, and only those that existed when the merge began. An interrupted merge
+  does no harm: the remaining deltas set the same values again, or record that newer pages have
+  them.
+- Pages of deleted entries are deleted.
 
-Until changes are merged, pages hold what was there before them. So the erasure of a user is merged
-at once. The last decision of an open run may still name that user: a trainer can ask for it again.
-When such a run moves on, that is merged at once, too. The state does not know the id any more, so
-every run counts that had a decision when a user was erased.
+Until deltas are merged, the pages hold the previous values. So the erasure of a user is merged at
+once. The last decision of an open run may still name that user, because a trainer can ask for it
+again. When such a run moves on, the worker merges at once, too. The state no longer knows the id,
+so this concerns every run that had a decision when a user was erased.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from streams.store.holding import Holding
 from streams.store.port import Verdict
 
 COMPACT_BYTES = 16 * 1024 * 1024
-"""Changes are compacted when there are this many bytes of them, and ..."""
+"""Deltas are merged when they have at least this many bytes, and at least ``COMPACT_RATIO`` times
+the size of the pages, so that merging stays cheaper than committing."""
 COMPACT_RATIO = 2
-"""... this many times the size of the pages, so that it stays cheaper than committing."""
 BYTES_PER_USER = 16
 COMPACT_ENTRIES = 4096
-"""Or when there are this many, however small: each is read when the partition is claimed."""
+"""Deltas are also merged when there are this many, however small: a new owner reads all of them."""
 
 WRITE_BYTES = 1024 * 1024
-"""A write takes no further page from this size on. Decisions wait for it; and under load it waits
-for them, a second or more, so that one page at a time would take minutes for a million users."""
+"""A write of at least this size takes no further page. Decisions wait for the write. Under load the
+write waits for decisions, a second or more, so writing one page at a time would take minutes for a
+million users."""
 
 Quiet = Callable[[], AbstractAsyncContextManager[bool]]
-"""Enters when memory and Redis agree, and keeps it so; false: nothing may be written any more."""
+"""Holds the lock under which memory and Redis agree; yields whether the owner may write."""
 Expect = Callable[[Verdict, str], None]
 
 
 class Compaction:
-    """The background work on one partition, for as long as one claim lasts."""
+    """Merges the deltas of one partition while its ownership lasts."""
 
     def __init__(self, ledger: Ledger, holding: Holding, quiet: Quiet, expect_ok: Expect) -> None:
         self._ledger = ledger
@@ -53,12 +54,12 @@ class Compaction:
         self._quiet = quiet
         self._expect_ok = expect_ok
         self._decided: dict[Address, RunState | None] = {}
-        """Runs as they were when pages may have got decisions that name erased users."""
-        if ledger.forgotten:  # what the owner before knew of that, nobody knows
+        """Runs as they were when pages may have received decisions that name erased users."""
+        if ledger.forgotten:  # the previous owner's knowledge of such runs is lost
             self._decided = dict.fromkeys(ledger.runs)
 
     def is_due(self) -> bool:
-        """Return whether a merge is worth its cost by now, or an id has to go."""
+        """Return whether a merge is worth its cost now, or has to remove an erased id."""
         users = sum(len(accounts) for accounts in self._ledger.datasets.values())
         large = max(COMPACT_BYTES, COMPACT_RATIO * BYTES_PER_USER * users)
         backlog = self._holding.backlog
@@ -79,10 +80,10 @@ class Compaction:
         return {a: run for a, run in self._decided.items() if runs.get(a) is run}
 
     async def run(self, position: Callable[[], int]) -> None:
-        """Write what changed as pages, then drop the changes that led to it.
+        """Write the changed pages, then drop the deltas that led to them.
 
         Args:
-            position: the offset up to which Redis has everything, now.
+            position: returns the offset up to which Redis has everything now.
         """
         async with self._quiet() as may_write:
             if not may_write:
@@ -95,14 +96,14 @@ class Compaction:
                 if not may_write:
                     return
                 pages = self._take_pages(behind)
-                self._expect_ok(await self._holding.compact(position(), pages), "compaction")
+                self._expect_ok(await self._holding.compact(position(), pages), "merging deltas")
         async with self._quiet() as may_write:
             if may_write:
-                self._expect_ok(await self._holding.drop(covered, reached), "trim")
+                self._expect_ok(await self._holding.drop(covered, reached), "dropping deltas")
                 self._decided = decided
 
     def _take_pages(self, behind: deque[str]) -> dict[str, bytes | None]:
-        """Some of these pages as they are now."""
+        """Return some of these pages with their present content."""
         pages: dict[str, bytes | None] = {}
         size = 0
         while behind and size < WRITE_BYTES:

@@ -1,24 +1,25 @@
-"""Whether the log is still the one that was applied.
+"""Checks that the log is still the one that was applied.
 
-Kafka loses records from the end of a log only, and whenever it can have lost some, after an
-election, it counts up the leader epoch, which every record carries that is written from then on.
-So the last record that was applied stands for all of them: if it is where it was, with the same
-content and the same leader epoch, then nothing before it was lost or replaced. The content alone
-would not do. Who asks again sends the same bytes, and these may come to be at the same offset
-behind other records.
+Kafka loses records only from the end of a log. Whenever it may have lost some, after an election,
+it increments the leader epoch, which every later record carries. So the last applied record stands
+for all applied records: if it is at the same offset, with the same content and the same leader
+epoch, then nothing before it was lost or replaced. The content alone is not enough: a client that
+repeats a request sends the same bytes, and these may get the same offset after other records.
 
-It is looked at when a partition is claimed, and whenever a record comes that has another leader
-epoch than the last one that was applied: records that took the place of others cannot be behind
-what is applied without one of them being the first that comes.
+The worker checks this when it acquires a partition, and whenever a record arrives whose leader
+epoch differs from that of the last applied record. Records that replaced others cannot follow the
+applied ones without one of them being the first to arrive.
 
-What cannot be seen: that records were lost and replaced which have been deleted since, as the
-retention of the log says. What was decided stays decided, by the state; and a log that does not
-begin at its beginning is never applied again in place of the state. Nor that all directories of
-Kafka went back to a copy and were then written on, up to the same last record: elections are
-counted from the copy on, so that the same leader epochs come again. Therefore nobody writes before
-workers have looked, who see that the log is too short (docs/operations.md). A broker that knows no
-leader epochs says -1 of every record, and so does a state from before they were kept: there the
-content has to do.
+Limitations:
+
+- Records that were lost and replaced, and then deleted by the retention of the log, are not
+  detected. Their decisions stay in the state, and a log that does not begin at offset 0 is never
+  applied again instead of the state.
+- A rollback of all Kafka directories to a copy is not detected if the log was written on, up to the
+  same last record: elections are counted from the copy on, so the same leader epochs return.
+  Therefore no client may write before the workers have checked the log (docs/operations.md).
+- A broker without leader epochs reports -1 for every record, and so does a state from before they
+  were stored. Then only the content is compared.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ logger = logging.getLogger("turnstile.worker")
 
 
 async def rewritten(chain: Chain, leader_epoch: int, log: Log, stops: Stops) -> Stop | None:
-    """Why the log is not the one that was applied, if it is not.
+    """Return why the log is not the one that was applied, if it is not.
 
     Args:
-        chain: of what was applied.
-        leader_epoch: of the last record of it.
+        chain: the hash chain of the applied records.
+        leader_epoch: the leader epoch of the last applied record.
         log: to read in.
         stops: of the partition.
     """
@@ -47,7 +48,7 @@ async def rewritten(chain: Chain, leader_epoch: int, log: Log, stops: Stops) -> 
         found = await _record(log, stops.partition, chain.last)
     except _Deleted:
         logger.warning(
-            "partition %d: the last record that was applied, %d, has been deleted from the log and "
+            "partition %d: the last applied record, at offset %d, was deleted from the log and "
             "cannot be compared",
             stops.partition,
             chain.last,
@@ -64,7 +65,7 @@ async def rewritten(chain: Chain, leader_epoch: int, log: Log, stops: Stops) -> 
 
 
 async def is_in(log: Log, partition: int, offset: int, leader_epoch: int) -> bool:
-    """Whether a record that was once in the log is there still, or was deleted as time went by."""
+    """Return whether the log still has a record, or deleted it from its start."""
     try:
         found = await _record(log, partition, offset)
     except _Deleted:
@@ -73,13 +74,13 @@ async def is_in(log: Log, partition: int, offset: int, leader_epoch: int) -> boo
 
 
 class _Deleted(Exception):
-    """The log begins behind the record."""
+    """The log begins after the record."""
 
 
 async def _record(log: Log, partition: int, offset: int) -> Stored | None:
     try:
         return await log.record(partition, offset)
     except NoRecord:
-        if offset < (await log.extent(partition)).start:  # as it may have become by now
+        if offset < (await log.extent(partition)).start:  # retention may just have moved the start
             raise _Deleted from None
         return None

@@ -1,6 +1,6 @@
-"""How a worker ends: at once, saying why, whenever something is not as expected.
+"""Ends a worker at once, with the reason, if something is not as expected.
 
-Nothing is lost by it: whoever owns the partition next continues from what Redis holds.
+Nothing is lost: the next owner of the partition continues from the state in Redis.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NoReturn
 logger = logging.getLogger("turnstile.worker")
 
 EXIT_RESTART = 75
-"""Start me again: the world changed under me (fenced, Redis or Kafka away, a bug)."""
+"""The exit status that asks to be restarted: fenced, Redis or Kafka unavailable, or a bug."""
 
 
 def end_process(why: str, error: BaseException | None = None) -> NoReturn:
-    """End this process without any clean-up, which could acknowledge or publish something."""
-    logger.critical("worker ends: %s", why, exc_info=error)
+    """End this process without clean-up, which could acknowledge or publish something."""
+    logger.critical("the worker exits: %s", why, exc_info=error)
     logging.shutdown()
     sys.stderr.flush()
     os._exit(EXIT_RESTART)

@@ -1,4 +1,4 @@
-"""The text that Prometheus reads: the samples of a registry, each with the name of its log."""
+"""Renders a Prometheus registry as text; each sample has the name of its log as a label."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 
 class _OfLog(Collector):
-    """The samples of another collector with the label ``log``, without times of creation."""
+    """Adds the label ``log`` to the samples of another collector, and drops creation times."""
 
     def __init__(self, collector: Collector, log: str) -> None:
         self._collector, self._log = collector, log
@@ -26,5 +26,5 @@ class _OfLog(Collector):
 
 
 def exposition_of(registry: Collector, log: str) -> bytes:
-    """Return the metrics of a registry as Prometheus reads them, with the label ``log``."""
+    """Return the metrics of a registry in the Prometheus text format, with the label ``log``."""
     return generate_latest(_OfLog(registry, log))

@@ -1,9 +1,9 @@
-"""Offsets at which no record came, and whether they may be passed over.
+"""Skips offsets at which no record arrived, if the log proves that they hold nothing to apply.
 
-What always holds: the intake goes on behind a gap only if the log proves that there is nothing to
-apply in it, control records of transactions for example. Records that the log has and that did not
-come end the worker (at the end of the log, after a while): fetching begins anew. What the log does
-not have is a hole, and a stop.
+Offsets may hold nothing to apply because they have control records of transactions, for example.
+Records that the log has and that did not arrive end the worker (at the end of the log, only after
+a while), so that fetching restarts. Offsets that the log does not have are a hole, which suspends
+the partition.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from streams.worker.stops import Stop, Stops
 logger = logging.getLogger("turnstile.worker")
 
 OVERDUE_AFTER = 30.0
-"""Seconds that the last records of the log may be on their way while nothing comes."""
+"""Seconds after which the last records of the log count as not delivered."""
 
 Proof = Callable[[int, int], Awaitable[Missing]]
-"""What the log has at offsets, first and end, at which nothing came."""
+"""Returns what the log holds at the offsets first to end - 1, at which no record arrived."""
 
 
 class Gaps:
-    """Of one partition."""
+    """Checks and skips the gaps of one partition."""
 
     def __init__(self, intake: Intake, proof: Proof, stops: Stops, end: End) -> None:
         self._intake = intake
@@ -34,22 +34,32 @@ class Gaps:
         self._end = end
 
     async def before(self, found: int) -> Stop | None:
-        """Pass over the gap before an offset, that of the record that waits first; or stop."""
+        """Skip the gap before the first waiting record.
+
+        Args:
+            found: the offset of that record.
+
+        Returns:
+            Why the partition has to be suspended, if it has to.
+        """
         expected, partition = self._intake.position, self._stops.partition
         missing = await self._proof(expected, found)
         if missing is Missing.RECORDS:
-            self._end(f"partition {partition}: {found} came where {expected} was expected")
+            self._end(
+                f"partition {partition}: the record at offset {found} arrived where offset "
+                f"{expected} was expected"
+            )
         if missing is Missing.HOLE:
             return self._stops.hole(expected, found)
         self._pass_to(found)
         return None
 
     async def at_the_end(self, end: int, waited: float) -> bool:
-        """Pass over what is left up to the end of the log, if nothing waits; whether it did.
+        """Skip to the end of the log, if no record waits; return whether it did.
 
         Args:
-            end: of the log.
-            waited: for how many seconds nothing has come.
+            end: the end of the log.
+            waited: the seconds for which nothing arrived.
         """
         first = self._intake.position
         if len(self._intake) or first >= end:
@@ -58,7 +68,10 @@ class Gaps:
         if len(self._intake):
             return False
         if missing is Missing.RECORDS and waited >= OVERDUE_AFTER:
-            self._end(f"partition {self._stops.partition}: {first} does not come from the log")
+            self._end(
+                f"partition {self._stops.partition}: Kafka does not deliver the record at offset "
+                f"{first}"
+            )
         if missing is not Missing.NOTHING_TO_APPLY:
             return False
         self._pass_to(end)
@@ -66,8 +79,8 @@ class Gaps:
 
     def _pass_to(self, offset: int) -> None:
         logger.info(
-            "partition %d: offsets %d to %d hold nothing to apply, control records of "
-            "transactions for example, and are passed over",
+            "partition %d: skipping offsets %d to %d, which hold nothing to apply, such as control "
+            "records of transactions",
             self._stops.partition,
             self._intake.position,
             offset - 1,

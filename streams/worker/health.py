@@ -1,9 +1,9 @@
-"""The health endpoints of a worker or an answerer, and its metrics.
+"""The health endpoints and metrics of a worker or an answerer.
 
-GET /livez    200 while the event loop runs. If it does not, restart the process.
-GET /readyz   200 after the process was assigned its partitions, of which there may be none.
-GET /healthz  200 if every assigned partition is decided. 503 names the others and their problems.
-GET /metrics  in the format of Prometheus.
+GET /livez    200 while the event loop runs. If it does not answer, restart the process. GET
+/readyz   200 after the process was assigned its partitions, which may be none. GET /healthz  200
+if every assigned partition is decided. 503 lists the others with their problems. GET /metrics  in
+the Prometheus text format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Measured(Protocol):
     """A source of metrics."""
 
     def exposition(self) -> bytes:
-        """Return all metrics, as Prometheus reads them."""
+        """Return all metrics in the Prometheus text format."""
 
 
 class Given(Protocol):
@@ -33,7 +33,7 @@ class Given(Protocol):
 
     @property
     def is_assigned(self) -> bool:
-        """Whether the process knows its partitions."""
+        """Whether Kafka has assigned partitions to the process."""
 
     def views(self) -> Sequence[PartitionView]:
         """Return the present state of each partition."""
@@ -43,7 +43,7 @@ class HealthServer(HttpServer):
     """Serves the health endpoints on one address.
 
     Args:
-        address: host:port. Whoever reaches it can read it: there is no login.
+        address: host:port. There is no login: anyone who can connect can read.
         metrics: for /metrics.
         owned: the partitions of the process.
     """

@@ -1,7 +1,7 @@
-"""Shows that a partition is decided, and how far it is.
+"""Reports that a partition is decided, and its progress.
 
-A beat is guarded as a write is: an owner with nothing to write finds out by it that Redis went
-back, was emptied, or belongs to somebody else.
+A heartbeat is guarded like a write. So an owner with nothing to write detects that Redis was
+rolled back or emptied, or that another worker owns the partition.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from streams.worker.processor import Processor
 
 BEAT_EVERY = 2.0  # seconds
 SUMMARY_SHARE = 0.01
-"""Of the time at most, summaries are made: with many users they take longer than all the rest."""
+"""The largest share of time spent on summaries, which are the slowest part with many users."""
 
 
 class Heartbeat:
-    """Of one partition, for as long as one claim lasts.
+    """The heartbeat of one partition while its ownership lasts.
 
     Attributes:
-        end: where the log ended at the last beat, if that was known.
+        end: the end of the log at the last beat, if it was known.
     """
 
     def __init__(self, processor: Processor) -> None:
@@ -31,22 +31,22 @@ class Heartbeat:
         self._public_key = ErasureKeys().first
         self._time = asyncio.get_running_loop().time
         self._caught_up_at = self._time()
-        self._summarised: int | None = None  # the last record in the last summary
+        self._summarised: int | None = None  # the last applied record in the last summary
         self._not_before = 0.0
 
     @property
     def waiting(self) -> float:
-        """Seconds for which records have been waiting and none was applied."""
+        """The seconds for which records have been waiting and none was applied."""
         now, processor = self._time(), self._processor
         if self.end is None or processor.next >= self.end:
             self._caught_up_at = now
         return max(0.0, now - max(self._caught_up_at, processor.moved_at))
 
     async def beat(self, end: int | None) -> None:
-        """Show how far the partition is; pass over what is at its end and holds nothing.
+        """Report the progress, and skip the end of the log if it holds nothing to apply.
 
         Args:
-            end: where its log ends, as far as is known.
+            end: the end of the log, if it is known.
         """
         processor = self._processor
         async with processor.quiet() as is_running:
@@ -68,7 +68,9 @@ class Heartbeat:
             await processor.pass_tail(end, waiting)
 
     def _summary(self, now: float) -> bytes:
-        """What the state holds; empty if it was shown already, or too recently."""
+        """Return the packed summary of the state; empty if it is unchanged or was reported
+        recently.
+        """
         last = self._processor.ledger.chain.last
         if last == self._summarised or now < self._not_before:
             return b""

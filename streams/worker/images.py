@@ -1,22 +1,22 @@
-"""Writes images of one partition, so that Redis may be lost and the log be trimmed.
+"""Writes snapshots of one partition, so that Redis can be lost and the log can be trimmed.
 
-What an image is, and why there is always a whole one, is said in ``streams.store.image``. The steps
-of the owner, which the code repeats:
+``streams.store.image`` defines a snapshot and explains why there is always a complete one. The
+steps of the owner, which the code repeats:
 
-1. Begin: start an epoch, which shuts out every older writer, ask whether the partition is still
-   owned, and read the list of the last image. The order is that of ``checkpoints``, and so is the
-   reason: who wakes up too late has shut out its successor, and must not write anything.
-2. Compact: pages are new then, and changes few.
-3. While memory and Redis agree, take what Redis keeps besides pages, and the hashes of the pages.
-4. Send the pages that the last image does not have. They are read from Redis, each must have its
-   hash, and no compaction takes place meanwhile.
-5. Send the rest of the parts and, when the broker has all of them, the manifest.
-6. Empty the places that are no longer needed.
+1. Begin: start an epoch, which fences every older writer. Check that the partition is still owned,
+   and read the listing of the last snapshot. ``checkpoints`` uses the same order for the same
+   reason: a worker that wakes up too late has fenced its successor, and must not write anything.
+2. Merge deltas into pages, so that the pages are new and the deltas few.
+3. While memory and Redis agree, read the state without its pages, and the hashes of the pages.
+4. Send the pages that the last snapshot does not have. The worker reads them from Redis and checks
+   their hashes. No merge takes place meanwhile.
+5. Send the remaining chunks and, when the broker has all of them, the manifest.
+6. Empty the slots that are no longer needed.
 
-What always holds: an image is what Redis kept at one moment, so it is as good as a copy of Redis
-that was made then; and of one log the offsets of images rise, since a state that has not come
-further than the last one is not written. Nobody waits for an image: what cannot be written is
-tried again later, and holds up no decision.
+Invariants: a snapshot is the state that Redis had at one moment, so it is as good as a copy of
+Redis from that moment. Within one log the offsets of snapshots rise: a state that is not ahead of
+the last snapshot is not written. No decision waits for a snapshot; one that cannot be written is
+tried again later.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ from streams.worker.ports import ImageTopic, LogUnavailable, NotSent
 logger = logging.getLogger("turnstile.worker")
 
 FIRST_AFTER = 60.0
-"""Seconds after a claim an image may be written, however seldom they are."""
+"""Seconds from the acquisition of a partition to its first snapshot, at most."""
 TIME_SHARE = 0.05
-"""Of the time at most, images are written, however often they are wanted."""
+"""The largest share of time that a partition spends on writing snapshots."""
 READ_PAGES = 16
-"""So many pages are read from Redis at once."""
+"""The number of pages that one command reads from Redis."""
 SEND_BYTES = 2 * 1024 * 1024
-"""A transaction takes no further part from this size on."""
+"""A transaction of at least this size takes no further chunk."""
 
 
 class NotWritten(Exception):
-    """The image was given up: the partition is not decided here any more."""
+    """Raised if a snapshot is given up because the partition is no longer decided here."""
 
 
 class Imaging:
-    """The images of one partition, for as long as one claim lasts.
+    """Writes the snapshots of one partition while its ownership lasts.
 
     Attributes:
-        reached: the offset at which the last image continues; None: not known, or none.
+        reached: the offset at which the last snapshot continues; None if there is none, or if it is
+            not known.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class Imaging:
         quiet: Quiet,
         expect_ok: Expect,
     ) -> None:
-        """Nothing is written yet.
+        """Prepare; nothing is written yet.
 
         Args:
-            topic: to write to.
-            every: seconds from one image to the next; 0: none is written.
-            log: the id of its topic, and P.
+            topic: receives the snapshots.
+            every: seconds from one snapshot to the next; 0: none is written.
+            log: the topic id of the log, and P.
             holding: of the partition.
             quiet: see ``compaction``.
-            expect_ok: ends the worker if Redis is not where it was left.
+            expect_ok: ends the worker if Redis is not in the state that the owner left.
         """
         self.reached: int | None = None
         self._topic = topic
@@ -88,7 +89,7 @@ class Imaging:
         self._last: Image | None = None
 
     def is_due(self, position: int) -> bool:
-        """Whether an image is worth it by now.
+        """Return whether a snapshot should be written now.
 
         Args:
             position: the offset up to which Redis has everything.
@@ -97,7 +98,7 @@ class Imaging:
         return bool(self._every) and self._time() >= self._due_at and is_behind
 
     async def run(self, compact: Callable[[], Awaitable[None]]) -> None:
-        """Write an image, if there is anything new."""
+        """Write a snapshot, if the state has advanced."""
         began = self._time()
         try:
             await self._write(compact)
@@ -106,7 +107,7 @@ class Imaging:
         except (NotSent, LogUnavailable) as error:
             self._begun = False
             logger.warning(
-                "partition %d: no checkpoint could be written, which is tried again: %s",
+                "partition %d: cannot write a checkpoint, the worker will try again: %s",
                 self._holding.partition,
                 error,
             )
@@ -114,7 +115,7 @@ class Imaging:
         self._due_at = now + max(self._every, (now - began) / TIME_SHARE)
 
     async def mark(self) -> None:
-        """Append to the topic what no reader sees (``Partitions.keep_cleanable``)."""
+        """Append an invisible record to the topic (``Partitions.keep_cleanable``)."""
         if not self._every:
             return
         try:
@@ -126,14 +127,14 @@ class Imaging:
         except (NotSent, LogUnavailable) as error:
             self._begun = False
             logger.warning(
-                "partition %d: the topic of checkpoints could not be appended to, so that Kafka "
-                "keeps superseded records for longer: %s",
+                "partition %d: cannot append to the topic checkpoints, so Kafka keeps superseded "
+                "records for longer: %s",
                 self._holding.partition,
                 error,
             )
 
     async def stop(self) -> None:
-        """Disconnect; the last image stays what it is."""
+        """Disconnect; the last snapshot stays valid."""
         self._begun = False
         with suppress(TimeoutError):
             await asyncio.wait_for(self._topic.stop(), STOP_WITHIN)
@@ -163,7 +164,7 @@ class Imaging:
             sending = await self._send(sending, SEND_BYTES)
         await self._finish(draft, moment, sending)
         logger.info(
-            "partition %d: checkpoint at offset %d is written: %d of %d pages are new, in %.1f s",
+            "partition %d: wrote the checkpoint at offset %d: %d of %d pages are new, in %.1f s",
             self._holding.partition,
             moment.meta.next,
             len(names),
@@ -180,7 +181,7 @@ class Imaging:
             self._last = await self._topic.read(with_contents=False)
         except UnusableImage as unusable:
             logger.warning(
-                "partition %d: the last checkpoint is not whole, and another is written: %s",
+                "partition %d: the last checkpoint is incomplete, the worker writes another: %s",
                 self._holding.partition,
                 unusable,
             )
@@ -189,7 +190,7 @@ class Imaging:
         self._begun = True
 
     async def _pages(self, hashes: dict[str, int]) -> dict[str, bytes]:
-        """Pages of these hashes."""
+        """Return the pages with these hashes."""
         pages = await self._holding.pages(hashes)
         if pages is not None:
             return pages
@@ -204,7 +205,7 @@ class Imaging:
         records, manifest = draft.finish(moment, self._holding.partition)
         await self._send(sending + records, 0)
         async with self._may_write():
-            pass  # whoever owns the partition by now has its own
+            pass  # a new owner writes its own snapshots
         await self._topic.send([manifest])
         self.reached = moment.meta.next
         # Step 6.
@@ -212,7 +213,9 @@ class Imaging:
         self._last = draft.image
 
     async def _send(self, records: list[Record], least: int) -> list[Record]:
-        """Send records in transactions; what is back are those that are less than so many bytes."""
+        """Send records in transactions; return the last of them, if they have fewer bytes than
+        ``least``.
+        """
         sending: list[Record] = []
         size = 0
         for record in records:
@@ -228,10 +231,10 @@ class Imaging:
 
     @asynccontextmanager
     async def _may_write(self) -> AsyncIterator[None]:
-        """Enter while memory and Redis agree.
+        """Hold the lock under which memory and Redis agree.
 
         Raises:
-            NotWritten: the partition is not decided here any more.
+            NotWritten: the partition is no longer decided here.
         """
         async with self._quiet() as may_write:
             if not may_write:

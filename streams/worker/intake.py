@@ -1,13 +1,13 @@
-"""Records of one partition on their way from the stream to the batch loop.
+"""Queues the arrived records of one partition until the processor applies them.
 
-What always holds:
+Invariants:
 
 - ``position`` is the first offset that was not taken. Records leave in the order of their offsets,
-  each once; what was taken before is left out.
-- A record leaves only if its offset is ``position``. If a later one waits first, ``gap`` says so,
-  and nothing leaves until ``pass_to`` or ``begin_at``.
-- More than ``ARRIVED_BYTES`` waiting hold up the stream, and so the fetching.
-- While it is closed, what arrives is left alone: whoever decides the partition fetches it again.
+  each once; records below ``position`` are dropped.
+- A record leaves only if its offset is ``position``. If the first waiting record is a later one,
+  ``gap`` returns its offset, and nothing leaves until ``pass_to`` or ``begin_at``.
+- If more than ``ARRIVED_BYTES`` wait, the intake blocks the stream, and thus the fetching.
+- While the intake is closed, it drops arriving records: the next owner fetches them again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ARRIVED_BYTES = 16 * 1024 * 1024
 
 
 class Intake:
-    """The records of one partition that wait to be applied."""
+    """The waiting records of one partition."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self._closed = False
         self._arrived: deque[LogRecord] = deque()
         self._bytes = 0
-        self._fetch = 0  # counts the times that fetching begins anew
+        self._fetch = 0  # counts how often fetching has restarted
         self._room = asyncio.Event()
         self._wake = asyncio.Event()
 
@@ -37,18 +37,18 @@ class Intake:
 
     @property
     def has_room(self) -> bool:
-        """Whether a record that arrives is queued at once."""
+        """Whether an arriving record is queued at once."""
         return self._bytes < ARRIVED_BYTES
 
     @property
     def gap(self) -> int | None:
-        """The offset of the record that waits first, if it is beyond the next one."""
+        """The offset of the first waiting record, if it is after ``position``; else None."""
         first = self.first
         return first.offset if first and first.offset > self.position else None
 
     @property
     def first(self) -> LogRecord | None:
-        """The record that waits first; those that were taken before are left out."""
+        """The first waiting record; None if none waits."""
         while self._arrived and self._arrived[0].offset < self.position:
             self._pop()
         return self._arrived[0] if self._arrived else None
@@ -66,19 +66,19 @@ class Intake:
         self._wake.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for a record; False if none came in time."""
+        """Wait for a record; return False if none arrived in time."""
         if self._arrived:
             return True
         self._wake.clear()
         try:
-            async with asyncio.timeout(seconds):  # ``wait_for`` would make a task of it
+            async with asyncio.timeout(seconds):  # ``wait_for`` would create a task
                 await self._wake.wait()
         except TimeoutError:
             return False
         return True
 
     def take(self, leader_epoch: int) -> LogRecord | None:
-        """The next record, if it has arrived and is of this leader epoch."""
+        """Return the next record, if it has arrived and is of this leader epoch; else None."""
         first = self.first
         if first is None or first.offset > self.position or first.leader_epoch != leader_epoch:
             return None
@@ -86,16 +86,16 @@ class Intake:
         return self._pop()
 
     def pass_to(self, offset: int) -> None:
-        """Go on at a later offset: what lies between holds no records."""
+        """Continue at a later offset; the offsets before it hold no records."""
         self.position = offset
 
     def close(self) -> None:
-        """Drop what waits and leave alone what comes."""
+        """Drop the waiting records and every record that arrives."""
         self._closed = True
         self._drop()
 
     def begin_at(self, position: int) -> None:
-        """Take records again, which are fetched anew from this offset on."""
+        """Queue records again; they are fetched from this offset on."""
         self._closed = False
         self.position = position
         self._drop()
@@ -114,5 +114,5 @@ class Intake:
 
 
 def size_of(record: LogRecord) -> int:
-    """Bytes of its value."""
+    """Return the size of a record's value in bytes."""
     return len(record.value or b"")

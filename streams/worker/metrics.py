@@ -1,9 +1,9 @@
-"""The metrics of a worker, for Prometheus.
+"""The Prometheus metrics of a worker.
 
-No metric names a user, a dataset or a run. No metric depends on how many users were halted or on
-whose bound rose: that is as secret as the data, and anybody who reaches the port can read metrics.
-So nothing here measures sizes, and nothing counts published records: a step of a roster publishes
-one more record as soon as it halts a user. Times are rounded up to the next bound of a histogram.
+No metric names a user, a dataset or a run. No metric depends on how many users were halted or
+whose odometer rose: this is as secret as the data, and anyone with access to the port can read
+metrics. So no metric measures sizes or counts published records, because a roster step publishes
+one more record when it halts a user. Times are rounded up to the next bound of a histogram.
 
 Every sample has the label ``log``, which names the log that the worker reads.
 """
@@ -30,7 +30,7 @@ from streams.worker.partitions import Partitions
 from streams.worker.ports import Publisher
 
 SECONDS = (0.01, 0.1, 1.0, 10.0, 100.0)
-"""Bounds of the histograms. Finer ones would tell how many users a step halted."""
+"""Bounds of the histograms. Finer ones would reveal how many users a step halted."""
 _STATES = ("running", "suspended", "stopped", "closed")
 _GAUGES: tuple[tuple[str, str, str], ...] = (
     ("next_offset", "next", "The offset to apply next"),
@@ -40,11 +40,11 @@ _GAUGES: tuple[tuple[str, str, str], ...] = (
 
 
 class Metrics:
-    """The metrics of one worker, in a registry of its own.
+    """The metrics of one worker, in their own registry.
 
     Args:
         log: the name of the log, see ``log_name``.
-        clock: seconds that never go back, for durations.
+        clock: returns monotonic seconds, for durations.
     """
 
     def __init__(self, log: str, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -76,9 +76,9 @@ class Metrics:
         """Count a record whose outcome is in Redis.
 
         Args:
-            partition: of the record.
+            partition: the partition of the record.
             written: the timestamp of the record, in seconds since 1970; None if it has none.
-            now: the time here.
+            now: the current time, in seconds since 1970.
         """
         self._records.labels(partition).inc()
         if written is not None:
@@ -100,7 +100,7 @@ class Metrics:
             self._commit.observe(_rounded_up(self._clock() - began))
 
     def exposition(self) -> bytes:
-        """Return all metrics, as Prometheus reads them."""
+        """Return all metrics in the Prometheus text format."""
         return exposition_of(self._registry, self._log)
 
     def _histogram(self, name: str, help_: str) -> Histogram:
@@ -110,7 +110,7 @@ class Metrics:
 
 
 class CountingPublisher:
-    """A publisher that counts the rejected records."""
+    """Counts the rejected records among the outputs that it publishes."""
 
     def __init__(self, publisher: Publisher, metrics: Metrics) -> None:
         self._publisher, self._metrics = publisher, metrics
@@ -124,25 +124,25 @@ class CountingPublisher:
 
 
 class TimedStore(RedisStore):
-    """A store that times its commits.
+    """A Redis store that times its commits.
 
     Attributes:
-        metrics: for the times.
+        metrics: receives the times.
     """
 
     metrics: Metrics
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch and record the time."""
+        """Append one batch and record the time of the write."""
         with self.metrics.committing():
             return await super().commit(guard, commit)
 
 
 class PartitionsCollector(Collector):
-    """The present state of the partitions of a worker."""
+    """Collects the present state of a worker's partitions."""
 
     def __init__(self, topic: str, group: str, owned: Partitions) -> None:
-        """Collect from ``owned``; the name of norms and of the group are labels of the lag."""
+        """Collect from ``owned``; ``topic`` and ``group`` become labels of the consumer lag."""
         self._topic, self._group, self._owned = topic, group, owned
 
     def collect(self) -> Iterator[Metric]:
@@ -168,7 +168,7 @@ class PartitionsCollector(Collector):
                 if (value := getattr(view, field)) is not None:
                     gauge.add_metric([str(view.partition)], math.floor(value))
             yield gauge
-        # Dashboards for Kafka know this name and these labels.
+        # Kafka dashboards use this name and these labels.
         lag = GaugeMetricFamily(
             "kafka_consumergroup_lag",
             "Records of the log that are not decided",
@@ -182,7 +182,7 @@ class PartitionsCollector(Collector):
 
 
 def _rounded_up(seconds: float) -> float:
-    """Return the next bound of the histograms, so that their sums are as coarse as they are."""
+    """Return the next bound of the histograms, so that sums are as coarse as the buckets."""
     place = bisect_left(SECONDS, seconds)
     return SECONDS[place] if place < len(SECONDS) else 10 * SECONDS[-1]
 

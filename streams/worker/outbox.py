@@ -1,12 +1,13 @@
-"""The outputs of one partition, from the commit that keeps them to the broker that has them.
+"""Publishes the outputs of one partition, from their commit to their confirmation by the broker.
 
-What always holds:
+Invariants:
 
-- Redis keeps a parcel of outputs from the commit that led to it until the broker has confirmed it.
-  What is in the outbox when a partition is claimed is published again, before anything newer.
-- Answers and checkpoints are in parcels of their own: answers go out at once, through a producer
-  that all partitions share, and wait for no checkpoint to be forgotten.
-- When something cannot be sent, ``broken`` says so from then on, and nothing more is confirmed.
+- Redis stores an outbox entry from the commit that led to it until the broker has confirmed it. A
+  new owner publishes the entries of the outbox again, before anything newer.
+- Decisions and odometer records are in separate entries. Decisions are published at once, through
+  a producer that all partitions share, and their entries are deleted without waiting for odometer
+  records.
+- If an output cannot be sent, ``broken`` is set, and nothing more is confirmed.
 """
 
 from __future__ import annotations
@@ -28,40 +29,40 @@ from streams.worker.ports import Origin, Publisher
 logger = logging.getLogger("turnstile.worker")
 
 PARCEL_BYTES = 32 * 1024 * 1024
-"""A parcel takes no further output from this size on."""
+"""An outbox entry of at least this size takes no further output."""
 UNPUBLISHED_PARCELS = 8
-"""Parcels of answers that may be under way."""
+"""The largest number of entries with decisions that are being published."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Outputs that are kept, published and forgotten together."""
+    """Outputs that are stored, published and deleted together."""
 
     name: str
-    leader_epoch: int  # of the records that led to them
+    leader_epoch: int  # of the records that led to the outputs
     outputs: Sequence[Output]
     packed: bytes
 
     @property
     def is_odometer(self) -> bool:
-        """Whether it holds checkpoints, and nothing else."""
+        """Whether the entry holds odometer records, and nothing else."""
         return self.outputs[0].channel is Channel.ODOMETER
 
     @property
     def first(self) -> int:
-        """The offset at which their batch begins."""
+        """The offset at which the batch of the entry begins."""
         return parcel_place(self.name)[0]
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """A parcel as Redis keeps it."""
+    """An outbox entry as Redis stores it."""
 
     leader_epoch: int
     outputs: Sequence[Output]
 
 
 class Outbox:
-    """What of one partition is to be published, or was, as long as Redis keeps it."""
+    """The outputs of one partition that are to be published, or that Redis still stores."""
 
     def __init__(
         self,
@@ -85,18 +86,18 @@ class Outbox:
         self._sending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start to send."""
         self._sending = self._spawn(self._checkpoints.run())
 
     async def republish(self) -> None:
-        """Publish again what the owner before kept and may not have published."""
+        """Publish again the outputs that the previous owner may not have published."""
         kept, self._kept = self._kept, []
         for name, packed in kept:
             found = msgspec.msgpack.decode(packed, type=Packed)
             await self.publish(Parcel(name, found.leader_epoch, found.outputs, packed))
 
     async def publish(self, parcel: Parcel) -> None:
-        """Send a parcel that Redis keeps; waits while too much is under way."""
+        """Publish an entry that Redis stores; wait while too many are under way."""
         if parcel.is_odometer:
             origin = Origin(self._topic, parcel.leader_epoch)
             sent = [await self._checkpoints.publish(parcel.first, origin, parcel.outputs)]
@@ -107,21 +108,23 @@ class Outbox:
             self._confirm(self._confirmed_answers(parcel.name, queued))
 
     def mark(self) -> None:
-        """Append to the odometer topic what no reader sees (``Partitions.keep_cleanable``)."""
+        """Append an invisible record to the odometer topic (``Partitions.keep_cleanable``)."""
         self._checkpoints.mark()
 
     def take_published(self) -> list[str]:
-        """The parcels that the broker has since the last call: Redis may forget them."""
+        """Return the entries that the broker has confirmed since the last call: Redis may delete
+        them.
+        """
         published, self._published = self._published, []
         return published
 
     async def settle(self, within: float) -> None:
-        """Wait for what is under way, but no longer than so many seconds."""
+        """Wait for what is under way, for at most this many seconds."""
         if self._confirming:
             await asyncio.wait(self._confirming, timeout=within)
 
     async def close(self) -> None:
-        """Send nothing more. What was not confirmed is published by the next owner."""
+        """Stop sending. The next owner publishes what was not confirmed."""
         self.broken = True
         for task in (*self._confirming, *([self._sending] if self._sending else [])):
             task.cancel()
@@ -156,7 +159,7 @@ class Outbox:
 
 
 def parcels_of(first: int, leader_epoch: int, outputs: Sequence[Output]) -> list[Parcel]:
-    """The outputs of the batch that begins at an offset, in the order of the log."""
+    """Return the outbox entries of the batch that begins at an offset, in the order of the log."""
     groups: list[list[Output]] = []
     for of_odometer in (False, True):
         size = PARCEL_BYTES

@@ -1,20 +1,20 @@
-"""Which partitions a worker owns, and how it comes to own them.
+"""Acquires and releases the partitions of a worker.
 
-Kafka says which partitions are assigned; owning one takes a claim in Redis, which fences whoever
-owned it before, and the offset to continue from comes from Redis too. The consumer group's own
-commits are ignored. The steps of a claim, which the code repeats:
+Kafka assigns partitions. To own one, the worker acquires ownership in Redis, which fences the
+previous owner. The offset to continue from comes from Redis too; the consumer group's own commits
+are ignored. The steps of an acquisition, which the code repeats:
 
-1. What the topics are: the id of norms, P, their settings.
-2. Claim in Redis: it keeps state of this topic with this P, in this layout.
-   If it keeps nothing, a part, or less than the log, the last checkpoint is restored (``rebuild``).
-3. The log begins no later, and ends no earlier, than the offset to apply next. It is looked at
-   after the claim: until then the owner before may go on, and Redis with it.
-4. The last record that was applied is the one in the log (``continuity``).
-5. Load the state and verify that it is whole.
+1. Look up the topics: the id of norms, P, their settings.
+2. Acquire ownership in Redis, whose state must belong to this topic with this P and this layout. If
+   Redis has no state, a part of it, or less than the log, restore the last snapshot (``rebuild``).
+3. Check that the log contains the offset to apply next, or ends there. This check follows step 2,
+   because until then the previous owner may still write.
+4. Check that the last applied record is the one in the log (``continuity``).
+5. Load the state and verify that it is complete.
 6. Publish the outbox again, then decide (``processor``).
 
-Anything else that does not fit suspends the partition (``stops``). While partitions are owned,
-``keep_watch`` compares the topics every few seconds, and ``keep_alive`` shows how far they are.
+A failed check suspends the partition (``stops``). ``keep_watch`` checks the topics every few
+seconds while partitions are owned, and ``keep_alive`` reports their progress.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ from streams.worker.stops import Stop, Stops, stop_at
 logger = logging.getLogger("turnstile.worker")
 
 FIRST_MARK_AFTER = 3600.0
-"""Seconds from the start of a worker until it appends to the compacted topics."""
+"""Seconds from the start of a worker until it first appends to the compacted topics."""
 MARK_EVERY = 12 * 3600.0
-"""Seconds from one time to the next: twice while a segment may stay open (``segment.ms``)."""
+"""Seconds from one append to the next: two fall into the time a segment may stay open
+(``segment.ms``)."""
 _COMPACT_EVERY = 1.0  # seconds
-_IMAGE_EVERY = 1.0  # at which it is looked whether one is due
+_IMAGE_EVERY = 1.0  # seconds between checks whether a snapshot is due
 _WATCH_EVERY = 5.0
 
 
 class Stopped(Exception):
-    """A claim after which nothing is decided."""
+    """Raised if an acquired partition has to be suspended."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(str(stop))
@@ -62,7 +63,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class _Claim:
-    """What the steps of one claim share."""
+    """The values that the steps of one acquisition share."""
 
     partition: int
     seen: TopicsSeen
@@ -84,11 +85,11 @@ class Owned:
 
 @dataclass(frozen=True)
 class PartitionView:
-    """A partition that was given to this worker, as it is now; what is not known is None."""
+    """The present state of an assigned partition; a value that is not known is None."""
 
     partition: int
-    state: str  # of the processor; one that could not be claimed is stopped
-    problem: str | None = None  # why nothing is decided, and what to do
+    state: str  # of the processor; "stopped" if the partition could not be owned
+    problem: str | None = None  # why the partition is suspended, and what to do
     next: int | None = None  # the offset to apply next
     end: int | None = None  # where the log ended when it was last seen
     waiting: float | None = None  # seconds for which records wait and none is applied
@@ -97,22 +98,22 @@ class PartitionView:
 class Partitions:
     """The partitions of one worker. All methods run in one event loop.
 
-    Whatever they raise has to end the worker: who calls them sees to that.
+    The caller has to end the worker if a method raises.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._owned: dict[int, Owned] = {}
-        self._stopped: dict[int, Stop] = {}  # those that were assigned and could not be owned
+        self._stopped: dict[int, Stop] = {}  # partitions that were assigned and could not be owned
         self._claiming = asyncio.Lock()
-        self.is_assigned = False  # whether the group has said which partitions are this worker's
-        self.count: int | None = None  # P, as it was when they were claimed last
+        self.is_assigned = False  # whether Kafka has assigned the partitions of this worker
+        self.count: int | None = None  # P at the last acquisition
 
     async def claim(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
 
         Returns:
-            The offset to fetch next, of every partition that can be decided.
+            The offset to fetch next, for every partition that can be decided.
         """
         async with self._claiming:
             for partition in sorted(self._owned.keys() - set(assigned)):
@@ -127,7 +128,8 @@ class Partitions:
             self.count = seen.partitions
             if seen.partitions <= max(assigned):
                 self._world.end(
-                    f"partition {max(assigned)} is assigned, and Kafka shows {seen.partitions}"
+                    f"partition {max(assigned)} is assigned, but the topic has {seen.partitions} "
+                    "partitions"
                 )
             bound = await self._bound_partitions(seen)
             async with self._world.read_log() as log:
@@ -138,16 +140,16 @@ class Partitions:
             return positions
 
     def decides(self, partition: int) -> bool:
-        """Whether records of this partition are wanted."""
+        """Return whether the worker decides this partition."""
         owned = self._owned.get(partition)
         return owned is not None and owned.processor.state is not State.STOPPED
 
     def has_room(self, partition: int) -> bool:
-        """Whether more records of a partition that is decided can wait."""
+        """Return whether a decided partition can queue more records."""
         return self._owned[partition].processor.intake.has_room
 
     def views(self) -> list[PartitionView]:
-        """Every partition that was given to this worker, as it is now."""
+        """Return the present state of every assigned partition."""
         held = [
             _view(partition, owned.processor, owned.heartbeat)
             for partition, owned in self._owned.items()
@@ -159,18 +161,18 @@ class Partitions:
         return sorted(held + stopped, key=lambda view: view.partition)
 
     async def suspend(self) -> None:
-        """Decide nothing more: a rebalance begins, and somebody else may claim any partition."""
+        """Stop deciding for a rebalance, after which another worker may own any partition."""
         async with self._claiming:
             await asyncio.gather(*(owned.processor.suspend() for owned in self._owned.values()))
 
     async def arrive(self, partition: int, record: LogRecord) -> None:
-        """Hand a record to its partition; records of partitions not owned are left alone."""
+        """Queue a record for its partition; drop it if the partition is not owned."""
         owned = self._owned.get(partition)
         if owned is not None:
             await owned.processor.intake.arrive(record)
 
     async def keep_compacted(self) -> None:
-        """Move changes into pages, for as long as the worker lives."""
+        """Merge deltas into pages while the worker lives."""
         while True:
             await asyncio.sleep(_COMPACT_EVERY)
             for owned in list(self._owned.values()):
@@ -178,7 +180,7 @@ class Partitions:
                     await owned.processor.compact()
 
     async def keep_imaged(self) -> None:
-        """Write images, for as long as the worker lives."""
+        """Write snapshots while the worker lives."""
         while True:
             await asyncio.sleep(_IMAGE_EVERY)
             for owned in list(self._owned.values()):
@@ -186,11 +188,11 @@ class Partitions:
                     await owned.processor.image()
 
     async def keep_cleanable(self) -> None:
-        """Append to the compacted topics now and then, for as long as the worker lives.
+        """Append to the compacted topics at long intervals while the worker lives.
 
-        Kafka closes a segment only when a record is appended behind it, and compacts closed
-        segments only. In a partition without traffic the ids of erased users would stay for good.
-        What is appended is the end of a transaction, which no reader sees.
+        Kafka closes a segment only when a record is appended after it, and compacts closed
+        segments only. In a partition without traffic the ids of erased users would stay
+        permanently. The worker appends the end of a transaction, which no reader sees.
         """
         await asyncio.sleep(FIRST_MARK_AFTER)
         while True:
@@ -199,10 +201,10 @@ class Partitions:
             await asyncio.sleep(MARK_EVERY)
 
     async def keep_alive(self, end_of: Callable[[int], int | None]) -> None:
-        """Show how far the partitions are, for as long as the worker lives.
+        """Report the progress of the partitions while the worker lives.
 
         Args:
-            end_of: where the log of a partition ends, as far as is known.
+            end_of: returns the end of a partition's log, or None if it is not known.
         """
         while True:
             await asyncio.gather(
@@ -215,13 +217,13 @@ class Partitions:
             await asyncio.sleep(BEAT_EVERY)
 
     async def keep_watch(self) -> None:
-        """Look at the topics again and again, for as long as the worker lives."""
+        """Check the topics every few seconds while the worker lives."""
         while True:
             await asyncio.sleep(_WATCH_EVERY)
             try:
                 seen = await self._world.topics.look()
             except TopicsUnavailable as error:
-                logger.warning("the topics cannot be seen: %s", error)
+                logger.warning("cannot read the settings of the topics: %s", error)
                 continue
             async with self._claiming:
                 for owned in self._owned.values():
@@ -230,7 +232,9 @@ class Partitions:
                         await owned.processor.halt(stop)
 
     async def _bound_partitions(self, seen: TopicsSeen) -> int:
-        """P of the state of this topic: partitions that were added have none of their own."""
+        """Return P of the stored state of this topic; partitions that were added later have no
+        state.
+        """
         meta = (await self._world.store.glance(0)).meta
         known = meta.get("topic") == seen.topic.hex() and meta.get("partitions", "").isdecimal()
         return int(meta["partitions"]) if known else seen.partitions
@@ -273,14 +277,14 @@ class Partitions:
         except Stopped as stopped:
             await self._let_go(partition)
             stop = self._stopped[partition] = stopped.stop
-            logger.critical("partition %d stops: %s", partition, stop)
+            logger.critical("partition %d is suspended: %s", partition, stop)
             await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
 
     async def _recover(self, claim: _Claim, damage: str) -> int:
-        """Replace a state of which Redis lost a part, if nothing is lost by that.
+        """Replace an incomplete state in Redis, if that loses nothing.
 
-        The checkpoint and the log after it have to give all of the state, and the log has to
+        The last snapshot and the log after it have to yield the whole state, and the log has to
         contain everything that Redis still proves to have been applied.
 
         Raises:
@@ -295,8 +299,8 @@ class Partitions:
         if isinstance(found, Stop):
             raise Stopped(stops.damaged(damage, found))
         logger.error(
-            "partition %d: the state in Redis is incomplete (%s); discarding the rest of it, and "
-            "building the state from the log%s",
+            "partition %d: the state in Redis is incomplete (%s); the worker discards the rest of "
+            "it and rebuilds the state from the log%s",
             partition,
             damage,
             f" after the checkpoint at offset {found.manifest.next}" if found else "",
@@ -309,14 +313,14 @@ class Partitions:
                 )
             ).verdict
         if verdict is not Verdict.OK:
-            world.end(f"partition {partition}: replacing its state is {verdict}")
+            world.end(f"partition {partition}: replacing the state was rejected: {verdict}")
         try:
             return await self._take_over(claim, Guard(partition, world.owner, 1), found)
         except Damaged as again:
             raise Stopped(stops.damaged(str(again))) from again
 
     async def _take_over(self, claim: _Claim, guard: Guard, checkpoint: Image | None) -> int:
-        """Load the state, after a checkpoint has replaced it if one is given, and decide.
+        """Restore a snapshot if one is given, load the state, and start to decide.
 
         Raises:
             Damaged: the state is incomplete.
@@ -330,8 +334,8 @@ class Partitions:
         self._stopped.pop(partition, None)
         snapshot = await self._world.store.load(partition)
         if snapshot is None or snapshot.meta.owner != self._world.owner:
-            other = snapshot.meta.owner if snapshot else "a Redis that was emptied"
-            self._world.end(f"partition {partition}: fenced by {other} while loading")
+            other = snapshot.meta.owner if snapshot else "an emptied Redis"
+            self._world.end(f"partition {partition}: fenced by {other} while loading the state")
         try:
             ledger = ledger_of(
                 snapshot,
@@ -349,7 +353,7 @@ class Partitions:
         # Step 6.
         holding = Holding(self._world.store, partition, self._world.owner, snapshot)
         processor = Processor(self._world, ledger, snapshot, holding, stops)
-        # Until this owner has read the topic: the image that was put back, or what others showed.
+        # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_checkpoint(snapshot.pulse)
         processor.imaging.reached = checkpoint.manifest.next if checkpoint else shown
         self._owned[partition] = Owned(
@@ -357,7 +361,7 @@ class Partitions:
         )
         processor.start()
         await self._owned[partition].heartbeat.beat(None)
-        logger.info("partition %d: owned, continues at offset %d", partition, snapshot.next)
+        logger.info("partition %d is owned and continues at offset %d", partition, snapshot.next)
         return snapshot.next
 
     async def _let_go(self, partition: int) -> None:
@@ -378,7 +382,7 @@ def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> Partiti
 
 
 def _check_identity(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> None:
-    """Check that what Redis keeps belongs to this log and was written by workers.
+    """Check that the state in Redis belongs to this log and was written by workers.
 
     Raises:
         Stopped: it does not, or it was not.
@@ -396,21 +400,22 @@ def _check_identity(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> None:
 
 
 def _meta_of(claimed: Claimed) -> Meta | None:
-    """Return the meta before the claim; None if there was nothing.
+    """Return the meta before the acquisition; None if there was none.
 
     Raises:
         Damaged: a part of the state is missing.
     """
     if claimed.verdict is Verdict.DAMAGED:
-        raise Damaged("a key is missing, or has other entries than were written")
+        raise Damaged("a key is missing or has lost entries")
     return Meta.of(claimed.before) if claimed.before else None
 
 
 async def _compare_what_is_left(left: Glance, claim: _Claim) -> None:
-    """Check that the log contains all that a damaged state still proves to have been applied.
+    """Check that the log contains everything that a damaged state still proves to have been
+    applied.
 
     Raises:
-        Stopped: it does not: only Redis knows what the missing records spent.
+        Stopped: it does not. Only Redis knows what the missing records spent.
     """
     pulse, meta = None, None
     with suppress(msgspec.DecodeError):  # another release wrote it
@@ -428,7 +433,7 @@ async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) ->
     """Check that the log is the one that was applied.
 
     Raises:
-        Stopped: it is another one.
+        Stopped: it is another log.
     """
     # Step 3.
     next_offset = meta.next if meta else 0
@@ -442,7 +447,7 @@ async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) ->
 
 
 def _is_unchanged(held: Processor, claimed: Claimed) -> bool:
-    """Whether the state in memory is the state in Redis: nobody else was there."""
+    """Return whether the state in memory is still the state in Redis."""
     return (
         held.can_resume
         and claimed.before.get("owner") == held.holding.owner
@@ -451,7 +456,7 @@ def _is_unchanged(held: Processor, claimed: Claimed) -> bool:
 
 
 def _trouble(owned: Owned, seen: TopicsSeen) -> Stop | None:
-    """Why a partition that is owned must not be decided any longer."""
+    """Return why an owned partition has to be suspended, if it has to."""
     if seen.topic != owned.topic:
         return owned.stops.other_log(owned.topic.hex(), seen.topic.hex())
     if seen.partitions != owned.partitions:

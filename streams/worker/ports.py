@@ -1,8 +1,8 @@
-"""What a worker needs of the world, and nothing else: every effect it has goes through here.
+"""The ports of a worker: every effect of the worker goes through one of them.
 
-The parts that decide (``partitions``, ``processor`` and what they are made of) import no clock, no
-process, no thread and no client. Their clock is that of the event loop (``loop.time()``,
-``asyncio.sleep``). ``app`` puts the real implementations together; the tests have others, in
+The modules that decide (``partitions``, ``processor`` and the modules that they use) import no
+clock, no process, no thread and no client. Their clock is that of the event loop (``loop.time()``,
+``asyncio.sleep``). ``app`` assembles the real implementations. The tests use implementations in
 memory (``tests/doubles``), which a seed can drive.
 """
 
@@ -29,11 +29,11 @@ class NoRecord(Exception):
 
 
 class NotSent(Exception):
-    """The broker did not take records: it cannot be reached, or a later epoch has begun."""
+    """The broker did not accept records: it is unreachable, or a later epoch has begun."""
 
 
 class Missing(Enum):
-    """What the log has at offsets at which no record came."""
+    """What the log holds at offsets at which no record arrived."""
 
     NOTHING_TO_APPLY = "control records, or batches that are not read"
     RECORDS = "records that were not delivered"
@@ -41,17 +41,17 @@ class Missing(Enum):
 
 
 class Extent(NamedTuple):
-    """Where a partition of a topic begins and ends."""
+    """The offsets at which a partition of a topic begins and ends."""
 
     start: int  # the offset of the first record
     end: int  # the offset after the last one
 
 
 class Stored(NamedTuple):
-    """A record as the log has it."""
+    """A record as the log stores it."""
 
     value: bytes | None
-    leader_epoch: int  # which counts the elections of the partition's leader; -1: not known
+    leader_epoch: int  # counts the elections of the partition's leader; -1: not known
 
 
 class LogRecord(Protocol):
@@ -62,162 +62,162 @@ class LogRecord(Protocol):
     leader_epoch: int
 
     def done(self) -> None:
-        """Say that the record is applied, and what follows from it kept."""
+        """Report that the record is applied and its results are stored."""
 
 
 class Log(Protocol):
-    """The topic norms, read beside the stream. Every failure is a ``LogUnavailable``."""
+    """Reads the topic norms independently of the stream. Every failure is a ``LogUnavailable``."""
 
     async def extent(self, partition: int) -> Extent:
-        """Where the log begins and ends now."""
+        """Return the offsets at which the log begins and ends now."""
 
     async def record(self, partition: int, offset: int) -> Stored:
-        """One record, as it is applied.
+        """Return the record at an offset.
 
         Raises:
-            NoRecord: there is none at this offset.
+            NoRecord: the log has no record at this offset.
         """
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
-        """What the log has at the offsets first to end - 1."""
+        """Return what the log holds at the offsets first to end - 1."""
 
 
 class Topics(Protocol):
-    """What Kafka says of the topics."""
+    """Reports the state of the topics in Kafka."""
 
     async def look(self) -> TopicsSeen:
-        """The topics as they are now.
+        """Return the current state of the topics.
 
         Raises:
-            TopicsUnavailable: no answer.
+            TopicsUnavailable: Kafka does not answer.
         """
 
 
 class Publisher(Protocol):
-    """Where answers go."""
+    """Publishes outputs."""
 
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
         """Queue outputs, in the order of each topic.
 
-        What is sent may come twice, and late: readers drop what they have seen.
+        An output may be published twice, and late: readers drop outputs that they have seen.
 
         Returns:
-            What ends when the broker has them, and with an error if it does not take them.
+            Awaitables that end when the broker has the outputs, and raise if it rejects them.
         """
 
 
 class Origin(NamedTuple):
-    """Of which log a record was, and of which of its elections, that led to checkpoints."""
+    """The log, and the leader epoch in it, of the record that led to odometer records."""
 
     topic: bytes  # the id of norms
     leader_epoch: int
 
 
 class Sent(NamedTuple):
-    """A checkpoint as the topic has it."""
+    """An odometer record as the topic stores it."""
 
     origin: Origin
     value: bytes
 
 
 class FencedProducer(Protocol):
-    """Writes the checkpoints of one partition, in epochs of which the broker admits the latest."""
+    """Writes the odometer records of one partition. The broker accepts only the latest epoch."""
 
     async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one.
+        """Begin a new epoch, which fences every earlier one.
 
         Raises:
             NotSent: the broker does not answer.
         """
 
     async def last(self) -> Sent | None:
-        """The last record of all that was sent and committed, in any epoch, once it has begun.
+        """Return the last committed record of any epoch; call it after ``start``.
 
-        None if there is none, or if it says of no origin.
+        None if the topic has no record, or if the last one names no origin.
 
         Raises:
             NotSent: the broker does not answer.
         """
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
-        """Send records, each with its origin, in one transaction; returns when the broker has them.
+        """Send records, each with its origin, in one transaction; return when the broker has them.
 
         Without records, only the end of the transaction is appended, which no reader sees.
 
         Raises:
-            NotSent: it does not take them, because a later epoch has begun for example. From then
-                on this producer sends nothing.
+            NotSent: the broker does not accept them, for example because a later epoch has begun.
+                After this, the producer sends nothing.
         """
 
     async def stop(self) -> None:
-        """Disconnect; nothing happens if it was never started."""
+        """Disconnect; do nothing if the producer was never started."""
 
 
 class ImageTopic(Protocol):
-    """One partition of the topic checkpoints: images, written in epochs as the odometer is.
+    """One partition of the topic checkpoints, with its snapshots.
 
-    After a failure another epoch can be begun.
+    They are written in epochs, as odometer records are. After a failure another epoch can begin.
     """
 
     async def read(self, with_contents: bool) -> Image | None:
-        """The last image that is out, with or without its contents; None if there never was one.
+        """Return the last complete snapshot, with or without its contents; None if there is none.
 
         Raises:
-            UnusableImage: it is not whole.
+            UnusableImage: the snapshot is incomplete.
             LogUnavailable: Kafka does not answer.
         """
 
     async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one.
+        """Begin a new epoch, which fences every earlier one.
 
         Raises:
             NotSent: the broker does not answer.
         """
 
     async def send(self, records: Sequence[Record]) -> None:
-        """Send records in one transaction; returns when the broker has them.
+        """Send records in one transaction; return when the broker has them.
 
         Without records, only the end of the transaction is appended, which no reader sees.
 
         Raises:
-            NotSent: it does not take them, because a later epoch has begun for example.
+            NotSent: the broker does not accept them, for example because a later epoch has begun.
         """
 
     async def stop(self) -> None:
-        """Disconnect; nothing happens if it was never started."""
+        """Disconnect; do nothing if the topic was never started."""
 
 
 class End(Protocol):
     """Ends the worker at once: no line of it runs after the call.
 
-    An exception alone would not do: before it surfaces other tasks run, and cleaning up could
-    acknowledge, publish or commit something. So the real one leaves by ``os._exit``. One that
-    cannot do that has to raise what no ``except Exception`` stops, and to refuse every effect from
-    then on.
+    An exception is not enough: other tasks run before it surfaces, and clean-up code could
+    acknowledge, publish or commit something. So the real implementation calls ``os._exit``. An
+    implementation that cannot do so has to raise an exception that no ``except Exception``
+    catches, and to reject every effect after that.
     """
 
     def __call__(self, why: str, error: BaseException | None = None) -> NoReturn:
-        """Say why, and end."""
+        """Log the reason and end the worker."""
 
 
 @dataclass(frozen=True)
 class World:
-    """All that a worker can touch.
+    """All ports and settings of a worker.
 
     Attributes:
-        owner: the token of this worker; no two are alike.
-        prefix: of the topics and of what the store keeps, to name them to an operator.
-        store: where the state is kept.
-        topics: the topics as Kafka has them.
+        owner: the token of this worker, unique among all workers.
+        prefix: the prefix of topics and store keys, which messages to an operator name.
+        store: the store of the state.
+        topics: the topics in Kafka.
         read_log: opens a reader of the log.
-        publisher: where answers go.
-        checkpoints_of: makes the producer of a partition's checkpoints.
-        images_of: gives what a partition's images are written to and read from.
-        image_every: seconds from one image of a partition to the next; 0: none is written.
-        erasure_keys: by which users who were forgotten are known again.
-        operator_keys: of the operators whose word is followed.
+        publisher: publishes outputs.
+        checkpoints_of: returns the producer of a partition's odometer records.
+        images_of: returns the topic partition of a partition's snapshots.
+        image_every: seconds from one snapshot of a partition to the next; 0: none is written.
+        erasure_keys: the keys that identify erased users.
+        operator_keys: the public keys of the trusted operators.
         end: ends the worker.
     """
 

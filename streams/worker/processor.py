@@ -1,29 +1,29 @@
-"""One owned partition: from records of the log to a state in Redis to published answers.
+"""Decides one owned partition: apply records of the log, store the state, publish the outputs.
 
-    claim -> load -> republish the outbox -> [ batch -> apply in memory -> commit -> publish ]*
+    acquire -> load -> republish the outbox -> [ batch -> apply -> commit -> publish ]*
 
 The steps, which the code repeats:
 
-1. Take what has arrived, in order (``intake``). Offsets at which nothing came are passed over if
-   the log proves that they hold nothing to apply (``gaps``), and records of another leader epoch
-   are taken if it proves that nothing before them was replaced (``continuity``); else the partition
-   stops.
-2. Apply it in memory. A batch ends when it has brought enough, or would write enough, or where a
-   leader epoch ends.
-3. Commit state, outputs, the chain and the next offset to Redis, in one atomic write.
-4. Publish the outputs (``outbox``): answers at once, checkpoints of the odometer in transactions.
-5. Drop each parcel from the outbox once the broker has it, with the next commit or, after a while
-   without one, by a write of its own.
+1. Take the records that have arrived, in order (``intake``). Offsets without a record are skipped
+   if the log proves that they hold nothing to apply (``gaps``). Records of another leader epoch are
+   taken if the log proves that no earlier record was replaced (``continuity``). Otherwise the
+   partition is suspended.
+2. Apply them in memory. A batch ends when it is large enough, when its commit would write enough,
+   or where a leader epoch ends.
+3. Commit state, outputs, hash chain and next offset to Redis, in one atomic write.
+4. Publish the outputs (``outbox``): decisions at once, odometer records in transactions.
+5. Delete each outbox entry once the broker has it: with the next commit or, if no commit follows
+   soon, by a write of its own.
 
-While one batch is being committed the next is applied; its own commit waits for the one before.
-Between 2 and 3 the memory is ahead of Redis. If a commit does not succeed, the worker ends and the
-memory with it. The lock, which is free only when memory and Redis agree, keeps the background
-compaction from writing uncommitted state, and the heartbeat from finding a commit under way.
+While one batch is being committed, the next one is applied; its own commit waits for the first.
+Between steps 2 and 3 the memory is ahead of Redis. If a commit fails, the worker exits and the
+memory is lost with it. The lock is free only while memory and Redis agree. It keeps the background
+merge from writing uncommitted state, and the heartbeat from running during a commit.
 
-    RUNNING             --suspend-->  SUSPENDED   a rebalance: only what is under way goes on
-    SUSPENDED           --resume--->  RUNNING     nobody else owned the partition in between
-    RUNNING, SUSPENDED  --halt----->  STOPPED     log, topics or state are not as they must be
-    any                 --close---->  CLOSED      somebody else owns the partition, or will
+    RUNNING             --suspend-->  SUSPENDED   a rebalance: only work under way continues
+    SUSPENDED           --resume--->  RUNNING     no other worker owned the partition in between
+    RUNNING, SUSPENDED  --halt----->  STOPPED     log, topics or state do not fit
+    any                 --close---->  CLOSED      another worker owns the partition, or will
 """
 
 from __future__ import annotations
@@ -57,25 +57,24 @@ logger = logging.getLogger("turnstile.worker")
 BATCH_RECORDS = 64
 BATCH_BYTES = 4 * 1024 * 1024
 WRITE_BYTES = 32 * 1024 * 1024
-"""A batch ends when its commit would write this much: one record may write much more than it is."""
+"""A batch ends when its commit would write this much: a record may write far more than its size."""
 PUBLISH_WITHIN = 10.0
-"""Seconds a commit may take until its batch is published: a process paused for longer is replaced
-by now, and what it would publish then is stale."""
+"""Seconds from the begin of a commit to the publishing of its batch. A process that was paused for
+longer has been replaced by now, and its outputs would be stale."""
 OVERLAP_RECORDS = 32
-"""So many must have arrived to be applied before the commit that is under way ends."""
+"""The next batch is applied during a commit only if this many records have arrived."""
 YIELD_EVERY = 8
-"""Records that are applied before the event loop has its turn."""
+"""Records that are applied before the event loop runs other tasks."""
 OVERLAPPING_BATCHES = 8
-"""After so many, memory and Redis agree for a moment, so that a compaction or a suspension has its
-turn."""
+"""After this many batches the lock is released, so that a merge or a suspension can begin."""
 FORGET_AFTER = 0.5
-"""Seconds without a record after which the outbox is cleared by a write of its own."""
+"""Seconds without a record after which published outbox entries are deleted by their own write."""
 SUSPEND_WITHIN = 2.0
-"""Seconds that a suspension waits for checkpoints that are under way."""
+"""Seconds that a suspension waits for outputs that are under way."""
 
 
 class State(Enum):
-    """Of a processor; see above."""
+    """The state of a processor; the module docstring has the transitions."""
 
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -89,24 +88,24 @@ _FROM = {
     State.STOPPED: {State.RUNNING, State.SUSPENDED},
     State.CLOSED: set(State),
 }
-"""From which states each can be reached."""
+"""The states from which each state can be reached."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Records that memory has applied and Redis does not know."""
+    """Records that are applied in memory and not yet committed to Redis."""
 
-    first: int  # where Redis is
+    first: int  # the offset that Redis expects next
     next: int
     chain: Chain
-    leader_epoch: int  # of the last record of the chain
+    leader_epoch: int  # of the last record in the chain
     records: list[LogRecord]
     outputs: list[Output]
     changes: bytes
 
 
 class Processor:
-    """The only writer of one partition for as long as its claim lasts."""
+    """The only writer of one partition while its ownership lasts."""
 
     def __init__(
         self,
@@ -123,9 +122,9 @@ class Processor:
         self._world = world
         self._time = asyncio.get_running_loop().time
         self.next = snapshot.next  # the first offset that Redis has not seen
-        self.moved_at = self._time()  # when it last got ahead
+        self.moved_at = self._time()  # the time of the last commit
         self.state = State.RUNNING
-        self.stop: Stop | None = None  # why nothing is decided, if so
+        self.stop: Stop | None = None  # why the partition is suspended, if it is
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
@@ -140,7 +139,7 @@ class Processor:
             self.quiet,
             self.expect_ok,
         )
-        self._rewriting = asyncio.Lock()  # pages: by a compaction, for an image or for itself
+        self._rewriting = asyncio.Lock()  # pages are rewritten, by a merge or for a snapshot
         self.outbox = Outbox(
             partition,
             ledger.topic,
@@ -155,27 +154,27 @@ class Processor:
 
     @property
     def can_resume(self) -> bool:
-        """Whether a suspension is all that keeps it from going on."""
+        """Whether the processor is suspended by a rebalance and can continue."""
         return self.state is State.SUSPENDED and not self.outbox.broken
 
     def start(self) -> None:
-        """Republish what the owner before may not have published, then take records."""
+        """Republish outputs that the previous owner may not have published, then take records."""
         self.outbox.start()
         self._running = asyncio.create_task(self._run())
         self._running.add_done_callback(self._ended)
 
     async def suspend(self) -> None:
-        """Take no more records until ``resume``; what is under way ends first."""
+        """Take no more records until ``resume``, after work under way has ended."""
         async with self._lock:
             self._move(State.SUSPENDED)
             self.intake.close()
         await self.outbox.settle(SUSPEND_WITHIN)
 
     async def resume(self, version: int) -> int:
-        """Take records again, after a claim before which nobody else was here.
+        """Take records again, if no other worker owned the partition in between.
 
         Returns:
-            The offset from which they have to be fetched.
+            The offset from which records have to be fetched.
         """
         async with self._lock:
             self.holding.version = version
@@ -184,7 +183,7 @@ class Processor:
             return self.next
 
     async def close(self) -> None:
-        """Take no more records, ever."""
+        """Take no more records, permanently."""
         await self.suspend()
         self._move(State.CLOSED)
         if self._running:
@@ -193,32 +192,37 @@ class Processor:
         await self.imaging.stop()
 
     async def halt(self, stop: Stop) -> None:
-        """Decide nothing more, for a reason that outlasts this process."""
+        """Suspend the partition, for a reason that outlasts this process."""
         async with self._lock:
             await self._halt(stop)
 
     async def compact(self) -> None:
-        """Write what changed as pages, unless an image is about to do so."""
+        """Merge deltas into pages, unless a snapshot is about to do so."""
         if not self._rewriting.locked():
             async with self._rewriting:
                 await self._compact()
 
     async def image(self) -> None:
-        """Write what Redis keeps to the topic of images."""
+        """Write a snapshot of the partition to the topic checkpoints."""
         async with self._rewriting:
             await self.imaging.run(self._compact)
 
     async def mark(self) -> None:
-        """Append to the compacted topics what no reader sees, unless nothing is decided here."""
+        """Append an invisible record to the compacted topics, if the processor is running."""
         if self.state is State.RUNNING:
             self.outbox.mark()
             async with self._rewriting:
                 await self.imaging.mark()
 
     async def pass_tail(self, end: int, waited: float) -> None:
-        """Go on to the end of the log, if nothing came for a while and it has nothing to apply."""
+        """Skip to the end of the log, if nothing arrived for a while and nothing is left to apply.
+
+        Args:
+            end: the end of the log.
+            waited: the seconds for which nothing arrived.
+        """
         if self._lock.locked():
-            return  # it is at work
+            return  # a batch is being processed
         async with self._lock:
             first = self.intake.position
             if self.state is State.RUNNING and await self._gaps.at_the_end(end, waited):
@@ -228,34 +232,37 @@ class Processor:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[bool]:
-        """Enter when memory and Redis agree, and keep it so; whether anything may be written."""
+        """Hold the lock, under which memory and Redis agree; yield whether the owner may write."""
         async with self._lock:
             yield self.state is State.RUNNING
 
     def expect_ok(self, verdict: Verdict, write: str) -> None:
-        """End the worker if something was not written: Redis is not where it was left."""
+        """End the worker if a write was rejected: Redis is not in the state that the owner left."""
         if verdict is not Verdict.OK:
-            self._end(f"{write} at {self.next} is {verdict}")
+            self._end(f"{write} at offset {self.next} was rejected: {verdict}")
 
     async def _compact(self) -> None:
         await self.compaction.run(lambda: self.next)
 
     async def _obstacle(self, waiting: LogRecord) -> Stop | None:
-        """Why a record must not be applied, if it must not."""
+        """Return why a record must not be applied, if it must not."""
         chain, gap = self.ledger.chain, self.intake.gap
         if chain.last >= 0 and waiting.leader_epoch != self._leader_epoch:
             async with self._world.read_log() as log:
-                # A leader that was voted out may still show the log as it was.
+                # A deposed leader may still serve the log as it was.
                 shown = await log.record(self.holding.partition, waiting.offset)
                 if shown.leader_epoch != waiting.leader_epoch:
-                    self._end(f"{waiting.offset} came from another log than is read")
+                    self._end(
+                        f"the record at offset {waiting.offset} was delivered with leader epoch "
+                        f"{waiting.leader_epoch}, and the log has {shown.leader_epoch}"
+                    )
                 stop = await rewritten(chain, self._leader_epoch, log, self._stops)
             if stop:
                 return stop
         return None if gap is None else await self._gaps.before(gap)
 
     async def _is_in_log(self, offset: int, origin: Origin) -> bool:
-        """Whether the log has had this record, of which something was published, until now."""
+        """Return whether the log still contains the record that led to a published output."""
         if origin.topic != self.ledger.topic:
             return False
         async with self._world.read_log() as log:
@@ -275,7 +282,7 @@ class Processor:
                 try:
                     await (self._process_arrived() if arrived else self._forget())
                 except Exception as error:
-                    # Here, before the lock is free: the memory may be ahead of Redis.
+                    # End before the lock is released: the memory may be ahead of Redis.
                     self._end(str(error), error)
 
     async def _process_arrived(self) -> None:
@@ -290,14 +297,14 @@ class Processor:
             try:
                 batch = await self._apply_batch(first, waiting.leader_epoch, committing)
             except Impasse as impasse:
-                # What it applied of this batch is never committed: the memory goes no further.
+                # The applied part of this batch is never committed, and nothing more is applied.
                 await self._halt(stop_at(impasse))
                 break
             if committing:
                 await committing
                 committing = None
             if len(self.intake) < OVERLAP_RECORDS:
-                await self._commit(batch)  # meanwhile more arrives: few large batches cost less
+                await self._commit(batch)  # more records arrive meanwhile: large batches cost less
             else:
                 committing = asyncio.create_task(self._commit(batch))
         if committing:
@@ -312,7 +319,7 @@ class Processor:
         read = 0
         while (record := self.intake.take(leader_epoch)) is not None:
             if len(records) % YIELD_EVERY == 0 and (records or committing):
-                await asyncio.sleep(0)  # the commit of the batch before goes on
+                await asyncio.sleep(0)  # let the commit of the previous batch continue
             outputs += self.ledger.apply(record.offset, record.value)
             records.append(record)
             read += size_of(record)
@@ -347,35 +354,42 @@ class Processor:
             record.done()
         # Step 4.
         if self._time() - began > PUBLISH_WITHIN:
-            self._end("paused while a batch was committed")
+            self._end(
+                f"the commit of a batch took longer than {PUBLISH_WITHIN:.0f} seconds, so another "
+                "worker may own the partition"
+            )
         for parcel in parcels:
             await self.outbox.publish(parcel)
 
     async def _forget(self) -> None:
-        # Step 5, when no commit came along to do it.
+        # Step 5, if no commit does it.
         if published := self.outbox.take_published():
-            self.expect_ok(await self.holding.forget(published), "forgetting outputs")
+            self.expect_ok(await self.holding.forget(published), "deleting published outputs")
 
     async def _halt(self, stop: Stop) -> None:
         if not self._move(State.STOPPED):
             return
         self.intake.close()
         self.stop = stop
-        logger.critical("partition %d stops: %s", self.holding.partition, stop)
+        logger.critical("partition %d is suspended: %s", self.holding.partition, stop)
         await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
 
     def _move(self, to: State) -> bool:
-        """Change the state, if it can be reached from here; whether it did."""
+        """Change the state if the transition is allowed; return whether it changed."""
         may = self.state in _FROM[to]
         if may:
             self.state = to
         return may
 
     def _cannot_publish(self, error: BaseException) -> None:
-        # In a rebalance the next owner publishes what this one could not.
+        # After a rebalance the next owner publishes the outputs that this one could not publish.
         if self.state is State.RUNNING:
             self._end(str(error), error)
-        logger.warning("partition %d, which is not decided here: %r", self.holding.partition, error)
+        logger.warning(
+            "partition %d: publishing failed after the partition was suspended here: %r",
+            self.holding.partition,
+            error,
+        )
 
     def _end(self, why: str, error: BaseException | None = None) -> NoReturn:
         self._world.end(f"partition {self.holding.partition}: {why}", error)

@@ -1,9 +1,10 @@
-"""Spans of decisions, by the API of OpenTelemetry; imported only where ``traces`` is set.
+"""Traces decisions with OpenTelemetry; imported only if ``traces`` is set.
 
-A record whose headers have a context makes a span, from when it has arrived until its first answer
-is handed to the broker; "kept" is when Redis has it. The answers take the context along in their
-headers, HALT events among them: so a norm and its HALT are of one trace. A record without a context
-makes no span. Headers are no part of the log's truth: nothing that is decided depends on them.
+A record with a trace context in its headers starts a span when it arrives. The span ends when its
+first decision is handed to the broker; the event "kept" marks the commit to Redis. The decisions
+and HALT events carry the context on in their headers, so a norm and its HALT belong to one trace.
+A record without a context has no span. Headers are not part of the log's content: no decision
+depends on them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from opentelemetry import propagate, trace
 from streams.ledger.ledger import Channel, Output
 
 MOST = 4096
-"""Records whose answers may still come."""
-_LONGEST = 1024  # of a header that is read
+"""The largest number of open spans; the oldest ends first."""
+_LONGEST = 1024  # bytes of a header; longer ones are ignored
 _READ = ("traceparent", "tracestate")
 
 
@@ -37,7 +38,7 @@ class DecisionTraces:
     def arrived(
         self, partition: int, offset: int, headers: Iterable[tuple[str, bytes | None]]
     ) -> None:
-        """A record has come; whoever wrote it says of which trace it is, if of any."""
+        """Start a span for an arrived record, if its headers have a valid trace context."""
         carrier = {
             key: value.decode("ascii", "replace")
             for key, value in headers
@@ -63,18 +64,18 @@ class DecisionTraces:
             oldest.end()
 
     def kept(self, partition: int, offset: int) -> None:
-        """What came of a record is in Redis."""
+        """Mark that the outcome of a record is in Redis."""
         if span := self._spans.get((partition, offset)):
             span.add_event("kept")
 
     def answered(self, partition: int, output: Output) -> list[tuple[str, bytes]]:
-        """An answer is handed to the broker: the headers that it takes along."""
+        """End the span of the record that led to an output; return the headers for the output."""
         if not self._spans or output.channel is Channel.ODOMETER:
             return []
         with suppress(msgspec.DecodeError):
             place = partition, msgspec.msgpack.decode(output.value, type=_Placed).offset
             if span := self._spans.get(place):
-                span.end()  # the first time: a step of a roster has several
+                span.end()  # has an effect only once: a roster step has several outputs
                 carrier: dict[str, str] = {}
                 propagate.inject(carrier, trace.set_span_in_context(span))
                 return [(key, value.encode()) for key, value in carrier.items()]

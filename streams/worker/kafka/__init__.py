@@ -1,1 +1,1 @@
-"""The real Kafka, as a worker reaches it: its ports, and the transport of Faust."""
+"""The Kafka implementations of a worker's ports, and the Faust transport."""

@@ -12,6 +12,6 @@ def connection_settings(config: Config) -> dict[str, Any]:
     """Return the settings of an aiokafka client.
 
     Raises:
-        ConfigurationError: certificates that cannot be used.
+        ConfigurationError: a certificate cannot be used.
     """
     return {"bootstrap_servers": config.kafka, **security(config)}

@@ -1,7 +1,7 @@
-"""A Faust app that takes its settings from here alone, and its run.
+"""Creates and runs Faust apps whose settings come from this module alone.
 
-Whatever Faust would read from the environment, keep on disk, serve, or declare is switched off: an
-app reads one topic, and whoever owns its partitions says from where on.
+Everything that Faust would read from the environment, store on disk, serve or declare is switched
+off. An app reads one topic, and the owner of a partition decides where to start in it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from streams.worker.kafka.transport import (
 
 
 def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any) -> TurnstileApp:
-    """An app that reads a topic.
+    """Return an app that reads a topic.
 
     Args:
-        config: where Kafka is.
-        name: its consumer group.
-        topic: what it reads.
-        at_once: how many records are taken at most of what was fetched.
-        settings: more of Faust's.
+        config: the settings, with the address of Kafka.
+        name: the consumer group.
+        topic: the topic to read.
+        at_once: the largest number of records to take from one fetch.
+        settings: further Faust settings.
 
     Raises:
-        ConfigurationError: certificates that cannot be used.
+        ConfigurationError: a certificate cannot be used.
     """
     read_batches_within_limits()
     app = TurnstileApp(
@@ -43,11 +43,11 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
         TableManager=NoTables,
         web_enabled=False,
         topic_disable_leader=True,
-        table_standby_replicas=0,  # else Faust's own assignor leaves some of many workers idle
+        table_standby_replicas=0,  # otherwise Faust's assignor leaves some of many workers idle
         topic_allow_declare=False,
         key_serializer="raw",
         value_serializer="raw",
-        consumer_auto_offset_reset="none",  # an offset that the log does not have is no start
+        consumer_auto_offset_reset="none",  # never start at an offset that Redis did not give
         broker_max_poll_records=at_once,
         **settings,
     )
@@ -56,10 +56,10 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
 
 
 def _credentials(config: Config) -> SASLCredentials | SSLCredentials | None:
-    """Return who the app is to Kafka, in Faust's names for it.
+    """Return the credentials of the app in Faust's classes; None for a plaintext connection.
 
     Raises:
-        ConfigurationError: certificates that cannot be used.
+        ConfigurationError: a certificate cannot be used.
     """
     settings = security(config)
     context = settings.get("ssl_context")
@@ -74,14 +74,14 @@ def _credentials(config: Config) -> SASLCredentials | SSLCredentials | None:
 
 
 def run_app(app: TurnstileApp, log_level: str) -> None:
-    """Run an app until it is told to stop; logging is as the caller has set it up."""
+    """Run an app until it is stopped; the caller has configured logging."""
     worker = _Worker(app, loglevel=log_level, quiet=True, override_logging=False)
     worker.spinner = None  # it writes control characters between the lines
     worker.execute_from_commandline()
 
 
 class _Worker(Worker):
-    """Faust's, which sleeps for a second when all that it ran has ended."""
+    """A Faust worker without the one-second sleep at its end."""
 
     async def _sentinel_task(self) -> None:
         await asyncio.sleep(0)

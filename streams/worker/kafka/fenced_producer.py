@@ -1,9 +1,9 @@
-"""Writes to Kafka in transactions: a producer with a transactional id per topic and partition.
+"""Writes to Kafka in transactions: one producer with its own transactional id per topic partition.
 
-Where a checkpoint comes from is in a header of its record, ``norms``: the id of the topic, 16
-bytes, and the leader epoch of the record that led to it, 4 bytes, big-endian. A tombstone has no
-value that could say so, and has the offset of that record there as well, 8 bytes. Who signs
-checkpoints believes in none that is not signed, either.
+The header ``norms`` of an odometer record states its origin: the topic id of norms, 16 bytes, and
+the leader epoch of the record that led to it, 4 bytes, big-endian. A tombstone has no value, so
+its header also has the offset of that record, 8 bytes. A worker that signs odometer records trusts
+only signed ones.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _POLL_MS = 200
 
 
 class Transactions:
-    """Who writes to one partition of the topic ``NAME``. Kafka fences the epochs of its id.
+    """Writes to one partition of the topic ``NAME``. Kafka fences the earlier epochs of its id.
 
     Args:
-        config: where Kafka is.
-        partition: which one.
-        seal: with what records are signed; None if they are not.
-        inspector: who looks at those that are there already; None if all are believed.
+        config: the settings, with the address of Kafka.
+        partition: the number of the partition.
+        seal: signs records; None if they are not signed.
+        inspector: verifies existing records; None if all are trusted.
     """
 
     NAME: ClassVar[str]
@@ -60,7 +60,7 @@ class Transactions:
         self._failed = False
 
     async def start(self) -> None:
-        """Begin a new epoch, which shuts out every earlier one.
+        """Begin a new epoch, which fences every earlier one.
 
         Raises:
             NotSent: the broker does not answer.
@@ -76,13 +76,13 @@ class Transactions:
             raise self._not_sent(error) from error
 
     async def stop(self) -> None:
-        """Disconnect; nothing happens if it was never started."""
+        """Disconnect; do nothing if the producer was never started."""
         if self._producer is not None:
             await self._producer.stop()
             _hush(self._producer)
 
     async def _transact(self, queue: Callable[[], Awaitable[Sequence[Awaitable[object]]]]) -> None:
-        """Send what is queued in one transaction; returns when the broker has it."""
+        """Send what ``queue`` queues in one transaction; return when the broker has it."""
         if self._failed:
             raise NotSent(f"partition {self._partition} of {self._topic}: an earlier send failed")
         try:
@@ -99,12 +99,12 @@ class Transactions:
 
 
 class KafkaFencedProducer(Transactions):
-    """The producer of one partition's checkpoints."""
+    """The producer of one partition's odometer records."""
 
     NAME = ODOMETER
 
     async def last(self) -> Sent | None:
-        """The last record that was sent and committed, once it has begun."""
+        """Return the last committed record, see ``FencedProducer``."""
         place = aiokafka.TopicPartition(self._topic, self._partition)
         consumer = aiokafka.AIOKafkaConsumer(
             **connection_settings(self._config), isolation_level="read_committed"
@@ -120,7 +120,7 @@ class KafkaFencedProducer(Transactions):
             raise self._not_sent(error) from error
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
-        """Send records in one transaction; returns when the broker has them."""
+        """Send records in one transaction; return when the broker has them."""
         place = self._topic, self._partition
         await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._seal))
 
@@ -132,9 +132,9 @@ class KafkaFencedProducer(Transactions):
 
 
 def _hush(producer: Any) -> None:
-    """Take note of the errors that aiokafka keeps in a producer that was fenced, for nobody.
+    """Retrieve the errors that aiokafka stores in a fenced producer.
 
-    Python would report each with a traceback, whenever it happens to be collected.
+    Otherwise Python would log each of them with a traceback when it is collected.
     """
     accumulator = producer._message_accumulator
     batches = [*accumulator._pending_batches, *chain(*accumulator._batches.values())]
@@ -151,7 +151,7 @@ async def send_in_batches(
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
     seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
-    """Queue outputs, each with its origin and, if there is a seal, its signature."""
+    """Queue outputs, each with its origin and, if there is a signer, its signature."""
     contents = [
         _content(output, packed)
         for origin, group in outputs
@@ -168,7 +168,7 @@ async def queue_in_batches(
     contents: Sequence[Content],
     seal: Seal | None = None,
 ) -> list[asyncio.Future[object]]:
-    """Queue many small records as ready-made batches, which costs less than one by one."""
+    """Queue many small records as complete batches, which is cheaper than one at a time."""
     if seal is None:
         headers = [origin_header(content) for content in contents]
     else:
@@ -188,9 +188,9 @@ async def queue_in_batches(
 async def _last_of(
     consumer: Any, place: aiokafka.TopicPartition, counts: Callable[[Any], bool]
 ) -> Any:
-    """The last record of a partition that a consumer is given and that counts, if there is one.
+    """Return the last record of an assigned partition for which ``counts`` is true, or None.
 
-    What is at the end may be the ends of transactions, and records of those that were aborted.
+    The end of the partition may hold ends of transactions, and records of aborted ones.
     """
     begin = (await consumer.beginning_offsets([place]))[place]
     end = (await consumer.end_offsets([place]))[place]
@@ -205,7 +205,7 @@ async def _last_of(
 
 
 def _content(output: Output, origin: bytes) -> Content:
-    """An output as Kafka gets it."""
+    """Return an output as Kafka stores it."""
     offset = tombstone_offset(output.value)
     if offset is None:
         return Content(output.key, output.value, origin)
@@ -213,7 +213,7 @@ def _content(output: Output, origin: bytes) -> Content:
 
 
 def _sent(record: Any) -> Sent | None:
-    """A record as a checkpoint with its origin, if it says of one."""
+    """Return a record as an odometer record with its origin, or None if it states no origin."""
     packed = header(record.headers, ORIGIN) if record else None
     if packed is None:
         return None

@@ -1,4 +1,4 @@
-"""The images of a partition in Kafka: written in transactions, read beside the event loop."""
+"""The snapshots of a partition in Kafka: written in transactions, read in another thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KafkaImageTopic(Transactions):
         self._closed = asyncio.Event()
 
     async def read(self, with_contents: bool) -> Image | None:
-        """The last image that is out; it is read and verified in another thread."""
+        """Read and verify the last snapshot in another thread."""
         try:
             return await asyncio.to_thread(
                 read_image, self._config, self._partition, self._inspector, with_contents
@@ -42,7 +42,7 @@ class KafkaImageTopic(Transactions):
             raise LogUnavailable(str(error)) from error
 
     async def start(self) -> None:
-        """Begin a new epoch, also after one that failed."""
+        """Begin a new epoch, also after a failure."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stop(), STOP_WITHIN)
         self._failed = False
@@ -50,7 +50,7 @@ class KafkaImageTopic(Transactions):
         await super().start()
 
     async def send(self, records: Sequence[Record]) -> None:
-        """Send records in one transaction; returns when the broker has them."""
+        """Send records in one transaction; return when the broker has them."""
         contents = [Content(key, value) for key, value in records]
         place = self._topic, self._partition
         sending = asyncio.create_task(
@@ -60,13 +60,13 @@ class KafkaImageTopic(Transactions):
         try:
             await asyncio.wait((sending, closing), return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
-                raise NotSent(f"partition {self._partition} of {self._topic}: it was let go")
+                raise NotSent(f"partition {self._partition} of {self._topic}: it was released")
             await sending
         finally:
             sending.cancel()
             closing.cancel()
 
     async def stop(self) -> None:
-        """Disconnect; a transaction under way is left to the next epoch, which aborts it."""
+        """Disconnect; the next epoch aborts a transaction under way."""
         self._closed.set()
         await super().stop()

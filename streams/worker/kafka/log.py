@@ -1,9 +1,9 @@
-"""Reads topics by their offsets, beside any stream: records, extents, and what is missing.
+"""Reads topics by offset, independently of any stream: records, extents and gaps.
 
-The stream of a consumer delivers records and passes over the rest without a word. ``TopicReader``
-fetches the batches themselves, so that it knows what lies between two records: the end of a
-transaction, an unreadable batch, or nothing, which is a gap. Workers look into the log with it, and
-the commands that replay the log read all of it.
+The stream of a consumer delivers records and silently skips everything else. ``TopicReader``
+fetches the batches themselves, so it knows what lies between two records: the end of a
+transaction, an unreadable batch, or nothing, which is a gap. Workers use it to look into the log,
+and the commands that replay the log use it to read all of it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class TopicReader:
     """A short-lived reader of one topic. Each method raises ``LogUnavailable``."""
 
     def __init__(self, config: Config, topic: str) -> None:
-        """Describe it; ``async with`` connects it.
+        """Prepare a reader; ``async with`` connects it.
 
         Args:
-            config: where Kafka is.
-            topic: the whole name.
+            config: the settings, with the address of Kafka.
+            topic: the full name of the topic.
         """
         self._topic = topic
         self._config = config
@@ -132,7 +132,7 @@ class TopicReader:
                 ) from corrupt
 
     async def _fetch(self, partition: int, offset: int) -> bytes:
-        """Return some batches from the one with this offset on; none if there is none."""
+        """Return some batches, the first of which has this offset; empty if there is none."""
 
         async def once(leader: int) -> bytes:
             asked = [(self._topic, [(partition, offset, EXPANDED_BYTES)])]
@@ -175,13 +175,13 @@ class TopicReader:
 
 
 class KafkaLog(TopicReader):
-    """The topic norms, as a worker reads it beside the stream."""
+    """Reads the topic norms for a worker."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, config.topic(NORMS))
 
     async def record(self, partition: int, offset: int) -> Stored:
-        """Return one record, as it is applied.
+        """Return the record at an offset.
 
         Raises:
             NoRecord: there is none at this offset.
@@ -194,7 +194,7 @@ class KafkaLog(TopicReader):
         raise NoRecord(f"partition {partition} of {self._topic} has no record {offset}")
 
     async def missing(self, partition: int, first: int, end: int) -> Missing:
-        """Return what the log has at the offsets first to end - 1."""
+        """Return what the log holds at the offsets first to end - 1."""
         try:
             async for _ in self.records(partition, Extent(first, end)):
                 return Missing.RECORDS

@@ -1,4 +1,4 @@
-"""Sends outputs to their topics, in order, and says when the broker has them."""
+"""Publishes outputs to their topics, in order, and reports when the broker has them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from streams.wire.signatures import Content
 from streams.worker.kafka.connection import connection_settings
 
 MAX_BATCH_BYTES = 512 * 1024
-"""A producer has one batch of a partition under way: small ones would wait for each other."""
+"""A producer sends one batch of a partition at a time, so small batches would wait for each
+other."""
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 
 
 class KafkaPublisher:
-    """One idempotent, non-transactional producer. Outputs of partition p go to partition p.
+    """One idempotent producer without transactions. Outputs of partition p go to partition p.
 
-    What it sends may come twice, and late: readers drop what they have seen. Checkpoints of the
-    odometer must not come late, see ``checkpoints``.
+    An output may be published twice, and late: readers drop outputs that they have seen. Odometer
+    records must not be late; ``checkpoints`` sends them.
 
     Args:
-        config: where Kafka is.
-        seal: with what records are signed; None if they are not.
-        more: further headers of an output, if it has any. They are not signed.
+        config: the settings, with the address of Kafka.
+        seal: signs records; None if they are not signed.
+        more: returns further headers of an output. They are not signed.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class KafkaPublisher:
     ) -> list[asyncio.Future[object]]:
         """Queue outputs in the order of each topic; a future ends when the broker has its record.
 
-        There is no order between topics.
+        Outputs of different topics have no order.
         """
         headers = self._headers(partition, outputs)
         return [
@@ -82,7 +83,7 @@ class KafkaPublisher:
     def _headers(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[list[tuple[str, bytes]] | None]:
-        """Of each output; those of a topic are signed together."""
+        """Return the headers of each output; the outputs of a topic are signed together."""
         headers: list[list[tuple[str, bytes]] | None] = [None] * len(outputs)
         if self._seal is not None:
             for channel, topic in self._topics.items():

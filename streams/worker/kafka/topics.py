@@ -1,4 +1,4 @@
-"""Looks at the topics without holding up the event loop."""
+"""Reads the state of the topics without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from streams.topics.topics import Topics
 
 
 class KafkaTopics:
-    """The topics, asked from another thread: their client blocks."""
+    """Runs the blocking client of the topics in another thread."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     async def look(self) -> TopicsSeen:
-        """The topics as they are now."""
+        """Return the current state of the topics."""
         return await asyncio.to_thread(self._topics.look)
 
     async def close(self) -> None:

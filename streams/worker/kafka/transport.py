@@ -1,21 +1,22 @@
-"""What has to differ from Faust's own Kafka transport.
+"""The Faust Kafka transport, with the changes that a worker needs.
 
-Faust seeks to the consumer group's committed offsets after every rebalance. Here the offset comes
-from Redis, together with the ownership of the partition: ``seek_to_committed`` claims.
+After every rebalance, Faust seeks to the committed offsets of the consumer group. Here the offset
+comes from Redis, together with the ownership of the partition: ``seek_to_committed`` acquires the
+partitions.
 
-Faust takes each record by itself through tasks, a queue, a stream and an agent: of the partitions
-that a charge goes to, the first was decided, and its decision on its way, before the next arrived.
-``_getmany`` hands all that a fetch brought to the app at once, and leaves nothing to Faust. It
-fetches nothing more of a partition that has no room.
+Faust passes each record on its own through tasks, a queue, a stream and an agent. With a charge to
+several partitions, the first was decided and published before the records of the next arrived.
+``_getmany`` hands all records of a fetch to the app at once, and leaves none to Faust. It does not
+fetch from a partition whose queue is full.
 
-Faust also sleeps for a second whenever it has no partition to ask for: ``_wait_next_records`` waits
+Faust sleeps for a second whenever it has no partition to fetch from. ``_wait_next_records`` sleeps
 for milliseconds instead.
 
 aiokafka expands compressed batches without a limit. ``read_batches_within_limits`` replaces its
-reader of batches, in the whole process, by that of ``streams.topics.batches``.
+batch reader, in the whole process, by that of ``streams.topics.batches``.
 
-Whatever cannot be fetched ends the worker, above all an offset that the log does not have: the
-claim that follows finds out why.
+A failed fetch ends the worker, above all one at an offset that the log does not have: the next
+acquisition of the partition finds the reason.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ from streams.worker.ports import End
 
 _PAUSE = 0.005  # seconds
 _FETCH_WAIT_MS = 100
-"""That a broker without new records keeps a fetch, and with it all that is asked after it: a claim
-asks where the log begins and ends. With Faust's 1.5 seconds, failing over took that much longer."""
+"""The time for which a broker without new records holds a fetch. Requests on the same connection
+wait for it, such as the offset request of an acquisition. Faust's value of 1.5 seconds made a
+failover that much slower."""
 
 Hook = Callable[[], Awaitable[None]]
 
@@ -65,10 +67,10 @@ class StreamRecord(NamedTuple):
 
 
 class _Batch(Batch):
-    """A batch as aiokafka's fetcher takes it."""
+    """A batch in the interface of aiokafka's fetcher."""
 
     def validate_crc(self) -> bool:
-        """Return True: a batch with a wrong checksum cannot be made."""
+        """Return True: the constructor rejects a batch with a wrong checksum."""
         return True
 
 
@@ -94,7 +96,7 @@ def read_batches_within_limits() -> None:
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """Runs the client of Kafka."""
+    """Runs the Kafka client."""
 
     def _create_worker_consumer(self, transport: driver.Transport) -> Any:
         consumer = super()._create_worker_consumer(transport)
@@ -102,7 +104,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
-        """What was fetched, asked of the loop of this thread without Faust's queue of calls."""
+        """Fetch directly in the loop of this thread, without Faust's queue of calls."""
         consumer = self._ensure_consumer()
         fetch = self._fetch_records(
             consumer, active_partitions, timeout=timeout, max_records=consumer._max_poll_records
@@ -111,13 +113,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 class ClaimingConsumer(driver.Consumer):
-    """A consumer whose position comes from the owner's claim."""
+    """A consumer whose start offsets come from Redis."""
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Claim the assigned partitions and seek to where their state continues."""
+        """Acquire the assigned partitions and seek to where their states continue."""
         app = cast(TurnstileApp, self.app)
         try:
             while True:
@@ -131,19 +133,19 @@ class ClaimingConsumer(driver.Consumer):
                         await self.seek_wait(seeks)
                     return seeks
                 except IllegalStateError:
-                    continue  # one of them is not assigned any more: a rebalance came between
+                    continue  # a rebalance took one of them away meanwhile
         except Exception as error:
-            # Faust would log it and go on from wherever the consumer is.
-            app.end(f"cannot claim the assigned partitions: {error}", error)
+            # Faust would log the error and continue at the consumer's present offsets.
+            app.end(f"cannot acquire the assigned partitions: {error}", error)
 
     def end_of(self, partition: int) -> int | None:
-        """Where the log of a partition ended when it was last fetched from."""
+        """Return the end of a partition's log at the last fetch, or None if it is not known."""
         app = cast(TurnstileApp, self.app)
         try:
             end: int | None = self.highwater(TP(app.norms_topic, partition))
             return end
         except (AssertionError, AttributeError):
-            return None  # it is no longer assigned: another thread has seen that first
+            return None  # no longer assigned: another thread saw this first
 
     async def _wait_next_records(self, timeout: float) -> Any:
         if self.flow_active and not self._get_active_partitions():
@@ -162,7 +164,7 @@ class ClaimingConsumer(driver.Consumer):
         generation = app.consumer_generation_id
         for record in chain.from_iterable(fetched.values()):
             if generation != app.consumer_generation_id:
-                break  # while there was no room, a rebalance came: the rest is fetched again
+                break  # a rebalance took place while the queue was full: the rest is fetched again
             await app.take(record)
         return {}
 
@@ -173,29 +175,29 @@ class ClaimingConsumer(driver.Consumer):
         except self.consumer_stopped_errors:
             raise
         except NoOffsetForPartitionError:
-            return {}  # a fetch from before a rebalance: the claim has not said yet where to start
+            return {}  # a fetch from before a rebalance: the start offset is not known yet
         except Exception as error:
             app.end(f"cannot read the log: {error!r}", error)
 
 
 class NoTables(TableManager):
-    """Faust waits for a second, at every start, until tables have been made."""
+    """Skips Faust's wait of a second for its tables at every start."""
 
     async def sleep(self, n: Any, *, loop: Any = None) -> None:
-        """Do not wait: there are none."""
+        """Return at once: the app has no tables."""
 
 
 class ClaimingTransport(driver.Transport):
-    """Faust's Kafka transport with the consumer above."""
+    """Faust's Kafka transport with ``ClaimingConsumer``."""
 
     Consumer = ClaimingConsumer
 
 
 class TurnstileApp(faust.App):
-    """A Faust app that knows how to claim partitions, and reads one topic.
+    """A Faust app that acquires partitions and reads one topic.
 
     Attributes:
-        take: what becomes of a record of the topic, as aiokafka has it; it may wait for room.
+        take: receives each record of the topic, as aiokafka returns it; it may wait for room.
     """
 
     norms_topic: str
@@ -206,7 +208,7 @@ class TurnstileApp(faust.App):
     take: Callable[[Any], Awaitable[None]]
 
     async def on_start(self) -> None:
-        """Connect to what the app needs before anything is consumed, and ask for the topic."""
+        """Connect before anything is consumed, and subscribe to the topic."""
         try:
             await self.connect()
         except Exception as error:
@@ -215,16 +217,16 @@ class TurnstileApp(faust.App):
         await super().on_start()
 
     async def on_stop(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await super().on_stop()
         await self.disconnect()
 
     def end_of(self, partition: int) -> int | None:
-        """Where the log of a partition ends, as far as is known."""
+        """Return the end of a partition's log, or None if it is not known."""
         return cast(ClaimingConsumer, self.consumer).end_of(partition)
 
     def _create_directories(self) -> None:
-        """Faust would make folders for tables, of which there are none."""
+        """Do nothing: Faust would create directories for tables."""
 
     def _new_transport(self) -> ClaimingTransport:
         return ClaimingTransport(self.conf.broker_consumer, self)

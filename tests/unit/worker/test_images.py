@@ -57,7 +57,7 @@ def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
     asyncio.run(scenario())
 
 
-def test_a_manifest_that_comes_late_is_not_taken(caplog):
+def test_a_late_manifest_is_not_written(caplog):
     async def scenario():
         cluster = Cluster()
         older = await at_work(cluster, "older")
@@ -77,7 +77,7 @@ def test_a_manifest_that_comes_late_is_not_taken(caplog):
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
-    assert "no checkpoint could be written, which is tried again" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
@@ -102,7 +102,7 @@ def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
     asyncio.run(scenario())
 
 
-def test_a_broker_that_takes_nothing_stops_no_decision(caplog):
+def test_a_failed_snapshot_delays_no_decision(caplog):
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
@@ -124,7 +124,7 @@ def test_a_broker_that_takes_nothing_stops_no_decision(caplog):
         await worker.leave()
 
     asyncio.run(scenario())
-    assert "no checkpoint could be written" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest_is_out():
@@ -132,7 +132,7 @@ def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest
         cluster = Cluster()
         worker = await at_work(cluster)
         cluster.store.contents(0).outbox.clear()
-        with pytest.raises(Ended, match="at 4 is DAMAGED"):
+        with pytest.raises(Ended, match="DAMAGED"):
             await processor_of(worker).image()
         assert last_image(cluster.broker, 0) is None
 
@@ -146,7 +146,7 @@ def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_int
         holding = processor_of(worker).holding
         await holding.compact(4, {"run:d/r": b"newer"})
         cluster.store.contents(0).pages["run:d/r"] = b"older"
-        with pytest.raises(Ended, match="reading pages for a checkpoint at 4 is DAMAGED"):
+        with pytest.raises(Ended, match="DAMAGED"):
             await processor_of(worker).image()
         assert last_image(cluster.broker, 0) is None
 

@@ -135,7 +135,7 @@ def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
 def test_a_partition_that_kafka_does_not_show_ends_the_worker():
     async def scenario():
         worker = Worker(Cluster(), "any")
-        with pytest.raises(Ended, match="Kafka shows 2"):
+        with pytest.raises(Ended, match="the topic has 2"):
             await worker.partitions.claim([2])
 
     asyncio.run(scenario())

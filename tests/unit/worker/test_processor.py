@@ -205,7 +205,7 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
         record = append(log, b"3")
         record.leader_epoch = 6  # and the leader that is asked has not heard of it
         await made.arrive(record)
-        with pytest.raises(Ended, match="another log than is read"):
+        with pytest.raises(Ended, match="leader epoch"):
             await made.until(lambda: made.processor.next == 4)
         assert made.store.stop is None
 
@@ -257,7 +257,7 @@ def test_the_end_of_the_log_is_passed_only_if_it_holds_nothing_to_apply(missing)
 def test_last_records_that_do_not_come_are_fetched_anew_after_a_while():
     async def scenario():
         made = bench(missing=Missing.RECORDS, next_offset=5)
-        with pytest.raises(Ended, match="5 does not come"):
+        with pytest.raises(Ended, match="offset 5"):
             await made.processor.pass_tail(8, OVERDUE_AFTER)
         assert made.store.commits == []
 
