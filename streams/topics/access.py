@@ -1,9 +1,9 @@
-"""Who may do what: the roles of a service, and the least that each of them needs.
+"""The roles of a service, and the least rights that each of them needs.
 
-Kafka's finest grain is a topic. So whoever may read ``odometer`` reads everybody's: a portal for
-users shows each its own, and nobody else has that right. Whoever may write ``norms`` has no
-TransactionalId, since a transaction that is left open would hold up those who read what is
-committed, and its markers leave gaps in the log.
+Kafka's finest unit of access is a topic. So a client that may read ``odometer`` reads the
+odometers of all users: the portal shows each user only the own one, and no role for users has that
+right. A role that may write ``norms`` has no right to a TransactionalId. An open transaction would
+block readers of committed records, and its control records would leave gaps in the log.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OF_ANSWERERS = ("answers", "answers-state")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a role may do with one thing, or with all whose names begin so.
+    """The operations that a role may perform on one resource, or on all with a name prefix.
 
     Attributes:
         resource: TOPIC, GROUP or TRANSACTIONS.
-        name: of the resource.
-        operations: by Kafka's names, as they are in kafka-acls.
-        prefixed: whether ``name`` is how the names begin.
+        name: the name of the resource, or the prefix.
+        operations: the names that Kafka and kafka-acls use.
+        prefixed: whether ``name`` is a prefix.
     """
 
     resource: str
@@ -42,16 +42,16 @@ class Role:
     """A kind of principal.
 
     Attributes:
-        does: what it is there for.
+        does: what the role is for.
         topics: topic -> operations.
-        redis: what it does in Redis; None: nothing.
+        redis: how it uses Redis; None if it does not.
     """
 
     does: str
     topics: Mapping[str, Sequence[str]]
     redis: RedisUse | None = None
-    decides: bool = False  # belongs to the group of the workers, and fences who did before
-    consumes: bool = False  # reads events, in groups of its own, and signs what it answers
+    decides: bool = False  # is in the workers' consumer group, and writes in transactions
+    consumes: bool = False  # reads events in its own consumer groups
 
 
 _SEE = ("Describe",)
@@ -64,14 +64,14 @@ _ASK = {
 }
 
 ROLES: Mapping[str, Role] = {
-    "trainer": Role("charges runs, hears its decisions, and creates datasets", _ASK),
+    "trainer": Role("charges runs, receives the decisions, and creates datasets", _ASK),
     "answerer": Role(
-        "charges the queries that it answers, hears its decisions, and signs its answers",
+        "charges the queries that it answers, receives the decisions, and signs its answers",
         {**_ASK, **dict.fromkeys(_OF_ANSWERERS, ("Describe", "DescribeConfigs", "Read", "Write"))},
         consumes=True,
     ),
     "worker": Role(
-        "applies the log, decides, and signs what it decided",
+        "applies the log, decides, and signs its decisions",
         {
             "norms": ("Describe", "DescribeConfigs", "Read"),
             "halts": ("Describe", "DescribeConfigs", "Write"),
@@ -83,7 +83,7 @@ ROLES: Mapping[str, Role] = {
         decides=True,
     ),
     "portal": Role(
-        "shows each user what that user has spent and was left out of, and nobody else's",
+        "shows each user the own spending and HALTs, and those of no other user",
         {
             **dict.fromkeys(_EVERY_TOPIC, _SEE),
             "halts": ("Describe", "Read"),
@@ -92,7 +92,7 @@ ROLES: Mapping[str, Role] = {
         redis="look",
     ),
     "dashboard": Role(
-        "shows operators how the service is, and behind a login what happens to people in it",
+        "shows operators the state of the service and, after a login, the events of its users",
         {
             **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
             "halts": ("Describe", "DescribeConfigs", "Read"),
@@ -102,7 +102,7 @@ ROLES: Mapping[str, Role] = {
         redis="look",
     ),
     "operator": Role(
-        "creates topics and watches the service; reads no record",
+        "creates topics and monitors the service; reads no record",
         dict.fromkeys(
             (*_EVERY_TOPIC, *_OF_ANSWERERS),
             ("AlterConfigs", "Create", "Describe", "DescribeConfigs"),
@@ -110,13 +110,13 @@ ROLES: Mapping[str, Role] = {
         redis="look",
     ),
     "auditor": Role(
-        "reads everything and proves what was spent; writes nothing",
+        "reads everything and verifies what was spent; writes nothing",
         dict.fromkeys((*_EVERY_TOPIC, *_OF_ANSWERERS), ("Describe", "DescribeConfigs", "Read")),
         redis="audit",
     ),
     "trimmer": Role(
-        "deletes records of the log that checkpoints cover, and has Redis rewrite its append-only "
-        "file; the right to delete records also deletes the topic",
+        "deletes records of the log that checkpoints cover, and makes Redis rewrite its "
+        "append-only file; the right to delete records includes deleting the topic",
         {
             **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
             "norms": ("Delete", "Describe", "DescribeConfigs", "Read"),
@@ -128,14 +128,14 @@ ROLES: Mapping[str, Role] = {
 
 
 def rules_of(role: str, prefix: str) -> list[Rule]:
-    """What a role may do, under a prefix.
+    """Return the rights of a role under a prefix.
 
     Raises:
-        ConfigurationError: an empty prefix, under which other people's topics are as well.
+        ConfigurationError: the prefix is empty, so the rights would include the topics of others.
     """
     if not prefix:
         raise ConfigurationError(
-            "the prefix is empty, so rights could not be told from those of everybody else on "
+            "the prefix is empty, so the rights would include the topics of every other service on "
             "these servers: give the service a prefix"
         )
     known = ROLES[role]

@@ -23,11 +23,11 @@ from kafka.net.sasl.scram import ScramClient
 from streams.config import Config
 from streams.topics.security import NotAdmitted, tls_context
 
-_SECONDS = 5.0  # of one broker; a slow one is left to the clients, which have more patience
+_SECONDS = 5.0  # per broker; the Kafka clients wait longer for a slow one
 _TIMES, _PAUSE = 3, 0.1  # seconds
 _METADATA, _HANDSHAKE, _AUTHENTICATE = (3, 2), (17, 1), (36, 0)  # (key, version)
 _TLS_ALERT = 0x15
-_LARGEST = 1024 * 1024  # answer: of a cluster's brokers, and no topics
+_LARGEST = 1024 * 1024  # bytes of an answer, which lists the brokers and no topics
 
 _Ask = Callable[[tuple[int, int], bytes], bytes]
 
@@ -46,7 +46,7 @@ def check_admittance(config: Config) -> None:
     """
     for address in config.kafka.split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "9092")
-        with suppress(OSError, UnicodeError):  # a name that cannot be one of a host
+        with suppress(OSError, UnicodeError):  # UnicodeError: not a valid host name
             _knock(config, address, host.strip("[]"), int(port))
             return
 
@@ -86,12 +86,12 @@ def _encrypted(config: Config, host: str, plain: socket.socket) -> socket.socket
         return tls_context(config).wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise _Refused(
-            f"its certificate does not fit: {error.verify_message}", _CERTIFICATE
+            f"its certificate is not valid: {error.verify_message}", _CERTIFICATE
         ) from error
     except TimeoutError:
         raise
     except OSError as error:
-        raise _Refused(f"no encrypted connection came about ({error})", _NO_TLS) from error
+        raise _Refused(f"the TLS handshake failed ({error})", _NO_TLS) from error
 
 
 def _log_in(config: Config, connection: socket.socket) -> None:
@@ -99,7 +99,7 @@ def _log_in(config: Config, connection: socket.socket) -> None:
     answer = _exchange(connection, _HANDSHAKE, _string(mechanism))
     if struct.unpack_from(">h", answer)[0]:
         known = ", ".join(_strings(answer[2:])) or "none"
-        raise _Refused(f"it has no login by {mechanism}", f"it has {known}: {_MECHANISM}")
+        raise _Refused(f"it does not offer {mechanism}", f"it offers {known}: {_MECHANISM}")
 
     def send(token: bytes) -> bytes:
         answer = _exchange(connection, _AUTHENTICATE, struct.pack(">i", len(token)) + token)
@@ -163,14 +163,14 @@ def _strings(packed: bytes) -> list[str]:
 
 
 _LOGIN = "check kafka_username and kafka_password"
-_MECHANISM = "check kafka_mechanism, and with the operator which users it knows"
+_MECHANISM = "check kafka_mechanism, and ask the operator for the mechanism of this user"
 _CERTIFICATE = (
     "kafka_ca has to be the authority that signed it, and it has to name the host as `kafka` does"
 )
-_NO_TLS = "check that this port speaks TLS; if it does not, kafka_security is not for it"
+_NO_TLS = "check that this port speaks TLS; if it does not, change kafka_security"
 _PLAINTEXT = "set kafka_security to SSL or SASL_SSL"
 _ENDED = (
-    "it wants TLS, a login or a certificate that these settings do not give: check kafka_security "
-    "and what goes with it"
+    "it requires TLS, a login or a certificate that these settings do not provide: check "
+    "kafka_security and the related settings"
 )
 _MAY_PASS = (_NO_TLS, _ENDED)

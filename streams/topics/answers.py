@@ -1,9 +1,9 @@
-"""The topics of answerers: `answers`, for everybody, and `answers-state`, for answerers alone.
+"""The topics of answerers: `answers`, for all readers, and `answers-state`, for answerers only.
 
-Each has one partition: the order of the marks in it decides which answer of a step there is.
-Compaction takes away those marks that an answerer has forgotten, and no others: each has a key of
-its own. Answers are kept for as long as the retention says that somebody has set; an answer that is
-deleted is not answered again, since its mark is not deleted with it.
+Each has one partition: the order of the journal entries decides which answer of a step counts.
+Each journal entry has its own key, so compaction removes only entries that an answerer has
+deleted. Answers are retained as the operator has configured. A deleted answer is not answered
+again, because its journal entry stays.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ ANSWER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "retention.bytes": "-1",
         "unclean.leader.election.enable": "false",
     },
-    # What is forgotten is cleaned away by whole segments only, and all that is there is read by an
-    # answerer that starts.
+    # Kafka cleans whole segments only, and a starting answerer reads everything that is left.
     ANSWERS_STATE: {
         "cleanup.policy": "compact",
         "segment.bytes": str(16 * 1024 * 1024),
         "unclean.leader.election.enable": "false",
     },
 }
-"""With what they are created."""
+"""The settings with which the topics are created."""
 
 ANSWER_NEEDS: Final = ("cleanup.policy", "unclean.leader.election.enable")
-"""Without these marks could be lost, or never go; the others are for whoever runs it to choose."""
+"""Without these settings, journal entries could be lost or never deleted. The operator may choose
+the others."""
 
 
 def ensure_answer_topics(config: Config) -> None:
-    """Create those that do not exist yet, and look at those that do. Safe to call again.
+    """Create the topics that do not exist yet, and check those that do. Safe to call again.
 
     Raises:
-        UnusableTopics: marks could be lost with what there is.
-        TopicsUnavailable: no broker, or this user may not do that.
+        UnusableTopics: journal entries could be lost with the existing settings.
+        TopicsUnavailable: no broker answers, or this user may not create topics.
     """
     try:
         admin = new_admin(config)
@@ -63,7 +63,7 @@ def ensure_answer_topics(config: Config) -> None:
             admin.close()
     except KafkaError as error:
         raise TopicsUnavailable(
-            f"the topics of answers at {config.kafka}: {explained(error)}"
+            f"cannot use the answer topics at {config.kafka}: {explained(error)}"
         ) from error
 
 
@@ -84,8 +84,8 @@ def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
     partitions = len(found[0]["partitions"])
     if partitions != 1:
         raise UnusableTopics(
-            f"topic {topic} has {partitions} partitions, and the order of one says what was "
-            "answered: delete it, if nothing was answered yet, and create it with one"
+            f"topic {topic} has {partitions} partitions, but answers need the order of a single "
+            "one: if nothing was answered yet, delete the topic and create it with one partition"
         )
     asked = ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(ANSWER_NEEDS, ""))
     settings = admin.describe_configs([asked], config_filter="all").get("topic", {}).get(topic, {})
@@ -98,6 +98,6 @@ def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
     if wrong:
         needed = {setting: ANSWER_SETTINGS[name][setting] for setting in wrong}
         raise UnusableTopics(
-            f"topic {topic} has {wrong} where {needed} is needed: marks could be lost, or never "
-            "go. Change its settings, then start again"
+            f"topic {topic} has {wrong} where {needed} is needed: journal entries could be lost, "
+            "or never deleted. Change its settings, then start again"
         )

@@ -1,10 +1,11 @@
-"""What workers and answerers sign, and who looks at it: signatures as headers of Kafka's records.
+"""Signs the records of workers and answerers, and verifies these signatures, which are Kafka
+headers.
 
-A record that no trusted key has signed is passed over, as if it were not there: it admits nobody,
-refuses nothing and ends nothing. Who waits for an answer goes on waiting for the true one.
+A reader ignores a record without a trusted signature: it admits no user, rejects nothing and ends
+nothing. A client that waits for a decision keeps waiting for a signed one.
 
-Who signs decisions and who signs private answers are in two rings, since a ring says whose word
-counts for all that is read with it: an answerer's key that was stolen must not sign decisions.
+Workers and answerers have separate trust stores, because all records that are read with a trust
+store trust all of its keys: a stolen key of an answerer must not sign decisions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Signers(NamedTuple):
-    """Whose signatures are looked for, and which setting has their public keys."""
+    """The kind of process whose signatures are expected, and the setting with its public keys."""
 
     who: str
     ring: str
@@ -44,10 +45,10 @@ ANSWERERS = Signers("answerer", "answer_keys")
 
 
 class Seal:
-    """Signs what a worker or an answerer publishes about a log.
+    """Signs the records that a worker or an answerer publishes about a log.
 
     Attributes:
-        public: the key by which others know it.
+        public: the public key.
     """
 
     def __init__(self, signer: Signer, log: bytes) -> None:
@@ -58,7 +59,7 @@ class Seal:
     def headers(
         self, topic: str, partition: int, contents: Sequence[Content]
     ) -> list[list[tuple[str, bytes]]]:
-        """The headers of each of these records, its origin among them."""
+        """Return the headers of each of these records, including its origin."""
         signatures = self._signer.sign(Place(self._log, topic, partition), contents)
         return [
             [*origin_header(content), (SIGNATURE, signature)]
@@ -67,12 +68,12 @@ class Seal:
 
 
 class Inspector:
-    """Looks at who signed the records of a service, and counts those that nobody has.
+    """Verifies the signatures of records, and counts the records that it rejects.
 
     Args:
-        ring: whom to trust.
-        log: the id of the topic norms.
-        signers: whose keys the ring has.
+        ring: the trust store.
+        log: the topic id of norms.
+        signers: the kind of process whose keys the trust store has.
     """
 
     def __init__(self, ring: KeyRing, log: bytes, signers: Signers = WORKERS) -> None:
@@ -86,7 +87,7 @@ class Inspector:
     def admits(
         self, topic: str, partition: int, content: tuple[bytes | None, bytes | None], given: Headers
     ) -> bool:
-        """Whether a trusted key has signed this record, key and value, for where it is."""
+        """Return whether a trusted key has signed this record, key and value, for its partition."""
         problem = self.problem(topic, partition, content, given)
         if problem is not None:
             self._refuse(f"{topic} {partition}", problem)
@@ -95,7 +96,7 @@ class Inspector:
     def problem(
         self, topic: str, partition: int, content: tuple[bytes | None, bytes | None], given: Headers
     ) -> Unsigned | None:
-        """Why no trusted key vouches for this record; None if one does."""
+        """Return why no trusted key has signed this record; None if one has."""
         record = Content(*content, header(given, ORIGIN))
         try:
             self._ring.check(Place(self._log, topic, partition), record, header(given, SIGNATURE))
@@ -104,24 +105,24 @@ class Inspector:
         return None
 
     def why_silent(self) -> str:
-        """What to tell somebody who waits in vain; empty if everything was signed."""
+        """Return why a client may wait in vain; empty if every record was signed."""
         if not self._refused:
             return ""
         return (
-            f"{self._refused} records were passed over, because {self._signers.ring} vouches for "
-            f"none of them (the last one: {self._last}). Either somebody else than the "
+            f"{self._refused} records were ignored, because no key in {self._signers.ring} has "
+            f"signed them (the last one: {self._last}). Either another program than the "
             f"{self._signers.who}s writes to these topics, or the {self._signers.who}s sign with "
-            "another key or with none"
+            "another key or do not sign"
         )
 
     def _refuse(self, where: str, problem: Unsigned) -> None:
-        """Count it; a flood of them is not to be a flood of warnings."""
+        """Count a rejected record; log a warning at 1, 10, 100, ... of them."""
         self._refused += 1
         self._last = str(problem)
         if self._refused == self._told:
             self._told *= 10
             logger.warning(
-                "passed over a record of %s that no %s has signed: %s (%d so far)",
+                "ignored a record of %s that no trusted %s has signed: %s (%d so far)",
                 where,
                 self._signers.who,
                 problem,
@@ -130,28 +131,28 @@ class Inspector:
 
 
 def header(headers: Headers, name: str) -> bytes | None:
-    """The first header of a name: of two, everybody takes the same."""
+    """Return the first header of a name, so that all readers take the same of two."""
     return next((value for found, value in headers if found == name), None)
 
 
 def origin_header(content: Content) -> list[tuple[str, bytes]]:
-    """The header that says where a checkpoint comes from, if it says so."""
+    """Return the header with the origin of an odometer record, if it has one."""
     return [] if content.origin is None else [(ORIGIN, content.origin)]
 
 
 def seal_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Seal | None:
-    """With what a worker or an answerer signs; None if it signs nothing.
+    """Return the signer of a worker or an answerer; None if it does not sign.
 
     Raises:
-        ConfigurationError: no usable key, one by which those would not know who signs who have
-            its key ring, or one of an answerer that could sign decisions as well.
+        ConfigurationError: the key cannot be used; it is missing, or not in the trust store of its
+            readers; or it belongs to an answerer and could sign decisions.
     """
     who, name = signers
     if not config.signing_key:
         if getattr(config, name):
             raise ConfigurationError(
-                f"{name} is set and signing_key is not: whoever has this key ring would pass "
-                f"over all that this {who} says. Give the {who} its private key"
+                f"{name} is set and signing_key is not: readers with this trust store would ignore "
+                f"every record of this {who}. Set signing_key to the private key of the {who}"
             )
         return None
     try:
@@ -163,35 +164,36 @@ def seal_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Seal | No
     ring = _ring_of(config, signers)
     if ring is not None and signer.public not in ring:
         raise ConfigurationError(
-            f"signing_key belongs to {signer.public}, which {name} does not have: whoever "
-            f"has this key ring would pass over all that this {who} says. Add it everywhere first"
+            f"signing_key belongs to {signer.public}, which is not in {name}: readers with this "
+            f"trust store would ignore every record of this {who}. Add the key everywhere first"
         )
     if signers is not WORKERS:
         workers = _ring_of(config, WORKERS)
         if workers is not None and signer.public in workers:
             raise ConfigurationError(
-                f"signing_key belongs to {signer.public}, which {WORKERS.ring} has: who has it "
-                f"can sign decisions. Give the {who} a key of its own, which {name} has and "
-                f"{WORKERS.ring} has not: `turnstile keys new --for answers`"
+                f"signing_key belongs to {signer.public}, which is in {WORKERS.ring}: this {who} "
+                f"could sign decisions. Give the {who} its own key, which is in {name} and not in "
+                f"{WORKERS.ring}: `turnstile keys new --for answers`"
             )
     return Seal(signer, log)
 
 
 def inspector_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Inspector | None:
-    """Who looks at signatures; None if there is no key ring, and everything is believed.
+    """Return the verifier of signatures; None if there is no trust store, so all records are
+    trusted.
 
     Raises:
-        ConfigurationError: a key ring that is none.
+        ConfigurationError: the trust store cannot be used.
     """
     ring = _ring_of(config, signers)
     return None if ring is None else Inspector(ring, log, signers)
 
 
 def operator_keys_of(config: Config) -> str:
-    """The operators whose word is followed, as ``operator_keys`` names them.
+    """Return the setting ``operator_keys``, checked.
 
     Raises:
-        ConfigurationError: what it names is no key.
+        ConfigurationError: it contains something that is not a key.
     """
     try:
         for key in keys_in(config.operator_keys):

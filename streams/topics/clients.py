@@ -1,4 +1,4 @@
-"""kafka-python clients with this project's settings: who they are and how long they wait."""
+"""Creates kafka-python clients with this project's settings for login, timeouts and batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streams.topics.security import security
 
 _MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
 _UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}
-"""What clients measure of themselves nobody reads, and it takes a tenth of the time of a charge."""
+"""The metrics of the clients are not used, and take a tenth of the time of a charge."""
 
 
 def _connection(config: Config) -> dict[str, Any]:
@@ -31,20 +31,20 @@ def _connection(config: Config) -> dict[str, Any]:
 
 
 def new_admin(config: Config) -> KafkaAdminClient:
-    """A client that creates and describes topics: the first that anybody makes.
+    """Return a client that creates and describes topics. Every command creates this client first.
 
     Raises:
-        NotAdmitted: who it is, or how it comes, does not suit the broker.
+        NotAdmitted: the broker does not accept the login or the encryption.
     """
     check_admittance(config)
     return KafkaAdminClient(**_connection(config))
 
 
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
-    """A consumer outside any group: it is assigned partitions and never commits.
+    """Return a consumer without a group: it is assigned partitions and never commits.
 
-    It reads batches with ``streams.topics.batches``, whatever codecs kafka-python has. Consumers
-    that the program makes of its own are not affected.
+    It reads batches with ``streams.topics.batches``, whatever codecs kafka-python has. Other
+    consumers of the program are not affected.
     """
     settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}
     consumer = KafkaConsumer(
@@ -63,12 +63,12 @@ class _PartitionRecords(Fetcher.PartitionRecords):
 
 
 class _Batch(Batch):
-    """A batch as kafka-python's fetcher takes it."""
+    """A batch in the interface of kafka-python's fetcher."""
 
     magic = 2
 
     def validate_crc(self) -> bool:
-        """Return True: a batch with a wrong checksum cannot be made."""
+        """Return True: the constructor rejects a batch with a wrong checksum."""
         return True
 
     def has_producer_id(self) -> bool:
@@ -90,11 +90,11 @@ def _batch_of(raw: memoryview) -> Any:
 
 
 def new_producer(config: Config, linger_ms: int = 0) -> KafkaProducer:
-    """An idempotent producer, without transactions: their markers would leave offset gaps.
+    """Return an idempotent producer without transactions, whose control records would leave gaps.
 
     Args:
-        config: where Kafka is.
-        linger_ms: for how long a record waits for others.
+        config: the settings, with the address of Kafka.
+        linger_ms: milliseconds for which a record waits for others.
     """
     return KafkaProducer(
         acks="all",

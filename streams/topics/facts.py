@@ -1,4 +1,4 @@
-"""What Kafka says of itself, its topics and its disks, for whoever looks for what is wrong."""
+"""Reads facts about Kafka, its topics and its disks, for diagnosis."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """One topic."""
+    """The facts about one topic."""
 
     partitions: int
-    replicas: int  # the fewest that a partition has
-    in_sync: int  # the fewest that a partition has right now
+    replicas: int  # the minimum of all partitions
+    in_sync: int  # the minimum of all partitions, now
     without_leader: list[int]  # partitions that cannot be read or written
-    settings: dict[str, str]  # none: nobody may see them
+    settings: dict[str, str]  # empty if this client may not see them
 
 
 @dataclass(frozen=True)
 class KafkaFacts:
-    """One Kafka, as far as it lets itself be seen."""
+    """The facts about one Kafka cluster that this client may see."""
 
-    release: str  # the latest whose requests it knows
+    release: str  # the latest release whose requests it supports
     brokers: int
-    topics: dict[str, TopicFacts]  # those that exist, by their names without the prefix
+    topics: dict[str, TopicFacts]  # the existing topics, by name without the prefix
     newest: float | None = None  # time of the newest record of norms, by its writer's clock
-    directories: list[str] = field(default_factory=list)  # of the brokers' logs, on their machines
-    members: list[str] = field(default_factory=list)  # the machines of the group of the workers
-    # Of answerers: those that exist, as above; None if they may not be seen from here.
+    directories: list[str] = field(default_factory=list)  # the log directories of the brokers
+    members: list[str] = field(default_factory=list)  # the hosts of the workers' consumer group
+    # The existing topics of answerers, as above; None if this client may not see them.
     answers: dict[str, TopicFacts] | None = field(default_factory=dict)
 
 
 def read_facts(config: Config) -> KafkaFacts:
-    """Ask Kafka; what it does not let this client see is left out.
+    """Return the facts about Kafka that this client may see.
 
     Raises:
-        TopicsUnavailable: it does not answer.
+        TopicsUnavailable: Kafka does not answer.
     """
     try:
         admin = new_admin(config)
@@ -59,7 +59,9 @@ def read_facts(config: Config) -> KafkaFacts:
     try:
         return _facts(admin, config)
     except KafkaError as error:
-        raise TopicsUnavailable(f"Kafka at {config.kafka}: {explained(error)}") from error
+        raise TopicsUnavailable(
+            f"cannot ask Kafka at {config.kafka}: {explained(error)}"
+        ) from error
     finally:
         with suppress(KafkaError, OSError):
             admin.close()
@@ -69,7 +71,7 @@ def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
     brokers = admin.describe_cluster()["brokers"]
     topics = _topics(admin, config, SETTINGS)
     answers = None
-    with suppress(TopicAuthorizationFailedError):  # they are not everybody's to see
+    with suppress(TopicAuthorizationFailedError):  # some roles may not see them
         answers = _topics(admin, config, ANSWER_SETTINGS)
     version = admin.get_broker_version_data(brokers[0]["broker_id"])
     return KafkaFacts(
@@ -105,9 +107,9 @@ def _topics(
 
 
 def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, str] | None]:
-    """What decides how long topics keep their events; None of one that is not there.
+    """Return the retention settings of event topics; None for a topic that does not exist.
 
-    Of one that may not be seen from here nothing is said.
+    A topic that this client may not see is left out.
 
     Raises:
         TopicsUnavailable: Kafka does not answer.
@@ -124,7 +126,9 @@ def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, 
         finally:
             admin.close()
     except KafkaError as error:
-        raise TopicsUnavailable(f"Kafka at {config.kafka}: {explained(error)}") from error
+        raise TopicsUnavailable(
+            f"cannot ask Kafka at {config.kafka}: {explained(error)}"
+        ) from error
     return found
 
 
@@ -132,7 +136,7 @@ def _newest(admin: KafkaAdminClient, norms: str, topics: dict[str, TopicFacts]) 
     if NORMS not in topics or topics[NORMS].without_leader:
         return None
     places = [TopicPartition(norms, number) for number in range(topics[NORMS].partitions)]
-    with suppress(KafkaError):  # brokers before 3.0 do not know the question
+    with suppress(KafkaError):  # brokers before 3.0 do not support the request
         found = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.MAX_TIMESTAMP))
         newest = max(one.timestamp for one in found.values())
         return newest / 1000 if newest >= 0 else None
@@ -140,14 +144,14 @@ def _newest(admin: KafkaAdminClient, norms: str, topics: dict[str, TopicFacts]) 
 
 
 def _directories(admin: KafkaAdminClient) -> list[str]:
-    with suppress(KafkaError):  # the right to describe the cluster is not every operator's
+    with suppress(KafkaError):  # some operators may not describe the cluster
         brokers = admin.describe_log_dirs()
         return sorted({one["log_dir"] for broker in brokers for one in broker["log_dirs"]})
     return []
 
 
 def _members(admin: KafkaAdminClient, group: str) -> list[str]:
-    with suppress(KafkaError, KeyError):  # the group is the workers'
+    with suppress(KafkaError, KeyError):  # only workers may describe their group
         members = admin.describe_groups([group])[group]["members"]
         return sorted(str(one["client_host"]).lstrip("/") for one in members)
     return []

@@ -1,4 +1,4 @@
-"""Rights, given to principals on a real Kafka."""
+"""Grants rights and sets passwords in Kafka."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _OPERATIONS = {
 
 
 def grant(config: Config, granted: Mapping[str, Sequence[Rule]]) -> int:
-    """Give each principal these rights, beside those it has; doing it again is fine.
+    """Give each principal these rights, in addition to those it has; calling it again does no harm.
 
     Returns:
-        How many rights there are.
+        The number of rights.
 
     Raises:
-        TopicsUnavailable: no broker, one without rights, or this user may not give any.
+        TopicsUnavailable: no broker answers, it has no authorizer, or this user lacks the right.
     """
     wanted = [
         acl
@@ -61,10 +61,10 @@ def grant(config: Config, granted: Mapping[str, Sequence[Rule]]) -> int:
 
 
 def set_passwords(config: Config, passwords: Mapping[str, str]) -> None:
-    """Make users who log in by SCRAM-SHA-512, or give those that there are other passwords.
+    """Create users who log in by SCRAM-SHA-512, or change the passwords of existing ones.
 
     Raises:
-        TopicsUnavailable: no broker, or this user may not do that.
+        TopicsUnavailable: no broker answers, or this user may not set passwords.
     """
     wanted = [
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)
@@ -87,7 +87,7 @@ def _admin(config: Config) -> Iterator[KafkaAdminClient]:
             admin.close()
     except KafkaError as error:
         raise TopicsUnavailable(
-            f"rights could not be given at {config.kafka}: {explained(error)}"
+            f"cannot give rights at {config.kafka}: {explained(error)}"
         ) from error
 
 
@@ -95,12 +95,12 @@ def _create(admin: KafkaAdminClient, wanted: list[ACL]) -> None:
     for failed in admin.create_acls(wanted)["failed"]:
         name = failed.__name__
         what = {
-            "SecurityDisabledError": "the broker knows no rights: set authorizer.class.name, and "
+            "SecurityDisabledError": "the broker has no authorizer: set authorizer.class.name, and "
             "allow.everyone.if.no.acl.found=false",
-            "ClusterAuthorizationFailedError": "this user may not give rights, which takes Alter "
-            "on the cluster: use a super user",
+            "ClusterAuthorizationFailedError": "this user may not give rights, which requires "
+            "Alter on the cluster: use a super user",
         }.get(name, name)
-        raise TopicsUnavailable(f"rights were not given: {what}")
+        raise TopicsUnavailable(f"cannot give rights: {what}")
 
 
 def _acls(principal: str, rule: Rule) -> list[ACL]:

@@ -1,4 +1,4 @@
-"""How Kafka is reached: encryption and login, as both of its clients take them."""
+"""Encryption and login of Kafka clients, for kafka-python and aiokafka alike."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from streams.topics.seen import TopicsUnavailable
 
 
 class NotAdmitted(TopicsUnavailable):
-    """A broker does not let this client in; says what to do.
+    """A broker rejects this client; the message says what to do.
 
     Attributes:
-        may_pass: whether a broker that is just starting would do the same.
+        may_pass: whether a starting broker could have answered the same.
     """
 
     def __init__(self, what: str, may_pass: bool) -> None:
@@ -22,10 +22,10 @@ class NotAdmitted(TopicsUnavailable):
 
 
 def security(config: Config) -> dict[str, Any]:
-    """The settings of a client of kafka-python or aiokafka, beside the addresses of the brokers.
+    """Return the settings of a kafka-python or aiokafka client, without the broker addresses.
 
     Raises:
-        ConfigurationError: certificates that cannot be used.
+        ConfigurationError: a certificate cannot be used.
     """
     settings: dict[str, Any] = {"security_protocol": config.kafka_security}
     if config.kafka_security.endswith("SSL"):
@@ -40,10 +40,10 @@ def security(config: Config) -> dict[str, Any]:
 
 
 def tls_context(config: Config) -> ssl.SSLContext:
-    """Who is believed to be a broker, and as whom this client shows itself.
+    """Return the TLS context: the trusted authorities, and this client's certificate.
 
     Raises:
-        ConfigurationError: certificates that cannot be used.
+        ConfigurationError: a certificate cannot be used.
     """
     try:
         context = ssl.create_default_context(cafile=config.kafka_ca or None)
@@ -54,7 +54,7 @@ def tls_context(config: Config) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if config.kafka_certificate:
         try:
-            # A password, though empty: else the terminal would be asked for one.
+            # Give a password, even an empty one: otherwise OpenSSL asks for it on the terminal.
             context.load_cert_chain(
                 config.kafka_certificate, config.kafka_key or None, config.kafka_key_password
             )
@@ -68,24 +68,24 @@ def tls_context(config: Config) -> ssl.SSLContext:
 
 
 def advice(error: BaseException) -> str | None:
-    """What to do about an error of a client, if who it is or what it may is the reason; else None.
+    """Return what to do about a client's error if it concerns login or rights; else None.
 
-    The clients have errors of the same names, and name some only in the text of others.
+    The clients have errors of the same names, and mention some only in the text of others.
     """
     return _ADVICE.get(_kind_of(error) or "")
 
 
 def explained(error: BaseException, otherwise: str = "") -> str:
-    """An error with what to do about it, which is ``otherwise`` if nothing is known of it here."""
+    """Return an error with advice, which is ``otherwise`` if this module has none."""
     told = advice(error)
     if told is None:
         return f"{error}. {otherwise}" if otherwise else str(error)
-    # By its kind: what was asked, which some quote at length, is of use to nobody.
+    # Name the kind only: some errors quote the whole request.
     return f"{type(error).__name__}; {told}"
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether it would be the same the next time."""
+    """Return whether another attempt would fail in the same way."""
     if isinstance(error, NotAdmitted):
         return not error.may_pass
     return _kind_of(error) is not None
@@ -98,8 +98,8 @@ def _kind_of(error: BaseException) -> str | None:
 
 _ROLES = "`turnstile acl` shows the rights of each role"
 _ADVICE = {
-    "TopicAuthorizationFailedError": f"this user may not do that with this topic: {_ROLES}",
-    "GroupAuthorizationFailedError": f"this user is no worker: {_ROLES}",
+    "TopicAuthorizationFailedError": f"this user lacks the right for this topic: {_ROLES}",
+    "GroupAuthorizationFailedError": f"this user lacks the rights of a worker: {_ROLES}",
     "TransactionalIdAuthorizationFailedError": f"this user may not write checkpoints: {_ROLES}",
-    "ClusterAuthorizationFailedError": f"this user has no such right on the cluster: {_ROLES}",
+    "ClusterAuthorizationFailedError": f"this user lacks the right on the cluster: {_ROLES}",
 }

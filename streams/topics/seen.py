@@ -1,4 +1,4 @@
-"""What is seen of the topics, by whoever looks."""
+"""The observed state of the topics."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 
 class TopicsUnavailable(Exception):
-    """Kafka did not answer, or the topics there cannot be used."""
+    """Kafka did not answer, or its topics cannot be used."""
 
 
 class UnusableTopics(TopicsUnavailable):
-    """The topics there cannot be used as they are: an operator has to change them."""
+    """The topics cannot be used as they are: an operator has to change them."""
 
 
 @dataclass(frozen=True)
 class TopicsSeen:
-    """What Kafka says of the topics now.
+    """The state of the topics at one moment.
 
     Attributes:
-        topic: the 16 bytes of the id of norms; zeros if there is no such topic, or no ids.
+        topic: the 16 bytes of the topic id of norms; zeros if there is no such topic or no id.
         partitions: P, the number of partitions of norms.
-        problem: why the topics cannot be used, with what to do; None if they can.
+        problem: why the topics cannot be used, and what to do; None if they can.
     """
 
     topic: bytes
@@ -29,12 +29,12 @@ class TopicsSeen:
 
 
 def log_name(norms: str, topic: bytes) -> str:
-    """Return the name of a log in metrics, which no other log has.
+    """Return the name of a log in metrics, which is unique.
 
     Two services may use the same prefix on two Kafka clusters, and a topic may be created again.
 
     Args:
         norms: the full name of the topic norms.
-        topic: its id, of which the name has the first 48 bits.
+        topic: its id; the name contains its first 48 bits.
     """
     return f"{norms}@{topic.hex()[:12]}"

@@ -1,8 +1,8 @@
-"""The topics: how many partitions, how long they keep, how large a record may be.
+"""The topics of the service: partitions, retention and record sizes.
 
-Workers create those that are missing. Those that are there already are compared with what the
-service needs, at the start and for as long as it runs: records that Kafka deletes before they are
-applied would be charges that nobody ever counted.
+Workers create missing topics. They compare the existing ones with what the service needs, at the
+start and while they run: a record that Kafka deletes before it is applied would be a charge that
+is never counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("turnstile.topics")
 
 T = TypeVar("T")
 
-_OVERHEAD = 64 * 1024  # a record batch's own fields, and the fields around the original bytes
+_OVERHEAD = 64 * 1024  # the fields of a record batch, and those of a rejection around its bytes
 _DAY_MS = 24 * 60 * 60 * 1000
 _MEBIBYTE = 1024 * 1024
 
@@ -42,7 +42,7 @@ NORMS, HALTS, ODOMETER, REJECTS = "norms", "halts", "odometer", "rejects"
 CHECKPOINTS = "checkpoints"
 TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS)
 CLIENT_TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
-"""Without checkpoints, which are between workers and operators."""
+"""The topics of clients. Only workers and operators use checkpoints."""
 
 _CLEANED = {
     "cleanup.policy": "compact",
@@ -55,7 +55,7 @@ time after that. By default a segment stays open for a week, and compaction wait
 partition is superseded. Ids of erased users have to be gone within days."""
 
 SETTINGS: dict[str, dict[str, str]] = {
-    # The log is the truth: nothing may be deleted from it.
+    # The log is the source of truth: nothing may be deleted from it.
     NORMS: {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -75,7 +75,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "retention.ms": str(30 * _DAY_MS),
         "segment.ms": str(_DAY_MS),
         "max.message.bytes": str(MAX_REQUEST_BYTES + 2 * _OVERHEAD),
-        # A rejected record is quoted. It may have come compressed, at a thousandth of its size.
+        # A rejection quotes its record, which may have arrived compressed to a thousandth.
         "compression.type": "gzip",
     },
     # A worker that restores a state reads all segments; small ones are compacted sooner.
@@ -88,20 +88,20 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """The settings with which the topics are created.
 
-Where clients write, they choose the compression: to store their records otherwise, the broker would
-have to expand them, and 600 KB can expand to more than its memory. Only workers write to rejects.
-Every client can read gzip.
+In topics that clients write to, the client chooses the compression. To compress their records in
+another way, the broker would have to expand them, and 600 KB can expand to more than its memory.
+Only workers write to rejects. Every client can read gzip.
 """
 
 _LINGERS = "Ids of erased users stay longer on the broker's disk than docs/erasure.md says"
 _AT_MOST = ("segment.ms", "max.compaction.lag.ms", "delete.retention.ms")
-"""Settings that have to have this value or a lower one; other numbers, this or a higher one."""
+"""Settings whose value is a maximum; the value of any other numeric setting is a minimum."""
 
 WISHES: Mapping[tuple[str, str], str] = {
-    (NORMS, "max.message.bytes"): "Large requests are refused",
-    (HALTS, "retention.ms"): "Trainers that were away for longer miss decisions",
-    (REJECTS, "retention.ms"): "Reasons of refusals are gone early",
-    (REJECTS, "compression.type"): "A compressed record takes its full size once it is refused",
+    (NORMS, "max.message.bytes"): "Large requests are rejected",
+    (HALTS, "retention.ms"): "Trainers that are offline for longer miss decisions",
+    (REJECTS, "retention.ms"): "Reasons of rejections are deleted early",
+    (REJECTS, "compression.type"): "A rejected record takes its expanded size",
     (CHECKPOINTS, "segment.bytes"): "A worker that restores a state reads superseded records",
     (CHECKPOINTS, "unclean.leader.election.enable"): "The last checkpoint may be lost",
     (CHECKPOINTS, "max.message.bytes"): "Checkpoints cannot be written",
@@ -111,11 +111,11 @@ WISHES: Mapping[tuple[str, str], str] = {
         for setting in _AT_MOST
     },
 }
-"""Settings without which no charge is lost, and what happens without them."""
+"""Recommended settings, and what happens without them. No charge is lost without them."""
 
 
 class Topics:
-    """Creates and watches the topics. Blocks while Kafka answers; any thread may call it."""
+    """Creates and checks the topics. Blocks while Kafka answers; any thread may call it."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -140,11 +140,11 @@ class Topics:
             self._disconnect()
 
     def ensure(self) -> TopicsSeen:
-        """Create the topics that do not exist yet. Safe to call from many processes at once.
+        """Create the topics that do not exist yet. Any number of processes may call it at once.
 
         Raises:
-            UnusableTopics: what exists cannot be used as it is.
-            TopicsUnavailable: no broker.
+            UnusableTopics: the existing topics cannot be used as they are.
+            TopicsUnavailable: no broker answers.
         """
         with self._lock:
             seen = self._ask(self._create)
@@ -153,7 +153,7 @@ class Topics:
         return seen
 
     def look(self) -> TopicsSeen:
-        """What Kafka says of them now.
+        """Return the current state of the topics.
 
         Raises:
             TopicsUnavailable: Kafka does not answer.
@@ -162,7 +162,7 @@ class Topics:
             return self._ask(self._look)
 
     def extents(self, partitions: int) -> list[tuple[int, int]]:
-        """Where each partition of norms begins, and where it ends.
+        """Return the start and end offsets of each partition of norms.
 
         Raises:
             TopicsUnavailable: Kafka does not answer.
@@ -192,7 +192,9 @@ class Topics:
             return question(self._admin)
         except KafkaError as error:
             self._disconnect()
-            raise TopicsUnavailable(f"the topics at {config.kafka}: {explained(error)}") from error
+            raise TopicsUnavailable(
+                f"cannot use the topics at {config.kafka}: {explained(error)}"
+            ) from error
 
     def _disconnect(self) -> None:
         admin, self._admin = self._admin, None
@@ -204,7 +206,7 @@ class Topics:
         partitions = self._config.partitions
         for name in TOPICS:
             if found := described_topics(admin, [self._config.topic(name)]):
-                if name == NORMS:  # a topic that a later release adds has as many
+                if name == NORMS:  # a topic that a later release adds gets as many partitions
                     partitions = len(found[self._config.topic(name)]["partitions"])
             else:
                 options = {
@@ -229,19 +231,21 @@ class Topics:
         return TopicsSeen(topic_id_of(norms), counts[names[NORMS]], problem)
 
     def _unsuitable(self, admin: KafkaAdminClient, names: Mapping[str, str]) -> str | None:
-        """What the settings would lose, and what to do."""
+        """Return which settings would lose records and what to do; None if none would."""
         found = settings_of(admin, {topic: tuple(SETTINGS[name]) for name, topic in names.items()})
         wrong: dict[str, dict[str, str]] = {}
         for name in names:
             if not found[names[name]]:
-                self._warn(f"nobody may see the settings of {names[name]}: they are not compared")
+                self._warn(
+                    f"this user may not see the settings of {names[name]}: they are not checked"
+                )
                 continue
             for setting, value in SETTINGS[name].items():
                 actual = found[names[name]].get(setting)
                 if actual is None or suits(setting, actual, value):
                     continue
                 if (name, setting) in WISHES:
-                    self._warn(f"{names[name]} has {setting}={actual}, {value} is advised")
+                    self._warn(f"{names[name]} has {setting}={actual}, {value} is recommended")
                 else:
                     wrong.setdefault(name, {})[setting] = actual
         if not wrong:
@@ -270,21 +274,21 @@ class Topics:
 
 
 def ensure_topics(config: Config) -> int:
-    """Create the topics that do not exist yet; returns P, the number of partitions they have.
+    """Create the topics that do not exist yet; return P, their number of partitions.
 
     Raises:
-        TopicsUnavailable: no broker, or topics that cannot be used as they are.
+        TopicsUnavailable: no broker answers, or the topics cannot be used as they are.
     """
     with Topics(config) as topics:
         return topics.ensure().partitions
 
 
 def find_topics(admin: KafkaAdminClient, config: Config) -> TopicsSeen:
-    """The topics as clients need them: P, which all share, and the id of norms.
+    """Return the state of the topics that clients use: P, which all share, and the id of norms.
 
     Raises:
-        TopicsUnavailable: they do not exist yet, or they differ: a user's partition would be
-            ambiguous.
+        TopicsUnavailable: the topics do not exist yet, or they differ in P, so the partition of a
+            user would be ambiguous.
     """
     names = [config.topic(name) for name in CLIENT_TOPICS]
     described = described_topics(admin, names)
@@ -311,7 +315,7 @@ def _uneven(counts: Mapping[str, int]) -> str | None:
 
 
 def described_topics(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, Any]]:
-    """The topics among these that exist."""
+    """Return the descriptions of those of these topics that exist."""
     try:
         found = admin.describe_topics(names)
     except UnknownTopicOrPartitionError:
@@ -320,7 +324,7 @@ def described_topics(admin: KafkaAdminClient, names: list[str]) -> dict[str, dic
 
 
 def topic_id_of(described: Mapping[str, Any]) -> bytes:
-    """The 16 bytes of the id of a topic; zeros from a broker that has no ids."""
+    """Return the 16 bytes of a topic's id; zeros from a broker without topic ids."""
     found = described.get("topic_id")
     if found is None:
         return NO_TOPIC
@@ -330,7 +334,7 @@ def topic_id_of(described: Mapping[str, Any]) -> bytes:
 def settings_of(
     admin: KafkaAdminClient, asked: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, str]]:
-    """Topic -> setting -> value of what is asked for; nothing where it may not be seen."""
+    """Return topic -> setting -> value; settings that this user may not see are left out."""
     resources = [
         ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(settings, ""))
         for topic, settings in asked.items()
@@ -347,7 +351,9 @@ def settings_of(
 
 
 def suits(setting: str, actual: str, wanted: str) -> bool:
-    """Whether a setting keeps at least what it has to keep, and at most for as long as it may."""
+    """Return whether the value of a setting retains as much as needed, and not longer than
+    allowed.
+    """
     if not wanted.lstrip("-").isdecimal():
         return actual == wanted
     number, least = int(actual), int(wanted)

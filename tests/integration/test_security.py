@@ -337,7 +337,7 @@ def test_a_stranger_is_not_let_in_and_told_what_is_wrong(stack: SecureStack, str
 def test_a_broker_of_another_authority_is_not_believed(stack: SecureStack, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     config = replace(stack.config_of("trainer"), kafka_ca=str(other.certificate), timeout=3600.0)
-    with pytest.raises(ServiceUnavailable, match="certificate does not fit"):
+    with pytest.raises(ServiceUnavailable, match="certificate is not valid"):
         Turnstile(config=config)
 
 

@@ -1,4 +1,4 @@
-"""What no worker has signed is passed over and told of, in a log that it does not drown."""
+"""A record that no worker has signed is rejected, and reported without flooding the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def config(**settings: str) -> Config:
     return Config.load(None, {}, **settings)
 
 
-def test_who_has_the_ring_believes_what_the_worker_sealed() -> None:
+def test_a_signed_record_is_admitted_only_where_it_was_published() -> None:
     seal = seal_of(config(signing_key=PRIVATE, trusted_keys=PUBLIC), LOG)
     inspector = inspector_of(config(trusted_keys=PUBLIC), LOG)
     assert seal is not None
@@ -31,14 +31,13 @@ def test_who_has_the_ring_believes_what_the_worker_sealed() -> None:
     assert inspector.admits("t.halts", 0, (b"k", b"v"), second)
     assert inspector.why_silent() == ""
     assert not inspector.admits("t.halts", 1, (b"k", b"v"), first)
-    # A header that is put in front of the true one is the one that counts, for everybody.
+    # Of two headers the first one counts, for every reader.
     assert not inspector.admits("t.halts", 0, (b"k", b"v"), [("norms", b"other"), *second])
     assert not inspector.admits("t.halts", 0, (b"k", b"v"), [])
-    assert "3 records were passed over" in inspector.why_silent()
-    assert "it has no signature" in inspector.why_silent()
+    assert inspector.why_silent().startswith("3 records ")
 
 
-def test_a_flood_of_forged_records_is_no_flood_of_warnings(
+def test_forged_records_are_logged_at_powers_of_ten(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     inspector = Inspector(KeyRing(PUBLIC), LOG)
@@ -48,15 +47,15 @@ def test_a_flood_of_forged_records_is_no_flood_of_warnings(
     assert [record.args[-1] for record in caplog.records] == [1, 10, 100, 1000]
 
 
-def test_nothing_is_signed_or_looked_at_where_no_key_is_set() -> None:
+def test_without_keys_nothing_is_signed_or_verified() -> None:
     assert seal_of(Config(), LOG) is None
     assert inspector_of(Config(), LOG) is None
     assert seal_of(config(signing_key=PRIVATE), LOG) is not None
 
 
 UNUSABLE = {
-    "a ring without a key to sign": ({"trusted_keys": PUBLIC}, "signing_key is not"),
-    "a key that the ring has not": (
+    "a trust store without a signing key": ({"trusted_keys": PUBLIC}, "trusted_keys is set"),
+    "a key that is not in the trust store": (
         {"signing_key": OTHER_PRIVATE, "trusted_keys": PUBLIC},
         OTHER_PUBLIC,
     ),
@@ -66,7 +65,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("settings", "message"), UNUSABLE.values(), ids=UNUSABLE)
-def test_a_worker_that_nobody_would_believe_does_not_start(
+def test_a_worker_with_an_untrusted_key_does_not_start(
     settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -78,7 +77,7 @@ def test_a_worker_that_nobody_would_believe_does_not_start(
 # --- answerers ------------------------------------------------------------------------------------
 
 
-def test_who_signs_answers_signs_no_decisions() -> None:
+def test_the_key_of_an_answerer_signs_no_decisions() -> None:
     settings = config(signing_key=OTHER_PRIVATE, trusted_keys=PUBLIC, answer_keys=OTHER_PUBLIC)
     seal = seal_of(settings, LOG, ANSWERERS)
     assert seal is not None
@@ -91,37 +90,37 @@ def test_who_signs_answers_signs_no_decisions() -> None:
         assert reader.admits(topic, 0, (b"k", b"v"), signed)
         assert not reader.admits("t.odometer", 0, (b"k", b"v"), signed)
         assert not trainer.admits(topic, 0, (b"k", b"v"), signed)
-        assert "the workers sign with another key" in trainer.why_silent()
-        assert "answer_keys vouches for none" in reader.why_silent()
+        assert "trusted_keys" in trainer.why_silent()
+        assert "answer_keys" in reader.why_silent()
 
 
-def test_an_answerer_signs_nothing_without_a_key_whomever_it_believes() -> None:
+def test_an_answerer_without_a_key_signs_nothing() -> None:
     assert seal_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
     assert inspector_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
 
 
 UNUSABLE_TO_ANSWER = {
-    "a ring without a key to sign": ({"answer_keys": PUBLIC}, "this answerer says"),
-    "a key that the ring has not": (
+    "a trust store without a signing key": ({"answer_keys": PUBLIC}, "answer_keys is set"),
+    "a key that is not in the trust store": (
         {"signing_key": OTHER_PRIVATE, "answer_keys": PUBLIC},
-        "which answer_keys does not have",
+        "is not in answer_keys",
     ),
     "the key of a worker": (
         {"signing_key": PRIVATE, "trusted_keys": PUBLIC},
-        "can sign decisions. Give the answerer a key of its own",
+        "is in trusted_keys",
     ),
     "the key of a worker that readers know": (
         {"signing_key": PRIVATE, "trusted_keys": PUBLIC, "answer_keys": PUBLIC},
-        "can sign decisions. Give the answerer a key of its own",
+        "is in trusted_keys",
     ),
-    "no public key": ({"signing_key": PRIVATE, "answer_keys": PRIVATE}, "answer_keys: this is no"),
+    "no public key": ({"signing_key": PRIVATE, "answer_keys": PRIVATE}, "^answer_keys: "),
 }
 
 
 @pytest.mark.parametrize(
     ("settings", "message"), UNUSABLE_TO_ANSWER.values(), ids=UNUSABLE_TO_ANSWER
 )
-def test_an_answerer_does_not_start_with_a_key_that_is_not_its_own(
+def test_an_answerer_with_the_key_of_a_worker_does_not_start(
     settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
