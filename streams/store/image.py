@@ -1,23 +1,23 @@
-"""An image of a partition: all that a store keeps of it, of one moment, in a compacted topic.
+"""A snapshot of a partition: its whole stored state as of one moment, in a compacted topic.
 
-The topic ``checkpoints`` has, per partition of the log, records of two kinds. Compaction keeps the
-last one of each key, so keys are places that are written again and again:
+Per partition of the log, the topic ``checkpoints`` has records of two kinds. Compaction keeps the
+last record of each key, so a key is a slot that is written again and again:
 
-    part        key: the number of a place    bytes of a page, of changes, of an outbox, of a list
-    manifest    key: ``manifest``             what the image is of, and where its list is
+    chunk       key: the number of a slot   bytes of a page, the deltas, the outbox or the listing
+    manifest    key: ``manifest``           the log of the snapshot, and the slots of its listing
 
-    manifest -> list -> pages, changes, outbox      each with its hash and the places of its parts
+    manifest -> listing -> pages, deltas, outbox      each with its hash and the slots of its chunks
 
-What always holds:
+Invariants:
 
-- Parts go to places that the last image does not use, and the manifest goes out when the broker has
-  them all. So there is always a whole image, the last one, whatever has been written of the next.
-- What has not changed since the last image stays where it is, and is only listed again.
-- A place that no image needs any longer is emptied, by a record without a value: there are at most
-  twice as many parts as an image has, and nothing stays that was forgotten.
-- An image is read only whole: every part is there and has the hash that the list says, the list
-  the one that the manifest says, and then it has to prove itself as what a store keeps does
-  (``snapshot``). Else it is ``Damaged``, and nothing of it is used.
+- Chunks go to slots that the last snapshot does not use, and the manifest is sent when the broker
+  has all of them. So there is always one complete snapshot, however much of the next is written.
+- What has not changed since the last snapshot stays in its slots and is only listed again.
+- A slot that no snapshot needs is emptied by a record without a value. So there are at most twice
+  as many chunks as a snapshot has, and nothing stays that was erased.
+- A snapshot is read as a whole only. Every chunk is there and has the hash in the listing, and the
+  listing has the hash in the manifest. Then the state is verified like that in a store
+  (``snapshot``). Otherwise it is ``Damaged``, and nothing of it is used.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from streams.store.snapshot import Snapshot, verified
 from streams.wire.chain import Chain
 
 FORMAT = 1
-"""Of manifest and list."""
+"""The version of the format of manifest and listing."""
 MANIFEST = b"manifest"
 PART_BYTES = 512 * 1024
-"""The longest part; the topic takes records of twice that."""
+"""The largest chunk; the topic accepts records of twice that size."""
 
 Record: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value."""
+"""The key and value of a record of the topic."""
 Value = TypeVar("Value")
 _HASH_BYTES = 16
 
 
 class UnusableImage(Damaged):
-    """The last image is not whole.
+    """The last snapshot is incomplete.
 
     Attributes:
-        manifest: its head, if at least that could be read.
+        manifest: the manifest, if at least that could be read.
     """
 
     def __init__(self, why: str, manifest: Manifest | None) -> None:
@@ -61,27 +61,27 @@ class UnusableImage(Damaged):
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that lie in parts."""
+    """Bytes that are stored in chunks."""
 
     hash: bytes  # of name and bytes, see ``layout.page_hash``
-    places: Sequence[int]  # of its parts, in order
+    places: Sequence[int]  # the slots of the chunks, in order
 
 
 class Listing(msgspec.Struct, frozen=True, array_like=True):
-    """What an image consists of."""
+    """The contents of a snapshot and their slots."""
 
-    pages: dict[str, Block]  # as they are kept, by name
-    changes: Block  # the packed list of entries
-    outbox: Block  # the packed mapping of parcels
+    pages: dict[str, Block]  # by name, as they are stored
+    changes: Block  # the packed list of deltas
+    outbox: Block  # the packed mapping of outbox entries
 
     @property
     def blocks(self) -> dict[str, Block]:
-        """All of them, by the names under which they are hashed."""
+        """All blocks, by the names under which they are hashed."""
         return {**self.pages, _CHANGES: self.changes, _OUTBOX: self.outbox}
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """The head of an image."""
+    """The head of a snapshot."""
 
     format: int
     layout: int
@@ -94,21 +94,21 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     last: int
     leader_epoch: int
     since: int
-    changes: int  # entries
+    changes: int  # number of entries
     pages: int
-    outbox: int  # parcels
+    outbox: int  # number of entries
     digest: str  # of the pages
     listing: Block
-    places: int  # no place from here on has ever been written
+    places: int  # no slot from this number on has ever been written
 
     @property
     def chain(self) -> Chain:
-        """Of what was applied."""
+        """The hash chain of the applied records."""
         return Chain(bytes.fromhex(self.head), bytes.fromhex(self.before), self.last)
 
     @property
     def fields(self) -> dict[str, str]:
-        """What meta says of the same state, apart from whose it is."""
+        """The meta of the same state, without owner and version."""
         return {
             "layout": str(self.layout),
             "topic": self.topic,
@@ -126,16 +126,16 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Image:
-    """The last image of a partition: its list, and its contents if they were asked for."""
+    """The last snapshot of a partition: its listing, and its contents if they were requested."""
 
     manifest: Manifest
     listing: Listing
-    written: frozenset[int]  # places that may hold something, those that it uses among them
+    written: frozenset[int]  # slots that may hold chunks, including those of this snapshot
     contents: Mapping[str, bytes]
 
     @property
     def pages(self) -> dict[str, bytes]:
-        """The pages as a store keeps them."""
+        """The pages as a store has them."""
         return {name: self.contents[name] for name in self.listing.pages}
 
     @property
@@ -145,14 +145,14 @@ class Image:
 
     @property
     def outbox(self) -> dict[str, bytes]:
-        """The parcels that were not forgotten."""
+        """The outbox entries."""
         return _decoded(self.contents[_OUTBOX], dict[str, bytes], "the outbox")
 
     def snapshot(self) -> Snapshot:
-        """The state that it holds.
+        """Return the verified state.
 
         Raises:
-            Damaged: it is not whole.
+            Damaged: the state is incomplete.
         """
         fields = self.manifest.fields | {"owner": "", "version": "0"}
         return verified(fields, self.pages, self.changes, self.outbox)
@@ -160,7 +160,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a store keeps of a partition besides its pages, of one moment."""
+    """The stored state of a partition without its pages, as of one moment."""
 
     meta: Meta
     changes: Sequence[bytes]
@@ -168,13 +168,14 @@ class Moment:
 
 
 class Draft:
-    """An image that is being written: where its parts go, and what the topic has of them already.
+    """A snapshot that is being written: the slots of its chunks, and what the topic already has of
+    them.
 
-    The steps of whoever writes it: ``keep`` what has not changed, send what ``add`` gives for the
-    rest, send what ``finish`` gives, and then the records of ``emptied``.
+    Steps of the writer: ``keep`` what has not changed, send what ``add`` returns for the other
+    pages, send what ``finish`` returns, and then the records of ``emptied``.
 
     Attributes:
-        image: what it has become, without its contents; to be looked at when all of it is out.
+        image: the finished snapshot, without its contents; set by ``finish``.
     """
 
     image: Image
@@ -187,13 +188,13 @@ class Draft:
         self._pages: dict[str, Block] = {}
 
     def keep(self, hashes: Mapping[str, int]) -> list[str]:
-        """Keep the pages that the last image has.
+        """Keep the pages that the last snapshot has.
 
         Args:
-            hashes: of all pages by name.
+            hashes: the hashes of all pages, by name.
 
         Returns:
-            The names of the others: each has to be added.
+            The names of the other pages: each has to be added.
         """
         known = self._last.listing.pages if self._last else {}
         behind = []
@@ -205,12 +206,14 @@ class Draft:
         return behind
 
     def add(self, name: str, page: bytes) -> list[Record]:
-        """The parts of a page."""
+        """Return the records of a page's chunks."""
         self._pages[name], records = self._cut(name, page)
         return records
 
     def finish(self, moment: Moment, partition: int) -> tuple[list[Record], Record]:
-        """The rest of the parts, and the manifest, which goes out when the broker has all parts."""
+        """Return the remaining chunks, and the manifest, to be sent when the broker has all
+        chunks.
+        """
         changes, of_changes = self._cut(_CHANGES, encode(list(moment.changes)))
         outbox, of_outbox = self._cut(_OUTBOX, encode(dict(moment.outbox)))
         listing = Listing(self._pages, changes, outbox)
@@ -240,7 +243,9 @@ class Draft:
         return of_changes + of_outbox + of_listing, (MANIFEST, _body_hash(body) + body)
 
     def emptied(self) -> list[Record]:
-        """What empties the places that the image, whose manifest is out, does not need."""
+        """Return records that empty the slots that this snapshot, whose manifest is sent, does not
+        use.
+        """
         return [(_key(place), None) for place in sorted(self._written - self.image.written)]
 
     def _cut(self, name: str, content: bytes) -> tuple[Block, list[Record]]:
@@ -254,30 +259,31 @@ class Draft:
 
 
 class Search:
-    """Looks for the last image in a topic whose records come in stretches, the last one first.
+    """Looks for the last snapshot in a topic that is read backwards in stretches.
 
-    So an image is found without reading what came before it, and no more of it is kept than it has.
+    So a snapshot is found without reading what was written before it, and only its own chunks stay
+    in memory.
     """
 
     def __init__(self, with_contents: bool) -> None:
-        """Nothing is found yet.
+        """Start a search.
 
         Args:
-            with_contents: whether all of the image is wanted, or its list alone.
+            with_contents: whether the contents are wanted, or the listing alone.
         """
         self._with_contents = with_contents
         self._found: dict[bytes, bytes | None] = {}
-        self._wanted: frozenset[int] | None = None  # None: all, until the list is known
-        self._later: set[int] = set()  # places that were written, as far as was read
+        self._wanted: frozenset[int] | None = None  # None: all slots, until the listing is known
+        self._later: set[int] = set()  # written slots, as far as the topic was read
         self._manifest: Manifest | None = None
         self._listing: Listing | None = None
         self.is_over = False
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take a stretch, in the order of its records; it lies before those that came earlier.
+        """Take a stretch, in the order of its records; it lies before the stretches taken so far.
 
         Raises:
-            UnusableImage: the last image cannot be read.
+            UnusableImage: the last snapshot cannot be read.
         """
         with self._telling():
             self._take(records)
@@ -296,10 +302,10 @@ class Search:
             self.is_over = self._has(self._wanted)
 
     def image(self) -> Image | None:
-        """The last image, when the search is over or there is nothing before what was taken.
+        """Return the last snapshot, when the search is over or the start of the topic was reached.
 
         Raises:
-            UnusableImage: it is not whole.
+            UnusableImage: it is incomplete.
         """
         with self._telling():
             return self._image()
@@ -308,7 +314,7 @@ class Search:
         if self._manifest is None:
             return None
         if self._listing is None:
-            raise Damaged("parts of its list are missing")
+            raise Damaged("chunks of its listing are missing")
         contents = {}
         if self._with_contents:
             contents = {
@@ -322,7 +328,7 @@ class Search:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Say of which image it is that something is damaged."""
+        """Convert ``Damaged`` to ``UnusableImage``, with the manifest."""
         try:
             yield
         except Damaged as damaged:
@@ -330,7 +336,7 @@ class Search:
 
     def _list(self, manifest: Manifest) -> None:
         packed = self._content(_LISTING, manifest.listing)
-        self._listing = _decoded(packed, Listing, "its list")
+        self._listing = _decoded(packed, Listing, "its listing")
         places: set[int] = set()
         if self._with_contents:
             places = {p for block in self._listing.blocks.values() for p in block.places}
@@ -347,17 +353,17 @@ class Search:
         parts = [self._found.get(_key(place)) for place in block.places]
         content = b"".join(part for part in parts if part is not None)
         if None in parts:
-            raise Damaged(f"{parts.count(None)} of {len(parts)} parts of {name} are missing")
+            raise Damaged(f"{parts.count(None)} of {len(parts)} chunks of {name} are missing")
         if _packed(page_hash(name, content)) != block.hash:
-            raise Damaged(f"{name} is not what was written: its hash is another")
+            raise Damaged(f"{name} is not what was written: its hash differs")
         return content
 
 
 def changed_since(image: Image | None, next_offset: int, topic: bytes, partitions: int) -> bool:
-    """Whether a state of this log is worth an image by now.
+    """Return whether a state of this log should be written as a snapshot.
 
-    One that has not come further than the last image is none: Redis went back, and will be there
-    again. Of another log, or of another P, every image is older.
+    A state that is not ahead of the last snapshot is not written: Redis was rolled back, and will
+    get there again. A snapshot of another log, or with another P, counts as older.
     """
     if image is None:
         return next_offset > 0
@@ -367,15 +373,15 @@ def changed_since(image: Image | None, next_offset: int, topic: bytes, partition
 
 
 def deletable(image: Image) -> int:
-    """The offset before which the log need not be kept, because this image covers it.
+    """Return the offset before which the log may be deleted, because the snapshot covers it.
 
-    The last record that it covers is not below it: a claim compares that one with the log.
+    The last record that the snapshot covers is excluded: a new owner compares it with the log.
     """
     return max(0, image.manifest.chain.last)
 
 
 _CHANGES, _OUTBOX, _LISTING = "*changes", "*outbox", "*list"
-"""Names of blocks that no page has: theirs begin with a kind."""
+"""The names of the other blocks. No page has such a name: theirs begin with a kind."""
 
 
 def _places(listing: Listing, manifest: Manifest) -> frozenset[int]:
@@ -403,10 +409,10 @@ def _manifest(value: bytes | None) -> Manifest:
     packed = value or b""
     body = packed[_HASH_BYTES:]
     if _body_hash(body) != packed[:_HASH_BYTES]:
-        raise Damaged("its manifest is not what was written: its hash is another")
+        raise Damaged("its manifest is not what was written: its hash differs")
     (found, *_) = _decoded(body, list[msgspec.Raw], "its manifest")
     if bytes(found) != encode(FORMAT):
-        raise Damaged("its manifest has a format that a later release wrote: run that one")
+        raise Damaged("a later release wrote its manifest: run that release")
     return _decoded(body, Manifest, "its manifest")
 
 

@@ -1,21 +1,23 @@
-"""Restores the state of a partition from its last checkpoint, where Redis does not have it.
+"""Restores the state of a partition from its last snapshot, where Redis does not have it.
 
-    Redis has                  last checkpoint      log             the worker
+Operators know the snapshots of a partition as its checkpoints, from the name of the topic.
+
+    Redis has                  last snapshot        log             the worker
     nothing                    none or incomplete   begins at 0     applies the log from offset 0
     nothing                    none or incomplete   begins later    suspends the partition
-    nothing                    fits                                 restores the checkpoint
+    nothing                    fits                                 restores the snapshot
     a part of the state                                             the same as for nothing
     less than the log          none or incomplete                   suspends the partition
-    less than the log          fits                                 restores the checkpoint
+    less than the log          fits                                 restores the snapshot
     all, and it fits the log   is not read                          continues from Redis
 
-"Less than the log": the log begins after the offset at which Redis continues. A checkpoint fits if
-it belongs to this topic and this P, the log contains the offset at which it continues, and the last
-record that it covers is the one in the log (``continuity``). A checkpoint that does not fit
+"Less than the log": the log begins after the offset at which Redis continues. A snapshot fits if
+it belongs to this topic and this P, the log contains the offset at which it continues, and the
+last record that it covers is the one in the log (``continuity``). A snapshot that does not fit
 suspends the partition, even an incomplete one: it proves charges that this log does not contain.
 
-The worker stages the checkpoint beside the state in Redis, piece by piece, under the guard of its
-claim, and installs it in one atomic write. Until then nothing has changed, and an interrupted
+The worker stages the snapshot beside the state in Redis, piece by piece, under the guard of its
+ownership, and installs it in one atomic write. Until then nothing has changed, and an interrupted
 restore begins again. The restored state is then loaded and verified like any other.
 """
 
@@ -37,7 +39,7 @@ from streams.worker.stops import Stop, Stops
 logger = logging.getLogger("turnstile.worker")
 
 STAGE_BYTES = 4 * 1024 * 1024
-"""A write of a part of an image takes no further piece from this size on."""
+"""A write of at least this size takes no further entry of the snapshot."""
 TELL_EVERY = 2.0
 """Seconds from one progress report of a restore to the next."""
 
@@ -45,10 +47,10 @@ TELL_EVERY = 2.0
 async def find_checkpoint(
     world: World, next_offset: int, seen: TopicsSeen, extent: Extent, log: Log, stops: Stops
 ) -> Image | Stop | None:
-    """Return the checkpoint that has to replace the state in Redis, if one has to.
+    """Return the snapshot that has to replace the state in Redis, if one has to.
 
     Args:
-        world: to read in.
+        world: the ports of the worker.
         next_offset: where Redis continues; 0 if it has nothing that can be used.
         seen: the topics.
         extent: where the log begins and ends.
@@ -56,7 +58,7 @@ async def find_checkpoint(
         stops: of the partition.
 
     Returns:
-        The checkpoint to restore; why the partition has to stop; None to continue from
+        The snapshot to restore; why the partition has to be suspended; None to continue from
         ``next_offset``.
     """
     if 0 < next_offset >= extent.start:
@@ -89,7 +91,7 @@ async def find_checkpoint(
 async def _misfit(
     manifest: Manifest, seen: TopicsSeen, extent: Extent, log: Log, stops: Stops
 ) -> Stop | None:
-    """Return why the log does not continue from a checkpoint, if it does not."""
+    """Return why the log does not continue from a snapshot, if it does not."""
     if manifest.layout != LAYOUT:
         return stops.other_layout(str(manifest.layout))
     if manifest.topic != seen.topic.hex():
@@ -104,7 +106,7 @@ async def _misfit(
 
 
 async def restore(world: World, guard: Guard, image: Image, stops: Stops) -> None:
-    """Let a checkpoint replace the state in Redis; the worker ends if it lost the partition."""
+    """Replace the state in Redis by a snapshot; end the worker if it lost the partition."""
     manifest, partition = image.manifest, guard.partition
     time = asyncio.get_running_loop().time
     total = max(1, sum(map(len, image.contents.values())))
@@ -130,11 +132,11 @@ async def restore(world: World, guard: Guard, image: Image, stops: Stops) -> Non
 
 def _expect_ok(world: World, guard: Guard, verdict: Verdict) -> None:
     if verdict is not Verdict.OK:
-        world.end(f"partition {guard.partition}: restoring its state is {verdict}")
+        world.end(f"partition {guard.partition}: restoring the state was rejected: {verdict}")
 
 
 def _stages(image: Image) -> Iterator[Stage]:
-    """Cut an image into pieces that one write can hold."""
+    """Split a snapshot into pieces, each for one write."""
     yield Stage({}, [], {}, is_first=True)
     for pages in _pieces(image.pages.items()):
         yield Stage(dict(pages), [], {}, is_first=False)

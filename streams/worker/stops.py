@@ -17,7 +17,7 @@ CHECKPOINT_SECTION = "docs/operations.md, 'Deleting the checkpoint of one partit
 
 
 class StopReason(StrEnum):
-    """What is wrong, in the order in which a claim checks it."""
+    """The reasons for a suspension, in the order in which an acquisition checks them."""
 
     OTHER_LAYOUT = "other-layout"  # another release wrote the state
     DAMAGED = "damaged"  # a part of the state is missing, and cannot be restored
@@ -63,7 +63,7 @@ class Stops:
     holder: str = "Redis"
 
     def foreign(self) -> Stop:
-        """A key of the partition holds what no worker writes."""
+        """Return the stop for a key with a kind of value that no worker writes."""
         return Stop(
             StopReason.DAMAGED,
             "a key of this partition in Redis holds a value of a kind that no worker writes",
@@ -89,7 +89,7 @@ class Stops:
         )
 
     def damaged(self, what: str, obstacle: Stop | None = None) -> Stop:
-        """A part of the state in Redis is missing, and the worker cannot restore it.
+        """Return the stop for an incomplete state in Redis that the worker cannot restore.
 
         Args:
             what: what is missing.
@@ -112,7 +112,7 @@ class Stops:
         )
 
     def other_log(self, known: str, found: str) -> Stop:
-        """The state belongs to a topic of the same name with another id."""
+        """Return the stop for a state of another topic with the same name."""
         remedy = "Restore the topic, with its id, from a copy of Kafka's data"
         if self.log_start == 0:
             remedy += (
@@ -129,7 +129,7 @@ class Stops:
         )
 
     def other_partitions(self, known: int, found: int) -> Stop:
-        """Partitions were added to the topic."""
+        """Return the stop for a topic to which partitions were added."""
         return Stop(
             StopReason.OTHER_PARTITIONS,
             f"users were charged in {known} partitions, and {self.prefix}norms has {found} now: "
@@ -138,13 +138,15 @@ class Stops:
         )
 
     def topics(self, problem: str) -> Stop:
-        """Topics under which records would be lost; the problem says what to do."""
+        """Return the stop for topics that could lose records; ``problem`` says what to do."""
         return Stop(
-            StopReason.TOPICS, problem, "Until then nothing is decided: records could be missing"
+            StopReason.TOPICS,
+            problem,
+            "Until then the workers decide nothing, because records could be missing",
         )
 
     def log_ends_early(self, next_offset: int, end: int) -> Stop:
-        """Records that were applied are gone."""
+        """Return the stop for a log whose applied records are gone."""
         return Stop(
             StopReason.LOG_ENDS_EARLY,
             f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
@@ -154,7 +156,7 @@ class Stops:
         )
 
     def log_begins_late(self, next_offset: int) -> Stop:
-        """Records that were not applied are gone."""
+        """Return the stop for a log from which records were deleted before they were applied."""
         return Stop(
             StopReason.LOG_BEGINS_LATE,
             f"{self._holder} continues at offset {next_offset}, before the start of the log, "
@@ -164,7 +166,7 @@ class Stops:
         )
 
     def checkpoint_damaged(self, what: str) -> Stop:
-        """The state has to be restored from a checkpoint that is incomplete."""
+        """Return the stop for an incomplete checkpoint that would have to be restored."""
         return Stop(
             StopReason.CHECKPOINT,
             f"Redis does not have the state, the log begins at offset {self.log_start}, and the "
@@ -174,7 +176,7 @@ class Stops:
         )
 
     def rebuilding(self, next_offset: int, share: float) -> Stop:
-        """Show how far the restore of the state is."""
+        """Return the progress of a restore, to be shown as a stop."""
         return Stop(
             StopReason.REBUILDING,
             f"its state is being restored from the checkpoint at offset {next_offset}: {share:.0%}",
@@ -182,7 +184,7 @@ class Stops:
         )
 
     def log_rewritten(self, offset: int, what: str) -> Stop:
-        """The last record that was applied is not the one in the log."""
+        """Return the stop for a log with another record where the last one was applied."""
         remedy = "Restore the log from a copy"
         if self.log_start == 0:
             remedy += (
@@ -196,7 +198,7 @@ class Stops:
         )
 
     def hole(self, expected: int, found: int) -> Stop:
-        """Records between two others are gone."""
+        """Return the stop for a log that lacks records between two others."""
         return Stop(
             StopReason.HOLE,
             f"the log continues at offset {found}, and offset {expected} has to be applied next: "

@@ -1,13 +1,13 @@
--- Show that a partition is decided, and how far it is. This is no state: the version stays.
+-- Report that a partition is decided, and its progress. This is not state: the version stays.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5]     alive     hash: time (of Redis, in seconds), pulse, summary
--- KEYS[6]     stopped   hash: why nothing is decided
+-- KEYS[6]     stopped   hash: why the partition is suspended; deleted
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
 -- ARGV[3]  pulse     packed
--- ARGV[4]  summary   packed; empty: it has not changed
+-- ARGV[4]  summary   packed; empty: it is unchanged
 --
 -- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK.
 

@@ -1,13 +1,13 @@
--- Become the owner of a partition: from now on every other owner is fenced.
+-- Acquire ownership of a partition, which fences every other owner.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 --
--- ARGV[1]    owner   token of the claim
--- ARGV[2..]  meta of a log of which nothing has been applied: fields and values, that begin with
---             layout, topic (its id) and partitions (how many the topic has)
+-- ARGV[1]    owner   token of the new owner
+-- ARGV[2..]  meta of a log of which nothing has been applied: fields and values, beginning with
+--             layout, topic (its id) and partitions (the number of partitions of the topic)
 --
--- Returns FOREIGN, OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then meta as it was
--- before, as a list of fields and values (empty: there was none). Nothing is written unless OK.
+-- Returns FOREIGN, OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then the previous
+-- meta as a list of fields and values (empty: there was none). Nothing is written unless OK.
 
 local kinds = {'hash', 'list', 'hash', 'hash'}
 local there = 0

@@ -1,22 +1,22 @@
--- Append one batch of a partition: all of it or nothing, and only by the owner, and only once.
+-- Append one batch of a partition, atomically, once, and only for the owner.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
--- ARGV[3]  first     the offset that follows what was applied before
+-- ARGV[3]  first     the offset of the first record of the batch
 -- ARGV[4]  next      the offset after the last record of the batch
--- ARGV[5]  head      the chain after the batch
--- ARGV[6]  before    the chain before its last record
+-- ARGV[5]  head      the head of the hash chain after the batch
+-- ARGV[6]  before    the head of the hash chain before the last record of the batch
 -- ARGV[7]  last      the offset of that record
--- ARGV[8]  leader_epoch   of that record, as Kafka counts them
--- ARGV[9]  how many changes; then that many packed changes
--- then     how many parcels; then that many pairs of a name and packed outputs
--- then     names of parcels that have been published
+-- ARGV[8]  leader_epoch   the leader epoch of that record
+-- ARGV[9]  number of deltas; then that many packed deltas
+-- then     number of outbox entries; then that many pairs of a name and packed outputs
+-- then     names of outbox entries that have been published
 --
 -- Returns FENCED, REWOUND, DAMAGED, DUPLICATE, GAP or OK. Nothing is written unless OK: every check
--- stands before the first write, because a script that fails does not take back what it wrote.
--- Long lists are written one by one: `unpack` has a limit, and would fail after the first write.
+-- precedes the first write, because Redis does not undo the writes of a failed script. Long lists
+-- are written one by one: `unpack` has a limit, and would fail after the first write.
 
 local refused = refusal()
 if refused then

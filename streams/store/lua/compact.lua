@@ -1,17 +1,17 @@
--- Write some pages of a partition, or drop the changes that the pages now cover.
+-- Write some pages of a partition, or drop the deltas that pages cover.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
--- ARGV[3]  digest    of the pages after this
--- ARGV[4]  drop      how many of the oldest entries of changes to drop
--- ARGV[5]  since     where the changes begin after this
--- ARGV[6]  how many pages; then that many pairs of a name and a page
+-- ARGV[3]  digest    the digest of all pages after this write
+-- ARGV[4]  drop      the number of oldest deltas to drop
+-- ARGV[5]  since     the offset at which the deltas begin after this write
+-- ARGV[6]  number of pages; then that many pairs of a name and a page
 -- then     names of pages to delete
 --
--- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK. A page that is written
--- before its changes are dropped does no harm: changes know what newer pages have.
+-- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK. Pages may be written before
+-- their deltas are dropped: deltas record what newer pages have.
 
 local refused = refusal()
 if refused then

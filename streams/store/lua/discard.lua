@@ -1,10 +1,10 @@
--- Delete the state of a partition, complete or not, so that the next claim begins with nothing.
+-- Delete the state of a partition, complete or not, so that the next owner begins with nothing.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5..7]  staged changes, pages and outbox
 --
--- ARGV[1]  owner     as the caller saw it; empty: there was none
--- ARGV[2]  version   as the caller saw it; empty: there was none
+-- ARGV[1]  owner     that the caller read; empty: there was none
+-- ARGV[2]  version   that the caller read; empty: there was none
 --
 -- Returns FENCED, REWOUND or OK; nothing is deleted unless OK.
 

@@ -1,10 +1,10 @@
--- Drop outputs that have been published.
+-- Delete outbox entries that have been published.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
--- ARGV[3..]  names of the parcels
+-- ARGV[3..]  names of the entries
 --
 -- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK.
 

@@ -1,15 +1,16 @@
--- What every script of an owner begins with: this text stands before each of them.
+-- The guard of every script of an owner: the store prepends this text to each of them.
 --
--- KEYS[1]  meta      hash: what the partition belongs to, how far it is, how much there is of it
--- KEYS[2]  changes   list: state changes since they were last compacted into pages
--- KEYS[3]  pages     hash: name -> compacted state
+-- KEYS[1]  meta      hash: the log of the partition, its progress, the number of entries
+-- KEYS[2]  changes   list: deltas that were not merged into pages yet
+-- KEYS[3]  pages     hash: name -> merged state
 -- KEYS[4]  outbox    hash: name -> outputs that may not have been published
 --
--- ARGV[1]  owner     token of the claim
--- ARGV[2]  version   as the owner knows it: every write moves it by one
+-- ARGV[1]  owner     token of the owner
+-- ARGV[2]  version   after the owner's last write: every write increments it
 
--- Why the owner must not write: somebody else owns the partition; Redis went back to an earlier
--- state, or forward without this owner; something that was written is gone. False if it may.
+-- Return why the owner must not write, or false if it may. FENCED: another worker owns the
+-- partition. REWOUND: Redis has an earlier state, or a later one that this owner did not write.
+-- DAMAGED: entries that were written are gone.
 local function refusal()
   local meta = redis.call('HMGET', KEYS[1], 'owner', 'version', 'changes', 'pages', 'outbox')
   if meta[1] ~= ARGV[1] then
@@ -26,7 +27,7 @@ local function refusal()
   return false
 end
 
--- The end of a write: count what there is now and move the version.
+-- End a write: store the number of entries and increment the version.
 local function written()
   redis.call('HSET', KEYS[1],
     'changes', redis.call('LLEN', KEYS[2]),

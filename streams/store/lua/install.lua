@@ -1,15 +1,15 @@
--- Let what was staged take the place of what is kept of a partition, wholly and at one moment.
+-- Replace the state of a partition by the staged snapshot, atomically.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5..7]  staged changes, pages and outbox
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
--- ARGV[3..5]  how many changes, pages and parcels were staged
--- ARGV[6..]   fields and values of meta, which then says what was staged
+-- ARGV[3..5]  numbers of deltas, pages and outbox entries that were staged
+-- ARGV[6..]   fields and values of meta for the staged state
 --
--- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK. DAMAGED is also the answer
--- if not all is there that was staged.
+-- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK. It is also DAMAGED if
+-- staged entries are missing.
 
 local refused = refusal()
 if refused then

@@ -1,12 +1,12 @@
--- Read what is kept of a partition besides its pages, if it is what the owner left.
+-- Read the state of a partition without its pages, if it is what the owner left.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
 --
--- Returns FENCED, REWOUND, DAMAGED or OK; after OK meta, as a list of fields and values, the changes
--- and the outbox, as a list of names and parcels. Nothing is written.
+-- Returns FENCED, REWOUND, DAMAGED or OK; after OK meta, as a list of fields and values, the deltas
+-- and the outbox, as a list of names and entries. Nothing is written.
 
 local refused = refusal()
 if refused then

@@ -1,13 +1,13 @@
--- Put some of an image beside what is kept of a partition. This is no state: the version stays.
+-- Store a piece of a snapshot beside the state. This is not state: the version stays.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5..7]  staged changes, pages and outbox
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version
--- ARGV[3]  1: drop what was staged before; 0: go on
--- ARGV[4]  how many pages; then that many pairs of a name and a page
--- then     how many changes; then that many packed changes
+-- ARGV[3]  1: delete what was staged before; 0: add to it
+-- ARGV[4]  number of pages; then that many pairs of a name and a page
+-- then     number of deltas; then that many packed deltas
 -- then     pairs of a name and packed outputs
 --
 -- Returns FENCED, REWOUND, DAMAGED or OK; nothing is written unless OK.
