@@ -34,7 +34,7 @@ from tests.benchmarks.latency import percentile
 _A_STEP, _ENROLLED_AT_ONCE = 4096, 65_536
 _NOT_COUNTED = 2.0
 """Seconds at the beginning of a block: what began in the one before it has ended by then."""
-_WRITTEN = re.compile(r"^(\S+ \S+) .*checkpoint at offset \d+ is written: .* in ([0-9.]+) s")
+_WRITTEN = re.compile(r"^(\S+ \S+) .*wrote the checkpoint at offset \d+: .* in ([0-9.]+) s")
 _WORKER = """
 import pathlib, sys
 from streams.cli.main import main

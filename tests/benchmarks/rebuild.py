@@ -35,9 +35,9 @@ from tests.benchmarks.throughput import rate_of
 from tests.benchmarks.workload import CLIP_NORM, USERS_PER_STEP, Applied, Workload, produce
 
 _WITHIN = 600.0
-_WRITTEN = re.compile(r"checkpoint at offset (\d+) is written: .* in ([0-9.]+) s")
+_WRITTEN = re.compile(r"wrote the checkpoint at offset (\d+): .* in ([0-9.]+) s")
 _OFTEN, _NEVER = 1.0, 0.0
-_BEGINS, _GOES_ON = "Redis does not have what was decided", "owned, continues at"
+_BEGINS, _GOES_ON = "Redis does not have the state", "is owned and continues at"
 
 
 @dataclass

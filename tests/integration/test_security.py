@@ -300,10 +300,10 @@ def test_what_was_said_by_the_operator_stays_when_the_stack_settles_again(
 STRANGERS: dict[str, tuple[dict[str, str], str]] = {
     "a wrong password": ({"kafka_password": "hunter2"}, "check kafka_username and kafka_password"),
     "an unknown user": ({"kafka_username": "nobody"}, "check kafka_username and kafka_password"),
-    "another mechanism": ({"kafka_mechanism": "PLAIN"}, "it has SCRAM-SHA-512"),
+    "another mechanism": ({"kafka_mechanism": "PLAIN"}, "it offers SCRAM-SHA-512"),
     "no login": (
         {"kafka_security": "SSL", "kafka_username": "", "kafka_password": ""},
-        "it wants TLS, a login or a certificate",
+        "it requires TLS, a login or a certificate",
     ),
     "no encryption": ({"kafka_security": "SASL_PLAINTEXT", "kafka_ca": ""}, "speaks TLS"),
     "nothing at all": (
