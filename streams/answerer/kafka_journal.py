@@ -23,11 +23,17 @@ from streams.answerer.journal import JournalUnavailable, name_of
 from streams.answerer.marks import Mark
 from streams.config import Config
 from streams.topics.answers import ANSWERS, ANSWERS_STATE
-from streams.topics.authentic import ANSWERERS, Inspector, Seal, inspector_of, seal_of
+from streams.topics.authentic import (
+    ANSWERERS,
+    RecordSigner,
+    RecordVerifier,
+    record_signer_of,
+    verifier_of,
+)
 from streams.topics.clients import new_producer, new_reader
 from streams.topics.security import explained
 from streams.topics.topics import Topics
-from streams.wire.signatures import Content, KeyRing
+from streams.wire.signatures import Content, TrustStore
 
 _POLL_MS = 200
 _FETCH_WAIT_MS = 5  # short: a mark that was just written is available
@@ -54,7 +60,7 @@ class KafkaJournal:
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
         self._decoder = msgspec.msgpack.Decoder(Mark)
         self._written = 0  # the offset after the last mark of this journal
-        self._seal, self._inspector = _signing(config)
+        self._signer, self._verifier = _signing(config)
         with self._reaching():
             self._reader = new_reader(config, fetch_max_wait_ms=_FETCH_WAIT_MS)
             self._reader.assign([self._marks])
@@ -94,10 +100,10 @@ class KafkaJournal:
     def publish(self, answer: bytes) -> None:
         """Publish an answer, signed if there is a key."""
         headers: list[tuple[str, bytes]] = []
-        if self._seal is not None:
+        if self._signer is not None:
             content = Content(self._key, answer)
             topic, partition = self._answers.topic, self._answers.partition
-            (headers,) = self._seal.headers(topic, partition, [content])
+            (headers,) = self._signer.headers(topic, partition, [content])
         self._sent(self._answers, self._key, answer, headers)
 
     def published(self, behind: int) -> Sequence[bytes]:
@@ -145,7 +151,7 @@ class KafkaJournal:
         )
 
     def _is_believed(self, answer: Any) -> bool:
-        return self._inspector is None or self._inspector.admits(
+        return self._verifier is None or self._verifier.admits(
             answer.topic, answer.partition, (answer.key, answer.value), answer.headers
         )
 
@@ -184,14 +190,14 @@ def _key_of(mark: Mark) -> bytes:
     return name_of(mark).encode()
 
 
-def _signing(config: Config) -> tuple[Seal | None, Inspector | None]:
+def _signing(config: Config) -> tuple[RecordSigner | None, RecordVerifier | None]:
     """Return the signer and the verifier of answers; the verifier trusts at least the own key."""
     if not (config.signing_key or config.answer_keys):
         return None, None
     with Topics(config) as topics:
         log = topics.look().topic
-    seal = seal_of(config, log, ANSWERERS)
-    inspector = inspector_of(config, log, ANSWERERS)
-    if seal is not None and inspector is None:
-        inspector = Inspector(KeyRing(seal.public), log, ANSWERERS)
-    return seal, inspector
+    signer = record_signer_of(config, log, ANSWERERS)
+    verifier = verifier_of(config, log, ANSWERERS)
+    if signer is not None and verifier is None:
+        verifier = RecordVerifier(TrustStore(signer.public), log, ANSWERERS)
+    return signer, verifier

@@ -57,8 +57,8 @@ def read_answers(
     """
     if config.trusted_keys and not config.answer_keys:
         raise ConfigurationError(
-            f"{WORKERS.ring} is set and {ANSWERERS.ring} is not, so answers could be forged: set "
-            f"{ANSWERERS.ring} to the public keys of the answerers"
+            f"{WORKERS.trust_store} is set and {ANSWERERS.trust_store} is not, so answers could be "
+            f"forged: set {ANSWERERS.trust_store} to the public keys of the answerers"
         )
     reading = Reading(since, follow, idle_timeout)
     records = read_signed(config, config.topic(ANSWERS), ANSWERERS, reading)

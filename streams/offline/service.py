@@ -24,7 +24,7 @@ from streams.store.image import Image, UnusableImage
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
-from streams.topics.authentic import Inspector, header, inspector_of, operator_keys_of
+from streams.topics.authentic import RecordVerifier, header, operator_keys_of, verifier_of
 from streams.topics.batches import FetchedRecord, Gap
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
@@ -58,7 +58,7 @@ class KafkaArchive(Archive):
         self.topic, self.partitions = seen.topic, seen.partitions
         self.erasure_keys = config.erasure_keys
         self.operator_keys = operator_keys_of(config)
-        self._inspector = inspector_of(config, seen.topic)
+        self._verifier = verifier_of(config, seen.topic)
         self._glances: list[Glance] | None = None
         self._silent = ""
 
@@ -72,14 +72,14 @@ class KafkaArchive(Archive):
         if extent.start >= extent.end:
             return
         name, is_norms = self._config.topic(topic), topic == NORMS
-        inspector = None if is_norms else self._inspector
+        verifier = None if is_norms else self._verifier
         with self._reader(topic) as (run, reader):
             records = reader.records(partition, extent, may_have_gaps=not is_norms)
             try:
                 some: list[FetchedRecord] = []
                 while run.run(_take_some(records, some)):
                     for record in some:
-                        yield stored(name, partition, record, inspector)
+                        yield stored(name, partition, record, verifier)
             except Gap as gap:
                 found = run.run(reader.extent(partition))
                 if is_norms and found.start <= gap.offset < found.end:
@@ -111,7 +111,7 @@ class KafkaArchive(Archive):
 
     def _head_of_checkpoint(self, partition: int) -> StoredHead:
         try:
-            image = read_image(self._config, partition, self._inspector, with_contents=False)
+            image = read_image(self._config, partition, self._verifier, with_contents=False)
         except (ImagesUnavailable, UnusableImage) as error:
             return StoredHead(Holder.CHECKPOINT, lacking=str(error))
         if image is None:
@@ -124,7 +124,7 @@ class KafkaArchive(Archive):
     def image(self, partition: int) -> Image | None:
         """The last checkpoint of the state of a partition; None if there never was one."""
         try:
-            return read_image(self._config, partition, self._inspector)
+            return read_image(self._config, partition, self._verifier)
         except ImagesUnavailable as error:
             raise Unreadable(str(error)) from error
 
@@ -159,14 +159,14 @@ async def _take_some(records: AsyncIterator[FetchedRecord], some: list[FetchedRe
 
 
 def stored(
-    topic: str, partition: int, record: FetchedRecord, inspector: Inspector | None
+    topic: str, partition: int, record: FetchedRecord, verifier: RecordVerifier | None
 ) -> Stored:
     """A record, with what is to be said of its signature if there is somebody to look at it."""
     written, content = record.timestamp / 1000, (record.key, record.value)
-    if inspector is None:
+    if verifier is None:
         return Stored(record.offset, *content, written)
     signed = header(record.headers, SIGNATURE) is not None
-    problem = inspector.problem(topic, partition, content, record.headers)
+    problem = verifier.problem(topic, partition, content, record.headers)
     unsigned = str(problem) if signed and problem is not None else None
     return Stored(record.offset, *content, written, signed, unsigned)
 

@@ -9,7 +9,7 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.store.image import Image, Record, Search, UnusableImage
-from streams.topics.authentic import Inspector
+from streams.topics.authentic import RecordVerifier
 from streams.topics.clients import new_reader
 from streams.topics.topics import CHECKPOINTS
 
@@ -24,7 +24,7 @@ class ImagesUnavailable(Exception):
 
 
 def read_image(
-    config: Config, partition: int, inspector: Inspector | None, with_contents: bool = True
+    config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool = True
 ) -> Image | None:
     """The last image of a partition, verified; None if there never was one.
 
@@ -34,7 +34,7 @@ def read_image(
     Args:
         config: where it is.
         partition: whose image.
-        inspector: who passes over what no worker has signed; None if all is believed.
+        verifier: who passes over what no worker has signed; None if all is believed.
         with_contents: whether all of it is wanted, or its list alone.
 
     Raises:
@@ -43,7 +43,7 @@ def read_image(
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _read(config, partition, inspector, with_contents)
+            return _read(config, partition, verifier, with_contents)
         except UnusableImage:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -56,7 +56,7 @@ def read_image(
 
 
 def _read(
-    config: Config, partition: int, inspector: Inspector | None, with_contents: bool
+    config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool
 ) -> Image | None:
     place = TopicPartition(config.topic(CHECKPOINTS), partition)
     consumer = new_reader(
@@ -74,7 +74,7 @@ def _read(
         search, length = Search(with_contents), _FIRST_STRETCH
         while end > begin and not search.is_over:
             first = max(begin, end - length)
-            search.take(_stretch(consumer, place, first, end, inspector))
+            search.take(_stretch(consumer, place, first, end, verifier))
             end, length = first, min(_LONGEST_STRETCH, 4 * length)
         return search.image()
     finally:
@@ -86,7 +86,7 @@ def _stretch(
     place: TopicPartition,
     first: int,
     end: int,
-    inspector: Inspector | None,
+    verifier: RecordVerifier | None,
 ) -> Iterator[Record]:
     """The records from an offset up to another that are believed, in order."""
     consumer.seek(place, first)
@@ -94,7 +94,7 @@ def _stretch(
         for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
             content = record.key, record.value
             if record.offset < end and (
-                inspector is None
-                or inspector.admits(place.topic, place.partition, content, record.headers)
+                verifier is None
+                or verifier.admits(place.topic, place.partition, content, record.headers)
             ):
                 yield record.key or b"", record.value

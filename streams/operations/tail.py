@@ -15,7 +15,7 @@ from streams.config import Config
 from streams.ledger.outputs import Channel
 from streams.sdk.followers import Followed
 from streams.sdk.kafka_connection import believing, reaching_kafka
-from streams.topics.authentic import inspector_of
+from streams.topics.authentic import verifier_of
 from streams.topics.clients import new_reader
 
 _POLL_MS = 500
@@ -36,7 +36,7 @@ def tail(
     Raises:
         ServiceUnavailable: Kafka does not answer at the start, or does not let this client read.
     """
-    is_believed = believing(inspector_of(config, log))
+    is_believed = believing(verifier_of(config, log))
     name = config.topic(channel.value)
     with reaching_kafka(config):
         consumer = new_reader(config)

@@ -25,7 +25,7 @@ from streams.operations.images import ImagesUnavailable, read_image
 from streams.operations.status import topics_of
 from streams.store.image import Image, UnusableImage, deletable
 from streams.store.layout import LAYOUT
-from streams.topics.authentic import Inspector, inspector_of
+from streams.topics.authentic import RecordVerifier, verifier_of
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.seen import TopicsSeen
 from streams.topics.topics import CHECKPOINTS, NORMS
@@ -70,9 +70,9 @@ def plan_trims(config: Config) -> list[Trim]:
     """
     seen = topics_of(config)
     try:
-        consumer, inspector = new_reader(config), inspector_of(config, seen.topic)
+        consumer, verifier = new_reader(config), verifier_of(config, seen.topic)
         try:
-            return [_plan(config, consumer, seen, p, inspector) for p in range(seen.partitions)]
+            return [_plan(config, consumer, seen, p, verifier) for p in range(seen.partitions)]
         finally:
             consumer.close()
     except (KafkaError, ImagesUnavailable) as error:
@@ -103,11 +103,11 @@ def _plan(
     consumer: KafkaConsumer,
     seen: TopicsSeen,
     partition: int,
-    inspector: Inspector | None,
+    verifier: RecordVerifier | None,
 ) -> Trim:
     place = TopicPartition(config.topic(NORMS), partition)
     # Step 1.
-    image, damage = _image(config, partition, inspector)
+    image, damage = _image(config, partition, verifier)
     start = consumer.beginning_offsets([place])[place]
     end = consumer.end_offsets([place])[place]
     if image is None:
@@ -126,11 +126,11 @@ def _plan(
 
 
 def _image(
-    config: Config, partition: int, inspector: Inspector | None
+    config: Config, partition: int, verifier: RecordVerifier | None
 ) -> tuple[Image | None, str | None]:
     """The last checkpoint, or what is wrong with it."""
     try:
-        return read_image(config, partition, inspector), None
+        return read_image(config, partition, verifier), None
     except UnusableImage as unusable:
         return None, (
             f"the last checkpoint is not whole: {unusable}. If the next one is not whole either, "

@@ -28,7 +28,7 @@ from streams.sdk.errors import (
 )
 from streams.sdk.followers import Followed, Reading
 from streams.topics.admittance import check_admittance
-from streams.topics.authentic import WORKERS, Inspector, Signers, inspector_of
+from streams.topics.authentic import WORKERS, RecordVerifier, Signers, verifier_of
 from streams.topics.clients import new_admin, new_producer, new_reader
 from streams.topics.security import NotAdmitted, explained, is_refusal
 from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
@@ -55,7 +55,7 @@ class KafkaConnection(Connection):
         super().__init__(seen.partitions, config.timeout, seen.topic)
         self._config = config
         self.where = f"at {redact(config.kafka)}, topics {config.prefix}*"
-        self._inspector = inspector_of(config, seen.topic)
+        self._verifier = verifier_of(config, seen.topic)
         self._norms = config.topic(NORMS)
         self.log_name = log_name(self._norms, seen.topic)
         self._channels = {
@@ -123,7 +123,7 @@ class KafkaConnection(Connection):
         return read_topic(self._config, channel, reading, self._closed)
 
     def _why_silent(self) -> str:
-        return self._inspector.why_silent() if self._inspector else ""
+        return self._verifier.why_silent() if self._verifier else ""
 
     def _publish(self, waiting: Waiting) -> None:
         producer = self._open()
@@ -140,7 +140,7 @@ class KafkaConnection(Connection):
         try:
             while not self._closed.is_set():
                 for place, records in consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
-                    for record in filter(believing(self._inspector), records):
+                    for record in filter(believing(self._verifier), records):
                         self._hear(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
@@ -158,11 +158,11 @@ class KafkaConnection(Connection):
                 self._consumer.close()
 
 
-def believing(inspector: Inspector | None) -> Callable[[Any], bool]:
+def believing(verifier: RecordVerifier | None) -> Callable[[Any], bool]:
     """Return a filter for authentic records: all, or those that a trusted key has signed."""
-    if inspector is None:
+    if verifier is None:
         return lambda record: True
-    return lambda record: inspector.admits(
+    return lambda record: verifier.admits(
         record.topic, record.partition, (record.key, record.value), record.headers
     )
 
@@ -194,9 +194,9 @@ def read_signed(
     """
     with reaching_kafka(config), ExitStack() as opened:
         check_admittance(config)
-        inspector = None
-        if getattr(config, signers.ring):
-            inspector = inspector_of(config, _wait_for_topics(config).topic, signers)
+        verifier = None
+        if getattr(config, signers.trust_store):
+            verifier = verifier_of(config, _wait_for_topics(config).topic, signers)
         consumer = new_reader(config)
         opened.callback(consumer.close)
         partitions = consumer.partitions_for_topic(name)
@@ -215,7 +215,7 @@ def read_signed(
             consumer.position(place)
         opened.pop_all()
     stopping = closed or threading.Event()
-    return _poll(config, consumer, ends, reading, stopping, believing(inspector))
+    return _poll(config, consumer, ends, reading, stopping, believing(verifier))
 
 
 def _poll(

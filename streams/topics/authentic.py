@@ -20,9 +20,9 @@ from streams.wire.signatures import (
     SIGNATURE,
     Content,
     InvalidKey,
-    KeyRing,
     Place,
     Signer,
+    TrustStore,
     Unsigned,
     keys_in,
     public_bytes,
@@ -37,14 +37,14 @@ class Signers(NamedTuple):
     """The kind of process whose signatures are expected, and the setting with its public keys."""
 
     who: str
-    ring: str
+    trust_store: str
 
 
 WORKERS = Signers("worker", "trusted_keys")
 ANSWERERS = Signers("answerer", "answer_keys")
 
 
-class Seal:
+class RecordSigner:
     """Signs the records that a worker or an answerer publishes about a log.
 
     Attributes:
@@ -67,17 +67,17 @@ class Seal:
         ]
 
 
-class Inspector:
+class RecordVerifier:
     """Verifies the signatures of records, and counts the records that it rejects.
 
     Args:
-        ring: the trust store.
+        trust_store: the trust store.
         log: the topic id of norms.
         signers: the kind of process whose keys the trust store has.
     """
 
-    def __init__(self, ring: KeyRing, log: bytes, signers: Signers = WORKERS) -> None:
-        self._ring = ring
+    def __init__(self, trust_store: TrustStore, log: bytes, signers: Signers = WORKERS) -> None:
+        self._trust_store = trust_store
         self._log = log
         self._signers = signers
         self._refused = 0
@@ -99,7 +99,9 @@ class Inspector:
         """Return why no trusted key has signed this record; None if one has."""
         record = Content(*content, header(given, ORIGIN))
         try:
-            self._ring.check(Place(self._log, topic, partition), record, header(given, SIGNATURE))
+            self._trust_store.check(
+                Place(self._log, topic, partition), record, header(given, SIGNATURE)
+            )
         except Unsigned as problem:
             return problem
         return None
@@ -109,8 +111,8 @@ class Inspector:
         if not self._refused:
             return ""
         return (
-            f"{self._refused} records were ignored, because no key in {self._signers.ring} has "
-            f"signed them (the last one: {self._last}). Either another program than the "
+            f"{self._refused} records were ignored, because no key in {self._signers.trust_store} "
+            f"has signed them (the last one: {self._last}). Either another program than the "
             f"{self._signers.who}s writes to these topics, or the {self._signers.who}s sign with "
             "another key or do not sign"
         )
@@ -140,7 +142,7 @@ def origin_header(content: Content) -> list[tuple[str, bytes]]:
     return [] if content.origin is None else [(ORIGIN, content.origin)]
 
 
-def seal_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Seal | None:
+def record_signer_of(config: Config, log: bytes, signers: Signers = WORKERS) -> RecordSigner | None:
     """Return the signer of a worker or an answerer; None if it does not sign.
 
     Raises:
@@ -161,32 +163,32 @@ def seal_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Seal | No
         raise ConfigurationError(f"signing_key: {error}") from None
     except ImportError as error:
         raise lacking("a key for signatures", "secure", error) from error
-    ring = _ring_of(config, signers)
-    if ring is not None and signer.public not in ring:
+    trust_store = _trust_store_of(config, signers)
+    if trust_store is not None and signer.public not in trust_store:
         raise ConfigurationError(
             f"signing_key belongs to {signer.public}, which is not in {name}: readers with this "
             f"trust store would ignore every record of this {who}. Add the key everywhere first"
         )
     if signers is not WORKERS:
-        workers = _ring_of(config, WORKERS)
+        workers = _trust_store_of(config, WORKERS)
         if workers is not None and signer.public in workers:
             raise ConfigurationError(
-                f"signing_key belongs to {signer.public}, which is in {WORKERS.ring}: this {who} "
-                f"could sign decisions. Give the {who} its own key, which is in {name} and not in "
-                f"{WORKERS.ring}: `turnstile keys new --for answers`"
+                f"signing_key belongs to {signer.public}, which is in {WORKERS.trust_store}: this "
+                f"{who} could sign decisions. Give the {who} its own key, which is in {name} and "
+                f"not in {WORKERS.trust_store}: `turnstile keys new --for answers`"
             )
-    return Seal(signer, log)
+    return RecordSigner(signer, log)
 
 
-def inspector_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Inspector | None:
+def verifier_of(config: Config, log: bytes, signers: Signers = WORKERS) -> RecordVerifier | None:
     """Return the verifier of signatures; None if there is no trust store, so all records are
     trusted.
 
     Raises:
         ConfigurationError: the trust store cannot be used.
     """
-    ring = _ring_of(config, signers)
-    return None if ring is None else Inspector(ring, log, signers)
+    trust_store = _trust_store_of(config, signers)
+    return None if trust_store is None else RecordVerifier(trust_store, log, signers)
 
 
 def operator_keys_of(config: Config) -> str:
@@ -203,13 +205,13 @@ def operator_keys_of(config: Config) -> str:
     return config.operator_keys
 
 
-def _ring_of(config: Config, signers: Signers) -> KeyRing | None:
-    keys = getattr(config, signers.ring)
+def _trust_store_of(config: Config, signers: Signers) -> TrustStore | None:
+    keys = getattr(config, signers.trust_store)
     if not keys:
         return None
     try:
-        return KeyRing(keys)
+        return TrustStore(keys)
     except InvalidKey as error:
-        raise ConfigurationError(f"{signers.ring}: {error}") from None
+        raise ConfigurationError(f"{signers.trust_store}: {error}") from None
     except ImportError as error:
         raise lacking("a key for signatures", "secure", error) from error

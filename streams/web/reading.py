@@ -45,7 +45,7 @@ from streams.schemas import (
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import UNREADABLE, whole_answer
 from streams.sdk.kafka_connection import believing, reaching_kafka
-from streams.topics.authentic import inspector_of
+from streams.topics.authentic import verifier_of
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
@@ -308,8 +308,8 @@ class Reader:
             try:
                 with reaching_kafka(self._config):
                     self._topics = self._topics or self._find_topics()
-                    inspector = inspector_of(self._config, self._topics.topic)
-                    self._believes[channel] = believing(inspector)
+                    verifier = verifier_of(self._config, self._topics.topic)
+                    self._believes[channel] = believing(verifier)
                     self._read_on(channel, side, see)
             except (ServiceUnavailable, TopicsUnavailable) as error:
                 side.note(str(error))

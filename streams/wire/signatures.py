@@ -103,12 +103,12 @@ class Signer:
         ]
 
 
-class KeyRing:
-    """Public keys that are trusted: each vouches for what it signed.
+class TrustStore:
+    """The trusted public keys.
 
     Args:
-        keys: one or more, as ``new_keys`` makes them, with commas or white space between them;
-            what follows a # up to the end of its line is a remark.
+        keys: one or more, as ``new_keys`` returns them, separated by commas or white space; a
+            comment begins with # and ends with its line.
     """
 
     def __init__(self, keys: str) -> None:
@@ -116,7 +116,7 @@ class KeyRing:
         for key in keys_in(keys):
             self._keys[_id_of(public_bytes(key))] = public_key_of(key)
         if not self._keys:
-            raise InvalidKey("a key ring without a key trusts nobody")
+            raise InvalidKey("the trust store has no key, so no record would be trusted")
         self._roots: dict[bytes, None] = {}  # with their signatures, which were checked
 
     def __contains__(self, public: str) -> bool:
@@ -203,9 +203,9 @@ def id_of(public: str) -> str:
     return _id_of(public_bytes(public)).hex()
 
 
-def keys_in(ring: str) -> list[str]:
-    """The keys of a key ring, as they are written there."""
-    lines = (line.partition("#")[0] for line in ring.splitlines())
+def keys_in(trust_store: str) -> list[str]:
+    """Return the keys in the text of a trust store."""
+    lines = (line.partition("#")[0] for line in trust_store.splitlines())
     return " ".join(lines).replace(",", " ").split()
 
 

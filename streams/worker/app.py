@@ -19,7 +19,7 @@ from uuid import uuid4
 from streams.config import Config, lacking
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
-from streams.topics.authentic import inspector_of, operator_keys_of, seal_of
+from streams.topics.authentic import operator_keys_of, record_signer_of, verifier_of
 from streams.topics.seen import TopicsUnavailable, log_name
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
@@ -76,14 +76,14 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         ConfigurationError: a signing key or a trust store cannot be used.
         StoreUnavailable: the address of Redis cannot be used.
     """
-    seal = seal_of(config, log)
-    inspector = inspector_of(config, log)
+    signer = record_signer_of(config, log)
+    verifier = verifier_of(config, log)
     app = _faust_app(config)
     metrics = Metrics(log_name(config.topic(NORMS), log))
     store = TimedStore.of(config)
     store.metrics = metrics
     traces = _traces() if config.traces else None
-    publisher = KafkaPublisher(config, seal, traces.answered if traces else None)
+    publisher = KafkaPublisher(config, signer, traces.answered if traces else None)
     watched = KafkaTopics(topics)
     world = World(
         owner=f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}",
@@ -92,8 +92,8 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         topics=watched,
         read_log=lambda: KafkaLog(config),
         publisher=CountingPublisher(publisher, metrics),
-        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, seal, inspector),
-        images_of=lambda partition: KafkaImageTopic(config, partition, seal, inspector),
+        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, signer, verifier),
+        images_of=lambda partition: KafkaImageTopic(config, partition, signer, verifier),
         image_every=config.checkpoint_seconds,
         erasure_keys=config.erasure_keys,
         operator_keys=operator_keys_of(config),

@@ -13,7 +13,7 @@ from streams.ledger.ledger import Ledger
 from streams.schemas import Allow, Charge, CreateDataset, OpenRun, Policy, encode
 from streams.wire.chain import NO_TOPIC
 from streams.wire.requests import RequestSigner
-from streams.wire.signatures import TOGETHER, Content, KeyRing, Place, Signer, new_keys
+from streams.wire.signatures import TOGETHER, Content, Place, Signer, TrustStore, new_keys
 from tests.keys import binding, private_key, registration, signed
 
 _PLACE = Place(bytes(16), "turnstile.halts", 0)
@@ -47,8 +47,12 @@ def _measure(together: int, rounds: int) -> Signing:
     signs, checks = [], []
     for _ in range(rounds):
         signs.append(_micros(lambda: [signer.sign(_PLACE, group) for group in groups]))
-        ring = KeyRing(public)  # it remembers roots that it has checked
-        checks.append(_micros(lambda ring=ring: [ring.check(_PLACE, c, s) for c, s in signed]))
+        trust_store = TrustStore(public)  # it remembers roots that it has checked
+        checks.append(
+            _micros(
+                lambda trust_store=trust_store: [trust_store.check(_PLACE, c, s) for c, s in signed]
+            )
+        )
     return Signing(together, median(signs), median(checks))
 
 

@@ -28,7 +28,7 @@ from streams.schemas import (
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
 from streams.sdk.run import Run, StepDecision
-from streams.topics.authentic import inspector_of, seal_of
+from streams.topics.authentic import record_signer_of, verifier_of
 from streams.topics.seen import TopicsSeen
 from streams.topics.topics import Topics
 from streams.wire.packing import charge_digest, pack_bits, unpack_users
@@ -321,7 +321,7 @@ def test_a_forged_checkpoint_keeps_no_worker_from_sending_its_own(
     )
     origin = Origin(ensure(config).topic, 0)
     producer = KafkaFencedProducer(
-        config, 0, seal_of(config, origin.topic), inspector_of(config, origin.topic)
+        config, 0, record_signer_of(config, origin.topic), verifier_of(config, origin.topic)
     )
     unsigned = KafkaFencedProducer(config, 0)
 

@@ -34,7 +34,7 @@ from streams.operations.images import read_image
 from streams.operations.principals import read_principals
 from streams.store.image import MANIFEST, UnusableImage
 from streams.topics.answers import ANSWER_TOPICS
-from streams.topics.authentic import inspector_of
+from streams.topics.authentic import verifier_of
 from streams.topics.clients import new_admin, new_producer, new_reader
 from streams.topics.security import security
 from streams.topics.topics import Topics
@@ -549,9 +549,9 @@ def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
 def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) -> None:
     config = used.config_of("auditor")
     with Topics(config) as topics:
-        inspector = inspector_of(config, topics.look().topic)
-    assert inspector is not None
-    image = eventually(lambda: read_image(config, 0, inspector))
+        verifier = verifier_of(config, topics.look().topic)
+    assert verifier is not None
+    image = eventually(lambda: read_image(config, 0, verifier))
     worker = used.workers[0]
     worker.stop()  # so that no true one takes the place of the forged one
     try:
@@ -559,7 +559,7 @@ def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) ->
         forged = forger.send(config.topic("checkpoints"), b"forged", MANIFEST, partition=0)
         forged.get(20)
         forger.close()
-        assert read_image(config, 0, inspector).manifest.next >= image.manifest.next
+        assert read_image(config, 0, verifier).manifest.next >= image.manifest.next
         with pytest.raises(UnusableImage):
             read_image(config, 0, None)
     finally:

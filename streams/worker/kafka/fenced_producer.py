@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 from streams.config import Config
 from streams.ledger.ledger import Output
 from streams.schemas import tombstone, tombstone_offset
-from streams.topics.authentic import Inspector, Seal, header, origin_header
+from streams.topics.authentic import RecordSigner, RecordVerifier, header, origin_header
 from streams.topics.topics import ODOMETER
 from streams.wire.signatures import ORIGIN, Content
 from streams.worker.kafka.connection import connection_settings
@@ -38,8 +38,8 @@ class Transactions:
     Args:
         config: the settings, with the address of Kafka.
         partition: the number of the partition.
-        seal: signs records; None if they are not signed.
-        inspector: verifies existing records; None if all are trusted.
+        signer: signs records; None if they are not signed.
+        verifier: verifies existing records; None if all are trusted.
     """
 
     NAME: ClassVar[str]
@@ -48,14 +48,14 @@ class Transactions:
         self,
         config: Config,
         partition: int,
-        seal: Seal | None = None,
-        inspector: Inspector | None = None,
+        signer: RecordSigner | None = None,
+        verifier: RecordVerifier | None = None,
     ) -> None:
         self._topic = config.topic(self.NAME)
         self._config = config
         self._partition = partition
-        self._seal = seal
-        self._inspector = inspector
+        self._signer = signer
+        self._verifier = verifier
         self._producer: Any = None
         self._failed = False
 
@@ -122,13 +122,13 @@ class KafkaFencedProducer(Transactions):
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; return when the broker has them."""
         place = self._topic, self._partition
-        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._seal))
+        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._signer))
 
     def _is_authentic(self, record: Any) -> bool:
-        if self._inspector is None:
+        if self._verifier is None:
             return True
         content = record.key, record.value
-        return self._inspector.admits(self._topic, self._partition, content, record.headers)
+        return self._verifier.admits(self._topic, self._partition, content, record.headers)
 
 
 def _hush(producer: Any) -> None:
@@ -149,7 +149,7 @@ async def send_in_batches(
     topic: str,
     partition: int,
     outputs: Sequence[tuple[Origin, Sequence[Output]]],
-    seal: Seal | None = None,
+    signer: RecordSigner | None = None,
 ) -> list[asyncio.Future[object]]:
     """Queue outputs, each with its origin and, if there is a signer, its signature."""
     contents = [
@@ -158,7 +158,7 @@ async def send_in_batches(
         for packed in [_ORIGIN.pack(*origin)]
         for output in group
     ]
-    return await queue_in_batches(producer, topic, partition, contents, seal)
+    return await queue_in_batches(producer, topic, partition, contents, signer)
 
 
 async def queue_in_batches(
@@ -166,13 +166,13 @@ async def queue_in_batches(
     topic: str,
     partition: int,
     contents: Sequence[Content],
-    seal: Seal | None = None,
+    signer: RecordSigner | None = None,
 ) -> list[asyncio.Future[object]]:
     """Queue many small records as complete batches, which is cheaper than one at a time."""
-    if seal is None:
+    if signer is None:
         headers = [origin_header(content) for content in contents]
     else:
-        headers = seal.headers(topic, partition, contents)
+        headers = signer.headers(topic, partition, contents)
     sent: list[asyncio.Future[object]] = []
     batch = producer.create_batch()
     for content, given in zip(contents, headers, strict=True):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from streams.config import Config
 from streams.operations.images import ImagesUnavailable, read_image
 from streams.store.image import Image, Record
-from streams.topics.authentic import Inspector, Seal
+from streams.topics.authentic import RecordSigner, RecordVerifier
 from streams.topics.topics import CHECKPOINTS
 from streams.wire.signatures import Content
 from streams.worker.checkpoints import STOP_WITHIN
@@ -26,17 +26,17 @@ class KafkaImageTopic(Transactions):
         self,
         config: Config,
         partition: int,
-        seal: Seal | None = None,
-        inspector: Inspector | None = None,
+        signer: RecordSigner | None = None,
+        verifier: RecordVerifier | None = None,
     ) -> None:
-        super().__init__(config, partition, seal, inspector)
+        super().__init__(config, partition, signer, verifier)
         self._closed = asyncio.Event()
 
     async def read(self, with_contents: bool) -> Image | None:
         """Read and verify the last snapshot in another thread."""
         try:
             return await asyncio.to_thread(
-                read_image, self._config, self._partition, self._inspector, with_contents
+                read_image, self._config, self._partition, self._verifier, with_contents
             )
         except ImagesUnavailable as error:
             raise LogUnavailable(str(error)) from error
@@ -54,7 +54,7 @@ class KafkaImageTopic(Transactions):
         contents = [Content(key, value) for key, value in records]
         place = self._topic, self._partition
         sending = asyncio.create_task(
-            self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._seal))
+            self._transact(lambda: queue_in_batches(self._producer, *place, contents, self._signer))
         )
         closing = asyncio.create_task(self._closed.wait())
         try:

@@ -11,7 +11,7 @@ import aiokafka
 from streams.config import Config
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import MAX_REQUEST_BYTES
-from streams.topics.authentic import Seal
+from streams.topics.authentic import RecordSigner
 from streams.wire.signatures import Content
 from streams.worker.kafka.connection import connection_settings
 
@@ -30,19 +30,19 @@ class KafkaPublisher:
 
     Args:
         config: the settings, with the address of Kafka.
-        seal: signs records; None if they are not signed.
+        signer: signs records; None if they are not signed.
         more: returns further headers of an output. They are not signed.
     """
 
     def __init__(
         self,
         config: Config,
-        seal: Seal | None = None,
+        signer: RecordSigner | None = None,
         more: Callable[[int, Output], list[tuple[str, bytes]]] | None = None,
     ) -> None:
         self._topics = {channel: config.topic(channel.value) for channel in Channel}
         self._config = config
-        self._seal = seal
+        self._signer = signer
         self._more = more
         self.producer: Any
 
@@ -85,12 +85,12 @@ class KafkaPublisher:
     ) -> Sequence[list[tuple[str, bytes]] | None]:
         """Return the headers of each output; the outputs of a topic are signed together."""
         headers: list[list[tuple[str, bytes]] | None] = [None] * len(outputs)
-        if self._seal is not None:
+        if self._signer is not None:
             for channel, topic in self._topics.items():
                 places = [at for at, output in enumerate(outputs) if output.channel is channel]
                 contents = [Content(outputs[at].key, outputs[at].value) for at in places]
                 for at, signed in zip(
-                    places, self._seal.headers(topic, partition, contents), strict=True
+                    places, self._signer.headers(topic, partition, contents), strict=True
                 ):
                     headers[at] = signed
         if self._more is not None:

@@ -14,7 +14,7 @@ from streams.local.certificates import Authority
 from streams.local.secrets import Secrets
 from streams.local.secure_stack import SecureStack
 from streams.topics.access import ROLES
-from streams.topics.authentic import ANSWERERS, inspector_of, seal_of
+from streams.topics.authentic import ANSWERERS, record_signer_of, verifier_of
 
 
 def written(directory: Path, kafka: str = "127.0.0.1:1") -> Secrets:
@@ -42,7 +42,7 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
     configs = {role: secrets.config_of(role) for role in (*ROLES, "admin")}
     for role, config in configs.items():
         assert config.prefix == "mine."
-        assert inspector_of(config, b"log") is not None
+        assert verifier_of(config, b"log") is not None
         assert config.kafka_password == secrets.passwords.get(role, "")
         assert bool(config.signing_key) is (role in ("worker", "answerer"))
         looks = role in ROLES and ROLES[role].redis is not None
@@ -52,9 +52,9 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
         assert bool(config.erasure_keys) is (role in ("worker", "auditor"))
         assert config.principal == (role if role in ("trainer", "answerer") else "")
     assert configs["worker"].erasure_keys == configs["auditor"].erasure_keys
-    assert seal_of(configs["worker"], b"log") is not None
-    assert seal_of(configs["answerer"], b"log", ANSWERERS) is not None
-    assert inspector_of(configs["auditor"], b"log", ANSWERERS) is not None
+    assert record_signer_of(configs["worker"], b"log") is not None
+    assert record_signer_of(configs["answerer"], b"log", ANSWERERS) is not None
+    assert verifier_of(configs["auditor"], b"log", ANSWERERS) is not None
     assert configs["answerer"].signing_key != configs["worker"].signing_key
 
 

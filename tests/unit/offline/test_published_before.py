@@ -11,9 +11,9 @@ from streams.offline.archive import Stored
 from streams.offline.findings import Check
 from streams.offline.service import stored
 from streams.offline.verification import verify
-from streams.topics.authentic import Inspector, seal_of
+from streams.topics.authentic import RecordVerifier, record_signer_of
 from streams.topics.batches import FetchedRecord
-from streams.wire.signatures import Content, KeyRing, new_keys
+from streams.wire.signatures import Content, TrustStore, new_keys
 from tests.unit.offline.service import Archived, used
 from tests.unit.topics.test_authentic import config
 
@@ -105,13 +105,13 @@ def test_a_record_of_nobody_is_found(trimmed: Archived) -> None:
 
 def from_kafka(key: bytes, value: bytes, headers: Any, topic: str = "t.halts") -> Stored:
     record = FetchedRecord(7, 10**12, 0, key, value, headers, 0)
-    return stored(topic, 0, record, Inspector(KeyRing(PUBLIC), LOG))
+    return stored(topic, 0, record, RecordVerifier(TrustStore(PUBLIC), LOG))
 
 
 def test_a_signature_is_looked_at_where_a_key_ring_is_given() -> None:
-    seal = seal_of(config(signing_key=PRIVATE), LOG)
-    assert seal is not None
-    ((*headers,),) = seal.headers("t.halts", 0, [Content(b"k", b"v")])
+    signer = record_signer_of(config(signing_key=PRIVATE), LOG)
+    assert signer is not None
+    ((*headers,),) = signer.headers("t.halts", 0, [Content(b"k", b"v")])
     good = from_kafka(b"k", b"v", headers)
     assert (good.signed, good.unsigned) == (True, None)
     for wrong in (
@@ -122,7 +122,7 @@ def test_a_signature_is_looked_at_where_a_key_ring_is_given() -> None:
         assert "has not signed this" in (wrong.unsigned or "")
     bare = from_kafka(b"k", b"v", [])
     assert (bare.signed, bare.unsigned) == (False, None)
-    other = seal_of(config(signing_key=new_keys()[0]), LOG)
+    other = record_signer_of(config(signing_key=new_keys()[0]), LOG)
     assert other is not None
     ((*headers,),) = other.headers("t.halts", 0, [Content(b"k", b"v")])
     assert "which is not trusted" in (from_kafka(b"k", b"v", headers).unsigned or "")

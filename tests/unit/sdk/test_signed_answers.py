@@ -1,4 +1,4 @@
-"""A trainer with a key ring hears the workers alone: others neither release, refuse nor end."""
+"""A trainer with a trust store accepts decisions of the workers only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from streams.schemas import (
 )
 from streams.sdk.connection import Waiting
 from streams.sdk.memory_connection import MemoryConnection
-from streams.topics.authentic import Inspector, Seal
+from streams.topics.authentic import RecordSigner, RecordVerifier
 from streams.wire.packing import pack_bits
-from streams.wire.signatures import Content, KeyRing, Signer, new_keys
+from streams.wire.signatures import Content, Signer, TrustStore, new_keys
 
 PRIVATE, PUBLIC = new_keys()
 LOG = b"log of 16 bytes."
@@ -39,10 +39,10 @@ class SignedConnection(MemoryConnection):
         silent: whether the workers' own answers are lost.
     """
 
-    def __init__(self, ring: KeyRing | None) -> None:
+    def __init__(self, trust_store: TrustStore | None) -> None:
         super().__init__(2, timeout=0.05)
-        self.seal = Seal(Signer(PRIVATE), LOG)
-        self.inspector = Inspector(ring, LOG) if ring else None
+        self.record_signer = RecordSigner(Signer(PRIVATE), LOG)
+        self.verifier = RecordVerifier(trust_store, LOG) if trust_store else None
         self.forge: Forge | None = None
         self.silent = False
         self._requests: dict[int, bytes] = {}
@@ -57,18 +57,18 @@ class SignedConnection(MemoryConnection):
                 self._arrive(partition, forged, [])
             if not self.silent and output.channel is not Channel.ODOMETER:
                 content = Content(output.key, output.value)
-                (headers,) = self.seal.headers(output.channel.value, partition, [content])
+                (headers,) = self.record_signer.headers(output.channel.value, partition, [content])
                 self._arrive(partition, output, headers)
 
     def _arrive(self, partition: int, output: Output, headers: list[tuple[str, bytes]]) -> None:
         content = output.key, output.value
-        if self.inspector is None or self.inspector.admits(
+        if self.verifier is None or self.verifier.admits(
             output.channel.value, partition, content, headers
         ):
             self._hear(output.channel, partition, output.value)
 
     def _why_silent(self) -> str:
-        return self.inspector.why_silent() if self.inspector else ""
+        return self.verifier.why_silent() if self.verifier else ""
 
 
 def admission(partition: int, request: bytes, answer: Output) -> Output | None:
@@ -122,18 +122,18 @@ def test_without_a_ring_a_forged_decision_is_believed() -> None:
 
 @pytest.mark.parametrize("forge", [admission, refusal])
 def test_with_a_ring_what_is_forged_changes_nothing(forge: Forge) -> None:
-    connection = SignedConnection(KeyRing(PUBLIC))
+    connection = SignedConnection(TrustStore(PUBLIC))
     turnstile = exhausted(connection)
     connection.forge = forge
     run = turnstile.run("d", "r")
     for _ in range(3):
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
-    assert connection.inspector is not None
-    assert "it has no signature" in connection.inspector.why_silent()
+    assert connection.verifier is not None
+    assert "it has no signature" in connection.verifier.why_silent()
 
 
 def test_without_the_workers_a_forged_decision_releases_nothing_and_is_named() -> None:
-    connection = SignedConnection(KeyRing(PUBLIC))
+    connection = SignedConnection(TrustStore(PUBLIC))
     turnstile = exhausted(connection)
     run = turnstile.run("d", "r")
     connection.forge, connection.silent = admission, True
@@ -145,14 +145,14 @@ def test_without_the_workers_a_forged_decision_releases_nothing_and_is_named() -
 
 
 def test_who_trusts_another_key_waits_and_is_told_why() -> None:
-    connection = SignedConnection(KeyRing(new_keys()[1]))
+    connection = SignedConnection(TrustStore(new_keys()[1]))
     with pytest.raises(DecisionTimeout, match="sign with another key"):
         Turnstile(connection=connection).create_dataset("d", budget=1.0)
 
 
 def test_two_decisions_that_are_signed_still_contradict_each_other() -> None:
     """A worker whose key was stolen is noticed as without signatures."""
-    connection = SignedConnection(KeyRing(PUBLIC))
+    connection = SignedConnection(TrustStore(PUBLIC))
     turnstile = exhausted(connection)
     run = turnstile.run("d", "r")
     run.charge(USERS, np.ones(12), noise_stddev=1.0)
@@ -161,7 +161,7 @@ def test_two_decisions_that_are_signed_still_contradict_each_other() -> None:
     forged = admission(last.partition, b"", Output(Channel.HALTS, b"k", last.value))
     assert forged is not None
     content = Content(forged.key, forged.value)
-    (headers,) = connection.seal.headers("halts", last.partition, [content])
+    (headers,) = connection.record_signer.headers("halts", last.partition, [content])
     connection._arrive(last.partition, forged, headers)
     with pytest.raises(ConflictingDecisions):
         run.charge(USERS, np.ones(12), noise_stddev=1.0)

@@ -7,8 +7,14 @@ import logging
 import pytest
 
 from streams.config import Config, ConfigurationError
-from streams.topics.authentic import ANSWERERS, Inspector, header, inspector_of, seal_of
-from streams.wire.signatures import Content, KeyRing, new_keys
+from streams.topics.authentic import (
+    ANSWERERS,
+    RecordVerifier,
+    header,
+    record_signer_of,
+    verifier_of,
+)
+from streams.wire.signatures import Content, TrustStore, new_keys
 
 PRIVATE, PUBLIC = new_keys()
 OTHER_PRIVATE, OTHER_PUBLIC = new_keys()
@@ -20,37 +26,37 @@ def config(**settings: str) -> Config:
 
 
 def test_a_signed_record_is_admitted_only_where_it_was_published() -> None:
-    seal = seal_of(config(signing_key=PRIVATE, trusted_keys=PUBLIC), LOG)
-    inspector = inspector_of(config(trusted_keys=PUBLIC), LOG)
-    assert seal is not None
-    assert inspector is not None
+    signer = record_signer_of(config(signing_key=PRIVATE, trusted_keys=PUBLIC), LOG)
+    verifier = verifier_of(config(trusted_keys=PUBLIC), LOG)
+    assert signer is not None
+    assert verifier is not None
     plain, with_origin = Content(b"k", b"v"), Content(b"k", b"v", b"origin")
-    first, second = seal.headers("t.halts", 0, [plain, with_origin])
+    first, second = signer.headers("t.halts", 0, [plain, with_origin])
     assert header(second, "norms") == b"origin"
-    assert inspector.admits("t.halts", 0, (b"k", b"v"), first)
-    assert inspector.admits("t.halts", 0, (b"k", b"v"), second)
-    assert inspector.why_silent() == ""
-    assert not inspector.admits("t.halts", 1, (b"k", b"v"), first)
+    assert verifier.admits("t.halts", 0, (b"k", b"v"), first)
+    assert verifier.admits("t.halts", 0, (b"k", b"v"), second)
+    assert verifier.why_silent() == ""
+    assert not verifier.admits("t.halts", 1, (b"k", b"v"), first)
     # Of two headers the first one counts, for every reader.
-    assert not inspector.admits("t.halts", 0, (b"k", b"v"), [("norms", b"other"), *second])
-    assert not inspector.admits("t.halts", 0, (b"k", b"v"), [])
-    assert inspector.why_silent().startswith("3 records ")
+    assert not verifier.admits("t.halts", 0, (b"k", b"v"), [("norms", b"other"), *second])
+    assert not verifier.admits("t.halts", 0, (b"k", b"v"), [])
+    assert verifier.why_silent().startswith("3 records ")
 
 
 def test_forged_records_are_logged_at_powers_of_ten(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    inspector = Inspector(KeyRing(PUBLIC), LOG)
+    verifier = RecordVerifier(TrustStore(PUBLIC), LOG)
     with caplog.at_level(logging.WARNING, "turnstile.signatures"):
         for _ in range(1500):
-            inspector.admits("t.halts", 0, (None, b"forged"), [])
+            verifier.admits("t.halts", 0, (None, b"forged"), [])
     assert [record.args[-1] for record in caplog.records] == [1, 10, 100, 1000]
 
 
 def test_without_keys_nothing_is_signed_or_verified() -> None:
-    assert seal_of(Config(), LOG) is None
-    assert inspector_of(Config(), LOG) is None
-    assert seal_of(config(signing_key=PRIVATE), LOG) is not None
+    assert record_signer_of(Config(), LOG) is None
+    assert verifier_of(Config(), LOG) is None
+    assert record_signer_of(config(signing_key=PRIVATE), LOG) is not None
 
 
 UNUSABLE = {
@@ -69,7 +75,7 @@ def test_a_worker_with_an_untrusted_key_does_not_start(
     settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
-        seal_of(config(**settings), LOG)
+        record_signer_of(config(**settings), LOG)
     assert PRIVATE not in str(caught.value)
     assert OTHER_PRIVATE not in str(caught.value)
 
@@ -79,12 +85,12 @@ def test_a_worker_with_an_untrusted_key_does_not_start(
 
 def test_the_key_of_an_answerer_signs_no_decisions() -> None:
     settings = config(signing_key=OTHER_PRIVATE, trusted_keys=PUBLIC, answer_keys=OTHER_PUBLIC)
-    seal = seal_of(settings, LOG, ANSWERERS)
-    assert seal is not None
+    signer = record_signer_of(settings, LOG, ANSWERERS)
+    assert signer is not None
     for topic in ("t.answers", "t.halts"):
-        (signed,) = seal.headers(topic, 0, [Content(b"k", b"v")])
-        reader = inspector_of(settings, LOG, ANSWERERS)
-        trainer = inspector_of(settings, LOG)
+        (signed,) = signer.headers(topic, 0, [Content(b"k", b"v")])
+        reader = verifier_of(settings, LOG, ANSWERERS)
+        trainer = verifier_of(settings, LOG)
         assert reader is not None
         assert trainer is not None
         assert reader.admits(topic, 0, (b"k", b"v"), signed)
@@ -95,8 +101,8 @@ def test_the_key_of_an_answerer_signs_no_decisions() -> None:
 
 
 def test_an_answerer_without_a_key_signs_nothing() -> None:
-    assert seal_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
-    assert inspector_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
+    assert record_signer_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
+    assert verifier_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
 
 
 UNUSABLE_TO_ANSWER = {
@@ -124,5 +130,5 @@ def test_an_answerer_with_the_key_of_a_worker_does_not_start(
     settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
-        seal_of(config(**settings), LOG, ANSWERERS)
+        record_signer_of(config(**settings), LOG, ANSWERERS)
     assert PRIVATE not in str(caught.value)

@@ -10,9 +10,9 @@ from streams.wire.signatures import (
     TOGETHER,
     Content,
     InvalidKey,
-    KeyRing,
     Place,
     Signer,
+    TrustStore,
     Unsigned,
     id_of,
     new_keys,
@@ -22,7 +22,7 @@ PRIVATE, PUBLIC = new_keys()
 OTHER_PRIVATE, OTHER_PUBLIC = new_keys()
 PLACE = Place(b"log of 16 bytes.", "t.halts", 3)
 CONTENT = Content(b"key", b"value", b"origin")
-SIGNER, RING = Signer(PRIVATE), KeyRing(PUBLIC)
+SIGNER, TRUST_STORE = Signer(PRIVATE), TrustStore(PUBLIC)
 
 
 def contents(count: int) -> list[Content]:
@@ -34,10 +34,10 @@ def test_each_of_many_records_has_a_signature_of_its_own(count: int) -> None:
     records = contents(count)
     signatures = SIGNER.sign(PLACE, records)
     for record, signature in zip(records, signatures, strict=True):
-        RING.check(PLACE, record, signature)
+        TRUST_STORE.check(PLACE, record, signature)
     for record, signature in zip(records, signatures[1:], strict=False):
         with pytest.raises(Unsigned):
-            RING.check(PLACE, record, signature)
+            TRUST_STORE.check(PLACE, record, signature)
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ FORGERIES = {
 
 
 def test_what_is_signed_is_believed() -> None:
-    RING.check(TRUE.place, TRUE.content, TRUE.signature)
-    RING.check(TRUE.place, TRUE.content, TRUE.signature)  # and again, without computing it
+    TRUST_STORE.check(TRUE.place, TRUE.content, TRUE.signature)
+    TRUST_STORE.check(TRUE.place, TRUE.content, TRUE.signature)  # and again, without computing it
 
 
 @pytest.mark.parametrize("case", FORGERIES.values(), ids=FORGERIES)
 def test_what_is_not_signed_for_where_it_is_is_not_believed(case: Case) -> None:
-    RING.check(TRUE.place, TRUE.content, TRUE.signature)
+    TRUST_STORE.check(TRUE.place, TRUE.content, TRUE.signature)
     with pytest.raises(Unsigned):
-        RING.check(case.place, case.content, case.signature)
+        TRUST_STORE.check(case.place, case.content, case.signature)
 
 
 @pytest.mark.parametrize("at", range(0, 73 + 2 * 32, 7))
@@ -95,24 +95,24 @@ def test_every_byte_of_a_signature_counts(at: int) -> None:
     signature = bytearray(SIGNER.sign(PLACE, records)[1])
     signature[at] ^= 1
     with pytest.raises(Unsigned):
-        RING.check(PLACE, records[1], bytes(signature))
+        TRUST_STORE.check(PLACE, records[1], bytes(signature))
 
 
 def test_keys_are_exchanged_without_a_gap() -> None:
     old, new = (Signer(key).sign(PLACE, [CONTENT])[0] for key in (PRIVATE, OTHER_PRIVATE))
-    both = KeyRing(f"{PUBLIC}  # until the seventh of May\n{OTHER_PUBLIC}")
+    both = TrustStore(f"{PUBLIC}  # until the seventh of May\n{OTHER_PUBLIC}")
     for signature in (old, new):
         both.check(PLACE, CONTENT, signature)
-    only_new = KeyRing(OTHER_PUBLIC)
+    only_new = TrustStore(OTHER_PUBLIC)
     only_new.check(PLACE, CONTENT, new)
     with pytest.raises(Unsigned, match=id_of(PUBLIC)):
         only_new.check(PLACE, CONTENT, old)
 
 
 def test_a_ring_knows_its_keys() -> None:
-    ring = KeyRing(f"{PUBLIC},\n # nobody: {OTHER_PUBLIC}\n")
-    assert PUBLIC in ring
-    assert OTHER_PUBLIC not in ring
+    trust_store = TrustStore(f"{PUBLIC},\n # nobody: {OTHER_PUBLIC}\n")
+    assert PUBLIC in trust_store
+    assert OTHER_PUBLIC not in trust_store
     assert Signer(PRIVATE).public == PUBLIC
 
 
@@ -130,7 +130,7 @@ NO_KEYS = {
 @pytest.mark.parametrize("text", NO_KEYS.values(), ids=NO_KEYS)
 def test_what_is_no_key_is_refused_and_never_shown(text: str) -> None:
     with pytest.raises(InvalidKey) as caught:
-        KeyRing(text)
+        TrustStore(text)
     assert PRIVATE not in str(caught.value)
     with pytest.raises(InvalidKey) as caught:
         Signer(PRIVATE[:-2])
