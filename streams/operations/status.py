@@ -39,7 +39,7 @@ class PartitionStatus:
     next: int
     lag: int
     users: int | None  # None: no owner has said so yet
-    unpublished: int  # parcels of outputs that wait to be published
+    unpublished: int  # outbox entries that wait to be published
     changes: int  # not compacted yet
     seen: int | None  # seconds since its owner was last seen
     head: str | None  # of the chain: the receipt of all that was applied

@@ -50,13 +50,13 @@ class Holding:
         chain: Chain,
         leader_epoch: int,
         changes: bytes,
-        parcels: Mapping[str, bytes],
+        outbox_entries: Mapping[str, bytes],
         published: Iterable[str],
     ) -> Verdict:
         """Write a batch, offsets first to next_offset - 1, and delete published outbox entries."""
         entries = pack_change(first, next_offset, changes)
         forgotten = list(published)
-        commit = Commit(first, next_offset, chain, leader_epoch, entries, parcels, forgotten)
+        commit = Commit(first, next_offset, chain, leader_epoch, entries, outbox_entries, forgotten)
         verdict = self._moved(await self._store.commit(self._guard, commit))
         if verdict is Verdict.OK:
             self.backlog += Backlog(len(entries), sum(map(len, entries)))

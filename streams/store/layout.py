@@ -175,13 +175,13 @@ def hexadecimal(digest: int) -> str:
     return f"{digest:032x}"
 
 
-def parcel_name(first: int, number: int) -> str:
+def outbox_entry_name(first: int, number: int) -> str:
     """Return the name of entry ``number`` of the outputs of the batch that begins at ``first``."""
     return f"{first}/{number}"
 
 
-def parcel_place(name: str) -> tuple[int, int]:
-    """Return the arguments that were given to ``parcel_name``.
+def outbox_entry_place(name: str) -> tuple[int, int]:
+    """Return the arguments that were given to ``outbox_entry_name``.
 
     Raises:
         Damaged: it is not such a name.

@@ -90,7 +90,7 @@ class Commit:
     chain: Chain  # after the batch
     leader_epoch: int  # of the last record of the batch
     changes: Sequence[bytes]  # deltas to append
-    parcels: Mapping[str, bytes]  # outbox entries, to store until they are published
+    outbox_entries: Mapping[str, bytes]  # outbox entries, to store until they are published
     published: Sequence[str]  # names of published outbox entries, to delete
 
 
@@ -111,13 +111,13 @@ class Stage:
 
     pages: Mapping[str, bytes]
     changes: Sequence[bytes]  # in the order of the log
-    parcels: Mapping[str, bytes]
+    outbox_entries: Mapping[str, bytes]
     is_first: bool  # delete what was staged before
 
     @property
     def size(self) -> int:
         """The size of the piece in bytes."""
-        return sum(map(len, (*self.pages.values(), *self.changes, *self.parcels.values())))
+        return sum(map(len, (*self.pages.values(), *self.changes, *self.outbox_entries.values())))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Installation:
     fields: Mapping[str, str]  # of meta, without owner and version
     pages: int  # the number that was staged
     changes: int  # likewise
-    parcels: int  # likewise
+    outbox_entries: int  # likewise
 
 
 class Store(Protocol):

@@ -215,7 +215,7 @@ class RedisStore(Store):
             *(commit.first, commit.next, *chain_fields(commit.chain).values()),
             commit.leader_epoch,
             *(len(commit.changes), *commit.changes),
-            *(len(commit.parcels), *_flat(commit.parcels)),
+            *(len(commit.outbox_entries), *_flat(commit.outbox_entries)),
             *commit.published,
         )
 
@@ -257,7 +257,7 @@ class RedisStore(Store):
             *(guard.owner, guard.version, int(stage.is_first)),
             *(len(stage.pages), *_flat(stage.pages)),
             *(len(stage.changes), *stage.changes),
-            *_flat(stage.parcels),
+            *_flat(stage.outbox_entries),
         ]
         return _verdict(await self._run("stage", guard.partition, (*STATE, *STAGED), arguments))
 
@@ -265,7 +265,7 @@ class RedisStore(Store):
         """Replace the state by what was staged; ``DAMAGED`` if some of it is missing."""
         arguments = [
             *(guard.owner, guard.version),
-            *(installation.changes, installation.pages, installation.parcels),
+            *(installation.changes, installation.pages, installation.outbox_entries),
             *_flat(installation.fields),
         ]
         return _verdict(await self._run("install", guard.partition, (*STATE, *STAGED), arguments))

@@ -17,9 +17,9 @@ from streams.store.layout import (
     Damaged,
     Meta,
     digest_of,
+    outbox_entry_place,
     page_hash,
     page_value,
-    parcel_place,
 )
 
 
@@ -68,7 +68,7 @@ def verified(
         pages={name: page_value(page) for name, page in pages.items()},
         changes=_joined(meta, changes),
         changes_bytes=sum(map(len, changes)),
-        outbox=sorted(outbox.items(), key=lambda parcel: parcel_place(parcel[0])),
+        outbox=sorted(outbox.items(), key=lambda outbox_entry: outbox_entry_place(outbox_entry[0])),
         hashes=hashes,
     )
 

@@ -22,20 +22,20 @@ import msgspec
 
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import encode
-from streams.store.layout import parcel_name, parcel_place
+from streams.store.layout import outbox_entry_name, outbox_entry_place
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.ports import Origin, Publisher
 
 logger = logging.getLogger("turnstile.worker")
 
-PARCEL_BYTES = 32 * 1024 * 1024
+ENTRY_BYTES = 32 * 1024 * 1024
 """An outbox entry of at least this size takes no further output."""
-UNPUBLISHED_PARCELS = 8
+UNPUBLISHED_ENTRIES = 8
 """The largest number of entries with decisions that are being published."""
 
 
 @dataclass(frozen=True)
-class Parcel:
+class OutboxEntry:
     """Outputs that are stored, published and deleted together."""
 
     name: str
@@ -51,7 +51,7 @@ class Parcel:
     @property
     def first(self) -> int:
         """The offset at which the batch of the entry begins."""
-        return parcel_place(self.name)[0]
+        return outbox_entry_place(self.name)[0]
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
@@ -81,7 +81,7 @@ class Outbox:
         self._checkpoints = checkpoints
         self._on_error = on_error
         self._published: list[str] = []
-        self._under_way = asyncio.Semaphore(UNPUBLISHED_PARCELS)
+        self._under_way = asyncio.Semaphore(UNPUBLISHED_ENTRIES)
         self._confirming: dict[asyncio.Task[None], None] = {}  # in order
         self._sending: asyncio.Task[None] | None = None
 
@@ -94,18 +94,20 @@ class Outbox:
         kept, self._kept = self._kept, []
         for name, packed in kept:
             found = msgspec.msgpack.decode(packed, type=Packed)
-            await self.publish(Parcel(name, found.leader_epoch, found.outputs, packed))
+            await self.publish(OutboxEntry(name, found.leader_epoch, found.outputs, packed))
 
-    async def publish(self, parcel: Parcel) -> None:
+    async def publish(self, outbox_entry: OutboxEntry) -> None:
         """Publish an entry that Redis stores; wait while too many are under way."""
-        if parcel.is_odometer:
-            origin = Origin(self._topic, parcel.leader_epoch)
-            sent = [await self._checkpoints.publish(parcel.first, origin, parcel.outputs)]
-            self._confirm(self._confirmed(parcel.name, sent))
+        if outbox_entry.is_odometer:
+            origin = Origin(self._topic, outbox_entry.leader_epoch)
+            sent = [
+                await self._checkpoints.publish(outbox_entry.first, origin, outbox_entry.outputs)
+            ]
+            self._confirm(self._confirmed(outbox_entry.name, sent))
         else:
             await self._under_way.acquire()
-            queued = await self._publisher.publish(self._partition, parcel.outputs)
-            self._confirm(self._confirmed_answers(parcel.name, queued))
+            queued = await self._publisher.publish(self._partition, outbox_entry.outputs)
+            self._confirm(self._confirmed_answers(outbox_entry.name, queued))
 
     def mark(self) -> None:
         """Append an invisible record to the odometer topic (``Partitions.keep_cleanable``)."""
@@ -158,19 +160,26 @@ class Outbox:
             self._on_error(error)
 
 
-def parcels_of(first: int, leader_epoch: int, outputs: Sequence[Output]) -> list[Parcel]:
+def outbox_entries_of(
+    first: int, leader_epoch: int, outputs: Sequence[Output]
+) -> list[OutboxEntry]:
     """Return the outbox entries of the batch that begins at an offset, in the order of the log."""
     groups: list[list[Output]] = []
     for of_odometer in (False, True):
-        size = PARCEL_BYTES
+        size = ENTRY_BYTES
         for output in outputs:
             if (output.channel is Channel.ODOMETER) is of_odometer:
-                if size >= PARCEL_BYTES:
+                if size >= ENTRY_BYTES:
                     groups.append([])
                     size = 0
                 groups[-1].append(output)
                 size += len(output.value)
     return [
-        Parcel(parcel_name(first, number), leader_epoch, group, encode(Packed(leader_epoch, group)))
+        OutboxEntry(
+            outbox_entry_name(first, number),
+            leader_epoch,
+            group,
+            encode(Packed(leader_epoch, group)),
+        )
         for number, group in enumerate(groups)
     ]

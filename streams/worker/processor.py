@@ -48,7 +48,7 @@ from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
 from streams.worker.images import Imaging
 from streams.worker.intake import Intake, size_of
-from streams.worker.outbox import Outbox, parcels_of
+from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import LogRecord, Missing, Origin, World
 from streams.worker.stops import Stop, Stops, stop_at
 
@@ -336,7 +336,7 @@ class Processor:
 
     async def _commit(self, batch: Batch) -> None:
         # Step 3.
-        parcels = parcels_of(batch.first, batch.leader_epoch, batch.outputs)
+        outbox_entries = outbox_entries_of(batch.first, batch.leader_epoch, batch.outputs)
         began = self._time()
         verdict = await self.holding.commit(
             batch.first,
@@ -344,7 +344,7 @@ class Processor:
             batch.chain,
             batch.leader_epoch,
             batch.changes,
-            {parcel.name: parcel.packed for parcel in parcels},
+            {outbox_entry.name: outbox_entry.packed for outbox_entry in outbox_entries},
             self.outbox.take_published(),
         )
         self.expect_ok(verdict, "commit")
@@ -358,8 +358,8 @@ class Processor:
                 f"the commit of a batch took longer than {PUBLISH_WITHIN:.0f} seconds, so another "
                 "worker may own the partition"
             )
-        for parcel in parcels:
-            await self.outbox.publish(parcel)
+        for outbox_entry in outbox_entries:
+            await self.outbox.publish(outbox_entry)
 
     async def _forget(self) -> None:
         # Step 5, if no commit does it.

@@ -142,8 +142,8 @@ def _stages(image: Image) -> Iterator[Stage]:
         yield Stage(dict(pages), [], {}, is_first=False)
     for changes in _pieces(("", change) for change in image.changes):
         yield Stage({}, [change for _, change in changes], {}, is_first=False)
-    for parcels in _pieces(image.outbox.items()):
-        yield Stage({}, [], dict(parcels), is_first=False)
+    for outbox_entries in _pieces(image.outbox.items()):
+        yield Stage({}, [], dict(outbox_entries), is_first=False)
 
 
 def _pieces(entries: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:

@@ -21,7 +21,7 @@ from streams.schemas import MAX_REQUEST_BYTES, encode
 from streams.topics.topics import NORMS, ODOMETER
 from streams.worker.kafka.fenced_producer import send_in_batches
 from streams.worker.kafka.publisher import KafkaPublisher
-from streams.worker.outbox import UNPUBLISHED_PARCELS
+from streams.worker.outbox import UNPUBLISHED_ENTRIES
 from streams.worker.ports import Origin
 from streams.worker.processor import BATCH_RECORDS
 from tests.benchmarks.workload import Applied
@@ -43,7 +43,7 @@ class RawPipe:
         self._keys = raw_keys(config.prefix)
         self._redis = redis.asyncio.Redis.from_url(config.redis)
         self._publisher = KafkaPublisher(config)
-        self._publishing = asyncio.Semaphore(UNPUBLISHED_PARCELS)
+        self._publishing = asyncio.Semaphore(UNPUBLISHED_ENTRIES)
         self._published: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
 

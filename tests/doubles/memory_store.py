@@ -137,7 +137,7 @@ class MemoryStore(Store):
         if commit.first != expected:
             return Verdict.DUPLICATE if commit.first < expected else Verdict.GAP
         kept.changes += commit.changes
-        kept.outbox |= commit.parcels
+        kept.outbox |= commit.outbox_entries
         _delete(kept.outbox, commit.published)
         kept.meta |= {"next": str(commit.next), **chain_fields(commit.chain)}
         kept.meta["leader_epoch"] = str(commit.leader_epoch)
@@ -183,7 +183,7 @@ class MemoryStore(Store):
             kept.staged_changes, kept.staged_pages, kept.staged_outbox = [], {}, {}
         kept.staged_pages |= stage.pages
         kept.staged_changes += stage.changes
-        kept.staged_outbox |= stage.parcels
+        kept.staged_outbox |= stage.outbox_entries
         return Verdict.OK
 
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
@@ -192,7 +192,7 @@ class MemoryStore(Store):
         if refused := _refusal(kept, guard):
             return refused
         staged = kept.staged_changes, kept.staged_pages, kept.staged_outbox
-        counts = installation.changes, installation.pages, installation.parcels
+        counts = installation.changes, installation.pages, installation.outbox_entries
         if tuple(map(len, staged)) != counts:
             return Verdict.DAMAGED
         kept.changes, kept.pages, kept.outbox = staged

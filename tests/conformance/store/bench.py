@@ -10,7 +10,7 @@ import redis
 
 from streams.redis_address import Kind, read_address
 from streams.store.holding import Holding
-from streams.store.layout import key_of, parcel_name
+from streams.store.layout import key_of, outbox_entry_name
 from streams.store.port import Guard, Store, Verdict
 from streams.store.snapshot import Snapshot
 from streams.wire.chain import Chain
@@ -49,8 +49,10 @@ async def commit(
     outputs: tuple[bytes, ...] = (b"o",),
     published: tuple[str, ...] = (),
 ) -> Verdict:
-    parcels = {parcel_name(first, number): packed for number, packed in enumerate(outputs)}
-    return await holding.commit(first, following, CHAIN, 3, changes, parcels, published)
+    outbox_entries = {
+        outbox_entry_name(first, number): packed for number, packed in enumerate(outputs)
+    }
+    return await holding.commit(first, following, CHAIN, 3, changes, outbox_entries, published)
 
 
 def guard_of(holding: Holding) -> Guard:

@@ -12,7 +12,11 @@ IMAGE = found(written(Kept(pages={"page:d/0": b"p", "run:d/r": b"r"})))
 def installation(**differing) -> Installation:
     manifest = IMAGE.manifest
     fields = {**manifest.fields, "topic": TOPIC.hex(), "partitions": str(PARTITIONS)}
-    counts = {"pages": manifest.pages, "changes": manifest.changes, "parcels": manifest.outbox}
+    counts = {
+        "pages": manifest.pages,
+        "changes": manifest.changes,
+        "outbox_entries": manifest.outbox,
+    }
     return Installation(fields, **{**counts, **differing})
 
 
@@ -93,7 +97,7 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
     run(scenario)
 
 
-@pytest.mark.parametrize("what", ["pages", "changes", "parcels"])
+@pytest.mark.parametrize("what", ["pages", "changes", "outbox_entries"])
 def test_what_is_not_all_there_is_not_installed(run, what):
     async def scenario(bench):
         owner = bench.owner("a")

@@ -133,9 +133,9 @@ class SameVerdicts(RuleBasedStateMachine):
         def act(holding, next_offset):
             first = max(0, next_offset + skew)
             chain = Chain(bytes([first % 256]) * 32, b"before", first)
-            parcels = {f"{first}/{number}": b"o" for number in range(outputs)}
+            outbox_entries = {f"{first}/{number}": b"o" for number in range(outputs)}
             return holding.commit(
-                first, first + records, chain, records, changes, parcels, published
+                first, first + records, chain, records, changes, outbox_entries, published
             )
 
         verdict, owner = self.write(data, act)

@@ -30,7 +30,7 @@ COUNTED = {
     "the pages are gone": lambda kept: kept.pages.clear(),
     "the outbox is gone": lambda kept: kept.outbox.clear(),
     "one page is gone": lambda kept: kept.pages.pop("page:d/1"),
-    "one parcel is gone": lambda kept: kept.outbox.pop("2/0"),
+    "one outbox entry is gone": lambda kept: kept.outbox.pop("2/0"),
     "the oldest change is gone": lambda kept: kept.changes.pop(0),
     "the newest change is gone": lambda kept: kept.changes.pop(),
 }
@@ -73,7 +73,7 @@ def with_a_change_that_is_not_one(kept):
     kept.changes[0] = b"nonsense"
 
 
-def with_a_parcel_renamed(kept):
+def with_an_outbox_entry_renamed(kept):
     kept.outbox["x"] = kept.outbox.pop("2/0")
 
 
@@ -83,7 +83,7 @@ UNCOUNTED = {
     "a change appears twice": with_a_change_twice,
     "changes are in another order": lambda kept: kept.changes.reverse(),
     "a change cannot be read": with_a_change_that_is_not_one,
-    "a parcel has another name": with_a_parcel_renamed,
+    "an outbox entry has another name": with_an_outbox_entry_renamed,
     "next is another": lambda kept: kept.meta.update(next="5"),
     "the changes begin elsewhere": lambda kept: kept.meta.update(since="1"),
     "there is no digest": lambda kept: kept.meta.pop("digest"),

@@ -155,7 +155,7 @@ def test_changes_too_large_for_one_value_are_kept_in_parts(run, monkeypatch):
     run(scenario)
 
 
-def test_a_commit_with_very_many_parcels_is_written_whole(run):
+def test_a_commit_with_many_outbox_entries_is_written_completely(run):
     """`unpack` in a script has a limit, which would be met after the first write."""
 
     async def scenario(bench):

@@ -81,7 +81,7 @@ def outbox_not_republished() -> Patches:
 
 @mutation
 def forgotten_before_sent() -> Patches:
-    """A parcel is dropped from Redis before the broker has it."""
+    """An outbox entry is deleted from Redis before the broker has it."""
     real = outbox.Outbox._confirmed
 
     async def confirmed(self: Any, name: str, sent: Sequence[Any]) -> None:

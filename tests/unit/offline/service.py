@@ -17,7 +17,7 @@ from streams.sdk.memory_connection import MemoryConnection
 from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
 from streams.store.snapshot import Snapshot, verified
-from streams.worker.outbox import parcels_of
+from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Extent
 
 TOPIC = b"topic of a test!"
@@ -128,13 +128,13 @@ class Archived(MemoryConnection):
 
     def load(self, partition: int) -> Snapshot | None:
         kept = self.kept[partition]
-        parcels = {
-            parcel.name: parcel.packed
+        outbox_entries = {
+            outbox_entry.name: outbox_entry.packed
             for first, outputs in kept.outbox
-            for parcel in parcels_of(first, 0, outputs)
+            for outbox_entry in outbox_entries_of(first, 0, outputs)
         }
-        counts = {"changes": str(len(kept.changes)), "outbox": str(len(parcels))}
-        return verified({**kept.fields, **counts}, {}, kept.changes, parcels)
+        counts = {"changes": str(len(kept.changes)), "outbox": str(len(outbox_entries))}
+        return verified({**kept.fields, **counts}, {}, kept.changes, outbox_entries)
 
     def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
         reached = extent.start

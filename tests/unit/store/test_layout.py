@@ -9,12 +9,12 @@ from streams.store.layout import (
     fields_of_nothing,
     hexadecimal,
     key_of,
+    outbox_entry_name,
+    outbox_entry_place,
     pack_change,
     pack_page,
     page_hash,
     page_value,
-    parcel_name,
-    parcel_place,
 )
 from streams.wire.chain import genesis
 
@@ -41,7 +41,7 @@ def test_entries_and_keys_are_those_of_the_layout():
     assert pack_change(3, 5, b"xy") == [b"\x95\x03\x05\x00\x01\xc4\x02xy"]
     assert pack_page(258, b"xy") == b"\x00\x00\x00\x00\x00\x00\x01\x02xy"
     assert page_value(pack_page(258, b"xy")) == b"xy"
-    assert parcel_name(258, 1) == "258/1"
+    assert outbox_entry_name(258, 1) == "258/1"
     assert key_of("turnstile.", 3, "meta") == "turnstile.{norms-3}:meta"
     pages = {"page:d/0": pack_page(1, b"p"), "run:d/r": pack_page(2, b"r")}
     digest = digest_of(page_hash(name, page) for name, page in pages.items())
@@ -55,12 +55,12 @@ def test_a_digest_is_exchanged_page_by_page_and_wraps_around():
     assert digest_of(()) == 0
 
 
-def test_places_of_parcels_are_in_the_order_of_the_log():
+def test_outbox_entries_are_in_the_order_of_the_log():
     names = ["2/0", "10/0", "9/11", "9/2"]
-    assert sorted(names, key=parcel_place) == ["2/0", "9/2", "9/11", "10/0"]
+    assert sorted(names, key=outbox_entry_place) == ["2/0", "9/2", "9/11", "10/0"]
 
 
 @pytest.mark.parametrize("name", ["", "x", "1", "1/x", "1/2/3"])
-def test_a_parcel_that_no_worker_named_is_damage(name):
+def test_an_outbox_entry_with_a_malformed_name_is_damaged(name):
     with pytest.raises(Damaged, match="no worker wrote"):
-        parcel_place(name)
+        outbox_entry_place(name)

@@ -91,10 +91,10 @@ def test_signs_of_life_have_the_time_of_the_clock_that_was_handed_in():
 def test_what_the_caller_changes_later_is_not_what_was_written():
     store = MemoryStore(clock=lambda: 0.0)
     version = claimed(store).version
-    changes, parcels = [b"c"], {"0/0": b"o"}
-    now(store.commit(Guard(0, "a", version), Commit(0, 1, CHAIN, 3, changes, parcels, [])))
+    changes, outbox_entries = [b"c"], {"0/0": b"o"}
+    now(store.commit(Guard(0, "a", version), Commit(0, 1, CHAIN, 3, changes, outbox_entries, [])))
     changes.clear()
-    parcels.clear()
+    outbox_entries.clear()
     contents = store.contents(0)
     assert (contents.changes, contents.outbox) == ([b"c"], {"0/0": b"o"})
     now(store.glance(0)).meta.clear()

@@ -17,7 +17,7 @@ from streams.schemas import Forget, encode
 from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
-from streams.worker.outbox import parcels_of
+from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import State
 from streams.worker.stops import Stop, StopReason
@@ -283,27 +283,30 @@ OUTPUTS = [
 
 
 def test_answers_and_checkpoints_travel_apart_and_each_in_the_order_of_the_log():
-    answers, checkpoints = parcels_of(4, 2, OUTPUTS)
+    answers, checkpoints = outbox_entries_of(4, 2, OUTPUTS)
     assert (answers.name, checkpoints.name) == ("4/0", "4/1")
     assert [output.value for output in answers.outputs] == [b"first answer", b"second answer"]
     assert [output.value for output in checkpoints.outputs] == [
         b"first checkpoint",
         b"second checkpoint",
     ]
-    assert parcels_of(4, 2, []) == []
+    assert outbox_entries_of(4, 2, []) == []
 
 
-def test_outputs_are_kept_in_parcels_of_a_size(monkeypatch):
-    monkeypatch.setattr("streams.worker.outbox.PARCEL_BYTES", 100)
+def test_outbox_entries_have_a_limited_size(monkeypatch):
+    monkeypatch.setattr("streams.worker.outbox.ENTRY_BYTES", 100)
     many = [Output(Channel.HALTS, None, b"x" * 60) for _ in range(9)]
-    parcels = parcels_of(0, 2, many)
-    assert [len(parcel.outputs) for parcel in parcels] == [2, 2, 2, 2, 1]
-    assert [output for parcel in parcels for output in parcel.outputs] == many
+    outbox_entries = outbox_entries_of(0, 2, many)
+    assert [len(outbox_entry.outputs) for outbox_entry in outbox_entries] == [2, 2, 2, 2, 1]
+    assert [output for outbox_entry in outbox_entries for output in outbox_entry.outputs] == many
 
 
 def test_what_the_owner_before_kept_is_published_before_anything_newer():
     async def scenario():
-        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, 2, OUTPUTS)]
+        kept = [
+            (outbox_entry.name, outbox_entry.packed)
+            for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
+        ]
         made = bench(next_offset=9, outbox=kept)
         await made.arrive(Record(9))
         made.processor.start()
@@ -316,9 +319,12 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
     run(scenario)
 
 
-def test_a_parcel_is_forgotten_only_when_the_broker_has_it():
+def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
     async def scenario():
-        kept = [(parcel.name, parcel.packed) for parcel in parcels_of(0, 2, OUTPUTS)]
+        kept = [
+            (outbox_entry.name, outbox_entry.packed)
+            for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
+        ]
         made = bench(next_offset=9, outbox=kept)
         made.gate.hold(Effect.HEAR, Effect.COMMIT)
         made.processor.start()

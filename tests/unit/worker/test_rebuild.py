@@ -246,7 +246,7 @@ def lose(key):
     return lose_a_key
 
 
-def rename_a_parcel(cluster):
+def rename_an_outbox_entry(cluster):
     kept = cluster.store.contents(0)
     kept.outbox, kept.meta["outbox"] = {"nonsense": b""}, "1"
 
@@ -263,7 +263,7 @@ def have_an_older_change(cluster):
 DAMAGES = [
     lose("meta"),
     lose("changes"),
-    rename_a_parcel,
+    rename_an_outbox_entry,
     spoil_the_head,
     have_an_older_change,
 ]
@@ -362,12 +362,12 @@ def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
 def test_a_state_that_is_damaged_again_while_it_is_replaced_stops_the_partition():
     async def scenario():
         cluster = await with_changes_since_the_image()
-        rename_a_parcel(cluster)
+        rename_an_outbox_entry(cluster)
         real = cluster.store.install
 
         async def install(guard, installation):
             verdict = await real(guard, installation)
-            rename_a_parcel(cluster)
+            rename_an_outbox_entry(cluster)
             return verdict
 
         cluster.store.install = install
