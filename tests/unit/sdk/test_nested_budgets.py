@@ -138,7 +138,7 @@ def test_no_budget_is_charged_where_one_is_too_small() -> None:
 
 
 def test_the_example_of_the_readme_holds_one_budget_over_its_datasets() -> None:
-    (example,) = blocks_of_several_datasets()
+    example, _ = blocks_of_several_datasets()
     with Turnstile.in_memory() as turnstile:
         exec(example, {"t": turnstile})
         decided = []
@@ -151,3 +151,13 @@ def test_the_example_of_the_readme_holds_one_budget_over_its_datasets() -> None:
         assert not refused.admitted.any()
         (halt,) = turnstile.halts("ads", follow=False)
         assert halt.refused_by in ("ads", "person")
+
+
+def test_the_example_of_shares_is_charged_side_by_side() -> None:
+    _, example = blocks_of_several_datasets()
+    with Turnstile.in_memory() as turnstile:
+        exec(example, {"t": turnstile})
+        parts = ["everybody-ads", "everybody-search"]
+        runs = [turnstile.run(part, "r") for part in parts]
+        steps = [run.charge([7], [1.0], noise_stddev=8.0) for run in runs]
+        assert [step.admitted.tolist() for step in steps] == [[True], [True]]
