@@ -19,7 +19,12 @@ from streams.cli.presence import no_dataset, nothing_of, warn_of_absent
 from streams.cli.users import ids, user_of
 from streams.config import Config
 from streams.operations.errors import Unavailable
-from streams.operations.guarantees import budget_epsilon, budget_of, spent_epsilon
+from streams.operations.guarantees import (
+    budget_epsilon,
+    budget_of,
+    spent_epsilon,
+    spent_share,
+)
 from streams.operations.status import (
     DatasetStatus,
     datasets_of,
@@ -283,7 +288,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
                     "dataset": checkpoint.dataset,
                     "user": wanted[checkpoint.user] if wanted else checkpoint.user,
                     "bound": checkpoint.bound,
-                    **policies.epsilons(checkpoint, options.delta),
+                    **policies.meaning(checkpoint, options.delta),
                     "delta": options.delta,
                     "partition": checkpoint.partition,
                     "offset": checkpoint.offset,
@@ -341,6 +346,7 @@ class Policies:
     def __init__(self, config: Config, partitions: int) -> None:
         self._config = config
         self._asked: set[str] = set()
+        self._without_epsilon: set[str] = set()  # datasets of which this has been said
         try:
             self._datasets = datasets_of(read_glances(config, partitions))
             self._is_there = True
@@ -348,15 +354,27 @@ class Policies:
             note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
             self._datasets, self._is_there = {}, False
 
-    def epsilons(self, checkpoint: OdometerCheckpoint, delta: float) -> dict[str, float | None]:
-        """Return the any-time epsilon of a bound and that of the budget; None without a policy."""
+    def meaning(self, checkpoint: OdometerCheckpoint, delta: float) -> dict[str, float | None]:
+        """Return what an odometer's bound means: which part of the budget it is, and two epsilons.
+
+        These are the any-time epsilon of the bound and the epsilon of the whole budget. All are
+        None without a policy. If norm levels may follow sampling coins, the first epsilon is None.
+        """
         found = self._of(checkpoint.dataset)
         if found is None:
-            return {"epsilon": None, "budget_epsilon": None}
+            return {"share": None, "epsilon": None, "budget_epsilon": None}
+        policy = found.policy
+        if policy.has_sampled_levels and policy.dataset not in self._without_epsilon:
+            self._without_epsilon.add(policy.dataset)
+            note(
+                f"turnstile: only the whole budget of dataset {policy.dataset!r} has an epsilon, "
+                "because norm levels may follow sampling coins (sampled_levels)"
+            )
         order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
         return {
-            "epsilon": spent_epsilon(found.policy, checkpoint.bound, order, delta),
-            "budget_epsilon": budget_epsilon(found.policy, order, delta),
+            "share": spent_share(policy, checkpoint.bound, order),
+            "epsilon": spent_epsilon(policy, checkpoint.bound, order, delta),
+            "budget_epsilon": budget_epsilon(policy, order, delta),
         }
 
     def _of(self, dataset: str) -> DatasetStatus | None:
