@@ -481,7 +481,7 @@ def test_an_answerer_signs_what_an_auditor_reads(used: SecureStack, tmp_path: Pa
     workers = {"TURNSTILE_SIGNING_KEY": used.config_of("worker").signing_key}
     refused = turnstile(*words, str(used.roles["answerer"]), environment=workers)
     assert refused.code == 2
-    assert "which answer_keys does not have" in refused.said
+    assert "answer_keys" in refused.said
     assert turnstile("answers", "--config", str(used.roles["trainer"])).code == 69
 
 
