@@ -78,7 +78,7 @@ def check_that_no_stranger_is_let_in_at_any_port(stack: SecureClusterStack) -> N
             check_admittance(replace(known, kafka_password="hunter2"))
         for name in ("INTERNAL", "CONTROLLER"):
             among = replace(admin, kafka=f"{LOOPBACK}:{ports[name]}")
-            with pytest.raises(NotAdmitted, match="a certificate that these settings do not give"):
+            with pytest.raises(NotAdmitted, match="certificate"):
                 check_admittance(replace(among, kafka_certificate=""))
             shown.add(certificate(ports[name], admin.kafka_ca))
         check_admittance(replace(admin, kafka=f"{LOOPBACK}:{ports['INTERNAL']}"))
