@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import redis
 
-from streams import InvalidRequest, RequestRejected
+from streams import DatasetIsClosed, InvalidRequest
 from streams.cli.output import Exit
 from streams.local import LocalStack
 from streams.operations.images import read_image
@@ -146,6 +146,6 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
         after.client.create_dataset("later", budget=1.0)  # all of which would be there once more
         for dataset in ("d", "later"):
             assert command(after, "dataset", "close", dataset).code == Exit.OK
-            with pytest.raises(RequestRejected, match="was closed"):
+            with pytest.raises(DatasetIsClosed):
                 after.client.run(dataset, "r")
         after.audit()
