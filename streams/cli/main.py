@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -14,7 +12,7 @@ from streams.answerer.questions import UnusableQueries
 from streams.cli.arguments import parse
 from streams.cli.extras import MissingExtra
 from streams.cli.options import SETTINGS
-from streams.cli.output import Exit, UnusableInput, note
+from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, note
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.ledger.impasse import Impasse
@@ -34,7 +32,14 @@ from streams.topics.seen import TopicsUnavailable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
+    try:
+        return _run(arguments)
+    finally:
+        close_unwritable_outputs()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = parse(arguments)
     handler: Callable[[argparse.Namespace, Config], int] = options.handler
     given = {name: getattr(options, name, None) for name in SETTINGS if name != "config"}
@@ -72,9 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (head, less): not an error, but nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+        return Exit.OK  # the reader (head, less) has read enough
     except Exception:
         note(traceback.format_exc())
         note("turnstile: this is a bug; what is above says where")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -81,6 +82,19 @@ def note(message: object) -> None:
     """
     with suppress(OSError, ValueError):
         print(redact(message), file=sys.stderr, flush=True)
+
+
+def close_unwritable_outputs() -> None:
+    """Redirect an output whose reader is gone to the null device.
+
+    Otherwise Python's flush at exit fails, and replaces the exit code by 120.
+    """
+    for output in (sys.stdout, sys.stderr):
+        try:
+            output.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 def plain(value: Any) -> str:

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from streams.cli.output import Exit
 from tests.integration.service import eventually
 from tests.waiting import HANGS_AFTER
 
+# Outputs are buffered, as in a user's terminal.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 UP = [sys.executable, "-m", "streams.cli", "up", "--free-ports", "--json", "--partitions", "1"]
 
 
@@ -37,7 +40,7 @@ def started(
     """A command whose temporary files are in a folder of their own."""
     with subprocess.Popen(
         command,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env=ENVIRONMENT | {"TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -95,6 +98,22 @@ def test_a_second_signal_makes_it_faster_and_leaves_nothing(tmp_path: Path) -> N
         process.send_signal(signal.SIGINT)
         assert process.wait(HANGS_AFTER) == 0
         nothing_is_left(tmp_path)
+
+
+def test_a_closed_terminal_does_not_change_the_exit_code() -> None:
+    terminal, its_end = pty.openpty()
+    command = [
+        sys.executable,
+        "-c",
+        "input(); from streams.cli import main; exit(main(['no-such']))",
+    ]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=its_end
+    ) as process:
+        os.close(its_end)
+        os.close(terminal)
+        process.communicate(b"\n", timeout=HANGS_AFTER)
+        assert process.returncode == Exit.USAGE
 
 
 def test_a_terminal_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
