@@ -140,19 +140,19 @@ class WorstCase:
             for order, budget in enumerate(policy.budget)
         ]
         # A user is charged at one order, its own, or at all of them.
-        return max(more) if policy.own_order is True else min(more)
+        return max(more) if policy.per_user_order is True else min(more)
 
 
 def _orders(policy: Policy) -> Sequence[int]:
     """Return the places of the Rényi orders at which a user of this run can be charged.
 
-    With own orders each user is bound to the order a that admits most steps of the user's first
+    With per-user orders, each user is bound to the order a that admits most steps of that user's
     charge: budget[a] / ceil(a c) of them, if the charge is c units of zCDP. Let budget[b] / b be
     the largest of these quotients. If a user is bound to order a, then budget[a] / a is at least
     b c / (b c + 1) of it, and c is at least 1. So few orders besides b are possible.
     """
     places = range(len(policy.budget))
-    if policy.own_order is not True:
+    if policy.per_user_order is not True:
         return places
     quotients = [budget / order for budget, order in zip(policy.budget, policy.orders, strict=True)]
     best = max(places, key=quotients.__getitem__)

@@ -62,8 +62,8 @@ def check_policy(policy: Policy) -> None:
         complaint = f"orders must be finite, not {policy.orders}"
     elif sorted(set(policy.orders)) != policy.orders:
         complaint = f"orders must increase strictly, not {policy.orders}"
-    elif has_own_orders(policy) and not per_order:
-        complaint = f"own_order belongs to measure renyi, not to {measure}"
+    elif has_per_user_order(policy) and not per_order:
+        complaint = f"per_user_order belongs to measure renyi, not to {measure}"
     elif policy.on_exhaustion == "clip" and not measure_of(policy).covers(Gaussian(1.0)):
         complaint = (
             f"on_exhaustion=clip grants norms of gaussian steps, which {measure} has none of"
@@ -150,7 +150,7 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         complaint = f"dataset {name!r} is within another one or a share itself: it has no shares"
     elif (policy.measure, policy.orders) != (whole.measure, whole.orders):
         complaint = f"measure and orders must be those of dataset {name!r}, {whole.measure}"
-    elif has_own_orders(policy) or has_own_orders(whole):
+    elif has_per_user_order(policy) or has_per_user_order(whole):
         complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
     elif any(asked > free for asked, free in zip(policy.budget, left, strict=True)):
         complaint = (
@@ -165,9 +165,9 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         raise Rejection(Reason.INVALID_POLICY, complaint)
 
 
-def has_own_orders(policy: Policy) -> bool:
+def has_per_user_order(policy: Policy) -> bool:
     """Whether each user is bound to one of the orders, and charged there alone."""
-    return policy.own_order is True
+    return policy.per_user_order is True
 
 
 def policy_to_store(policy: Policy, outer: Sequence[Policy]) -> Policy:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from accounting import InvalidInput, Mechanism, PerUserOrderFilter, advance_units, best_order
 from accounting.filters.accounts import AccountTerms, Orders
 from streams.ledger.columns import Numbers
-from streams.ledger.policies import filter_of, has_own_orders, measure_of
+from streams.ledger.policies import filter_of, has_per_user_order, measure_of
 from streams.schemas import Policy
 
 _BLOCK_NUMBERS = 2**18
@@ -75,7 +75,7 @@ class Rule:
         self._policy = policy
         self._measure = measure_of(policy)
         self._orders = np.array(policy.orders) if self._measure.per_order else None
-        self.binds = has_own_orders(policy)
+        self.binds = has_per_user_order(policy)
         kind: Orders = "per-user" if self.binds else "all" if self._measure.per_order else "none"
         self.terms = AccountTerms(tuple(policy.budget), tuple(policy.odometer_step), kind)
         self.orders = len(policy.orders) if kind == "all" else None
@@ -276,7 +276,7 @@ def positions(where: NDArray[np.bool_]) -> Numbers:
 
 
 def _own(costs: Numbers, order: OrderIndex) -> Numbers:
-    """The cost of each user at the user's own order."""
+    """Return the cost of each user at the per-user order, (n,)."""
     return costs[np.arange(len(order)), order]
 
 

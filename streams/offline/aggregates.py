@@ -34,7 +34,7 @@ from accounting.release import (
     release_quantiles,
 )
 from streams.ledger.impasse import Impasse
-from streams.ledger.policies import has_own_orders
+from streams.ledger.policies import has_per_user_order
 from streams.offline.archive import Archive, Unreadable
 from streams.offline.fold import Compared, Fold
 from streams.schemas import Policy, User
@@ -177,7 +177,7 @@ def _noise(norm: float, rho: float) -> float:
 
 def _shares(policy: Policy, numbers: dict[str, NDArray[np.integer]]) -> NDArray[np.float64]:
     budget = np.array(policy.budget, dtype=np.float64)
-    if has_own_orders(policy):
+    if has_per_user_order(policy):
         budget = budget[numbers["order"]]
     share = numbers["spent"] / budget
     return np.minimum(share.max(axis=1) if share.ndim == 2 else share, _WHOLE)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import from_units_down
-from streams.ledger.policies import has_own_orders, measure_of
+from streams.ledger.policies import has_per_user_order, measure_of
 from streams.schemas import Policy
 
 Units = NDArray[np.integer]
@@ -23,7 +23,7 @@ class Amounts:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.own_order = has_own_orders(policy)
+        self.per_user_order = has_per_user_order(policy)
         self._measure = measure_of(policy)
         self._budget = np.array(policy.budget, dtype=np.int64)
         self._orders = np.array(policy.orders)

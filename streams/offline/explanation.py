@@ -416,7 +416,7 @@ class _Told:
             self._known[policy.dataset] = _Known(slot, spent)
             # Whoever was charged nothing yet may be bound to any order, and has all of its budget.
             is_bound = order is None or bool(numbers["bound"][0])
-            own_order = policy.orders[order] if order is not None and is_bound else None
+            per_user_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
             # Unless the policy denies it, levels may have followed the coins of any dataset within
             # the same outermost one.
@@ -433,7 +433,7 @@ class _Told:
                     spent=amounts.stated(spent),
                     left=amounts.left(spent, order) if is_bound else [],
                     epsilon=None if follow_coins else amounts.epsilon(spent, order, self._delta),
-                    budget_epsilon=budget_epsilon(policy, own_order, self._delta),
+                    budget_epsilon=budget_epsilon(policy, per_user_order, self._delta),
                 )
             )
         return tuple(shares)

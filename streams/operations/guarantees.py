@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from accounting import InvalidInput, from_units_down
-from streams.ledger.policies import has_own_orders, measure_of
+from streams.ledger.policies import has_per_user_order, measure_of
 from streams.schemas import Policy
 
 
@@ -19,7 +19,7 @@ def budget_of(policy: Policy) -> str:
     """The budget in the unit of its measure, rounded down."""
     units = [float(from_units_down(number)) for number in policy.budget]
     match policy.measure:
-        case "renyi" if has_own_orders(policy):
+        case "renyi" if has_per_user_order(policy):
             return f"{len(units)} orders, each user its own"
         case "renyi":
             return f"{len(units)} orders"

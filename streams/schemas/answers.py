@@ -224,7 +224,7 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
             InvalidInput: the policy of another dataset.
         """
         self._check_policy(policy)
-        return policy.spent_share(self.bound, self._own_order)
+        return policy.spent_share(self.bound, self._per_user_order)
 
     def epsilon(self, policy: Policy, delta: float = DELTA) -> float:
         """Return `Policy.spent_epsilon` of the bound: what the user has spent up to this charge.
@@ -238,10 +238,10 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
                 levels may follow sampling coins.
         """
         self._check_policy(policy)
-        return policy.spent_epsilon(self.bound, self._own_order, delta)
+        return policy.spent_epsilon(self.bound, self._per_user_order, delta)
 
     @property
-    def _own_order(self) -> float | None:
+    def _per_user_order(self) -> float | None:
         return None if isinstance(self.order, UnsetType) else self.order
 
     def _check_policy(self, policy: Policy) -> None:

@@ -69,7 +69,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     user_ids: UserIds | UnsetType = UNSET
     # Each user is bound to one of the orders by its first charge that costs something, and charged
     # at that order alone. Not given: all orders have to hold.
-    own_order: Literal[True] | UnsetType = UNSET
+    per_user_order: Literal[True] | UnsetType = UNSET
     # Another dataset of the same users. Every charge to this dataset has to fit that budget too,
     # and is charged to it. The on_exhaustion of the charged dataset applies: a clipped norm is the
     # largest that all budgets have room for.
@@ -103,7 +103,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         from accounting import MEASURES
 
-        row, own = MEASURES[self.measure], self.own_order is True
+        row, own = MEASURES[self.measure], self.per_user_order is True
         return row.epsilon(row.stated(self.budget), delta, self.orders or None, any_order=own)
 
     def first_epsilon(self, delta: float = DELTA) -> float:
@@ -121,7 +121,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         from accounting import MEASURES
 
         bound = MEASURES[self.measure].stated(self.first_increment).tolist()
-        if self.own_order is not True:
+        if self.per_user_order is not True:
             return self.spent_epsilon(bound, None, delta)
         pairs = zip(self.orders, bound, strict=True)
         return max(self.spent_epsilon([one], order, delta) for order, one in pairs)
@@ -142,7 +142,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         row = MEASURES[self.measure]
         budget = row.stated(self.budget).tolist()
-        if (order is not None) != (self.own_order is True):
+        if (order is not None) != (self.per_user_order is True):
             budget = []
         elif order is not None:
             budget = [b for at, b in zip(self.orders, budget, strict=True) if at == order]

@@ -75,7 +75,7 @@ def policy_from(
     """
     if (share_of is None) != (share is None):
         raise InvalidRequest("share_of and share belong together: give both")
-    if share_of is not None and share_of.own_order is True:
+    if share_of is not None and share_of.per_user_order is True:
         raise InvalidRequest(
             f"dataset {share_of.dataset!r} charges each user at an own Rényi order, so its budgets "
             "do not add up and it has no shares: create it with orders"
@@ -100,7 +100,7 @@ def policy_from(
     if measure == "pure-dp" and epsilon is not None and delta is None:
         delta = DELTA  # a pure-dp budget does not depend on it
     row = MEASURES[measure]
-    own_order = row.per_order and orders is None and epsilon is not None
+    per_user_order = row.per_order and orders is None and epsilon is not None
     try:
         if share_of is not None and share is not None:
             measure, orders = share_of.measure, share_of.orders or None
@@ -108,7 +108,7 @@ def policy_from(
         elif budget is None:
             if epsilon is None or delta is None:
                 raise InvalidRequest("epsilon and delta belong together: give both")
-            if own_order:
+            if per_user_order:
                 orders, budget = candidate_orders(epsilon, delta)
             else:
                 budget = row.budgets_for(epsilon, delta, orders)
@@ -130,7 +130,7 @@ def policy_from(
                 "orders": [] if orders is None else list(map(float, orders)),
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
-                **({"own_order": True} if own_order else {}),
+                **({"per_user_order": True} if per_user_order else {}),
                 **({} if within is None else {"within": within}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
                 **({} if allow is None else {"allow": asdict(allow)}),

@@ -11,7 +11,7 @@ from accounting.exact.units import from_units_down
 from streams.schemas import DELTA, Policy, Reason
 from streams.sdk.errors import PolicyChanged
 
-_SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "own_order")
+_SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "per_user_order")
 
 
 def changed(error: PolicyChanged, asked: Policy, delta: float | None) -> PolicyChanged:
@@ -76,7 +76,7 @@ def _budget(policy: Policy, delta: float | None) -> str:
     implied = f"(epsilon {policy.epsilon(at):.6g} at delta {at:g})"
     match policy.measure:
         case "renyi":
-            own = ", each user its own" if policy.own_order is not UNSET else ""
+            own = ", each user its own" if policy.per_user_order is not UNSET else ""
             return f"renyi of {len(policy.orders)} orders{own} {implied}"
         case "gdp":
             return f"gdp mu {first**0.5:.6g} {implied}"

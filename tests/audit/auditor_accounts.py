@@ -89,7 +89,7 @@ class Dataset:
         self.orders = tuple(map(float, self.policy["orders"]))
         self.measure = self.policy["measure"]
         self.kinds = self.policy["user_ids"]
-        self.binds = self.policy["own_order"] is True
+        self.binds = self.policy["per_user_order"] is True
 
     def has_room_for(self, users: list[User]) -> bool:
         """Whether ids of this kind belong to the dataset."""

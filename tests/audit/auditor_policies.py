@@ -26,7 +26,7 @@ class Policies(Charges):
             count = len(orders)
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
-            or (policy["own_order"] is True and policy["measure"] != "renyi")
+            or (policy["per_user_order"] is True and policy["measure"] != "renyi")
             or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
             or policy["dataset"] in (policy["within"], policy["share_of"])
             or NOT_GIVEN not in (policy["within"], policy["share_of"])

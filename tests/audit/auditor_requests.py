@@ -93,7 +93,7 @@ POLICY = {
     "user_ids": lambda value: (
         value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
     ),
-    "own_order": lambda value: value is NOT_GIVEN or value is True,
+    "per_user_order": lambda value: value is NOT_GIVEN or value is True,
     "within": lambda value: value is NOT_GIVEN or _is_name(value),
     "pseudonyms": lambda value: (
         value is NOT_GIVEN
@@ -213,7 +213,7 @@ _DEFAULTS = {
     "orders": [],
     "on_exhaustion": "halt",
     "user_ids": NOT_GIVEN,
-    "own_order": NOT_GIVEN,
+    "per_user_order": NOT_GIVEN,
     "within": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
     "allow": NOT_GIVEN,

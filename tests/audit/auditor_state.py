@@ -111,7 +111,7 @@ class Held:
         used = used or any(dataset.policy["within"] == name for dataset in datasets.values())
         shares = [datasets[share].policy["budget"] for share in self._shares(partition, name)]
         is_alike = all(policy[same] == held[same] for same in ("measure", "orders", "pseudonyms"))
-        own = policy["own_order"] is NOT_GIVEN and held["own_order"] is NOT_GIVEN
+        own = policy["per_user_order"] is NOT_GIVEN and held["per_user_order"] is NOT_GIVEN
         fits = is_alike and all(
             sum(units) <= budget
             for budget, *units in zip(held["budget"], policy["budget"], *shares, strict=True)

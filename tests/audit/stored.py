@@ -15,9 +15,9 @@ Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 
 def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current rung, rungs, own order), with what is in arrears."""
+    """user -> (spent, used on the current rung, rungs, per-user order), with what is in arrears."""
     accounts = budgets_of(ledger, name).own  # which has rosters go on from what Redis has of them
-    width = 1 if accounts.policy.own_order is True else len(accounts.policy.budget)
+    width = 1 if accounts.policy.per_user_order is True else len(accounts.policy.budget)
     users, spent = accounts.spent_units()
     spent = spent.reshape(-1, width).tolist()
     rows: Rows = {}

@@ -138,7 +138,7 @@ def lines(results: list[Memory]) -> list[str]:
     return [
         "## Memory for each user of a roster",
         "",
-        f"Own orders, {PARTITIONS} partitions, levels at random, {2 * _STEPS + 2} steps. The "
+        f"Per-user orders, {PARTITIONS} partitions, levels at random, {2 * _STEPS + 2} steps. The "
         "worker has loaded the pages and charged a step; changes that are not compacted yet come "
         "on top in Redis.",
         "",

@@ -216,7 +216,7 @@ class RosterLane(Lane[RosterStep]):
         self._roster: Roster
 
     def create(self, client: Turnstile) -> None:
-        """One's own order."""
+        """The per-user order."""
         client.create_dataset(self.current, **self._policy)
 
     def prepare(self, client: Turnstile) -> Run:

@@ -107,7 +107,7 @@ class Fuzz:
         log.create("b", budget=3.0, on_exhaustion="clip", **log.any_ids)
         orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
-        log.create("own", budget=[9.0, 12.0, 90.0], own_order=True, user_ids="mixed", **orders)
+        log.create("own", budget=[9.0, 12.0, 90.0], per_user_order=True, user_ids="mixed", **orders)
         log.create("within", budget=5.0, within="own")
         log.create("clips", budget=4.0, within="within", on_exhaustion="clip")
         log.create("old")

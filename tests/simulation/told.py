@@ -147,7 +147,7 @@ class Told:
                 raise Wrong(f"{user!r} takes part in steps {near} and {step} of {run} of {dataset}")
 
     def _check(self, who: str, policy: Policy, user: Any) -> None:
-        if policy.own_order is True:
+        if policy.per_user_order is True:
             return  # which order it is, the auditor knows
         spent = self._spent[policy.dataset, user]
         factors = [Fraction(order) for order in policy.orders] or [

@@ -1,4 +1,4 @@
-"""One's own order: which it is, and that its filter is the Rényi filter of that order alone."""
+"""The per-user order: which it is, and that its filter is the Rényi filter of that order alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ units = st.integers(0, 2**61)
 
 
 @given(st.lists(st.lists(st.integers(0, 2**62), min_size=3, max_size=3)), st.tuples(*[units] * 3))
-def test_the_own_order_admits_most_steps_of_the_charge(
+def test_the_per_user_order_admits_most_steps_of_the_charge(
     rows: list[list[int]], budgets: tuple[int, ...]
 ) -> None:
     costs = np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -69,7 +69,9 @@ def test_what_has_no_order_is_refused(costs: np.ndarray, budgets: list[int]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 @pytest.mark.parametrize("clip", [False, True])
-def test_each_user_has_the_renyi_filter_of_the_own_order(mechanism: Mechanism, clip: bool) -> None:
+def test_each_user_has_the_renyi_filter_of_the_per_user_order(
+    mechanism: Mechanism, clip: bool
+) -> None:
     orders, budgets = [2.0, 5.5, 16.0], [0.3, 0.9, 2.0]
     rule = PerUserOrderFilter(orders, budgets)
     rng = np.random.default_rng(3)
@@ -109,7 +111,7 @@ def test_each_user_has_the_renyi_filter_of_the_own_order(mechanism: Mechanism, c
     ]
 
 
-def test_what_several_filters_grant_is_charged_at_the_own_order() -> None:
+def test_what_several_filters_grant_is_charged_at_the_per_user_order() -> None:
     orders, budgets = [2.0, 5.5, 16.0], [2**44, 2**45, 2**46]
     rule, step = PerUserOrderFilter.from_units(orders, budgets), Gaussian(1.0)
     rng = np.random.default_rng(4)
@@ -132,7 +134,7 @@ def test_what_several_filters_grant_is_charged_at_the_own_order() -> None:
 
 
 @given(st.data())
-def test_no_sequence_of_charges_spends_more_than_the_budget_of_the_own_order(
+def test_no_sequence_of_charges_spends_more_than_the_budget_of_the_per_user_order(
     data: st.DataObject,
 ) -> None:
     rule = PerUserOrderFilter.from_units([2.0, 4.0], [100, 70])

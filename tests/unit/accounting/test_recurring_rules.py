@@ -48,7 +48,7 @@ def random_levels(users: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 101, users).astype(np.uint8)
 
 
-def test_many_users_of_sampled_steps_are_charged_as_the_filter_of_their_own_order_charges() -> None:
+def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges() -> None:
     users = 3000
     rule = PerUserOrderFilter(*candidate_orders(2.0, 1e-5))
     charges = cost_table("renyi", PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)

@@ -68,7 +68,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "gdp": {"measure": "gdp", "budget": 2.0},
     "approx-dp": {"measure": "approx-dp", "budget": 2.0},
     "all orders": {"measure": "renyi", "budget": [1.5, 2.5, 8.0], "orders": [2, 4, 16]},
-    "own order": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-6},
+    "per-user order": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-6},
 }
 
 

@@ -104,17 +104,17 @@ POLICIES = {
         "budget": [0.1, 0.1, 3.0],
         "on_exhaustion": "clip",
     },
-    "own order": {
+    "per-user order": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
         "budget": [0.1, 0.2, 1.5],
-        "own_order": True,
+        "per_user_order": True,
     },
-    "own order, clipped": {
+    "per-user order, clipped": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
         "budget": [0.02, 0.06, 0.4],
-        "own_order": True,
+        "per_user_order": True,
         "on_exhaustion": "clip",
     },
 }

@@ -305,7 +305,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happ
     deadline=None,
 )
 @given(
-    st.sampled_from(["zcdp", "own order"]),
+    st.sampled_from(["zcdp", "per-user order"]),
     st.lists(st.one_of(OPERATIONS, FORGETS), max_size=20),
     st.randoms(use_true_random=False),
 )

@@ -22,7 +22,7 @@ DATASETS = {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
         "budget": [0.1, 0.2, 1.5],
-        "own_order": True,
+        "per_user_order": True,
         "within": "person",
     },
     "tuning": {"measure": "zcdp", "budget": 0.15, "within": "ads"},

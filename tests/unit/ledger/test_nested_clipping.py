@@ -117,7 +117,7 @@ MEASURES = [
     {"measure": "gdp"},
     {"measure": "approx-dp"},
     {"measure": "renyi", "orders": [1.5, 4.0, 32.0]},
-    {"measure": "renyi", "orders": [1.5, 4.0, 32.0], "own_order": True},
+    {"measure": "renyi", "orders": [1.5, 4.0, 32.0], "per_user_order": True},
 ]
 AMOUNT = st.integers(1, 2**20) | st.integers(2**38, 2**46) | st.integers(2**57, 2**61)
 
@@ -146,7 +146,7 @@ class Reference:
         self.measure = policy["measure"]
         self.budget = [int(number * UNIT) for number in policy["budget"]]
         self.orders = list(map(Fraction, policy.get("orders", [1])))
-        self.binds = "own_order" in policy
+        self.binds = "per_user_order" in policy
         self.bound: dict[int, int] = {}
         self.spent: dict[int, list[int]] = {user: [0] * len(self.budget) for user in USERS}
         self.exact: dict[int, list[Fraction]] = {user: [Fraction(0)] * 3 for user in USERS}

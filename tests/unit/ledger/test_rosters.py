@@ -468,7 +468,7 @@ def test_whoever_has_no_order_is_looked_for_where_a_step_says_something_new(monk
         return bind(own, slots, *given)
 
     monkeypatch.setattr(accounts.Accounts, "bind", bound)
-    policy = POLICIES["own order"]
+    policy = POLICIES["per-user order"]
     units = prices(30.0, "renyi", policy["orders"])
     log = begun(range(6), **policy)
     log.step(0, units, members=6, levels=[0, 0, 0, 5, 5, 5])

@@ -252,11 +252,11 @@ POLICIES = {
         "within": "outer",
     },
     "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.2, 1.0]},
-    "own order": {
+    "per-user order": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
         "budget": [0.1, 0.3, 2.0],
-        "own_order": True,
+        "per_user_order": True,
         "on_exhaustion": "clip",
     },
 }

@@ -18,7 +18,7 @@ USERS = np.arange(400)
 SPENT = {
     "zcdp": {"budget": 1.0},
     "gdp": {"measure": "gdp", "budget": 1.5},
-    "own orders": {"measure": "renyi", "epsilon": 6.0, "delta": 1e-5},
+    "per-user orders": {"measure": "renyi", "epsilon": 6.0, "delta": 1e-5},
     "orders": {"measure": "renyi", "budget": [2.0, 6.0], "orders": [2.0, 6.0]},
 }
 

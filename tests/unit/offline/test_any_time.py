@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], float, int]] = {
         1.0,
         16,
     ),
-    "own order": (
+    "per-user order": (
         {"measure": "renyi", "epsilon": 4.0, "delta": DELTA, "sampled_levels": False},
         2.0 * float(LADDER.budgets[BEST] / LADDER.orders[BEST]),
         64,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
-from streams.ledger.policies import has_own_orders
+from streams.ledger.policies import has_per_user_order
 from streams.operations.guarantees import (
     budget_epsilon,
     first_epsilon,
@@ -44,9 +44,9 @@ def test_a_budget_is_told_as_the_epsilon_that_was_asked_for(measure, orders, eps
     assert found > 0.9 * epsilon
 
 
-def test_with_own_orders_the_worst_of_them_is_told() -> None:
+def test_with_per_user_orders_the_worst_of_them_is_told() -> None:
     kept = policy("renyi", 2.0, 1e-6)
-    assert has_own_orders(kept)
+    assert has_per_user_order(kept)
     budgets = from_units_down(np.array(kept.budget))
     for order, budget in zip(kept.orders, budgets, strict=True):
         implied = renyi_to_epsilon([order], np.array([budget]), 1e-9)

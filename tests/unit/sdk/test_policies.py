@@ -44,7 +44,7 @@ def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
         int(Fraction(0.1) * UNIT),
     ]
     own = policy(measure="renyi", epsilon=8.0, delta=1e-5)
-    assert own.own_order is True
+    assert own.per_user_order is True
     ladder = candidate_orders(8.0, 1e-5)
     assert own.orders == ladder.orders.tolist()
     assert own.budget == [budget_units(number) for number in ladder.budgets.tolist()]

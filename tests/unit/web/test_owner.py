@@ -113,7 +113,7 @@ def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
     measure: str, orders: list[float] | None
 ) -> None:
     dataset = policy("d", measure=measure, orders=orders, sampled_levels=True)
-    at = 3 if dataset.own_order is True else None
+    at = 3 if dataset.per_user_order is True else None
     account = Account((spent(dataset, 0.25, at), spent(dataset, 0.5, at)))
     (shown,) = told(Records({"d": dataset}, {"d": account}))["datasets"]
     assert shown["only_budget"] is True
