@@ -120,13 +120,13 @@ class Accounts(KeptAccounts):
         )
 
     def bind(
-        self, slots: Numbers, tariff: Numbers, levels: NDArray[np.uint8]
+        self, slots: Numbers, cost_table: Numbers, levels: NDArray[np.uint8]
     ) -> tuple[Numbers, bool]:
         """Bind those of these users who are not bound yet, and are charged something.
 
         Args:
             slots: of the users.
-            tariff: what a step costs at every level and order.
+            cost_table: what a step costs at every level and order.
             levels: of the users.
 
         Returns:
@@ -136,11 +136,11 @@ class Accounts(KeptAccounts):
         if rows is None:
             return NOBODY, False
         free = np.flatnonzero(rows.bound[slots] == 0)
-        costs = np.asarray(tariff.any(axis=1))
+        costs = np.asarray(cost_table.any(axis=1))
         charged = free[costs[levels[free]]]
         if not len(charged):
             return NOBODY, len(free) > 0
-        best = best_order(tariff, self.policy.budget)
+        best = best_order(cost_table, self.policy.budget)
         rows.order[slots[charged]] = best[levels[charged]]
         rows.bound[slots[charged]] = 1
         return slots[charged], len(charged) < len(free)

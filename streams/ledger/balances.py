@@ -52,17 +52,17 @@ class AccountsChanges(msgspec.Struct, frozen=True, array_like=True):
     rows: list[RowChanges]
     charged: int = 0  # how many steps were kept by their levels until then, this one included
     # What a step costs that is kept by its levels; empty: the same as that before it in the batch.
-    tariff: bytes = b""
+    cost_table: bytes = b""
 
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
         rows = sum(changes.size for changes in self.rows)
-        return ids_written(self.new_users) + len(self.tariff) + rows + _CHANGES_BYTES
+        return ids_written(self.new_users) + len(self.cost_table) + rows + _CHANGES_BYTES
 
 
 class ByLevel(NamedTuple):
     """What users were charged by one step, all of them for it alone."""
 
-    tariff: bytes  # int64, (levels + 1,) or (levels + 1, orders)
+    cost_table: bytes  # int64, (levels + 1,) or (levels + 1, orders)
     levels: bytes  # that were granted

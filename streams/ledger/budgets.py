@@ -194,8 +194,8 @@ class Budgets:
             check_kinds(accounts.policy, accounts.first_user, users)
         return [self.own.seek(users, members), *(outer.seek(users) for outer in self.accounts[1:])]
 
-    def tariffs(self, packed: bytes, levels: int) -> list[Numbers]:
-        """The tariffs of the wire, one after the other: units of every level, at every order.
+    def cost_tables(self, packed: bytes, levels: int) -> list[Numbers]:
+        """The cost tables of the wire, one after the other: units of every level, at every order.
 
         Raises:
             InvalidInput: they are none.
@@ -204,9 +204,9 @@ class Budgets:
         if self.is_nested and len(packed) != sum(sizes):
             raise InvalidInput("units", len(packed) // 8, f"{sum(sizes) // 8}, of all budgets")
         if not self.is_nested:
-            return [self.own.rule.tariff(packed, levels)]
+            return [self.own.rule.cost_table(packed, levels)]
         ends = np.cumsum(sizes).tolist()
         return [
-            accounts.rule.tariff(packed[end - size : end], levels)
+            accounts.rule.cost_table(packed[end - size : end], levels)
             for accounts, size, end in zip(self.accounts, sizes, ends, strict=True)
         ]

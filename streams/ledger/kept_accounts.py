@@ -26,7 +26,7 @@ from streams.wire.packing import pack_users, select_users, unpack_users
 
 _BY_LEVEL = "spent+"
 """Instead of a column: the levels at which rows are charged."""
-_SMALL_TARIFF = 1024
+_SMALL_COST_TABLE = 1024
 """Bytes of one that comes with a step kept by its levels however few the users are."""
 _SEEN = "charged~"
 """In a page beside the columns: how many steps it has seen that are kept by their levels."""
@@ -75,7 +75,7 @@ class KeptAccounts:
         self.forgotten: set[str] = set()
         self._charged = 0  # steps that are kept by their levels
         self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
-        self._tariff = b""  # of the last one that was put back
+        self._cost_table = b""  # of the last one that was put back
 
     def __len__(self) -> int:
         return len(self._index)
@@ -160,15 +160,15 @@ class KeptAccounts:
             )
             if isinstance(written, slice) or len(written)
         ]
-        tariff = b""
+        cost_table = b""
         if charged is not None and by_level:
             rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels}))
-            tariff = charged.tariff
+            cost_table = charged.cost_table
             self._charged += 1
         if rows:  # else nobody has to be counted again
             self._exhausted = None
         count = len(self._index)
-        return AccountsChanges(self.policy.dataset, b"", count, rows, self._charged, tariff)
+        return AccountsChanges(self.policy.dataset, b"", count, rows, self._charged, cost_table)
 
     def put_back(self, changes: AccountsChanges) -> None:
         """Set the values that were decided before, and charge again what was charged by levels."""
@@ -178,7 +178,7 @@ class KeptAccounts:
             raise ValueError(f"changes enrol from slot {first}: {-known} are missing")
         self._enrol(unpack_users(changes.new_users)[known:])  # a newer page may hold the first ones
         self._charged = max(self._charged, changes.charged)
-        self._tariff = changes.tariff or self._tariff
+        self._cost_table = changes.cost_table or self._cost_table
         for rows in changes.rows:
             if _BY_LEVEL in rows.values:
                 self._charge_again(rows, changes.charged)
@@ -280,7 +280,7 @@ class KeptAccounts:
         """Whether a step is kept by its levels: of no other roster may the same users be."""
         spent = 8 * (self.rule.orders or 1) * len(charged.levels)
         alone = len(self.account.recurring_charges) == 1
-        return alone and len(charged.tariff) <= max(2 * spent, _SMALL_TARIFF)
+        return alone and len(charged.cost_table) <= max(2 * spent, _SMALL_COST_TABLE)
 
     def _behind(self, slots: Numbers, charged: int) -> NDArray[np.bool_] | None:
         """Which rows, (n,), are in pages that have seen no more of these steps; None: all are."""
@@ -294,13 +294,13 @@ class KeptAccounts:
         behind = self._behind(slots, charged - 1)
         if behind is not None:
             slots, levels = slots[behind], levels[behind]
-        tables = AccountCostTable(self.rule.terms, self._unpacked_tariff())
+        tables = AccountCostTable(self.rule.terms, self._unpacked_cost_table())
         cells = tables.cells(levels, self.account.order_of(slots))
         self._rows.spent[slots] += tables.charges(cells)
         self._rows.touch(slots)
 
-    def _unpacked_tariff(self) -> Numbers:
-        units = np.frombuffer(self._tariff, dtype="<i8").astype(np.int64, copy=False)
+    def _unpacked_cost_table(self) -> Numbers:
+        units = np.frombuffer(self._cost_table, dtype="<i8").astype(np.int64, copy=False)
         orders = len(self.policy.budget)
         return units if self.rule.terms.orders == "none" else units.reshape(-1, orders)
 

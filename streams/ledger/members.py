@@ -40,8 +40,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
 
     clip_norm: float
     levels: int  # beside level 0
-    units: bytes = b""  # the tariff of the last step, as the record brought it
-    tariff: bytes = b""  # its digest
+    units: bytes = b""  # the cost table of the last step, as the record brought it
+    cost_table_digest: bytes = b""  # its digest
     id_bytes: int = 0  # of the ids that are strings, in UTF-8
 
 
@@ -50,7 +50,7 @@ class Pricing:
     """A step of a roster that can be charged."""
 
     terms: Terms  # from this step on
-    tariffs: list[Numbers] | None  # of each budget; None: those of the step before
+    cost_tables: list[Numbers] | None  # of each budget; None: those of the step before
     rows: Numbers | None  # whose levels change; None: those of all, or of nobody
     row_levels: Bytes | None  # None: of nobody
 
@@ -180,7 +180,7 @@ class Members:
             columns,
             terms.levels,
             steps=steps,
-            cost_tables=budgets.tariffs(terms.units, terms.levels) if terms.units else [],
+            cost_tables=budgets.cost_tables(terms.units, terms.levels) if terms.units else [],
             clip=budgets.clips,
         )
         self.standing.settled_by_others = []
@@ -201,7 +201,7 @@ class Members:
         bound = [NOBODY for _ in self._budgets.accounts]
         if self._unbound:
             bound = self._bind(priced)
-        outcome = self._awake.step(priced.tariffs, priced.rows, priced.row_levels)
+        outcome = self._awake.step(priced.cost_tables, priced.rows, priced.row_levels)
         everybody = slice(0, self._count)
         settled: Rows = everybody if outcome.settled is None else outcome.settled
         listed: Rows = NOBODY
@@ -230,8 +230,8 @@ class Members:
         if outcome.settled is None and not outcome.had_accrued:
             levels = self._rows.numbers("granted", everybody).tobytes()
             charged = [
-                ByLevel(tariff.astype("<i8").tobytes(), levels)
-                for tariff in self._awake.cost_tables
+                ByLevel(cost_table.astype("<i8").tobytes(), levels)
+                for cost_table in self._awake.cost_tables
             ]
         return Step(outcome, slots, charged, bound, noted)
 
@@ -316,10 +316,10 @@ class Members:
 
         Whom the step before charged nothing, this one does only at another level or price.
         """
-        if self._looked and priced.tariffs is None and priced.row_levels is None:
+        if self._looked and priced.cost_tables is None and priced.row_levels is None:
             return [NOBODY for _ in self._budgets.accounts]
         rows, levels = priced.rows, priced.row_levels
-        everybody = not self._looked or priced.tariffs is not None or rows is None
+        everybody = not self._looked or priced.cost_tables is not None or rows is None
         if everybody:
             levels = self.levels
             if priced.row_levels is not None:
@@ -328,11 +328,11 @@ class Members:
             rows = np.arange(self._count)
         assert rows is not None
         assert levels is not None
-        tariffs = self._awake.cost_tables if priced.tariffs is None else priced.tariffs
+        cost_tables = self._awake.cost_tables if priced.cost_tables is None else priced.cost_tables
         bound = [
-            accounts.bind(slots, tariff, levels)
-            for accounts, slots, tariff in zip(
-                self._budgets.accounts, self.slots_of(rows), tariffs, strict=True
+            accounts.bind(slots, cost_table, levels)
+            for accounts, slots, cost_table in zip(
+                self._budgets.accounts, self.slots_of(rows), cost_tables, strict=True
             )
         ]
         if everybody:

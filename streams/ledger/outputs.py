@@ -135,7 +135,7 @@ def enrolled_of(
         granted=members.granted.tobytes(),
         halted=pack_positions(members.halted, count),
         exhausted=pack_positions(members.exhausted, count),
-        tariff=terms.tariff,
+        cost_table_digest=terms.cost_table_digest,
         decision=run.decision if run.of_roster else b"",
         forgotten=pack_positions(forgotten, count) if len(forgotten) else UNSET,
     )

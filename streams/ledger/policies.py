@@ -213,7 +213,7 @@ def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechan
 
 
 def check_roster_mechanism(charge: ChargeRoster, *policies: Policy) -> None:
-    """Check the mechanism of a step whose prices a tariff says.
+    """Check the mechanism of a step whose prices a cost table says.
 
     Args:
         charge: the step.

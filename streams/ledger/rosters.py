@@ -30,9 +30,9 @@ from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
 from streams.wire.packing import (
+    cost_table_digest,
     pack_users,
     page_digests,
-    tariff_digest,
     unpack_users,
 )
 
@@ -135,20 +135,22 @@ def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) ->
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     check_roster_mechanism(charge, *budgets.policies)
-    tariffs = None
+    cost_tables = None
     if charge.units:
-        if tariff_digest(charge.units) != charge.tariff:
-            detail = "the digest of the tariff is not that of its units"
-            raise Rejection(Reason.INVALID_TARIFF, detail)
+        if cost_table_digest(charge.units) != charge.cost_table_digest:
+            detail = "the digest of the cost table is not that of its units"
+            raise Rejection(Reason.INVALID_COST_TABLE, detail)
         try:
-            tariffs = budgets.tariffs(charge.units, terms.levels)
+            cost_tables = budgets.cost_tables(charge.units, terms.levels)
         except InvalidInput as error:
-            raise Rejection(Reason.INVALID_TARIFF, str(error)) from error
-        terms = msgspec.structs.replace(terms, units=charge.units, tariff=charge.tariff)
-    elif charge.tariff != terms.tariff:
-        detail = "this is not the tariff of the step before: send its units with the step"
-        raise Rejection(Reason.INVALID_TARIFF, detail)
-    return Pricing(terms, tariffs, *_moved_levels(charge, count, terms.levels))
+            raise Rejection(Reason.INVALID_COST_TABLE, str(error)) from error
+        terms = msgspec.structs.replace(
+            terms, units=charge.units, cost_table_digest=charge.cost_table_digest
+        )
+    elif charge.cost_table_digest != terms.cost_table_digest:
+        detail = "this is not the cost table of the step before: send its units with the step"
+        raise Rejection(Reason.INVALID_COST_TABLE, detail)
+    return Pricing(terms, cost_tables, *_moved_levels(charge, count, terms.levels))
 
 
 def _moved_levels(

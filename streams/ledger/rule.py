@@ -208,8 +208,8 @@ class Rule:
         rows = rungs if self.orders is None else rungs[:, np.newaxis]
         return self._measure.stated(np.minimum(np.minimum(rows, most) * step, budget))
 
-    def tariff(self, packed: bytes, levels: int) -> Numbers:
-        """A tariff of the wire: units of every level up to this one, and at every order.
+    def cost_table(self, packed: bytes, levels: int) -> Numbers:
+        """A cost table of the wire: units of every level up to this one, and at every order.
 
         Raises:
             InvalidInput: it is none.

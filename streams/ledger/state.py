@@ -139,7 +139,8 @@ class State:
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
-        self._tariffs: dict[str, bytes] = {}  # by dataset, of the last step by level of the batch
+        # By dataset, that of the last step by level of the batch.
+        self._cost_tables: dict[str, bytes] = {}
         self._put_out = 0  # bytes of changes of accounts, and of what is published
 
     def _keep(self, entries: AnyTracked) -> AnyTracked:
@@ -160,7 +161,7 @@ class State:
         }
         changes = Changes(entries, self._accounts, self._members)
         self._accounts, self._members, self._put_out = [], [], 0
-        self._tariffs = {}
+        self._cost_tables = {}
         return changes
 
     def put_back(self, changes: Changes) -> None:
@@ -269,11 +270,11 @@ class State:
 
     def note(self, accounts: AccountsChanges) -> None:
         """Have the next batch say what changed of accounts."""
-        if accounts.tariff:
-            if self._tariffs.get(accounts.dataset) == accounts.tariff:
-                accounts = msgspec.structs.replace(accounts, tariff=b"")
+        if accounts.cost_table:
+            if self._cost_tables.get(accounts.dataset) == accounts.cost_table:
+                accounts = msgspec.structs.replace(accounts, cost_table=b"")
             else:
-                self._tariffs[accounts.dataset] = accounts.tariff
+                self._cost_tables[accounts.dataset] = accounts.cost_table
         self._accounts.append(accounts)
         self._put_out += accounts.size
 

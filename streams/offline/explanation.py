@@ -296,7 +296,7 @@ class _Told:
         budgets = self._ledger.policies.budgets(charge.dataset)
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.add(budgets.names[-1])
-        asked = [tariff[level] for tariff in budgets.tariffs(terms.units, terms.levels)]
+        asked = [cost_table[level] for cost_table in budgets.cost_tables(terms.units, terms.levels)]
         forgotten = halted and self._is_forgotten(budgets)
         refused_by = None
         if halted and not forgotten:

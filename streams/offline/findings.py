@@ -22,7 +22,7 @@ class Check(StrEnum):
     REJECTS = "rejects"
     ODOMETER = "odometer"
     SIGNATURES = "signatures"  # of answers, rejects and odometer checkpoints
-    TARIFFS = "tariffs"  # what steps of rosters charge, computed again
+    COST_TABLES = "cost-tables"  # what steps of rosters charge, computed again
     RECEIPT = "receipt"  # an earlier log
 
 

@@ -1,6 +1,6 @@
-"""Tariffs, computed again: what the log says a step of a roster costs at every level.
+"""Cost tables, computed again: what the log says a step of a roster costs at every level.
 
-The tariff of a roster comes with the log, because what computes it needs exp and log, whose last
+A roster's cost table comes with the log, because what computes it needs exp and log, whose last
 digits differ between machines. A ledger checks that it is one, and not that it is the right one: a
 trainer that sends units of another noise is believed. Here the price is computed from the
 mechanism, the scale and the rate that the same record names, and from the clip norm, the levels and
@@ -24,7 +24,7 @@ from streams.schemas import ChargeRoster, Policy
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.pricing import price
 
-_KEPT_TARIFFS = 256
+_KEPT_COST_TABLES = 256
 
 
 def mechanism_of(charge: ChargeRoster) -> Mechanism:
@@ -53,7 +53,7 @@ class Prices:
         if units is None:
             units = self._known[key] = self._price(charge, terms.clip_norm, terms.levels, policies)
         self._known.move_to_end(key)
-        if len(self._known) > _KEPT_TARIFFS:
+        if len(self._known) > _KEPT_COST_TABLES:
             self._known.popitem(last=False)
         if units != terms.units:
             _say(findings, offset, charge, policies, (units, terms.units))
@@ -61,7 +61,7 @@ class Prices:
     def _price(
         self, charge: ChargeRoster, clip_norm: float, levels: int, policies: list[Policy]
     ) -> bytes | str:
-        """The units of the tariff, or why there is none."""
+        """The units of the cost table, or why there is none."""
         try:
             return price(mechanism_of(charge), policies, clip_norm, levels).units
         except (InvalidInput, InvalidRequest) as error:
@@ -87,7 +87,7 @@ def _say(
     }
     if isinstance(computed, str):
         problem = f"no price can be computed for this step: {computed}"
-        findings.add(Check.TARIFFS, problem, offset=offset, about=about)
+        findings.add(Check.COST_TABLES, problem, offset=offset, about=about)
         return
     expected, found = (np.frombuffer(units, dtype="<i8") for units in (computed, charged))
     below = bool((found < expected).any())
@@ -98,7 +98,7 @@ def _say(
     )
     at = int(np.flatnonzero(found < expected if below else found > expected)[0])
     findings.add(
-        Check.TARIFFS,
+        Check.COST_TABLES,
         problem,
         offset=offset,
         about={**about, **_entry(at, policies, expected)},
@@ -108,7 +108,7 @@ def _say(
 
 
 def _entry(at: int, policies: list[Policy], units: NDArray[np.int64]) -> Mapping[str, Any]:
-    """Of which level, order and budget an entry of a tariff is."""
+    """Of which level, order and budget an entry of a cost table is."""
     levels = len(units) // sum(len(policy.budget) for policy in policies)
     for policy in policies:
         orders = len(policy.budget)

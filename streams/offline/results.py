@@ -32,7 +32,7 @@ class PartitionVerified:
         checkpoint_at: the offset of the last checkpoint, which was compared there, or from which
             the log was applied; None if there is none, or it was not compared.
         odometers: users with a checkpoint of the odometer.
-        priced: steps of rosters whose tariff was computed again.
+        priced: steps of rosters whose cost table was computed again.
         awaited: outputs that are not published yet, and are in the outbox.
         expired: answers and rejects that their topics may have deleted with time.
         signed: records of all three topics with the signature of a trusted key, if keys are given.

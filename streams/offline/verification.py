@@ -235,7 +235,7 @@ class _Partition:
     def _say_cut_off(self, why: str) -> None:
         start = self._extent.start
         self.findings.add(Check.LOG, why, offset=start)
-        what = "state, answers, rejects, odometer, tariffs, receipts: they follow from what is gone"
+        what = "state, answers, rejects, odometer, cost tables, receipts: these follow what is gone"
         self.result.impossible.append(what)
         self.result.next = start
         self._kept.look(self._archive, self._extent)

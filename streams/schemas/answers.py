@@ -113,7 +113,7 @@ class Enrolled(OfRun, frozen=True, tag="enrolled"):
     granted: bytes  # granted by it
     halted: bytes  # positions, as in a decision, of those who were not admitted to the last step
     exhausted: bytes  # positions of those who have nothing left
-    tariff: bytes = b""  # the digest of that of the last step
+    cost_table_digest: bytes = b""  # the digest of that of the last step
     decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
     # Positions of those who were forgotten, if there are any. In the digests there is 0 or "" in
     # the place of their ids.

@@ -40,7 +40,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
-    INVALID_TARIFF = "invalid-tariff"  # not what steps of this roster can cost, or not known here
+    INVALID_COST_TABLE = "invalid-cost-table"  # impossible prices, or a table not known here
     INVALID_LEVELS = "invalid-levels"  # beyond the grid, or positions that are not in the roster
     MIXED_USERS = "mixed-users"  # ids of another kind than those of the dataset
     INVALID_NORM = "invalid-norm"  # NaN, infinite or negative

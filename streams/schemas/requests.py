@@ -282,8 +282,8 @@ class ChargeRoster(OfRun, frozen=True, tag="charge-roster"):
     attempt: Attempt
     step: Counter
     members: Counter  # of the roster: it is the one that the sender knows
-    tariff: Annotated[bytes, Meta(min_length=16, max_length=16)]  # its digest
-    units: bytes = b""  # the tariff: int64, (levels + 1, orders); empty: that of the step before
+    cost_table_digest: Annotated[bytes, Meta(min_length=16, max_length=16)]  # its digest
+    units: bytes = b""  # the cost table: int64, (levels + 1, orders); empty: as the step before
     positions: bytes = b""  # uint32, increasing: whose levels change; empty: those of all, or none
     levels: bytes = b""  # a byte each
     mechanism: RosterMechanism = "gaussian"

@@ -15,7 +15,7 @@ from accounting.measures import cost_table
 from streams.schemas import Policy, RosterMechanism
 from streams.sdk.arguments import read_event
 from streams.sdk.errors import InvalidRequest
-from streams.wire.packing import tariff_digest
+from streams.wire.packing import cost_table_digest
 
 _NAMES: Mapping[type[Mechanism], RosterMechanism] = {
     Gaussian: "gaussian",
@@ -44,13 +44,13 @@ def price(
     Raises:
         InvalidRequest: a measure cannot charge the mechanism.
     """
-    units = b"".join(_tariff(mechanism, policy, clip_norm, levels) for policy in policies)
+    units = b"".join(_cost_table(mechanism, policy, clip_norm, levels) for policy in policies)
     return Priced(
         name=_NAMES[type(mechanism)],
         scale=_scale_of(mechanism),
         sampling_rate=getattr(mechanism, "sampling_rate", 1.0),
         units=units,
-        digest=tariff_digest(units),
+        digest=cost_table_digest(units),
     )
 
 
@@ -83,7 +83,7 @@ def chosen_mechanism(
     return chosen
 
 
-def _tariff(mechanism: Mechanism, policy: Policy, clip_norm: float, levels: int) -> bytes:
+def _cost_table(mechanism: Mechanism, policy: Policy, clip_norm: float, levels: int) -> bytes:
     try:
         units = cost_table(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
     except InvalidInput as error:

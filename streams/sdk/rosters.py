@@ -86,7 +86,7 @@ class Roster:
         self._setting = threading.RLock()
         self._newcomers = NO_POSITIONS  # enrolled, but not yet when the last step was decided
         self._home, self._place = _places(layout)
-        self._tariffs: dict[Mechanism, Priced] = {}
+        self._cost_tables: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the cost table it has
         self.there: dict[int, Enrolled] = {}
 
@@ -238,7 +238,7 @@ class Roster:
             now.granted[mine] = np.frombuffer(answer.granted, dtype=np.uint8)
             now.admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
             now.exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
-            self._known[partition] = answer.tariff
+            self._known[partition] = answer.cost_table_digest
             self.there[partition] = answer
 
     def parts(
@@ -263,7 +263,7 @@ class Roster:
             mechanism=priced.name,
             scale=priced.scale,
             sampling_rate=priced.sampling_rate,
-            tariff=priced.digest,
+            cost_table_digest=priced.digest,
             units=b"" if knows else priced.units,
             positions=places.astype("<u4").tobytes(),
             levels=levels.tobytes(),
@@ -293,7 +293,7 @@ class Roster:
                 "Run.charge again, or give it up with abandon",
                 partition,
             )
-        if there.tariff != priced.digest:
+        if there.cost_table_digest != priced.digest:
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
                 f"step {step} was charged with another noise or sampling rate: charge it with "
@@ -400,9 +400,11 @@ class Roster:
         return rows
 
     def _priced(self, mechanism: Mechanism) -> Priced:
-        if mechanism not in self._tariffs:
-            self._tariffs[mechanism] = price(mechanism, self._policies, self.clip_norm, self.levels)
-        return self._tariffs[mechanism]
+        if mechanism not in self._cost_tables:
+            self._cost_tables[mechanism] = price(
+                mechanism, self._policies, self.clip_norm, self.levels
+            )
+        return self._cost_tables[mechanism]
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

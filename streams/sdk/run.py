@@ -320,7 +320,7 @@ class Run:
             attempt=self.attempt,
             step=self.step,
             members=0,
-            tariff=priced.digest,
+            cost_table_digest=priced.digest,
         )
         again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
         others = [p for p in range(self.policy.partitions) if p not in self._decided]

@@ -113,12 +113,12 @@ def _optional(number: float | None) -> float | None:
 def roster_digest(charge: ChargeRoster) -> bytes:
     """What makes a step of a roster the same step: all its content but the attempt.
 
-    The units of a tariff are in it by their own digest, whether the record brings them or not.
+    The units of a cost table are in it by their own digest, whether the record brings them or not.
     """
     head = encode(
         (
             (charge.dataset, charge.run, charge.step, charge.members, charge.mechanism),
-            (float(charge.scale), float(charge.sampling_rate), charge.tariff),
+            (float(charge.scale), float(charge.sampling_rate), charge.cost_table_digest),
             (len(charge.positions), len(charge.levels)),
         )
     )
@@ -128,9 +128,9 @@ def roster_digest(charge: ChargeRoster) -> bytes:
     return digest.digest()[:16]
 
 
-def tariff_digest(units: bytes) -> bytes:
-    """By what a step of a roster names its tariff."""
-    return hashlib.sha256(b"tariff" + units).digest()[:16]
+def cost_table_digest(units: bytes) -> bytes:
+    """By what a step of a roster names its cost table."""
+    return hashlib.sha256(b"cost-table" + units).digest()[:16]
 
 
 def page_digests(users: NDArray[np.int64] | Sequence[User]) -> bytes:

@@ -167,7 +167,7 @@ class Charges(Held):
         _check_clipped(chain, charge)
         prices = roster.prices_of(charge, [len(dataset.budget) for dataset in chain])
         moved = roster.levels_of(charge)
-        roster.tariff, roster.prices = charge["tariff"], prices
+        roster.cost_table_digest, roster.prices = charge["cost_table_digest"], prices
         roster.set_levels(moved)
         settled = [
             self._settle_level(place, chain, user, level, prices)
@@ -370,7 +370,7 @@ def _decided_before(
 
 
 def _check_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
-    """Whether the measure charges it; sampled steps are charged by tariffs alone."""
+    """Whether the measure charges it; sampled steps are charged by cost tables alone."""
     if dataset.measure == "gdp" and charge["mechanism"] != "gaussian":
         raise Rejection("invalid-mechanism")
     _check_unsampled(dataset, charge)

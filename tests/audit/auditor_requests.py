@@ -152,7 +152,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "attempt": attempt,
             "step": counter,
             "members": counter,
-            "tariff": lambda value: _is_bytes(value) and len(value) == 16,
+            "cost_table_digest": lambda value: _is_bytes(value) and len(value) == 16,
             "units": _is_bytes,
             "positions": _is_bytes,
             "levels": _is_bytes,
@@ -203,7 +203,7 @@ _RECORDS = _records()
 _PACKED = {
     "charge": {"users": 8, "norms": 8},
     "enrol": {"users": 8},
-    "charge-roster": {"units": 8, "positions": 4, "tariff": 1, "levels": 1},
+    "charge-roster": {"units": 8, "positions": 4, "cost_table_digest": 1, "levels": 1},
     "bind-operator": {"log": 1, "operator": 1},
     "register-principal": {"key": 1},
     "signed": {"request": 1, "signature": 1},

@@ -43,7 +43,7 @@ class Roster:
     granted: list[int] = field(default_factory=list)  # by the last step; 0 to who was left out
     halted: set[int] = field(default_factory=set)  # not admitted last
     exhausted: set[int] = field(default_factory=set)  # said to have nothing left
-    tariff: bytes = b""  # the digest
+    cost_table_digest: bytes = b""  # the digest
     prices: list[list[Cost]] = field(default_factory=list)  # in each budget that it counts against
 
     def check_follows(self, request: Mapping[str, Any], users: list[User]) -> list[User]:
@@ -60,18 +60,18 @@ class Roster:
         """What the levels cost in a step, in budgets of so many orders."""
         units = charge["units"]
         if not units:
-            if charge["tariff"] != self.tariff:
-                raise Rejection("invalid-tariff")
+            if charge["cost_table_digest"] != self.cost_table_digest:
+                raise Rejection("invalid-cost-table")
             return self.prices
         numbers = sum(orders) * (self.grid + 1)
-        if tariff_digest(units) != charge["tariff"] or len(units) != 8 * numbers:
-            raise Rejection("invalid-tariff")
+        if cost_table_digest(units) != charge["cost_table_digest"] or len(units) != 8 * numbers:
+            raise Rejection("invalid-cost-table")
         return [self._checked_prices(prices) for prices in prices_in(units, self.grid, orders)]
 
     def _checked_prices(self, prices: list[Cost]) -> list[Cost]:
         falls = any(a > b for low, high in pairwise(prices) for a, b in zip(low, high, strict=True))
         if any(prices[0]) or falls or max(map(max, prices)) > LARGEST_COST:
-            raise Rejection("invalid-tariff")
+            raise Rejection("invalid-cost-table")
         return prices
 
     def enrol(self, users: list[User]) -> None:
@@ -155,7 +155,7 @@ class Roster:
             "granted": list(self.granted),
             "halted": sorted(self.halted),
             "exhausted": sorted(self.exhausted),
-            "tariff": self.tariff,
+            "cost_table_digest": self.cost_table_digest,
         }
 
 
@@ -240,7 +240,7 @@ def content_of(charge: Mapping[str, Any]) -> tuple[Any, ...]:
         charge["members"],
         charge["mechanism"],
         struct.pack("<dd", charge["scale"], charge["sampling_rate"]),
-        charge["tariff"],
+        charge["cost_table_digest"],
         charge["positions"],
         charge["levels"],
     )
@@ -250,16 +250,16 @@ def digest_of_roster(charge: Mapping[str, Any]) -> bytes:
     """By what a worker recognises a step of a roster."""
     head = (
         [charge[name] for name in ("dataset", "run", "step", "members", "mechanism")],
-        [float(charge["scale"]), float(charge["sampling_rate"]), charge["tariff"]],
+        [float(charge["scale"]), float(charge["sampling_rate"]), charge["cost_table_digest"]],
         [len(charge["positions"]), len(charge["levels"])],
     )
     content = msgspec.msgpack.encode(head) + charge["positions"] + charge["levels"]
     return hashlib.sha256(b"charge-roster" + content).digest()[:16]
 
 
-def tariff_digest(units: bytes) -> bytes:
-    """By what a step names its tariff."""
-    return hashlib.sha256(b"tariff" + units).digest()[:16]
+def cost_table_digest(units: bytes) -> bytes:
+    """By what a step names its cost table."""
+    return hashlib.sha256(b"cost-table" + units).digest()[:16]
 
 
 def user_digests(users: Sequence[User]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tests.audit.auditor_rosters import tariff_digest
+from tests.audit.auditor_rosters import cost_table_digest
 from tests.audit.auditor_state import home
 from tests.keys import binding, registration, signed
 
@@ -27,7 +27,7 @@ PRICES = [0, 1, 4, 9, 16, 25]
 
 
 def units(*prices: int) -> bytes:
-    """A tariff, packed."""
+    """A cost table, packed."""
     return struct.pack(f"<{len(prices)}q", *prices)
 
 
@@ -72,7 +72,9 @@ class Lane:
 
     def roster_step(self, **changes: Any) -> dict[str, Any]:
         """Step 1 of the roster, which must be accepted unless the changes spoil it."""
-        changes.setdefault("tariff", tariff_digest(changes.get("units", units(*PRICES))))
+        changes.setdefault(
+            "cost_table_digest", cost_table_digest(changes.get("units", units(*PRICES)))
+        )
         good = {"step": 1, "members": 2, "units": units(*PRICES), "scale": 4.0}
         step = self.about_run("charge-roster", **{**good, **changes})
         del step["request"]
@@ -393,20 +395,26 @@ ENROLMENTS: dict[str, tuple[str, Change]] = {
 ROSTER_STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "more members than there are": ("roster-changed", {"members": 3}),
     "fewer members than there are": ("roster-changed", {"members": 1}),
-    "a digest of another tariff": ("invalid-tariff", {"tariff": bytes(16)}),
-    "a tariff that nobody has sent": ("invalid-tariff", {"units": b"", "tariff": bytes(16)}),
-    "a tariff of too few levels": ("invalid-tariff", {"units": units(*PRICES[:-1])}),
-    "a tariff of too many levels": ("invalid-tariff", {"units": units(*PRICES, 36)}),
-    "a tariff of two orders": ("invalid-tariff", {"units": units(*PRICES, *PRICES)}),
-    "a tariff that falls": ("invalid-tariff", {"units": units(0, 1, 4, 3, 16, 25)}),
-    "a tariff that costs something at level 0": (
-        "invalid-tariff",
+    "a digest of another cost table": ("invalid-cost-table", {"cost_table_digest": bytes(16)}),
+    "a cost table that nobody has sent": (
+        "invalid-cost-table",
+        {"units": b"", "cost_table_digest": bytes(16)},
+    ),
+    "a cost table of too few levels": ("invalid-cost-table", {"units": units(*PRICES[:-1])}),
+    "a cost table of too many levels": ("invalid-cost-table", {"units": units(*PRICES, 36)}),
+    "a cost table of two orders": ("invalid-cost-table", {"units": units(*PRICES, *PRICES)}),
+    "a cost table that falls": ("invalid-cost-table", {"units": units(0, 1, 4, 3, 16, 25)}),
+    "a cost table that costs something at level 0": (
+        "invalid-cost-table",
         {"units": units(1, 1, 4, 9, 16, 25)},
     ),
-    "a tariff below 0": ("invalid-tariff", {"units": units(-1, 1, 4, 9, 16, 25)}),
-    "a tariff beyond the range": ("invalid-tariff", {"units": units(*PRICES[:-1], 2**62 + 1)}),
-    "a tariff at the end of 64 bits": (
-        "invalid-tariff",
+    "a cost table below 0": ("invalid-cost-table", {"units": units(-1, 1, 4, 9, 16, 25)}),
+    "a cost table beyond the range": (
+        "invalid-cost-table",
+        {"units": units(*PRICES[:-1], 2**62 + 1)},
+    ),
+    "a cost table at the end of 64 bits": (
+        "invalid-cost-table",
         {"units": units(*PRICES[:-1], 2**63 - 1)},
     ),
     "a level beyond the grid": ("invalid-levels", {"levels": b"\1\6"}),
@@ -446,8 +454,8 @@ ROSTER_STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "a sampling rate above 1": ("malformed", {"sampling_rate": 1.0000000000000002}),
     "a sampling rate NaN": ("malformed", {"sampling_rate": NAN}),
     "unknown mechanism": ("malformed", {"mechanism": "shuffled-gaussian"}),
-    "a short digest": ("malformed", {"tariff": bytes(15)}),
-    "a long digest": ("malformed", {"tariff": bytes(17)}),
+    "a short digest": ("malformed", {"cost_table_digest": bytes(15)}),
+    "a long digest": ("malformed", {"cost_table_digest": bytes(17)}),
     "packed units cut off": ("malformed", {"units": bytes(47)}),
     "packed positions cut off": ("malformed", {"positions": bytes(3), "levels": b"\1"}),
     "levels in a list": ("malformed", {"levels": [1, 1]}),
@@ -594,7 +602,7 @@ def _table() -> dict[str, BadInput]:
             policy=policy,
         )
         if "measure" in policy:
-            continue  # a tariff can say what such a step costs
+            continue  # a cost table can say what such a step costs
         add(
             f"charged by roster: {name}",
             "invalid-mechanism",

@@ -77,6 +77,6 @@ def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
         granted=list(members.granted),
         halted=set(members.halted.tolist()),
         exhausted=set(members.exhausted.tolist()),
-        tariff=terms.tariff,
+        cost_table_digest=terms.cost_table_digest,
         prices=prices_in(terms.units, terms.levels, orders) if terms.units else [],
     )

@@ -120,7 +120,7 @@ def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
         mechanism="poisson-gaussian",
         scale=NOISE,
         sampling_rate=RATE,
-        tariff=terms.tariff,
+        cost_table_digest=terms.cost_table_digest,
     )
     outputs = ledger.apply(0, encode(step))
     if any(output.channel is Channel.REJECTS for output in outputs):

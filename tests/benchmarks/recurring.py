@@ -41,7 +41,7 @@ class Times:
     placed: list[_Seconds] = field(default_factory=list)
     quiet: list[_Seconds] = field(default_factory=list)
     changed: list[_Seconds] = field(default_factory=list)
-    tariff: list[_Seconds] = field(default_factory=list)
+    cost_table: list[_Seconds] = field(default_factory=list)
     dense: list[_Seconds] = field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ def measure(users: int, rounds: int) -> Times:
             positions = rng.choice(users, min(_CHANGES, users), replace=False)
             news = levels[positions[::-1]]
             times.changed.append(_timed(recurring.step, None, positions, news)[0])
-        times.tariff.append(_timed(recurring.step, [others])[0])
+        times.cost_table.append(_timed(recurring.step, [others])[0])
         times.dense.append(_timed(recurring.step, None, None, levels[::-1].copy())[0])
     return times
 
@@ -118,7 +118,7 @@ def lines(results: list[Times]) -> list[str]:
             quiet = sorted(seconds[clock] for seconds in times.quiet)
             placed, *others = (
                 spread([seconds[clock] * 1e3 for seconds in kind])
-                for kind in (times.placed, times.changed, times.tariff, times.dense)
+                for kind in (times.placed, times.changed, times.cost_table, times.dense)
             )
             cells = [
                 f"{times.users:,}",

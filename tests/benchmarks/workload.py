@@ -181,7 +181,7 @@ class DenseSteps(Workload):
             mechanism=self._priced.name,
             scale=self._priced.scale,
             sampling_rate=self._priced.sampling_rate,
-            tariff=self._priced.digest,
+            cost_table_digest=self._priced.digest,
             units=b"" if self._step else self._priced.units,
             levels=levels.tobytes(),
         )

@@ -6,7 +6,7 @@ Each maker is given a size, and makes at most so many bytes and a thousand or so
 from base64 import b64encode
 from collections.abc import Callable
 
-from tests.audit.auditor_rosters import tariff_digest
+from tests.audit.auditor_rosters import cost_table_digest
 
 _CHARGE = (
     b'{"v":1,"type":"charge","dataset":"a","run":"r","attempt":1,"step":STEP,'
@@ -18,7 +18,7 @@ _ENROL = (
 )
 _STEP = (
     b'{"v":1,"type":"charge-roster","dataset":"a","run":"r","attempt":1,"step":STEP,"members":3,'
-    b'"tariff":"%b","units":"%b","positions":"%b","levels":"%b","scale":4.0}'
+    b'"cost_table_digest":"%b","units":"%b","positions":"%b","levels":"%b","scale":4.0}'
 )
 _PACKED = b"\x84\xa4type\xa6charge\xa1v\x01\xa7dataset\xa1a\xa5users"
 
@@ -38,7 +38,7 @@ def _charge(users: bytes, norms: bytes = b"[]") -> bytes:
 
 def _step(levels: bytes = b"", positions: bytes = b"", units: bytes = bytes(32)) -> bytes:
     """A step of a roster in JSON, with these packed arrays in it."""
-    return _STEP % tuple(map(b64encode, (tariff_digest(units), units, positions, levels)))
+    return _STEP % tuple(map(b64encode, (cost_table_digest(units), units, positions, levels)))
 
 
 def _list(member: str, size: int, last: str | None = None) -> bytes:

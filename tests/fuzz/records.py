@@ -9,7 +9,7 @@ import msgspec
 
 from streams.ledger.ledger import Ledger
 from streams.schemas import VERSION
-from tests.audit.auditor_rosters import tariff_digest
+from tests.audit.auditor_rosters import cost_table_digest
 from tests.keys import public_key, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
 
@@ -165,9 +165,9 @@ class Records:
         rng, count = self._rng, len(self._members(dataset, run))
         terms = self._ledger.rosters.get((dataset, run))
         units = b""
-        if terms is None or not terms.tariff or rng.random() < 0.5:
-            units = self._tariff(dataset, 3 if terms is None else terms.levels)
-        tariff = tariff_digest(units) if units or terms is None else terms.tariff
+        if terms is None or not terms.cost_table_digest or rng.random() < 0.5:
+            units = self._cost_table(dataset, 3 if terms is None else terms.levels)
+        cost_table = cost_table_digest(units) if units or terms is None else terms.cost_table_digest
         positions = sorted(rng.sample(range(count), rng.randint(0, count)))
         if rng.random() < 0.1:
             positions.append(rng.choice([0, count, 2**32 - 1]))
@@ -179,7 +179,7 @@ class Records:
         return {
             "step": last + rng.choice([1, 1, 1, 1, 1, 0, 2]),
             "members": count + rng.choice([0] * 19 + [1]),
-            "tariff": rng.choice([tariff] * 19 + [bytes(16)]),
+            "cost_table_digest": rng.choice([cost_table] * 19 + [bytes(16)]),
             "units": units,
             "positions": struct.pack(f"<{len(positions)}I", *positions),
             "levels": levels,
@@ -187,8 +187,8 @@ class Records:
             "sampling_rate": rng.choice([1.0] * 19 + [0.5]),
         }
 
-    def _tariff(self, dataset: str, levels: int) -> bytes:
-        """Prices of every level and order; now and then what is no tariff."""
+    def _cost_table(self, dataset: str, levels: int) -> bytes:
+        """Prices of every level and order; now and then what is no cost table."""
         rng = self._rng
         orders = [1]
         if dataset in self._ledger.datasets:

@@ -167,8 +167,8 @@ STATES: dict[str, Callable[[Ledger], object]] = {
     "a member who is not halted": member("flags", 0),
     "a member who has nothing left": member("flags", 3),
     "another member": member("slot", 1),
-    "another tariff": lambda ledger: ledger.rosters.update(
-        {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], tariff=bytes(16))}
+    "another cost table": lambda ledger: ledger.rosters.update(
+        {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], cost_table_digest=bytes(16))}
     ),
     "another grid": lambda ledger: ledger.rosters.update(
         {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], levels=9)}

@@ -312,7 +312,7 @@ def _charge_all(
         else:
             members = len(log.ledger.rosters.members[name, run])
             rows = np.flatnonzero(rng.random(members) < rng.choice([0.0, 0.1, 0.5]))
-            units = _chain_tariff(name, scale) if rng.random() < 0.4 or step == 0 else b""
+            units = _chain_cost_table(name, scale) if rng.random() < 0.4 or step == 0 else b""
             levels = rng.integers(0, LEVELS + 1, len(rows))
             about |= {"scale": scale, "positions": rows, "levels": levels}
             log.units[run] = log.ledger.rosters[name, run].units
@@ -347,12 +347,12 @@ def make_clipped(seed: int) -> Log:
     return log
 
 
-def _chain_tariff(name: str, scale: float) -> bytes:
+def _chain_cost_table(name: str, scale: float) -> bytes:
     """What each level costs in every budget that counts for a dataset."""
     policy = NESTED[name]
     units = cost_table(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
     outer = policy.get("within")
-    return units.astype("<i8").tobytes() + (_chain_tariff(outer, scale) if outer else b"")
+    return units.astype("<i8").tobytes() + (_chain_cost_table(outer, scale) if outer else b"")
 
 
 def _as_said(mechanism: Mechanism) -> dict[str, Any]:
@@ -489,7 +489,7 @@ def make_closed(seed: int) -> Log:
             log.withdraw(name)
         elif run == "r" and rng.integers(2):
             log.enrol(users[:9], **about)
-            log.step(state.step + 1, _chain_tariff(name, 5.0), members=9, **about)
+            log.step(state.step + 1, _chain_cost_table(name, 5.0), members=9, **about)
         else:
             norms = rng.choice([0.0, 0.3, 1.0], len(users))
             log.charge(state.step + 1, users, norms, 5.0, **about)

@@ -62,7 +62,7 @@ HOLD = [
         "rosters",
         {"decision", "odometer", "enrolled", "roster-decision", "halted", "run-closed"},
         {
-            *(Reason.ROSTER_CHANGED, Reason.INVALID_TARIFF, Reason.STEP_CONTENT_CHANGED),
+            *(Reason.ROSTER_CHANGED, Reason.INVALID_COST_TABLE, Reason.STEP_CONTENT_CHANGED),
             *(Reason.RUN_CLOSED, Reason.STEP_OUT_OF_ORDER, Reason.MALFORMED),
         },
         {0},

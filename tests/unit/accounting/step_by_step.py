@@ -37,8 +37,8 @@ class Book:
             return [self.purses[slot].order]
         return list(range(len(self.terms.budgets)))
 
-    def cost(self, slot: int, tariff: np.ndarray, level: int) -> list[int]:
-        row = np.atleast_1d(tariff[level]).tolist()
+    def cost(self, slot: int, cost_table: np.ndarray, level: int) -> list[int]:
+        row = np.atleast_1d(cost_table[level]).tolist()
         return [row[index] for index in self.indices(slot)]
 
     def fits(self, slot: int, cost: Sequence[int]) -> bool:
@@ -91,7 +91,7 @@ class Roll:
         self._fill()
 
     def step(
-        self, tariffs: Sequence[np.ndarray], listed: dict[int, int] | None = None
+        self, cost_tables: Sequence[np.ndarray], listed: dict[int, int] | None = None
     ) -> dict[str, list]:
         listed = listed or {}
         news: dict[str, list] = {
@@ -112,10 +112,10 @@ class Roll:
             def refusers(level: int, where: list[int] = where) -> list[int]:
                 return [
                     index
-                    for index, (book, slot, tariff) in enumerate(
-                        zip(self.books, where, tariffs, strict=True)
+                    for index, (book, slot, cost_table) in enumerate(
+                        zip(self.books, where, cost_tables, strict=True)
                     )
-                    if not book.fits(slot, book.cost(slot, tariff, level))
+                    if not book.fits(slot, book.cost(slot, cost_table, level))
                 ]
 
             granted, refused_by = asked, refusers(asked)
@@ -124,11 +124,11 @@ class Roll:
                 granted = 0
                 while self.clip and not refusers(granted + 1):
                     granted += 1
-            for index, (book, slot, tariff) in enumerate(
-                zip(self.books, where, tariffs, strict=True)
+            for index, (book, slot, cost_table) in enumerate(
+                zip(self.books, where, cost_tables, strict=True)
             ):
                 before = book.purses[slot].rungs
-                if book.pay(slot, book.cost(slot, tariff, granted)):
+                if book.pay(slot, book.cost(slot, cost_table, granted)):
                     news["raised"][index].append((position, before))
             halted = granted == 0 and asked > 0
             if halted and not self.halted[position]:

@@ -197,7 +197,7 @@ def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharg
 
 FIRST = np.zeros(1, dtype=np.uint8)
 PAIR = np.zeros((1, 2), dtype=np.int64)
-TARIFF = np.array([0, 1, 2, 3])
+COST_TABLE = np.array([0, 1, 2, 3])
 OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
 APPROX = ApproxZcdpFilter(0.3, 1e-5)
 APART = MinSeparationFilter(ZcdpFilter(0.3), 2)
@@ -384,10 +384,10 @@ TABLE += [
         "RecurringCharge", lambda s, n, h: recurring(slots=s, levels=n, highest=h), NOTHING, [1], 3
     ),
     one("RecurringCharge", lambda s, n: recurring().enrol([s], n), NOTHING + 1, [1]),
-    one("RecurringCharge", lambda t: recurring().step([t]), TARIFF),
-    one("RecurringCharge", lambda p, n: recurring().step([TARIFF], p, n), [0], [1]),
-    one("RecurringCharge", lambda n: recurring().step([TARIFF], None, n), [1]),
-    one("RecurringCharge", lambda n: recurring().step(n), [TARIFF]),
+    one("RecurringCharge", lambda t: recurring().step([t]), COST_TABLE),
+    one("RecurringCharge", lambda p, n: recurring().step([COST_TABLE], p, n), [0], [1]),
+    one("RecurringCharge", lambda n: recurring().step([COST_TABLE], None, n), [1]),
+    one("RecurringCharge", lambda n: recurring().step(n), [COST_TABLE]),
     one("RecurringCharge", lambda g, f, c: restored(g, f, c, 0), [1], [0], NOTHING),
     one("RecurringCharge", lambda steps: restored([1], [0], NOTHING, steps), 0),
 ]

@@ -64,7 +64,7 @@ class World:
         self.accounts.append(BudgetAccount(terms, balances))
         self.books.append(Book(terms, [Purse([0] * width, [0] * width, 1, o) for o in own]))
 
-    def tariff(self, index: int) -> np.ndarray:
+    def cost_table(self, index: int) -> np.ndarray:
         terms = self.accounts[index].terms
         count = 1 if terms.orders == "none" else len(terms.budgets)
         steps = self.draw(
@@ -166,7 +166,7 @@ def restart(world: World, pairs: list[Pair]) -> None:
     ]
     old = list(world.accounts)
     world.accounts = [BudgetAccount(account.terms, account.balances) for account in old]
-    for pair, (columns, steps, tariffs) in zip(pairs, stored, strict=True):
+    for pair, (columns, steps, cost_tables) in zip(pairs, stored, strict=True):
         members = [np.array(slots, dtype=np.int64) for slots in pair.roll.slots]
         pair.recurring = RecurringCharge.restored(
             [world.accounts[old.index(account)] for account in pair.recurring.accounts],
@@ -174,7 +174,7 @@ def restart(world: World, pairs: list[Pair]) -> None:
             RosterColumns(*columns),
             world.highest,
             steps=steps,
-            cost_tables=tariffs,
+            cost_tables=cost_tables,
             clip=pair.recurring.clip,
         )
 
@@ -202,7 +202,7 @@ def check_against_every_step(data: st.DataObject) -> None:
                 ["step"] * 6
                 + ["levels"] * 2
                 + [
-                    "tariff",
+                    "cost table",
                     "roster",
                     "explicit",
                     "restart",
@@ -241,8 +241,8 @@ def check_against_every_step(data: st.DataObject) -> None:
             pair.roll.enrol([free] * len(indices), levels)
         else:
             given = None
-            if act == "tariff" or number not in current:
-                given = current[number] = [world.tariff(index) for index in indices]
+            if act == "cost table" or number not in current:
+                given = current[number] = [world.cost_table(index) for index in indices]
             listed: dict[int, int] = {}
             if act == "dense":
                 listed = {i: data.draw(st.integers(0, world.highest)) for i in range(count)}

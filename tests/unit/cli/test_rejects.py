@@ -79,7 +79,7 @@ def test_the_packed_arrays_of_a_roster_are_shown_as_numbers() -> None:
         attempt=1,
         step=0,
         members=3,
-        tariff=bytes(16),
+        cost_table_digest=bytes(16),
         units=np.array([0, 5, -1], dtype="<i8").tobytes(),
         positions=np.array([1, 2**32 - 1], dtype="<u4").tobytes(),
         levels=b"\x03\xff",

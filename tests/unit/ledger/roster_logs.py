@@ -7,7 +7,7 @@ from accounting import Gaussian, PoissonGaussian
 from accounting.measures import cost_table
 from streams.ledger.ledger import Channel
 from streams.schemas import ChargeRoster, Enrol, Halted, RosterDecision, decode_answer
-from streams.wire.packing import tariff_digest, unpack_positions
+from streams.wire.packing import cost_table_digest, unpack_positions
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of
 
@@ -53,7 +53,7 @@ class RosterLog(AuditedLog):
                 "attempt": 1,
                 "step": step,
                 "members": members,
-                "tariff": tariff_digest(self.units[run]),
+                "cost_table_digest": cost_table_digest(self.units[run]),
                 "units": units,
                 "positions": packed(positions, "<u4"),
                 "levels": packed(levels, "|u1"),
@@ -184,7 +184,7 @@ class Scenario:
                 self.log.close(run=run, attempt=state.attempt)
 
     def _prices(self, parts: list[int]) -> bytes:
-        """A tariff that grows from level to level by as many eighths of each budget, by turns."""
+        """A cost table that grows from level to level by so many eighths of each budget."""
         budgets = self.log.ledger.datasets["d"].policy.budget
         turns = np.resize(parts, (LEVELS, len(budgets)))
         units = np.cumsum(turns // 4 * (np.array(budgets) // 8) + turns % 4, axis=0)

@@ -12,7 +12,7 @@ import pytest
 
 from streams.ledger.ledger import Channel
 from streams.schemas import VERSION
-from streams.wire.packing import tariff_digest
+from streams.wire.packing import cost_table_digest
 from tests.keys import OPERATOR, binding, public_key, registration, signed
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
@@ -60,7 +60,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "attempt": 2,
         "step": 1,
         "members": 2,
-        "tariff": tariff_digest(prices()),
+        "cost_table_digest": cost_table_digest(prices()),
         "units": prices(),
         "positions": b"\1\0\0\0",
         "levels": b"\3",

@@ -75,7 +75,7 @@ def test_they_are_charged_once_whichever_pages_are_newer_than_changes(policy, se
 
 
 @pytest.mark.slow
-def test_they_take_two_bytes_a_user_and_their_tariff_comes_once_a_batch():
+def test_they_take_two_bytes_a_user_and_their_cost_table_comes_once_a_batch():
     users = 5000
     log = begun(range(users), **(POLICIES["per-user order"] | {"budget": [9.0, 9.0, 9.0]}))
     rng = np.random.default_rng(0)

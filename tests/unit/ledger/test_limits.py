@@ -140,7 +140,7 @@ def test_names_of_those_who_were_forgotten_are_counted_as_they_are_told():
 @pytest.mark.slow
 @pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
 def test_no_step_of_a_roster_writes_more_than_is_counted(row):
-    """Beside its tariff, which the record brings; enrolled, risen, halted, come back, clipped."""
+    """Beside its cost table, which the record has: enrolled, risen, halted, readmitted, clipped."""
     _, name_length, orders, ids, on_exhaustion = row
     name, users = "d" * name_length, list(ids)
     count = len(users)

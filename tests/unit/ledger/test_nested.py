@@ -49,7 +49,7 @@ def nested(clipping: bool = False, **outermost) -> RosterLog:
 
 
 def prices(dataset: str, scale: float, rate: float | None = None) -> bytes:
-    """The tariffs of all budgets that count for a dataset, one after the other."""
+    """The cost tables of all budgets that count for a dataset, one after the other."""
     mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
     packed, name = b"", dataset
     while name:
@@ -196,13 +196,13 @@ def test_every_budget_has_to_be_able_to_charge_the_mechanism(measure, mechanism,
 
 
 @pytest.mark.parametrize("cut", [8, -8])
-def test_tariffs_of_too_few_or_too_many_budgets_are_refused(cut):
+def test_cost_tables_of_too_few_or_too_many_budgets_are_refused(cut):
     log = nested()
     log.enrol([1], dataset="ads", run="a")
     units = prices("ads", 4.0)
     wrong = units + bytes(cut) if cut > 0 else units[:cut]
     step = {"dataset": "ads", "run": "a", "members": 1}
-    assert log.step(0, wrong, **step).reason is Reason.INVALID_TARIFF
+    assert log.step(0, wrong, **step).reason is Reason.INVALID_COST_TABLE
     assert told(log.step(0, units, **step), "halted") == []
     log.audit()
 

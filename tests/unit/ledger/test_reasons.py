@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from streams.ledger import limits
 from streams.schemas import VERSION, Allow, CloseDataset, Reason
-from streams.wire.packing import tariff_digest
+from streams.wire.packing import cost_table_digest
 from streams.wire.partitioner import partitions_of
 from tests.audit import auditor_charges
 from tests.keys import binding, public_key, registration, signed
@@ -305,7 +305,7 @@ OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
             "step": 1,
             "members": 3,
             "units": prices(),
-            "tariff": tariff_digest(prices()),
+            "cost_table_digest": cost_table_digest(prices()),
             "levels": bytes([1, 2, 3]),
             "scale": 4.0,
         },
@@ -317,7 +317,7 @@ OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
             Reason.UNKNOWN_ROSTER: lambda r: r.update(run="bare"),
             Reason.ROSTER_CHANGED: lambda r: r.update(members=4),
             Reason.INVALID_MECHANISM: lambda r: r.update(scale=0.0),
-            Reason.INVALID_TARIFF: lambda r: r.update(tariff=bytes(16)),
+            Reason.INVALID_COST_TABLE: lambda r: r.update(cost_table_digest=bytes(16)),
             Reason.INVALID_LEVELS: lambda r: r.update(levels=bytes([1, 2, LEVELS + 1])),
         },
     ),

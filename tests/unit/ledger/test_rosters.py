@@ -111,11 +111,11 @@ def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_ros
     ("reason", "fields"),
     [
         (Reason.ROSTER_CHANGED, {"members": 3}),
-        (Reason.INVALID_TARIFF, {"units": prices()[8:]}),
-        (Reason.INVALID_TARIFF, {"units": prices()[::-1]}),
-        (Reason.INVALID_TARIFF, {"units": b"\1" + prices()[1:]}),
-        (Reason.INVALID_TARIFF, {"units": prices(), "tariff": bytes(16)}),
-        (Reason.INVALID_TARIFF, {"tariff": bytes(16)}),
+        (Reason.INVALID_COST_TABLE, {"units": prices()[8:]}),
+        (Reason.INVALID_COST_TABLE, {"units": prices()[::-1]}),
+        (Reason.INVALID_COST_TABLE, {"units": b"\1" + prices()[1:]}),
+        (Reason.INVALID_COST_TABLE, {"units": prices(), "cost_table_digest": bytes(16)}),
+        (Reason.INVALID_COST_TABLE, {"cost_table_digest": bytes(16)}),
         (Reason.INVALID_LEVELS, {"levels": [1, 2, 3]}),
         (Reason.INVALID_LEVELS, {"levels": [1, 2, 3, 11]}),
         (Reason.INVALID_LEVELS, {"positions": [1, 1], "levels": [1, 2]}),
@@ -155,7 +155,7 @@ def test_a_run_without_a_roster_cannot_be_charged_by_one():
     assert log.step(0, prices(), members=0).reason is Reason.UNKNOWN_ROSTER
 
 
-def test_a_repeated_step_is_charged_once_whether_it_brings_the_tariff_or_not():
+def test_a_repeated_step_is_charged_once_whether_it_brings_the_cost_table_or_not():
     log = begun()
     first = log.step(0, prices())
     spent = log.spent()
@@ -443,11 +443,11 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
     [
         ("pure-dp", Laplace(2.0), "laplace"),
         ("pure-dp", PureDP(), "pure-dp"),
-        ("gdp", Laplace(2.0), "laplace"),  # by a tariff alone: it needs the normal quantile
+        ("gdp", Laplace(2.0), "laplace"),  # by a cost table alone: it needs the normal quantile
         ("gdp", PureDP(), "pure-dp"),
     ],
 )
-def test_what_a_tariff_can_say_is_charged(measure, mechanism, name):
+def test_what_a_cost_table_can_say_is_charged(measure, mechanism, name):
     units = cost_table(measure, mechanism, CLIP, LEVELS)
     log = begun(measure=measure, budget=2.5 * int(units[LEVELS]) / 2**44)
     steps = [

@@ -292,7 +292,7 @@ def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived)
     assert (finding.check, finding.offset) == (Check.LOG, 5)
     assert "there is no checkpoint" in finding.problem
     assert not others
-    assert "tariffs" in result.partitions[0].impossible[0]
+    assert "cost-tables" in result.partitions[0].impossible[0]
     # Whether Redis goes on in it is still said.
     last = archived.topics["norms", 0][-1]
     archived.topics["norms", 0][-1] = last._replace(value=b"another record")
@@ -426,7 +426,7 @@ def test_a_log_of_other_partitions_is_not_applied() -> None:
     assert not result.fits
 
 
-# --- tariffs ---
+# --- cost tables ---
 
 
 def charged(archived: Archived, charged_as: Any, **fields: Any) -> None:
@@ -442,7 +442,7 @@ def charged(archived: Archived, charged_as: Any, **fields: Any) -> None:
         last,
         step=last.step + 1,
         units=priced.units,
-        tariff=priced.digest,
+        cost_table_digest=priced.digest,
         positions=b"",
         levels=b"",
         **fields,
@@ -472,14 +472,14 @@ def test_a_step_that_is_charged_as_another_one_is_found(
     archived = used()
     charged(archived, charged_as, **said)
     finding = only(archived)
-    assert finding.check is Check.TARIFFS
+    assert finding.check is Check.COST_TABLES
     assert problem in finding.problem
     assert finding.about["run"] == "s"
     assert finding.about["step"] == 6
     assert (finding.found < finding.expected) == (problem == "less than")
 
 
-def test_the_tariff_of_the_step_before_is_no_excuse() -> None:
+def test_the_cost_table_of_the_step_before_is_no_excuse() -> None:
     """A step that brings no units charges those of the step before, whatever mechanism it names."""
     archived = used()
     charged(archived, PoissonGaussian(1.1, 0.1), sampling_rate=0.1)
@@ -489,7 +489,7 @@ def test_the_tariff_of_the_step_before_is_no_excuse() -> None:
     cheaper = msgspec.structs.replace(last, step=last.step + 1, units=b"", scale=0.5)
     archived._apply(0, encode(cheaper))
     finding = only(archived)
-    assert (finding.check, finding.about["step"]) == (Check.TARIFFS, last.step + 1)
+    assert (finding.check, finding.about["step"]) == (Check.COST_TABLES, last.step + 1)
 
 
 # --- looking changes nothing ---

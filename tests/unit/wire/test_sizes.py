@@ -26,7 +26,7 @@ from streams.schemas import (
     encode,
 )
 from streams.topics.topics import SETTINGS
-from streams.wire.packing import tariff_digest
+from streams.wire.packing import cost_table_digest
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one
@@ -127,9 +127,9 @@ def roster_outputs(
         outputs += ledger.apply(2, encode(enrol))
         members += count
     units = np.array([0, 3, price], dtype="<i8").tobytes()
-    tariff = {"tariff": tariff_digest(units), "members": members, **about}
+    cost_table = {"cost_table_digest": cost_table_digest(units), "members": members, **about}
     for step, terms in enumerate([{"units": units}, {"levels": levels}]):
-        outputs += ledger.apply(3 + step, encode(ChargeRoster(step=step, **terms, **tariff)))
+        outputs += ledger.apply(3 + step, encode(ChargeRoster(step=step, **terms, **cost_table)))
     outputs += ledger.apply(5, encode(Enrol(request="t", first=0, users=b"", **grid, **about)))
     kinds = {msgspec.msgpack.decode(output.value)["type"] for output in outputs}
     assert kinds <= {"enrolled", "roster-decision", "halted", "odometer"}, kinds
