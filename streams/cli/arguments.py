@@ -189,7 +189,7 @@ def _add_datasets(verbs: Any) -> None:
         help="which ids it has (default one-kind: integers or strings, whichever comes first)",
     )
     create.add_argument(
-        "--within",
+        "--parent",
         type=name_of,
         metavar="DATASET",
         help="another dataset of the same users, whose budget every step has to fit as well",
@@ -214,7 +214,7 @@ def _add_datasets(verbs: Any) -> None:
     )
     for right, what in (
         ("charge", "open, charge and close runs of it"),
-        ("manage", "close it, forget its users and create datasets within it"),
+        ("manage", "close it, forget its users and create datasets nested in it"),
     ):
         create.add_argument(
             f"--allow-{right}",
@@ -242,7 +242,7 @@ def _add_datasets(verbs: Any) -> None:
         verbs,
         "close",
         commands.dataset_close,
-        "end a dataset for good, those within it and all their runs",
+        "end a dataset for good, those nested in it and all their runs",
         CLIENT,
         "Nothing is charged to them any more, and their names are not used again. What was charged "
         "stays charged. Doing it again completes what reached only some partitions.",

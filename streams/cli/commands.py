@@ -124,7 +124,7 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             odometer_step=_one_or_many(options.odometer_step),
             on_exhaustion=options.on_exhaustion,
             user_ids=options.user_ids,
-            within=options.within,
+            parent=options.parent,
             allow=_allow(options.allow_charge, options.allow_manage),
         )
     delta = DELTA if options.delta is None else options.delta
@@ -141,7 +141,7 @@ def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
 
 
 def dataset_close(options: argparse.Namespace, config: Config) -> int:
-    """End a dataset for good, and all that are within it."""
+    """End a dataset for good, and all that are nested in it."""
     with Turnstile(config=config) as turnstile:
         try:
             closed = turnstile.close_dataset(options.name)
@@ -236,9 +236,9 @@ def dataset_list(options: argparse.Namespace, config: Config) -> int:
 
 _LISTED = (
     *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
-    *("state", "within"),
+    *("state", "parent"),
 )
-_LISTED_WORDS = ("dataset", "measure", "budget", "state", "within")
+_LISTED_WORDS = ("dataset", "measure", "budget", "state", "parent")
 
 
 def _row(dataset: DatasetStatus, delta: float) -> list[object]:
@@ -252,7 +252,7 @@ def _row(dataset: DatasetStatus, delta: float) -> list[object]:
         dataset.users,
         dataset.exhausted,
         dataset.state,
-        policy.within or None,
+        policy.parent or None,
     ]
 
 
@@ -320,7 +320,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "orders": policy.orders or None,
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids,
-        "within": policy.within or None,
+        "parent": policy.parent or None,
         "share_of": policy.share_of or None,
         "assume_independent_timing": policy.assume_independent_timing is True,
         "sampled_levels": policy.has_sampled_levels,

@@ -90,7 +90,7 @@ def _add_principals(verbs: Any) -> None:
     add.add_argument("name", type=name_of, help="by which datasets name it")
     add.add_argument("public_key", help="as `turnstile keys new --for requests` prints it")
     add.add_argument(
-        "--creates", action="store_true", help="it may create datasets, within none that is guarded"
+        "--creates", action="store_true", help="it may create datasets, without a guarded parent"
     )
     remove = verb(
         commands_of,

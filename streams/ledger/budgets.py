@@ -1,4 +1,4 @@
-"""The budgets that count against a charge: of its dataset, and of those that this one is within.
+"""The budgets that count against a charge: of its dataset, and of its ancestors.
 
 A charge is admitted for a user if every one of these budgets admits it, and is then charged to all
 of them; else it is charged to none. Whether a norm below the one that is asked for may be granted
@@ -47,7 +47,7 @@ class Charged:
 
 
 class Budgets:
-    """The accounts of a dataset, and of those that it is within, the nearest first.
+    """The accounts of a dataset, and of its ancestors, the nearest first.
 
     Attributes:
         accounts: all of them.

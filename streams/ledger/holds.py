@@ -11,7 +11,7 @@ Therefore a run holds the outermost budget that it charges:
     held by R --close-run of R, or R's dataset is closed--> free
     held by R --any other open-run, or a charge of another run--> rejected, BUDGET_HELD
 
-All datasets within an outermost dataset charge its budget, so one run at a time charges any of
+All datasets nested in an outermost dataset charge its budget, so one run at a time charges any of
 them. ``assume_independent_timing`` in the policy of the outermost dataset switches holds off.
 """
 

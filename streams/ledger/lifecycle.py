@@ -6,9 +6,9 @@ states of a dataset in one partition:
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
     policy --open-run--> policy, in use
-    policy --create-dataset within it--> policy, in use
+    policy --create-dataset nested in it--> policy, in use
     policy --withdraw-dataset--> (unknown)                  not if it is in use
-    policy, in use or not --close-dataset--> closed, as are those within it and all their runs
+    policy, in use or not --close-dataset--> closed, as are those nested in it and all their runs
     closed --close-dataset--> unchanged                     nothing leads from there
     (unknown) --withdraw-dataset--> unchanged
 
@@ -27,9 +27,9 @@ from streams.ledger.holds import release_hold, take_hold
 from streams.ledger.outputs import Place
 from streams.ledger.owed import check_closing
 from streams.ledger.policies import (
+    check_ancestors,
     check_policy,
     check_share,
-    check_within,
     is_same_policy,
     policy_to_store,
 )
@@ -66,7 +66,7 @@ def create_dataset(
     check_policy(policy)
     outer = _policies_around(state, policy)
     whole = _policy_shared(state, policy)
-    check_within(policy, outer)
+    check_ancestors(policy, outer)
     above = whole or outer
     if policy.partitions != state.partitions:
         if not state.layout:  # only a sender who may create the dataset can stop the partition
@@ -76,7 +76,7 @@ def create_dataset(
         raise Rejection(Reason.INVALID_POLICY, detail)
     stored = state.policies.get(request.address)
     if stored is None:
-        named = policy.within if policy.share_of is UNSET else policy.share_of
+        named = policy.parent if policy.share_of is UNSET else policy.share_of
         if named is not UNSET and not above:
             detail = f"dataset {named!r} does not exist: create it first"
             raise Rejection(Reason.UNKNOWN_DATASET, detail)
@@ -114,8 +114,8 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
         if state.policies.shares_of(name):
             detail = f"dataset {name!r} cannot be withdrawn: another dataset has a share of it"
             raise Rejection(Reason.DATASET_IN_USE, detail)
-        if state.policies.has_within(name):
-            detail = f"dataset {name!r} cannot be withdrawn: another dataset is within it"
+        if state.policies.has_nested(name):
+            detail = f"dataset {name!r} cannot be withdrawn: another dataset is nested in it"
             raise Rejection(Reason.DATASET_IN_USE, detail)
         del state.policies[request.address]
     return DatasetWithdrawn(
@@ -127,10 +127,10 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
 
 
 def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetClosed:
-    """Close a dataset, the datasets within it and all their runs permanently."""
+    """Close a dataset, the datasets nested in it and all their runs permanently."""
     budgets = budgets_of(state, request.dataset)
     _check_shares_closed(state, request.dataset)
-    datasets = state.policies.within(request.dataset)
+    datasets = state.policies.with_nested(request.dataset)
     closing = set(datasets)
     _check_closing(state, budgets, closing)
     for address, run in list(state.runs.items()):
@@ -234,14 +234,14 @@ def _check_shares(state: State, policy: Policy, whole: list[Policy]) -> None:
     Raises:
         Rejection: INVALID_POLICY or DATASET_SHARED.
     """
-    if policy.within is not UNSET and (shares := state.policies.shares_of(policy.within)):
+    if policy.parent is not UNSET and (shares := state.policies.shares_of(policy.parent)):
         detail = (
-            f"dataset {policy.within!r} is charged through its shares {shares}: name one of them"
+            f"dataset {policy.parent!r} is charged through its shares {shares}: name one of them"
         )
         raise Rejection(Reason.DATASET_SHARED, detail)
     for shared in whole:
         name = shared.dataset
-        if name in state.runs.datasets or state.policies.has_within(name):
+        if name in state.runs.datasets or state.policies.has_nested(name):
             detail = (
                 f"dataset {name!r} has been charged itself, so it cannot be divided into shares"
             )
@@ -263,7 +263,7 @@ def _check_shares_closed(state: State, dataset: str) -> None:
 
 
 def _check_closing(state: State, budgets: Budgets, datasets: set[str]) -> None:
-    """Whether a dataset and those within it can be closed by one record."""
+    """Whether a dataset and those nested in it can be closed by one record."""
     rosters = rosters_beside(state, budgets)
     runs = [
         address for address, run in state.runs.items() if address[0] in datasets and not run.closed
@@ -287,5 +287,5 @@ def _end_run(state: State, address: Address, run: RunState) -> None:
 
 
 def _policies_around(state: State, policy: Policy) -> list[Policy]:
-    """Of the datasets that a new one would be within; none if there is none of that name."""
-    return [] if policy.within is UNSET else state.policies.policies_of(policy.within)
+    """Of the datasets that a new one would be nested in; none if there is none of that name."""
+    return [] if policy.parent is UNSET else state.policies.policies_of(policy.parent)

@@ -96,7 +96,7 @@ def check_closing(
     Args:
         dataset: that is to be closed.
         users: how many it has.
-        datasets: how many are closed, with those within it.
+        datasets: how many are closed, with those nested in it.
         apart: of each of their runs that are open, how many steps it keeps participations apart;
             0 if it does not.
         rosters: of these runs.

@@ -68,13 +68,13 @@ def check_policy(policy: Policy) -> None:
         complaint = (
             f"on_exhaustion=clip grants norms of gaussian steps, which {measure} has none of"
         )
-    elif policy.within == policy.dataset:
-        complaint = "a dataset cannot be within itself"
+    elif policy.parent == policy.dataset:
+        complaint = "a dataset cannot be its own parent"
     elif policy.share_of == policy.dataset:
         complaint = "a dataset cannot have a share of itself"
-    elif policy.share_of is not UNSET and policy.within is not UNSET:
-        complaint = "a dataset cannot have both within and share_of"
-    elif policy.assume_independent_timing is not UNSET and policy.within is not UNSET:
+    elif policy.share_of is not UNSET and policy.parent is not UNSET:
+        complaint = "a dataset cannot have both parent and share_of"
+    elif policy.assume_independent_timing is not UNSET and policy.parent is not UNSET:
         complaint = "assume_independent_timing belongs to the outermost dataset"
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
@@ -89,8 +89,8 @@ def check_policy(policy: Policy) -> None:
         raise Rejection(Reason.INVALID_POLICY, str(error)) from error
 
 
-def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
-    """Check what the datasets allow that a new one is within.
+def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
+    """Check what the ancestors of a new dataset allow.
 
     Args:
         policy: of the new one, checked by itself.
@@ -104,7 +104,7 @@ def check_within(policy: Policy, outer: Sequence[Policy]) -> None:
     nearest, complaint = outer[0], None
     no_steps = next((each for each in outer if not measure_of(each).covers(Gaussian(1.0))), None)
     if len(outer) >= MAX_BUDGETS:
-        complaint = f"{MAX_BUDGETS} budgets at most hold one within the other"
+        complaint = f"{MAX_BUDGETS} budgets at most are nested in one another"
     elif policy.on_exhaustion == "clip" and no_steps is not None:
         complaint = (
             f"on_exhaustion=clip grants norms of gaussian steps, which {no_steps.measure} of "
@@ -146,8 +146,8 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
     name, complaint = whole.dataset, None
     taken = [sum(units) for units in zip(*(share.budget for share in shares), strict=True)]
     left = [all_of - used for all_of, used in zip(whole.budget, taken or [0] * 256, strict=False)]
-    if whole.within is not UNSET or whole.share_of is not UNSET:
-        complaint = f"dataset {name!r} is within another one or a share itself: it has no shares"
+    if whole.parent is not UNSET or whole.share_of is not UNSET:
+        complaint = f"dataset {name!r} is nested in another one or a share itself: it has no shares"
     elif (policy.measure, policy.orders) != (whole.measure, whole.orders):
         complaint = f"measure and orders must be those of dataset {name!r}, {whole.measure}"
     elif has_per_user_order(policy) or has_per_user_order(whole):
@@ -171,7 +171,7 @@ def has_per_user_order(policy: Policy) -> bool:
 
 
 def policy_to_store(policy: Policy, outer: Sequence[Policy]) -> Policy:
-    """Return the policy of a new dataset within these others.
+    """Return the policy of a new dataset nested in these others.
 
     If it names no kinds of user ids, the dataset has those of the nearest outer one, or one kind.
     """

@@ -140,10 +140,10 @@ class Datasets(Protocol):
     """The policies of a partition."""
 
     def policies_of(self, name: str) -> list[Policy]:
-        """Of a dataset and those it is within, the nearest first; none if there is none."""
+        """Of a dataset and its ancestors, the nearest first; none if there is none."""
 
     def outermost_of(self, request: Forget) -> list[str]:
-        """The datasets, within no others, that a request is about."""
+        """The datasets without a parent that a request is about."""
 
 
 class Gate:
@@ -197,7 +197,7 @@ class Gate:
     def check_creation(
         self, policy: Policy, outer: Sequence[Policy], sender: Sender | None
     ) -> None:
-        """Check who creates a dataset within these others.
+        """Check who creates a dataset nested in these others.
 
         Raises:
             Rejection: NOT_ALLOWED.

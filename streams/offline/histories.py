@@ -100,7 +100,7 @@ class _Rows:
 
 
 class DatasetHistory:
-    """One dataset: what counts against its budget, of those that are within it, too."""
+    """One dataset: what counts against its budget, of those nested in it, too."""
 
     def __init__(self) -> None:
         self._gaussian = _Rows(1)

@@ -41,7 +41,7 @@ class RunOpened(OfRun, frozen=True, tag="run-opened"):
     offset: int
     last_step: int  # the last step decided here, -1 before the first
     policy: Policy
-    outer: list[Policy] | UnsetType = UNSET  # of those it is within, the nearest first, if it is
+    outer: list[Policy] | UnsetType = UNSET  # of its ancestors, the nearest first, if it is
     min_separation: int | UnsetType = UNSET  # of the run, if it keeps participations apart
 
 
@@ -64,7 +64,7 @@ class DatasetWithdrawn(OfDataset, frozen=True, tag="dataset-withdrawn"):
 
 
 class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
-    """This partition charges the dataset no more, nor those within it; their accounts stay."""
+    """This partition charges the dataset no more, nor those nested in it; their accounts stay."""
 
     request: Token
     partition: int
@@ -92,7 +92,7 @@ class Decision(OfRun, frozen=True, tag="decision"):
     exhausted: bytes  # bit set: nothing is left after this step
     halted: Users  # the ids of those not admitted: the HALT events of this step
     reasons: bytes  # a byte for each halted user: the index of a budget, TOO_SOON or ERASED
-    budgets: list[Name]  # the dataset itself, then the datasets it is within, the nearest first
+    budgets: list[Name]  # the dataset itself, then its ancestors, the nearest first
     clipped: bytes = b""  # uint32 positions granted less than they asked for (on_exhaustion=clip)
     granted: bytes = b""  # float64 granted norms of those positions
 

@@ -28,7 +28,7 @@ MAX_CHARGE_USERS = 2**19
 """More users in one charge are refused, however small their encoding: an answer has to fit too."""
 
 MAX_BUDGETS = 8
-"""Of a dataset and those it is within: so many count against a charge at most."""
+"""Of a dataset and its ancestors: so many count against a charge at most."""
 
 MAX_WRITE_BYTES = 256 * 1024 * 1024
 """What a charge may make a worker write (see ``streams.ledger.limits``)."""

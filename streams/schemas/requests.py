@@ -44,7 +44,7 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which principals may do what with a dataset."""
 
     charge: Principals = []  # open, charge and close runs, and enrol users
-    manage: Principals = []  # withdraw and close it, forget users, create datasets within it
+    manage: Principals = []  # withdraw and close it, forget users, create datasets nested in it
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         default_factory=list
     )  # renyi only, increasing
     on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
-    # Not given in a request: the kinds of the dataset it is within, or one-kind. If the dataset
+    # Not given in a request: the kinds of the parent, or one-kind. If the dataset
     # exists, its kinds are kept. A stored policy always has it.
     user_ids: UserIds | UnsetType = UNSET
     # Each user is bound to one of the orders by its first charge that costs something, and charged
@@ -73,7 +73,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Another dataset of the same users. Every charge to this dataset has to fit that budget too,
     # and is charged to it. The on_exhaustion of the charged dataset applies: a clipped norm is the
     # largest that all budgets have room for.
-    within: Name | UnsetType = UNSET
+    parent: Name | UnsetType = UNSET
     # The fingerprint of the key that users' pseudonyms are made with. Under another key, or none,
     # each user would be another user with nothing spent.
     pseudonyms: Fingerprint | UnsetType = UNSET
@@ -241,7 +241,7 @@ class WithdrawDataset(OfDataset, frozen=True, tag="withdraw-dataset"):
 
 
 class CloseDataset(OfDataset, frozen=True, tag="close-dataset"):
-    """Ends a dataset for good, those within it, and all their runs; sent to every partition."""
+    """Ends a dataset for good, those nested in it, and all their runs; sent to every partition."""
 
     request: Token
 
@@ -294,7 +294,7 @@ class ChargeRoster(OfRun, frozen=True, tag="charge-roster"):
 class Forget(Record, frozen=True, tag="forget"):
     """Forgets who a user is, and admits that user to nothing any more; sent where the user lives.
 
-    The datasets whose budgets count together are one: of all that are within one another, the user
+    The datasets whose budgets count together are one: of all nested in one another, the user
     is forgotten in every one.
     """
 
@@ -337,7 +337,7 @@ class RegisterPrincipal(Record, frozen=True, tag="register-principal"):
     number: Counter  # above those of all that the operator said before
     principal: Name
     key: PublicKey | UnsetType = UNSET  # not given: by none any more
-    creates: bool = False  # it may create datasets, within none that says who may
+    creates: bool = False  # it may create datasets, nested in none that says who may
 
     @property
     def address(self) -> tuple[str, ...]:

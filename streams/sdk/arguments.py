@@ -154,7 +154,7 @@ def read_mechanism(
         noise_stddev: standard deviation of Gaussian noise.
         mechanism: alternatively, a mechanism or a DpEvent.
         clip_norm: the unit of the noise in a DpEvent.
-        policies: of the dataset itself, then of its parents.
+        policies: of the dataset itself, then of its ancestors.
 
     Raises:
         InvalidRequest: states what can be charged.

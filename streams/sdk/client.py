@@ -167,7 +167,7 @@ class Turnstile:
         odometer_step: float | Sequence[float] | None = None,
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIds | None = None,
-        within: str | None = None,
+        parent: str | None = None,
         share_of: Policy | None = None,
         share: float | None = None,
         assume_independent_timing: bool = False,
@@ -199,7 +199,7 @@ class Turnstile:
             user_ids: "integer", "string", "one-kind" (the kind of the first charged ids) or
                 "mixed". 1 and "1" are two users with a budget each, so mixed ids must be asked for.
                 None: as the dataset has it, or "one-kind" for a new one.
-            within: the parent dataset, of the same users. Every step must fit its budget as well,
+            parent: the parent dataset, of the same users. Every step must fit its budget as well,
                 and is charged to it: for example one budget per person over all datasets. Up to 8
                 datasets can be nested. The ``on_exhaustion`` of the charged dataset applies.
             share_of: the policy of another dataset of the same users, as this method returned it.
@@ -217,7 +217,7 @@ class Turnstile:
                 coins of another dataset's steps.
             allow: the access list: principals that may "charge" the dataset (open, charge and close
                 runs, enrol users) and that may "manage" it (withdraw and close it, erase users,
-                create datasets within it). Their requests must be signed. A right that is left out
+                create datasets nested in it). Their requests must be signed. A right left out
                 belongs to no principal. None: as the parent dataset, or no restriction. The list
                 never changes; the key of a principal may.
             timeout: seconds to wait for all partitions.
@@ -248,7 +248,7 @@ class Turnstile:
             odometer_step=odometer_step,
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
-            within=within,
+            parent=parent,
             allow=allow_from(allow),
             pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
         )

@@ -60,7 +60,7 @@ def policy_from(
     odometer_step: npt.ArrayLike | None,
     on_exhaustion: OnExhaustion,
     user_ids: UserIds | None,
-    within: str | None = None,
+    parent: str | None = None,
     pseudonyms: str | None = None,
     allow: Allow | None = None,
     share_of: Policy | None = None,
@@ -92,7 +92,7 @@ def policy_from(
         )
     if share_of is None and (given == (True, True) or given == (False, False)):
         raise InvalidRequest("give either budget, or epsilon and delta")
-    check_names(name, *(() if within is None else (within,)))
+    check_names(name, *(() if parent is None else (parent,)))
     _check_choice("measure", measure, [*MEASURES])
     _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
     if user_ids is not None:
@@ -131,7 +131,7 @@ def policy_from(
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
                 **({"per_user_order": True} if per_user_order else {}),
-                **({} if within is None else {"within": within}),
+                **({} if parent is None else {"parent": parent}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
                 **({} if allow is None else {"allow": asdict(allow)}),
                 **({} if share_of is None else {"share_of": share_of.dataset}),

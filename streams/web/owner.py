@@ -105,7 +105,7 @@ class Owners:
         return {
             "dataset": policy.dataset,
             "measure": policy.measure,
-            "within": policy.within or None,
+            "parent": policy.parent or None,
             "share_of": policy.share_of or None,
             "budget": budget_epsilon(policy, order, self._delta),
             "only_budget": policy.has_sampled_levels,  # no smaller epsilon is a guarantee

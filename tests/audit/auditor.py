@@ -136,7 +136,7 @@ class Auditor(Policies):
         known = self.datasets[partition].get(policy["dataset"])
         unsaid = policy["user_ids"] is NOT_GIVEN
         whole = self.datasets[partition].get(policy["share_of"]) if known is None else None
-        if known is None and policy["within"] is not NOT_GIVEN and not chain:
+        if known is None and policy["parent"] is not NOT_GIVEN and not chain:
             raise Rejection("unknown-dataset")
         if known is None and policy["share_of"] is not NOT_GIVEN and whole is None:
             raise Rejection("unknown-dataset")
@@ -146,7 +146,7 @@ class Auditor(Policies):
             self._check_creation(partition, chain, request)
         if known is None and chain and chain[0].is_closed:
             raise Rejection("dataset-closed")
-        if known is None and chain and whole is None and self._shares(partition, policy["within"]):
+        if known is None and chain and whole is None and self._shares(partition, policy["parent"]):
             raise Rejection("dataset-shared")
         if whole is not None:
             self._check_share(partition, policy, whole)
@@ -176,7 +176,7 @@ class Auditor(Policies):
             raise Rejection("dataset-closed")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
-        if any(other.policy["within"] == name for other in self.datasets[partition].values()):
+        if any(other.policy["parent"] == name for other in self.datasets[partition].values()):
             raise Rejection("dataset-in-use")
         if self._shares(partition, name):
             raise Rejection("dataset-in-use")

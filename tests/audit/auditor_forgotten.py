@@ -55,6 +55,6 @@ def renamed(rows: dict[User, Any], user: User, name: User) -> dict[User, Any]:
 
 def outermost_of(datasets: dict[str, Dataset], name: str) -> str:
     """The dataset that has no other around it."""
-    while (outer := datasets[name].policy["within"]) is not NOT_GIVEN:
+    while (outer := datasets[name].policy["parent"]) is not NOT_GIVEN:
         name = outer
     return name

@@ -28,9 +28,9 @@ class Policies(Charges):
             bool(orders) != (policy["measure"] == "renyi")
             or (policy["per_user_order"] is True and policy["measure"] != "renyi")
             or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
-            or policy["dataset"] in (policy["within"], policy["share_of"])
-            or NOT_GIVEN not in (policy["within"], policy["share_of"])
-            or NOT_GIVEN not in (policy["within"], policy["assume_independent_timing"])
+            or policy["dataset"] in (policy["parent"], policy["share_of"])
+            or NOT_GIVEN not in (policy["parent"], policy["share_of"])
+            or NOT_GIVEN not in (policy["parent"], policy["assume_independent_timing"])
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
@@ -39,8 +39,8 @@ class Policies(Charges):
         if wrong:
             raise Rejection("invalid-policy")
         chain = []
-        if policy["within"] in self.datasets[partition]:
-            chain = self._chain(partition, policy["within"])
+        if policy["parent"] in self.datasets[partition]:
+            chain = self._chain(partition, policy["parent"])
             kinds = chain[0].policy["user_ids"]
             if (
                 len(chain) >= 8

@@ -94,7 +94,7 @@ POLICY = {
         value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
     ),
     "per_user_order": lambda value: value is NOT_GIVEN or value is True,
-    "within": lambda value: value is NOT_GIVEN or _is_name(value),
+    "parent": lambda value: value is NOT_GIVEN or _is_name(value),
     "pseudonyms": lambda value: (
         value is NOT_GIVEN
         or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
@@ -214,7 +214,7 @@ _DEFAULTS = {
     "on_exhaustion": "halt",
     "user_ids": NOT_GIVEN,
     "per_user_order": NOT_GIVEN,
-    "within": NOT_GIVEN,
+    "parent": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
     "allow": NOT_GIVEN,
     "share_of": NOT_GIVEN,

@@ -86,9 +86,9 @@ class Held:
         return self.datasets[partition][name]
 
     def _chain(self, partition: int, name: str) -> list[Dataset]:
-        """A dataset and those it is within, all of whose budgets count, the nearest first."""
+        """A dataset and its ancestors, all of whose budgets count, the nearest first."""
         chain = [self._dataset(partition, name)]
-        while (outer := chain[-1].policy["within"]) is not NOT_GIVEN:
+        while (outer := chain[-1].policy["parent"]) is not NOT_GIVEN:
             chain.append(self.datasets[partition][outer])
         return chain
 
@@ -108,7 +108,7 @@ class Held:
         name, held = policy["share_of"], whole.policy
         datasets = self.datasets[partition]
         used = any(dataset == name for dataset, _ in self.runs[partition])
-        used = used or any(dataset.policy["within"] == name for dataset in datasets.values())
+        used = used or any(dataset.policy["parent"] == name for dataset in datasets.values())
         shares = [datasets[share].policy["budget"] for share in self._shares(partition, name)]
         is_alike = all(policy[same] == held[same] for same in ("measure", "orders", "pseudonyms"))
         own = policy["per_user_order"] is NOT_GIVEN and held["per_user_order"] is NOT_GIVEN
@@ -116,7 +116,7 @@ class Held:
             sum(units) <= budget
             for budget, *units in zip(held["budget"], policy["budget"], *shares, strict=True)
         )
-        nested = held["within"] is not NOT_GIVEN or held["share_of"] is not NOT_GIVEN
+        nested = held["parent"] is not NOT_GIVEN or held["share_of"] is not NOT_GIVEN
         ids = policy["user_ids"] in (NOT_GIVEN, held["user_ids"])
         unnamed = held["allow"] is not NOT_GIVEN and policy["allow"] is NOT_GIVEN
         if used or nested or not fits or not own or not ids or unnamed:

@@ -623,7 +623,7 @@ def _table() -> dict[str, BadInput]:
     add(
         "policy: allow within a dataset that names nobody",
         "invalid-policy",
-        lambda lane: lane.policy(within=lane.dataset, allow={"charge": ["a"]}),
+        lambda lane: lane.policy(parent=lane.dataset, allow={"charge": ["a"]}),
     )
     for name, (reason, record) in SIGNED.items():
         add(f"who may: {name}", reason, record)

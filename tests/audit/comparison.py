@@ -174,7 +174,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.datasets[name].policy)
-        later = "per_user_order", "within", "pseudonyms", "allow"
+        later = "per_user_order", "parent", "pseudonyms", "allow"
         later += "share_of", "assume_independent_timing", "sampled_levels"
         unsaid = dict.fromkeys(later, NOT_GIVEN)
         assert {**unsaid, **policy} == dataset.policy

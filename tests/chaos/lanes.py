@@ -173,10 +173,10 @@ class NormLane(Lane[StepTold]):
         *arguments: Any,
         policy: Policy,
         mechanisms: Sequence[Mechanism] = (Gaussian(2.0),),
-        within: tuple[str, Policy] | None = None,
+        parent: tuple[str, Policy] | None = None,
     ) -> None:
         super().__init__(*arguments)
-        self._policy, self._mechanisms, self._within = policy, mechanisms, within
+        self._policy, self._mechanisms, self._parent = policy, mechanisms, parent
         self._users: NDArray[np.int64]
         self._norms: NDArray[np.float64]
         self._mechanism: Mechanism
@@ -184,10 +184,10 @@ class NormLane(Lane[StepTold]):
     def create(self, client: Turnstile) -> None:
         """With the budget that it is within, if there is one."""
         policy = dict(self._policy)
-        if self._within is not None:
-            outer, of_outer = self._within
+        if self._parent is not None:
+            outer, of_outer = self._parent
             client.create_dataset(outer, **of_outer)
-            policy["within"] = outer
+            policy["parent"] = outer
         client.create_dataset(self.current, **policy)
 
     def prepare(self, client: Turnstile) -> Run:
@@ -258,7 +258,7 @@ def lanes_of_a_training(config: Config, seed: int, pace: float) -> list[Lane[Any
         NormLane(
             *place(4, "inner", "training"),
             policy={"budget": 5.0},
-            within=("everything", {"budget": 20.0}),
+            parent=("everything", {"budget": 20.0}),
         ),
         RosterLane(*place(5, "sampled", "training")),
     ]

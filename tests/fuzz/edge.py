@@ -108,16 +108,16 @@ class Fuzz:
         orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
         log.create("own", budget=[9.0, 12.0, 90.0], per_user_order=True, user_ids="mixed", **orders)
-        log.create("within", budget=5.0, within="own")
-        log.create("clips", budget=4.0, within="within", on_exhaustion="clip")
+        log.create("inner", budget=5.0, parent="own")
+        log.create("clips", budget=4.0, parent="inner", on_exhaustion="clip")
         log.create("old")
         log.create("parts", budget=8.0)
         log.create("part", budget=3.0, share_of="parts")
         for dataset in ("a", "b", "c", "own", "old"):
             log.open(dataset=dataset, run="r")
-        for dataset in ("within", "clips", "part"):
+        for dataset in ("inner", "clips", "part"):
             log.open(dataset=dataset, run="r")
-        for dataset in ("a", "b", "within"):
+        for dataset in ("a", "b", "inner"):
             log.open(dataset=dataset, run="apart", min_separation=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
         log.create("guarded", budget=9.0, allow=Allow(charge=["alice"], manage=["mary"]))

@@ -14,7 +14,7 @@ from tests.keys import public_key, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
 
 DATASETS = [
-    *("a", "b", "c", "own", "within", "clips", "old", "guarded", "parts", "part", "more"),
+    *("a", "b", "c", "own", "inner", "clips", "old", "guarded", "parts", "part", "more"),
     "nobody-created-this",
 ]
 SIGNERS = ["alice", "mary", "cora", "eve", None]
@@ -74,7 +74,7 @@ class Records:
             kinds = rng.choice(["one-kind", "mixed"])
             record["policy"] = {**POLICY, "dataset": dataset, "user_ids": kinds}
             if rng.random() < 0.3:
-                record["policy"]["within"] = rng.choice(DATASETS)
+                record["policy"]["parent"] = rng.choice(DATASETS)
                 record["policy"]["on_exhaustion"] = rng.choice(["halt", "clip"])
             if rng.random() < 0.2:
                 record["policy"]["allow"] = ALLOW

@@ -33,11 +33,11 @@ POLICIES: dict[str, dict[str, dict[str, Any]]] = {
     "clipped": {"clipped": {"measure": "zcdp", "budget": 1.0, "on_exhaustion": "clip"}},
     "nested": {
         "person": {"measure": "zcdp", "budget": 1.5},
-        "tenant": {"measure": "renyi", "orders": [4.0], "budget": [5.0], "within": "person"},
-        "nested": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5, "within": "tenant"},
+        "tenant": {"measure": "renyi", "orders": [4.0], "budget": [5.0], "parent": "person"},
+        "nested": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5, "parent": "tenant"},
     },
 }
-"""The dataset of this name, and before it those that it is within."""
+"""The dataset of this name, and before it its ancestors."""
 
 
 @pytest.fixture(scope="module")

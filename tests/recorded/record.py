@@ -10,7 +10,7 @@ rebuilt. The texts of rejects, which are for people, are not recorded.
                 withdrawn datasets
     rosters     rosters, cost tables, sampled steps, per-user orders, pure DP; two runs over the
                 same users, by roster and by norms
-    nested      datasets within others, charged by rosters and by norms
+    nested      nested datasets, charged by rosters and by norms
     clipped     the same, where some clip
     separated   runs with a minimum separation, and without
     forgotten   users erased between the steps of rosters, nested datasets and separated runs
@@ -258,25 +258,25 @@ def make_rosters(seed: int) -> Log:
 
 NESTED: dict[str, dict[str, Any]] = {
     "person": {"measure": "zcdp", "budget": 0.9, "user_ids": "mixed"},
-    "ads": {"measure": "gdp", "budget": 1.1, "within": "person"},
+    "ads": {"measure": "gdp", "budget": 1.1, "parent": "person"},
     "search": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 64.0],
         "budget": [0.4, 0.9, 14.0],
         "per_user_order": True,
-        "within": "person",
+        "parent": "person",
     },
     "tuning": {
         "measure": "renyi",
         "orders": [2.0, 8.0],
         "budget": [0.5, 1.5],
-        "within": "ads",
+        "parent": "ads",
     },
 }
 
 
 def make_nested(seed: int) -> Log:
-    """Datasets within others, a roster and a run by norms of each, and what cannot be."""
+    """Nested datasets, a roster and a run by norms of each, and what cannot be."""
     rng = np.random.default_rng(300 + seed)
     log = RosterLog(partitions=3, partition=1)
     ids: list[Any] = [*range(60), *(f"user-{i}" for i in range(60))]
@@ -351,7 +351,7 @@ def _chain_cost_table(name: str, scale: float) -> bytes:
     """What each level costs in every budget that counts for a dataset."""
     policy = NESTED[name]
     units = cost_table(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
-    outer = policy.get("within")
+    outer = policy.get("parent")
     return units.astype("<i8").tobytes() + (_chain_cost_table(outer, scale) if outer else b"")
 
 
@@ -379,7 +379,7 @@ SEPARATED: dict[str, dict[str, Any]] = {
         "on_exhaustion": "clip",
     },
     "person": {"budget": 0.9},
-    "ads": {"measure": "gdp", "budget": 1.1, "within": "person"},
+    "ads": {"measure": "gdp", "budget": 1.1, "parent": "person"},
 }
 
 
@@ -422,7 +422,7 @@ def make_separated(seed: int) -> Log:
 
 FORGETTING = {
     "person": {"budget": 0.4, "user_ids": "mixed"},
-    "ads": {"measure": "gdp", "budget": 0.9, "within": "person"},
+    "ads": {"measure": "gdp", "budget": 0.9, "parent": "person"},
     "own": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
@@ -499,8 +499,8 @@ def make_closed(seed: int) -> Log:
 
 ALLOWING = {
     "person": {"budget": 0.6, "allow": Allow(charge=["alice"], manage=["mary"])},
-    "ads": {"measure": "gdp", "budget": 0.9, "within": "person", "allow": Allow(charge=["anna"])},
-    "news": {"budget": 0.5, "within": "person"},
+    "ads": {"measure": "gdp", "budget": 0.9, "parent": "person", "allow": Allow(charge=["anna"])},
+    "news": {"budget": 0.5, "parent": "person"},
     "open": {"budget": 0.4},
 }
 

@@ -263,7 +263,7 @@ class Audit:
                 there.add((partition, offset, found["dataset"], found["user"]))
 
     def _compare_policies(self, told: Told) -> None:
-        """A dataset that was charged has one policy everywhere, and so have those it is within."""
+        """A dataset that was charged has one policy everywhere, and so have its ancestors."""
         names = dict.fromkeys(key[0] for key in told.steps)
         while names:
             dataset, _ = names.popitem()
@@ -273,7 +273,7 @@ class Audit:
             ]
             if any(policy != policies[0] for policy in policies):
                 raise Wrong(f"dataset {dataset} is charged under {policies}")
-            if policies[0] is not None and (outer := policies[0]["within"]) is not NOT_GIVEN:
+            if policies[0] is not None and (outer := policies[0]["parent"]) is not NOT_GIVEN:
                 names[outer] = None
 
 

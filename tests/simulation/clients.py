@@ -52,7 +52,7 @@ class Plan:
     dataset: str
     users: list[Any]
     policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
-    outer: Plan | None = None  # of the dataset that it is within
+    outer: Plan | None = None  # of the dataset that it is nested in
     whole: Plan | None = None  # of the dataset of whose budget it has a share
     contradicted: bool = False  # partitions may hold it under two policies, for good
 

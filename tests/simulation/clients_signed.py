@@ -163,6 +163,6 @@ def _one_later(request: Request) -> bytes:
         later = request.number + 10**6
         return encode(replace(request, number=later, operator=public_key("thief")))
     if isinstance(request, CreateDataset):
-        own = replace(request.policy, dataset="of-the-thief", within=UNSET, allow=UNSET)
+        own = replace(request.policy, dataset="of-the-thief", parent=UNSET, allow=UNSET)
         return encode(replace(request, policy=own))
     return encode(request)

@@ -161,7 +161,7 @@ class Simulation:
         policies = [self._policy(kind) for _ in range(rng.choice((1, 1, 2)))]
         for policy in policies:
             if outer is not None:
-                policy |= {"within": outer.dataset, "user_ids": None}
+                policy |= {"parent": outer.dataset, "user_ids": None}
             if (outer is not None or dataset == "all") and not self._clips_within:
                 policy["on_exhaustion"] = "halt"
         return Plan(dataset, users, policies, outer)

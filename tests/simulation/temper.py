@@ -60,9 +60,9 @@ class Temper:
     cleaned: float  # the topic of images is compacted after a record of it
     trims_covered: bool  # the log is trimmed up to the last image, and no further
     overlooks: bool  # the stream leaves out what comes last
-    disputes: float  # a partition is told of another policy before a dataset is made within one
+    disputes: float  # a partition is told of another policy before a dataset is made nested in one
     transaction: float  # seconds of one of checkpoints, at least
-    siblings: bool  # datasets within one have the same users, who stand on the roster of the first
+    siblings: bool  # nested datasets have the same users, who are on the roster of the first
 
     @classmethod
     def draw(cls, rng: Random) -> Temper:

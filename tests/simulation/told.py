@@ -74,7 +74,7 @@ class Told:
 
         Args:
             who: was told.
-            policies: of the dataset, and of those it is within.
+            policies: of the dataset, and of its ancestors.
             run: of the dataset.
             step: of the run.
             content: what was charged.

@@ -176,9 +176,9 @@ function card(dataset, own, width) {
       made("span", { class: `pill ${state}`, text: STATES[state] }),
     ),
   );
-  if (dataset.within) {
+  if (dataset.parent) {
     element.append(
-      made("p", { class: "within quiet", text: `Spending here also counts towards ${dataset.within}.` }),
+      made("p", { class: "parent quiet", text: `Spending here also counts towards ${dataset.parent}.` }),
     );
   }
   if (spent) {

@@ -47,7 +47,7 @@ def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
     turnstile: Turnstile, name: str
 ) -> None:
     turnstile.create_dataset(name, budget=1.0)
-    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    turnstile.create_dataset(f"{name}-in", budget=1.0, parent=name)
     run = turnstile.run(f"{name}-in", "r")
     assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
     assert turnstile.close_dataset(name) == turnstile.close_dataset(name) == [name, f"{name}-in"]
@@ -57,7 +57,7 @@ def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
         lambda: turnstile.run(f"{name}-in", "r"),
         lambda: turnstile.create_dataset(name, budget=1.0),
         lambda: turnstile.withdraw_dataset(name),
-        lambda: turnstile.create_dataset(f"{name}-new", budget=1.0, within=name),
+        lambda: turnstile.create_dataset(f"{name}-new", budget=1.0, parent=name),
     ):
         with pytest.raises(DatasetIsClosed):
             ask()
@@ -106,7 +106,7 @@ def test_who_was_forgotten_is_told_of_as_such_and_never_admitted_again(
     turnstile.create_dataset(
         name, budget=1.0, odometer_step=0.01, user_ids="mixed", assume_independent_timing=True
     )
-    turnstile.create_dataset(f"{name}-in", budget=1.0, within=name)
+    turnstile.create_dataset(f"{name}-in", budget=1.0, parent=name)
     someone = uuid4().int >> 66  # whom no other dataset has
     users = [someone, "Zoë", 2, 3]
     run, inner = turnstile.run(name, "r"), turnstile.run(f"{name}-in", "i")

@@ -75,7 +75,7 @@ def test_a_run_that_holds_the_budget_resumes(turnstile: Turnstile, name: str) ->
 def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
     for inner in ("ads", "search"):
-        turnstile.create_dataset(f"{name}-{inner}", budget=1.0, within=name)
+        turnstile.create_dataset(f"{name}-{inner}", budget=1.0, parent=name)
     ads = turnstile.run(f"{name}-ads", "r")
     with pytest.raises(BudgetHeld) as rejected:
         turnstile.run(f"{name}-search", "r")
@@ -88,7 +88,7 @@ def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile,
 
 def test_closing_a_dataset_frees_the_budget_around_it(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
-    turnstile.create_dataset(f"{name}-ads", budget=1.0, within=name)
+    turnstile.create_dataset(f"{name}-ads", budget=1.0, parent=name)
     turnstile.run(f"{name}-ads", "r")
     turnstile.close_dataset(f"{name}-ads")
     turnstile.run(name, "r").charge(USERS, NORMS, noise_stddev=4.0)
@@ -105,7 +105,7 @@ def test_runs_side_by_side_need_a_policy_that_names_the_assumption(
     assert not first.charge(USERS, NORMS, noise_stddev=2**0.5).admitted.any()
     with pytest.raises(ValueError, match="outermost"):
         turnstile.create_dataset(
-            f"{name}-ads", budget=0.5, within=name, assume_independent_timing=True
+            f"{name}-ads", budget=0.5, parent=name, assume_independent_timing=True
         )
 
 
@@ -135,7 +135,7 @@ def test_a_dataset_is_charged_itself_or_through_its_shares(turnstile: Turnstile,
         turnstile.run(name, "r")
     assert rejected.value.reason is Reason.DATASET_SHARED
     with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(f"{name}-search", budget=0.5, within=name)
+        turnstile.create_dataset(f"{name}-search", budget=0.5, parent=name)
     assert rejected.value.reason is Reason.DATASET_SHARED
     charged = turnstile.create_dataset(f"{name}-charged", budget=1.0)
     turnstile.run(charged.dataset, "r")

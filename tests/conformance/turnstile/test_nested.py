@@ -1,4 +1,4 @@
-"""Datasets within others."""
+"""Nested datasets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from streams.schemas import Reason
 def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
     person, ads, search = (f"{name}-{kind}" for kind in ("person", "ads", "search"))
     turnstile.create_dataset(person, budget=0.2, assume_independent_timing=True)
-    turnstile.create_dataset(ads, budget=1.0, within=person)
-    made = turnstile.create_dataset(search, measure="gdp", budget=0.5, within=person)
-    assert (made.within, made.user_ids) == (person, "one-kind")
+    turnstile.create_dataset(ads, budget=1.0, parent=person)
+    made = turnstile.create_dataset(search, measure="gdp", budget=0.5, parent=person)
+    assert (made.parent, made.user_ids) == (person, "one-kind")
     users = list(range(40))
     run = turnstile.run(ads, "r")
     assert [policy.dataset for policy in run.outer] == [person]
@@ -55,10 +55,10 @@ def test_an_outer_dataset_has_to_be_there_and_is_withdrawn_last(
     turnstile: Turnstile, name: str
 ) -> None:
     with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+        turnstile.create_dataset(name, budget=1.0, parent=f"{name}-outer")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
     turnstile.create_dataset(f"{name}-outer", budget=1.0)
-    turnstile.create_dataset(name, budget=1.0, within=f"{name}-outer")
+    turnstile.create_dataset(name, budget=1.0, parent=f"{name}-outer")
     with pytest.raises(PolicyChanged):
         turnstile.create_dataset(name, budget=1.0)
     with pytest.raises(DatasetInUse):
@@ -73,13 +73,13 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
     turnstile.create_dataset(person, budget=0.125)
     made = turnstile.create_dataset(
-        ads, measure="gdp", budget=1.0, within=person, on_exhaustion="clip"
+        ads, measure="gdp", budget=1.0, parent=person, on_exhaustion="clip"
     )
-    assert (made.within, made.on_exhaustion) == (person, "clip")
+    assert (made.parent, made.on_exhaustion) == (person, "clip")
     assert made == turnstile.create_dataset(
-        ads, measure="gdp", budget=1.0, within=person, on_exhaustion="clip"
+        ads, measure="gdp", budget=1.0, parent=person, on_exhaustion="clip"
     )
-    turnstile.create_dataset(news, budget=1.0, within=ads)  # which halts, whatever ads does
+    turnstile.create_dataset(news, budget=1.0, parent=ads)  # which halts, whatever ads does
     run = turnstile.run(ads, "r")
     decided = run.charge([1, 2], [1.0, 0.25], noise_stddev=1.0)
     assert decided.admitted.all()
@@ -100,11 +100,11 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     }
     assert refused == {(ads, 1): person, (ads, 3): person, (ads, 4): person, (news, 5): person}
     with pytest.raises(PolicyChanged):
-        turnstile.create_dataset(ads, measure="gdp", budget=1.0, within=person)
+        turnstile.create_dataset(ads, measure="gdp", budget=1.0, parent=person)
     turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
     with pytest.raises(RequestRejected, match="gaussian"):
         turnstile.create_dataset(
-            f"{name}-new", budget=1.0, within=f"{name}-pure", on_exhaustion="clip"
+            f"{name}-new", budget=1.0, parent=f"{name}-pure", on_exhaustion="clip"
         )
 
 

@@ -15,7 +15,7 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 @mutation
 def outer_policies_not_compared() -> Patches:
-    """A run is opened although partitions hold the dataset that it is within under two policies."""
+    """A run is opened although partitions hold its parent under two policies."""
     real = opening.check_agreement
 
     def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:

@@ -124,7 +124,7 @@ def test_a_user_in_every_window_is_left_out_soon_after_the_window_that_an_answer
 def test_a_budget_around_the_dataset_counts_as_well() -> None:
     turnstile = Turnstile.in_memory(partitions=1)
     turnstile.create_dataset("all", budget=1.05, user_ids="integer")
-    turnstile.create_dataset("d", budget=2.05, user_ids="integer", within="all")
+    turnstile.create_dataset("d", budget=2.05, user_ids="integer", parent="all")
     run = turnstile.run("d", "r")
     questions = asked_of(text_of([(4, 4)], "noise = 2.0"))
     calendar, asked = Calendar(questions), [Asked(query) for query in questions.queries]

@@ -33,7 +33,7 @@ def test_nothing_can_be_charged_opened_created_or_withdrawn_any_more():
         log.open(attempt=2),
         log.create(),
         log.withdraw(),
-        log.create("inner", within="d"),
+        log.create("inner", parent="d"),
     ]
     assert {reason(answer) for answer in refused} == {Reason.DATASET_CLOSED}
     assert reason(log.create(budget=2.0)) is Reason.POLICY_CHANGED

@@ -13,21 +13,21 @@ from tests.unit.ledger.ledgers import Log, rebuilt
 NAMES = ["b", "a", "ab", "a-b", "c", "B", "d"]
 
 
-def policy(name: str, within=UNSET, budget: int = 8) -> Policy:
+def policy(name: str, parent=UNSET, budget: int = 8) -> Policy:
     return Policy(
         dataset=name,
         partitions=1,
         measure="zcdp",
         budget=[budget],
         odometer_step=[1],
-        within=within,
+        parent=parent,
     )
 
 
 def around(policies: dict[str, Policy], name: str) -> list[str]:
-    """A dataset and those it is within, as their policies say it."""
+    """A dataset and its ancestors, as their policies say it."""
     found = [name]
-    while (outer := policies[found[-1]].within) is not UNSET:
+    while (outer := policies[found[-1]].parent) is not UNSET:
         found.append(outer)
     return found
 
@@ -41,7 +41,7 @@ def around(policies: dict[str, Policy], name: str) -> list[str]:
 def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(steps):
     policies, plain = Ledger(0, 1).policies, {}
     for name, outer, budget in steps:
-        is_used = any(other.within == name for other in plain.values())
+        is_used = any(other.parent == name for other in plain.values())
         if outer is not UNSET and (outer not in plain or name in around(plain, outer)):
             if name in plain and not is_used:  # withdrawn
                 del policies[name,], plain[name]
@@ -49,29 +49,29 @@ def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(step
             policies[name,] = plain[name] = policy(name, outer, budget)
         for one in NAMES:
             inside = sorted(other for other in plain if one in around(plain, other))
-            assert policies.within(one) == inside
-            assert policies.has_within(one) == any(p.within == one for p in plain.values())
-            if one in plain and plain[one].within is UNSET:
+            assert policies.with_nested(one) == inside
+            assert policies.has_nested(one) == any(p.parent == one for p in plain.values())
+            if one in plain and plain[one].parent is UNSET:
                 assert [a.policy.dataset for a in policies.family(one)] == inside
 
 
 def test_it_is_known_in_whatever_order_policies_are_put_back():
     log = Log()
     for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
-        log.create(name, within=outer)
+        log.create(name, parent=outer)
     pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
     for order in (sorted(pages), sorted(pages, reverse=True)):
         again = rebuilt([])
         again.load({name: pages[name] for name in order})
-        assert again.policies.within("z") == ["a", "b", "m", "z"]
-        assert again.policies.within("m") == ["a", "m"]
+        assert again.policies.with_nested("z") == ["a", "b", "m", "z"]
+        assert again.policies.with_nested("m") == ["a", "m"]
 
 
 @pytest.mark.parametrize("datasets", [20, 80])
 def test_forgetting_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
     log = Log()
     for number in range(datasets):
-        log.create(f"d{number}", within=f"d{number - 1}" if number % 4 else UNSET)
+        log.create(f"d{number}", parent=f"d{number - 1}" if number % 4 else UNSET)
     looked = []
     for name in ("budgets", "policies_of"):
         plain = getattr(Policies, name)

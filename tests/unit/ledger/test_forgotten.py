@@ -112,7 +112,7 @@ def test_a_dataset_that_is_created_within_it_later_does_not_know_the_user_either
     log = nested()
     log.charge(0, [5], [1.0], dataset="ads", run="a")
     assert forget(log, 5).datasets == ["ads", "person"]
-    log.create("later", budget=0.1, within="person")
+    log.create("later", budget=0.1, parent="person")
     log.open("later", "l")
     decision = log.charge(0, [5, 0], [0.1, 0.1], dataset="later", run="l")
     assert (admitted(decision), are_forgotten(decision)) == ([False, True], [True, False])

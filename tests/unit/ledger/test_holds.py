@@ -15,7 +15,7 @@ EXCLUSIVE = {"assume_independent_timing": UNSET}
 def exclusive_log() -> AuditedLog:
     log = AuditedLog()
     log.create("d", budget=1.0, **EXCLUSIVE)
-    log.create("inner", budget=1.0, within="d")
+    log.create("inner", budget=1.0, parent="d")
     return log
 
 
@@ -87,7 +87,7 @@ def test_ledger_and_auditor_agree_about_holds_and_shares(happenings, has_inner) 
     log = AuditedLog()
     log.create("d", budget=1.0, **EXCLUSIVE)
     if has_inner:
-        log.create("inner", budget=1.0, within="d")
+        log.create("inner", budget=1.0, parent="d")
     for happening in happenings:
         match happening:
             case "open", (dataset, run), take_over, token:

@@ -85,7 +85,7 @@ def test_what_is_said_of_a_charge_fits_into_an_answer_however_short_its_norms_ar
     users = names((8 * 2**20 - 300) // 27, 25)
     log = Log()
     log.create("outer", user_ids="string")
-    log.create("d", within="outer", user_ids="string")
+    log.create("d", parent="outer", user_ids="string")
     log.open("d", min_separation=2)
     about = {"type": "charge", "dataset": "d", "run": "r", "attempt": 1, "step": 0}
 

@@ -1,4 +1,4 @@
-"""Datasets within others: a charge fits every budget that counts, or is charged to none."""
+"""Nested datasets: a charge fits every budget that counts, or is charged to none."""
 
 import numpy as np
 import pytest
@@ -17,15 +17,15 @@ from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 ORDERS = [1.5, 8.0]
 DATASETS = {
     "person": {"measure": "zcdp", "budget": 0.2},
-    "ads": {"measure": "renyi", "orders": ORDERS, "budget": [0.1, 0.5], "within": "person"},
+    "ads": {"measure": "renyi", "orders": ORDERS, "budget": [0.1, 0.5], "parent": "person"},
     "search": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
         "budget": [0.1, 0.2, 1.5],
         "per_user_order": True,
-        "within": "person",
+        "parent": "person",
     },
-    "tuning": {"measure": "zcdp", "budget": 0.15, "within": "ads"},
+    "tuning": {"measure": "zcdp", "budget": 0.15, "parent": "ads"},
 }
 """A tree: what is charged to tuning counts for ads and person, too."""
 CLIPS = {"on_exhaustion": "clip"}
@@ -41,7 +41,7 @@ def nested(clipping: bool = False, **outermost) -> RosterLog:
     if clipping:
         outermost |= {"on_exhaustion": "clip"}
     for name, policy in DATASETS.items():
-        fields = policy if "within" in policy else {**policy, "user_ids": "mixed", **outermost}
+        fields = policy if "parent" in policy else {**policy, "user_ids": "mixed", **outermost}
         log.create(name, **fields | (CLIPPING.get(name, {}) if clipping else {}))
     for run, dataset in RUNS.items():
         log.open(dataset, run)
@@ -55,7 +55,7 @@ def prices(dataset: str, scale: float, rate: float | None = None) -> bytes:
     while name:
         policy = DATASETS[name]
         units = cost_table(policy["measure"], mechanism, CLIP, LEVELS, policy.get("orders"))
-        packed, name = packed + units.astype("<i8").tobytes(), policy.get("within", "")
+        packed, name = packed + units.astype("<i8").tobytes(), policy.get("parent", "")
     return packed
 
 
@@ -63,7 +63,7 @@ def test_a_charge_counts_against_every_budget_and_the_outermost_holds_over_all_d
     log = RosterLog()
     log.create("person", budget=0.1)
     for name in ("ads", "search"):
-        log.create(name, budget=0.08, within="person")
+        log.create(name, budget=0.08, parent="person")
         log.open(name)
     first = log.charge(0, [1, 2], [1.0, 0.5], dataset="ads", scale=3.0)  # rho 0.056
     assert admitted(first) == [True, True]
@@ -83,8 +83,8 @@ def test_a_charge_counts_against_every_budget_and_the_outermost_holds_over_all_d
 def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
     log = RosterLog()
     log.create("person", budget=0.5)
-    log.create("ads", budget=0.8, within="person")
-    log.create("search", budget=0.8, within="person")
+    log.create("ads", budget=0.8, parent="person")
+    log.create("search", budget=0.8, parent="person")
     for name in ("ads", "search"):
         log.open(name)
     log.enrol([1, 2], dataset="search")
@@ -103,13 +103,13 @@ def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
 @pytest.mark.parametrize(
     ("reason", "fields"),
     [
-        (Reason.UNKNOWN_DATASET, {"within": "nobody"}),
-        (Reason.INVALID_POLICY, {"within": "new"}),
-        (Reason.INVALID_POLICY, {"within": "pure", **CLIPS}),
-        (Reason.INVALID_POLICY, {"within": "plain", "user_ids": "string"}),
-        (Reason.INVALID_POLICY, {"within": f"depth{MAX_BUDGETS}"}),
-        (Reason.MALFORMED, {"within": "not a name"}),
-        (Reason.MALFORMED, {"within": None}),
+        (Reason.UNKNOWN_DATASET, {"parent": "nobody"}),
+        (Reason.INVALID_POLICY, {"parent": "new"}),
+        (Reason.INVALID_POLICY, {"parent": "pure", **CLIPS}),
+        (Reason.INVALID_POLICY, {"parent": "plain", "user_ids": "string"}),
+        (Reason.INVALID_POLICY, {"parent": f"depth{MAX_BUDGETS}"}),
+        (Reason.MALFORMED, {"parent": "not a name"}),
+        (Reason.MALFORMED, {"parent": None}),
     ],
 )
 def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fields):
@@ -118,7 +118,7 @@ def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fi
     log.create("pure", measure="pure-dp")
     log.create("depth1")
     for depth in range(2, MAX_BUDGETS + 1):
-        log.create(f"depth{depth}", within=f"depth{depth - 1}")
+        log.create(f"depth{depth}", parent=f"depth{depth - 1}")
     before = dict(log.ledger.policies)
     answer = log.create("new", **fields)
     assert isinstance(answer, Rejected)
@@ -130,8 +130,8 @@ def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fi
 def test_a_dataset_has_the_kinds_of_ids_of_those_it_is_within():
     log = RosterLog()
     log.create("person", user_ids="integer")
-    assert log.create("ads", within="person").policy.user_ids == "integer"
-    assert log.create("ads", within="person", user_ids="integer").policy.user_ids == "integer"
+    assert log.create("ads", parent="person").policy.user_ids == "integer"
+    assert log.create("ads", parent="person", user_ids="integer").policy.user_ids == "integer"
     log.open("ads")
     assert log.charge(0, ["x"], [1.0], dataset="ads").reason is Reason.MIXED_USERS
     log.audit()
@@ -141,7 +141,7 @@ def test_one_kind_of_ids_is_that_of_whoever_came_first_to_any_dataset():
     log = RosterLog()
     log.create("person")
     for name in ("ads", "search"):
-        log.create(name, within="person")
+        log.create(name, parent="person")
         log.open(name)
     log.charge(0, [1], [1.0], dataset="ads")
     assert log.charge(0, ["1"], [1.0], dataset="search").reason is Reason.MIXED_USERS
@@ -151,17 +151,17 @@ def test_one_kind_of_ids_is_that_of_whoever_came_first_to_any_dataset():
 
 def test_what_a_dataset_is_within_never_changes():
     log = nested()
-    for change in ({"within": "search"}, {"within": UNSET}, {"budget": 0.2}):
+    for change in ({"parent": "search"}, {"parent": UNSET}, {"budget": 0.2}):
         fields = {**DATASETS["tuning"], **change}
         assert log.create("tuning", **fields).reason is Reason.POLICY_CHANGED
-    assert log.create("tuning", **DATASETS["tuning"]).policy.within == "ads"
+    assert log.create("tuning", **DATASETS["tuning"]).policy.parent == "ads"
     log.audit()
 
 
 def test_an_outer_dataset_is_withdrawn_after_those_within_it():
     log = RosterLog()
     log.create("person")
-    log.create("ads", within="person")
+    log.create("ads", parent="person")
     assert log.withdraw("person").reason is Reason.DATASET_IN_USE
     assert log.withdraw("ads").dataset == "ads"
     assert log.withdraw("person").dataset == "person"
@@ -188,7 +188,7 @@ def test_whoever_opens_a_run_is_told_of_all_budgets():
 def test_every_budget_has_to_be_able_to_charge_the_mechanism(measure, mechanism, reason):
     log = RosterLog()
     log.create("person", measure=measure)
-    log.create("ads", within="person")
+    log.create("ads", parent="person")
     log.open("ads")
     answer = log.charge(0, [1], [0.1], dataset="ads", mechanism=mechanism)
     assert getattr(answer, "reason", None) == reason

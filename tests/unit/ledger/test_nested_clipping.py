@@ -1,4 +1,4 @@
-"""Datasets within others that clip: the largest norm is granted that every budget has room for."""
+"""Nested datasets that clip: the largest norm is granted that every budget has room for."""
 
 from fractions import Fraction
 from math import ceil, floor
@@ -26,8 +26,8 @@ def chain(*policies: dict) -> RosterLog:
     log = RosterLog()
     names = "defghijk"[: len(policies)]
     for number in reversed(range(len(policies))):
-        within = {"within": names[number + 1]} if number + 1 < len(policies) else {}
-        made = log.create(names[number], **policies[number], **within)
+        parent = {"parent": names[number + 1]} if number + 1 < len(policies) else {}
+        made = log.create(names[number], **policies[number], **parent)
         assert not isinstance(made, Rejected), made
     log.open("d")
     return log

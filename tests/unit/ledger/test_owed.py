@@ -30,7 +30,7 @@ def nested(runs: int = 1, users=IDS, name: str = "i") -> RosterLog:
     """Dataset o of 2 orders, and within it one of 64 with rosters of these users."""
     log = RosterLog()
     log.create("o", **renyi(2))
-    log.create(name, within="o", **renyi(64))
+    log.create(name, parent="o", **renyi(64))
     for number in range(runs):
         log.open(name, f"r{number}")
         log.enrol(users, dataset=name, run=f"r{number}")
@@ -129,7 +129,7 @@ def test_an_enrolment_after_which_the_step_of_another_might_write_too_much_is_re
     users = [f"user {number:03}" for number in range(400)]
     log = RosterLog()
     log.create("o", **renyi(2))
-    log.create("i", within="o", **renyi(64))
+    log.create("i", parent="o", **renyi(64))
     for name in "oi":
         log.open(name)
     limit(monkeypatch, rosters=most_written(400, 8 * 400, "o", 2) + 512 + 256 + 20 * 516 - 1)

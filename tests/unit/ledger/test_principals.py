@@ -48,7 +48,7 @@ MANAGING = {
     "closes it": lambda log: answer_of(log.send(CloseDataset(dataset="d", request="c"))),
     "forgets a user": lambda log: answer_of(log.send(Forget(dataset="d", user=7, request="f"))),
     "forgets a user everywhere": lambda log: answer_of(log.send(Forget(user=7, request="f"))),
-    "creates one within it": lambda log: log.create("inner", within="d"),
+    "creates one within it": lambda log: log.create("inner", parent="d"),
 }
 EVERYTHING = CHARGING | MANAGING
 STRANGERS = {
@@ -289,9 +289,9 @@ def test_everybody_creates_where_no_operator_is():
 def test_a_dataset_within_another_is_made_by_who_manages_that_and_names_others():
     log = guarded()
     with log.signing("mary"):
-        assert refusal(log.create("as that", within="d")) is not None  # no name
-        assert refusal(log.create("as-that", within="d")) is None
-        assert refusal(log.create("own", within="d", allow=Allow(charge=["bob"]))) is None
+        assert refusal(log.create("as that", parent="d")) is not None  # no name
+        assert refusal(log.create("as-that", parent="d")) is None
+        assert refusal(log.create("own", parent="d", allow=Allow(charge=["bob"]))) is None
     for dataset, name, expected in (
         ("as-that", "alice", None),
         ("as-that", "bob", Reason.NOT_ALLOWED),
@@ -302,7 +302,7 @@ def test_a_dataset_within_another_is_made_by_who_manages_that_and_names_others()
             assert refusal(log.open(dataset)) is expected
             assert refusal(log.charge(0, [7], [0.5], dataset=dataset)) is expected
     with log.signing("cora"):
-        assert refusal(log.create("other", within="d")) is Reason.NOT_ALLOWED
+        assert refusal(log.create("other", parent="d")) is Reason.NOT_ALLOWED
     log.audit()
 
 
@@ -310,8 +310,8 @@ def test_a_dataset_that_names_somebody_is_within_none_that_names_nobody():
     log = operated()
     with log.signing("cora"):
         log.create("all")
-        assert refusal(log.create("d", within="all", allow=ALLOW)) is Reason.INVALID_POLICY
-        assert refusal(log.create("d", within="all")) is None
+        assert refusal(log.create("d", parent="all", allow=ALLOW)) is Reason.INVALID_POLICY
+        assert refusal(log.create("d", parent="all")) is None
     log.audit()
 
 

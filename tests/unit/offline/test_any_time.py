@@ -110,8 +110,8 @@ def test_a_report_has_the_any_time_epsilon_beside_that_of_a_fixed_schedule(
 def sampled(turnstile: Turnstile, **stated: Any) -> None:
     for name, terms in (
         ("person", {"measure": "renyi", "epsilon": 9.0, "delta": DELTA}),
-        ("f", {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, "within": "person"}),
-        ("g", {"budget": 1.0, "within": "person"}),
+        ("f", {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, "parent": "person"}),
+        ("g", {"budget": 1.0, "parent": "person"}),
         ("other", {"budget": 1.0}),
     ):
         turnstile.create_dataset(name, **terms, **stated)

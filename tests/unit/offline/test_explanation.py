@@ -91,7 +91,7 @@ def test_a_norm_that_was_clipped_is_told_with_what_was_granted() -> None:
 def test_a_norm_that_an_outer_budget_clipped_is_told_with_what_both_paid() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", budget=0.125)
-    turnstile.create_dataset("d", budget=0.5, within="person", on_exhaustion="clip")
+    turnstile.create_dataset("d", budget=0.5, parent="person", on_exhaustion="clip")
     run = turnstile.run("d", "r")
     for _ in range(2):
         run.charge([7], [3.0], noise_stddev=4.0)
@@ -114,7 +114,7 @@ def test_a_norm_that_an_outer_budget_clipped_is_told_with_what_both_paid() -> No
 def test_who_came_too_soon_is_told_so() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", budget=0.1)
-    turnstile.create_dataset("d", budget=0.5, within="person")
+    turnstile.create_dataset("d", budget=0.5, parent="person")
     run = turnstile.run("d", "r", min_separation=3)
     for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
         run.charge([5, 7], [0.1, norm], noise_stddev=4.0)

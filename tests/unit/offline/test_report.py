@@ -222,8 +222,8 @@ def test_levels_that_cannot_have_followed_coins_are_reported(move: Any) -> None:
 def test_what_a_budget_around_it_shares_with_coins_is_refused() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA, measure="renyi")
-    turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", within="person")
-    turnstile.create_dataset("b", budget=1.0, within="person")
+    turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", parent="person")
+    turnstile.create_dataset("b", budget=1.0, parent="person")
     roster = turnstile.run("a", "s").enrol([1, 2], clip_norm=1.0, levels=4)
     roster.charge(noise_stddev=2.0, sampling_rate=0.1)
     turnstile.run("b", "r", take_over=True).charge([2], [0.5], noise_stddev=4.0)

@@ -1,7 +1,7 @@
-"""Datasets within others, as the README and two on-device budgeting systems have them.
+"""Nested datasets, as the README and two on-device budgeting systems have them.
 
 On a device, what is protected is one week (an epoch) of a browser: here it is a user. A site that
-asks is a dataset; what holds for all sites is the dataset that it is within. Facts, not code, are
+asks is a dataset; what holds for all sites is its parent. Facts, not code, are
 from
 
     w3c/attribution at 9fab4e8, impl/e2e-tests/single-epoch-budgeting.json and
@@ -40,13 +40,13 @@ class Budgets:
             self.add(name, budget, outer)
             outer = name
 
-    def add(self, name: str, budget: float, within: str | None) -> None:
+    def add(self, name: str, budget: float, parent: str | None) -> None:
         self.turnstile.create_dataset(
             name,
             measure="pure-dp",
             budget=budget,
-            within=within,
-            assume_independent_timing=within is None,
+            parent=parent,
+            assume_independent_timing=parent is None,
         )
         self._runs[name] = self.turnstile.run(name, "r")
 

@@ -33,7 +33,7 @@ def test_requests_are_counted_by_their_outcome_and_name_nobody() -> None:
         for norm in (1.0, 0.5):
             run.charge(["ada"], [norm], noise_stddev=1.0)
         with pytest.raises(RequestRejected):
-            t.create_dataset("inner", budget=1.0, within="nowhere")
+            t.create_dataset("inner", budget=1.0, parent="nowhere")
         counts = samples(registry)
     assert counts["charge", "answered"] == 2
     assert counts["other", "answered"] == before["other", "answered"]

@@ -69,7 +69,7 @@ UNUSABLE = [
     ({"budget": 1, "measure": "vibes"}, "^measure is 'vibes'; it must be one of renyi, zcdp, "),
     ({"budget": 1, "on_exhaustion": "drop"}, "^on_exhaustion is 'drop'; it must be one of halt, c"),
     ({"budget": 1, "user_ids": "uuid"}, "^user_ids is 'uuid'; it must be one of one-kind, integer"),
-    ({"budget": 1, "within": "a b"}, "^'a b'"),
+    ({"budget": 1, "parent": "a b"}, "^'a b'"),
     ({"budget": 1, "measure": ["zcdp"]}, r"^measure is \['zcdp'\]; it must be"),
     ({}, "either budget, or epsilon and delta"),
     ({"budget": 1, "epsilon": 1, "delta": 0.1}, "either budget, or epsilon and delta"),
