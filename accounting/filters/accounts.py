@@ -49,13 +49,13 @@ class BalanceColumns(Protocol):
     Attributes:
         spent: units, int64, shape (n,), or (n, k) if orders are "all".
         base: units spent when the odometer last restarted, of the shape of `spent`.
-        rungs: odometer ticks, int64, shape (n,), initially 1.
+        ticks: odometer ticks, int64, shape (n,), initially 1.
         order: uint8, shape (n,); read only if orders are "per-user".
     """
 
     spent: IntArray
     base: IntArray
-    rungs: IntArray
+    ticks: IntArray
     order: OrderArray
 
 
@@ -240,7 +240,7 @@ class AccountBlock:
         )
         tick_end = base + tick_size
         over = np.flatnonzero(_any_order(total > tick_end))
-        before = balances.rungs[slots[over]]
+        before = balances.ticks[slots[over]]
         each = tick_size if self._order is None else tick_size[over, np.newaxis]
         used, risen = advance_units(
             total[over] - charge[over] - base[over], before, charge[over], each
@@ -250,7 +250,7 @@ class AccountBlock:
         restarted = (risen != before) | _any_order(later != base[over])
         base[over] = later
         tick_end = base + tick_size
-        balances.base[slots[over]], balances.rungs[slots[over]] = later, risen
+        balances.base[slots[over]], balances.ticks[slots[over]] = later, risen
         self._room[close] = np.minimum(tick_end, limit) - total
         return close[over[restarted]], before[restarted]
 

@@ -114,7 +114,7 @@ class Accounts(KeptAccounts):
             granted=_joined(bill.granted for _, (_, bill, _) in parts),
             raised=self.bounds_raised(
                 _joined(plan.slots[b][settled.raised] for b, (_, _, settled) in parts),
-                _joined(settled.rungs_before for _, (_, _, settled) in parts),
+                _joined(settled.ticks_before for _, (_, _, settled) in parts),
             ),
             changes=changes,
         )
@@ -183,7 +183,7 @@ class Accounts(KeptAccounts):
             # A product takes the same time however the halted lie among the others.
             np.multiply(bill.cost.T, admitted, out=bill.cost.T)
         slots = plan.slots[block]
-        return admitted, bill, self.rule.settle(rows, bill, lambda at: self._rows.rungs[slots[at]])
+        return admitted, bill, self.rule.settle(rows, bill, lambda at: self._rows.ticks[slots[at]])
 
     def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:
         """Move the rows of these slots to their new values."""
@@ -200,7 +200,7 @@ class Accounts(KeptAccounts):
             values = {name: numbers.take(rows, axis=0) for name, numbers in values.items()}
         spent = self._rows.write(written, values)
         # Whose odometer rose has spent something.
-        risen = {"base": settled.base, "rungs": settled.rungs}
+        risen = {"base": settled.base, "ticks": settled.ticks}
         raised = self._rows.write(slots.take(settled.raised), risen, touched=True)
         return [spent, raised]
 
@@ -215,7 +215,7 @@ class Accounts(KeptAccounts):
         rows = self._rows
         rows.spent[slots] = settled.spent
         rows.base[slots[settled.raised]] = settled.base
-        rows.rungs[slots[settled.raised]] = settled.rungs
+        rows.ticks[slots[settled.raised]] = settled.ticks
         if self._own is not None and bill.order is not None and bill.bound is not None:
             bound = np.flatnonzero(bill.bound)
             self._own.order[slots[bound]] = bill.order[bound]

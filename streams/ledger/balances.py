@@ -26,7 +26,7 @@ class Balances(Columns):
 
     spent: Annotated[Numbers, PER_ORDER]  # units charged so far: never above the budget
     base: Annotated[Numbers, PER_ORDER]  # units that were spent when the odometer last restarted
-    rungs: Annotated[Numbers, Column(initial=1)]  # how many odometer steps the bound has climbed
+    ticks: Annotated[Numbers, Column(initial=1)]  # how many odometer steps the bound has climbed
 
 
 class OwnBalances(Balances):

@@ -4,7 +4,7 @@ A subclass names its columns, one line each, and that line is all a new one take
 
     class Balances(Columns):
         spent: Annotated[Numbers, PER_ORDER]
-        rungs: Annotated[Numbers, Column(initial=1)]
+        ticks: Annotated[Numbers, Column(initial=1)]
         level: Annotated[NDArray[np.uint8], Column(dtype="u1")]
 
 Rows grow, change, are packed into pages and put back here. Pages and changes call columns by their
@@ -62,7 +62,7 @@ PER_ORDER = Column(per_order=True)
 
 
 class RowChanges(msgspec.Struct, frozen=True, array_like=True):
-    """New values of some rows, not increments: setting them twice is harmless.
+    """New values of some rows, not differences: setting them twice is harmless.
 
     What whoever has the columns says otherwise of rows, under a name that is none of theirs, it
     puts back itself.

@@ -156,7 +156,7 @@ class KeptAccounts:
             for written, columns in (
                 (bound, ("order", "bound")),  # before what is charged there
                 (NOBODY if by_level else slots, ("spent",)),
-                (raised, ("base", "rungs")),
+                (raised, ("base", "ticks")),
             )
             if isinstance(written, slice) or len(written)
         ]
@@ -243,24 +243,24 @@ class KeptAccounts:
         """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
         count = len(self._index)
         order = None if self._own is None else self._own.order[:count]
-        return self.rule.bounds(self._rows.rungs[:count], order)
+        return self.rule.bounds(self._rows.ticks[:count], order)
 
-    def bounds_raised(self, slots: Numbers, rungs_before: Numbers) -> Iterator[Raised]:
-        """Of those whose odometer rose from so many rungs, whose bound did."""
+    def bounds_raised(self, slots: Numbers, ticks_before: Numbers) -> Iterator[Raised]:
+        """Of those whose odometer rose from so many ticks, whose bound did."""
         # As they are now: what is read later may have risen again.
-        rungs = self._rows.rungs.take(slots)
+        ticks = self._rows.ticks.take(slots)
         order = None if self._own is None else self._own.order.take(slots)
-        return self._bounds_raised(slots, rungs, order, rungs_before.copy())
+        return self._bounds_raised(slots, ticks, order, ticks_before.copy())
 
     def _bounds_raised(
-        self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, rungs_before: Numbers
+        self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, ticks_before: Numbers
     ) -> Iterator[Raised]:
         users = self.rule.block_users
         for start in range(0, len(slots), users):
             block = slice(start, start + users)
             order = None if orders_of is None else orders_of[block]
-            rungs = np.concatenate([risen[block], rungs_before[block]])
-            both = self.rule.bounds(rungs, None if order is None else np.tile(order, 2))
+            ticks = np.concatenate([risen[block], ticks_before[block]])
+            both = self.rule.bounds(ticks, None if order is None else np.tile(order, 2))
             bounds, before = both[: len(both) // 2], both[len(both) // 2 :]
             higher = bounds > before
             news = np.flatnonzero(higher.any(axis=1) if higher.ndim == 2 else higher)

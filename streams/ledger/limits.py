@@ -7,7 +7,7 @@ new, its odometer rises and its norm is clipped:
 
     9, or 3 + id                  its id, among those that are new
     4 + 8 orders                  its slot, and what it has spent
-    12 + 8 orders                 its slot, base and rungs
+    12 + 8 orders                 its slot, base and ticks
     1                             three bits of the decision, which is published and kept
     4                             its slot, among those who took part, if these are kept apart
     4                             its position on another roster, if it is in arrears there

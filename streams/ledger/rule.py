@@ -29,7 +29,7 @@ OrderIndex = NDArray[np.uint8]
 
 
 class Before(NamedTuple):
-    """The rows of some users, but for their rungs."""
+    """The rows of some users, but for their ticks."""
 
     spent: Numbers
     base: Numbers
@@ -56,8 +56,8 @@ class Settled(NamedTuple):
     charged: NDArray[np.bool_]  # who spent something
     raised: Numbers  # positions of those whose odometer rose or restarted, with what it is now
     base: Numbers
-    rungs: Numbers
-    rungs_before: Numbers
+    ticks: Numbers
+    ticks_before: Numbers
 
 
 class Rule:
@@ -83,7 +83,7 @@ class Rule:
         self._budget = self._numbers(policy.budget)
         self._odometer_step = self._numbers(policy.odometer_step)
         # The filter alone already promises that no user goes beyond the budget.
-        self._most_rungs = -(-self._budget // self._odometer_step)
+        self._most_ticks = -(-self._budget // self._odometer_step)
         self.block_users = max(1, _BLOCK_NUMBERS // self._budget.size)
 
     def bill(
@@ -147,16 +147,16 @@ class Rule:
         """Who has nothing left, (n,)."""
         return _any_order(spent >= self._each(self._budget, order))
 
-    def settle(self, rows: Before, bill: Bill, rungs_of: Callable[[Numbers], Numbers]) -> Settled:
+    def settle(self, rows: Before, bill: Bill, ticks_of: Callable[[Numbers], Numbers]) -> Settled:
         """What is left behind by a bill that every one of these users can pay.
 
         To most nothing happens but that more is spent. Those are looked at whom the bill takes to
-        the end of the budget, or of the rung: the others are below both.
+        the end of the budget, or of the tick: the others are below both.
 
         Args:
             rows: of all of them.
             bill: that is paid.
-            rungs_of: what the odometers of these positions have climbed.
+            ticks_of: what the odometers of these positions have climbed.
         """
         spent = rows.spent + bill.cost
         step = self._each(self._odometer_step, bill.order)
@@ -164,13 +164,13 @@ class Rule:
         room -= spent
         close = positions(_any_order(room <= 0))
         exhausted = np.zeros(len(spent), dtype=np.bool_)
-        raised = before = rungs = close
+        raised = before = ticks = close
         base = rows.base[close]
         if len(close):
             order = None if bill.order is None else bill.order[close]
             exhausted[close] = self.exhausted(spent[close], order)
             step = self._each(self._odometer_step, order)
-            before = rungs_of(close)
+            before = ticks_of(close)
             used, risen = advance_units(
                 rows.spent[close] - base,
                 before,
@@ -178,9 +178,9 @@ class Rule:
                 step if order is None else step[:, np.newaxis],
             )
             later = spent[close] - used
-            # At the largest number of rungs the odometer restarts and does not rise.
+            # At the largest number of ticks the odometer restarts and does not rise.
             restarted = positions((risen != before) | _any_order(later != base))
-            raised, rungs, before = close[restarted], risen[restarted], before[restarted]
+            raised, ticks, before = close[restarted], risen[restarted], before[restarted]
             base = later[restarted]
         return Settled(
             spent=spent,
@@ -188,24 +188,24 @@ class Rule:
             charged=_any_order(bill.cost != 0),
             raised=raised,
             base=base,
-            rungs=rungs,
-            rungs_before=before,
+            ticks=ticks,
+            ticks_before=before,
         )
 
-    def bounds(self, rungs: Numbers, order: OrderIndex | None = None) -> NDArray[np.float64]:
+    def bounds(self, ticks: Numbers, order: OrderIndex | None = None) -> NDArray[np.float64]:
         """What odometers say in the policy's own measure, (n,) or (n, orders).
 
-        At the budget the bound remains where it is, however many rungs are climbed.
+        At the budget the bound remains where it is, however many ticks are climbed.
 
         Args:
-            rungs: of each user.
+            ticks: of each user.
             order: that each user is bound to, if users are.
         """
         step, budget, most = (
             self._each(numbers, order)
-            for numbers in (self._odometer_step, self._budget, self._most_rungs)
+            for numbers in (self._odometer_step, self._budget, self._most_ticks)
         )
-        rows = rungs if self.orders is None else rungs[:, np.newaxis]
+        rows = ticks if self.orders is None else ticks[:, np.newaxis]
         return self._measure.stated(np.minimum(np.minimum(rows, most) * step, budget))
 
     def cost_table(self, packed: bytes, levels: int) -> Numbers:

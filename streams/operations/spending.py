@@ -1,6 +1,6 @@
 """How much of their budgets users have spent, as odometers show it: so many in each eighth.
 
-An odometer's bound rises in increments, so that this is what was spent at most. Of many users some
+An odometer's bound rises in ticks, so that this is what was spent at most. Of many users some
 stand for all: who does is fixed by a keyed hash of the id, whatever was spent. Ids are not kept.
 """
 

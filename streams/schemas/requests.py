@@ -109,7 +109,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def first_epsilon(self, delta: float = DELTA) -> float:
         """Return `spent_epsilon` of a user without an odometer record.
 
-        An odometer begins with a bound of one increment, and the first record is written when the
+        An odometer begins with a bound of one tick, and the first record is written when the
         bound rises.
 
         Args:
@@ -120,7 +120,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         from accounting import MEASURES
 
-        bound = MEASURES[self.measure].stated(self.first_increment).tolist()
+        bound = MEASURES[self.measure].stated(self.first_tick).tolist()
         if self.per_user_order is not True:
             return self.spent_epsilon(bound, None, delta)
         pairs = zip(self.orders, bound, strict=True)
@@ -158,7 +158,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.sampled_levels
 
     @property
-    def first_increment(self) -> list[int]:
+    def first_tick(self) -> list[int]:
         """The bound with which an odometer begins, in units."""
         return [min(pair) for pair in zip(self.odometer_step, self.budget, strict=True)]
 

@@ -77,7 +77,7 @@ def policy_from(
         raise InvalidRequest("share_of and share belong together: give both")
     if share_of is not None and share_of.per_user_order is True:
         raise InvalidRequest(
-            f"dataset {share_of.dataset!r} charges each user at an own Rényi order, so its budgets "
+            f"dataset {share_of.dataset!r} charges each user at a per-user order, so its budgets "
             "do not add up and it has no shares: create it with orders"
         )
     given = budget is not None, epsilon is not None or delta is not None

@@ -138,7 +138,7 @@ class Owners:
             return None
         if points:
             return points[-1]
-        shares = zip(policy.first_increment, policy.budget, strict=True)
+        shares = zip(policy.first_tick, policy.budget, strict=True)
         return {
             "time": None,
             "epsilon": first_epsilon(policy, self._delta),

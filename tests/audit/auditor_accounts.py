@@ -13,7 +13,7 @@ from tests.audit.auditor_requests import User, kind_of
 from tests.audit.auditor_rosters import LARGEST_COST, Cost
 
 UNIT = 2**44
-MOST_RUNGS = 2**61
+MOST_TICKS = 2**61
 """An odometer counts no further: any budget is less."""
 
 
@@ -46,7 +46,7 @@ class Account:
 
     spent: tuple[int, ...]
     used: tuple[int, ...]  # since the odometer restarted last
-    rungs: int = 1
+    ticks: int = 1
     order: int | None = None  # the place of the one that the user is bound to, if to one alone
 
     def pay(self, cost: tuple[int, ...], steps: tuple[int, ...]) -> None:
@@ -57,8 +57,8 @@ class Account:
             self.used = total
             return
         climb = max(-(-units // step) for units, step in zip(cost, steps, strict=True))
-        climbed = self.rungs + (climb if any(self.used) else climb - 1)
-        self.rungs = min(climbed, MOST_RUNGS)
+        climbed = self.ticks + (climb if any(self.used) else climb - 1)
+        self.ticks = min(climbed, MOST_TICKS)
         self.used = tuple(
             max(units - (climb - 1) * step, 0) for units, step in zip(cost, steps, strict=True)
         )
@@ -66,7 +66,7 @@ class Account:
     def bound(self, dataset: Dataset) -> tuple[int, ...]:
         """What the odometer says: never above the budget, which the filter keeps."""
         return tuple(
-            min(self.rungs * step, budget)
+            min(self.ticks * step, budget)
             for step, budget in zip(
                 dataset.at_orders(self, dataset.steps),
                 dataset.at_orders(self, dataset.budget),

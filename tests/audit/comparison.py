@@ -190,6 +190,6 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
             )
         _same(
             f"accounts of {name} in partition {partition}",
-            [(u, a.spent, a.used, a.rungs, a.order) for u, a in dataset.accounts.items()],
+            [(u, a.spent, a.used, a.ticks, a.order) for u, a in dataset.accounts.items()],
             [(u, *row) for u, row in state.items()],
         )

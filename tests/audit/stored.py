@@ -15,7 +15,7 @@ Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 
 def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current rung, rungs, per-user order), with what is in arrears."""
+    """user -> (spent, used on the current tick, ticks, per-user order), with what is in arrears."""
     accounts = budgets_of(ledger, name).own  # which has rosters go on from what Redis has of them
     width = 1 if accounts.policy.per_user_order is True else len(accounts.policy.budget)
     users, spent = accounts.spent_units()
@@ -26,14 +26,14 @@ def state_of(ledger: Ledger, name: str) -> Rows:
         page = accounts.take_page(number)
         number += 1
         columns = {name.rstrip("~"): unpacked(packed) for name, packed in page.columns.items()}
-        base, rungs = columns["base"], columns["rungs"]
+        base, ticks = columns["base"], columns["ticks"]
         for i, user in enumerate(numbers_of(page.users, "q")):
             paid = tuple(spent[len(rows)])
             used = tuple(
                 s - b for s, b in zip(paid, base[i * width : (i + 1) * width], strict=True)
             )
             is_bound = "bound" in columns and columns["bound"][i]
-            rows[user] = paid, used, rungs[i], columns["order"][i] if is_bound else None
+            rows[user] = paid, used, ticks[i], columns["order"][i] if is_bound else None
     assert list(rows) == list(users)
     return rows
 

@@ -49,7 +49,7 @@ class Times:
 class _Balances:
     spent: np.ndarray
     base: np.ndarray
-    rungs: np.ndarray
+    ticks: np.ndarray
     order: np.ndarray
 
 
@@ -62,14 +62,14 @@ def measure(users: int, rounds: int) -> Times:
         cost_table("renyi", PoissonGaussian(noise, 1e-3), 1.0, _LEVELS, rule.orders)
         for noise in (1.1, 1.2)
     )
-    increments = tuple(budget // 10 for budget in rule.budget_units)
+    tick_sizes = tuple(budget // 10 for budget in rule.budget_units)
     levels = rng.integers(0, _LEVELS + 1, users).astype(np.uint8)
     slots = [np.arange(users)]
     for _ in range(rounds):
         spent = rng.integers(0, 2**40, users)
         order = best_order(charges, rule.budget_units)[levels]
         balances = _Balances(spent, spent.copy(), np.ones(users, dtype=np.int64), order)
-        account = BudgetAccount(AccountTerms(rule.budget_units, increments, "per-user"), balances)
+        account = BudgetAccount(AccountTerms(rule.budget_units, tick_sizes, "per-user"), balances)
 
         elapsed, recurring = _timed(_put_in_place, account, slots, levels, charges)
         times.placed.append(elapsed)

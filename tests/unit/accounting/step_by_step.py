@@ -20,7 +20,7 @@ class Purse:
 
     spent: list[int]
     base: list[int]
-    rungs: int = 1
+    ticks: int = 1
     order: int = 0
 
 
@@ -53,14 +53,14 @@ class Book:
     def pay(self, slot: int, cost: Sequence[int]) -> bool:
         """Charge what fits; return whether the odometer rose."""
         purse = self.purses[slot]
-        increments = [self.terms.tick_sizes[index] for index in self.indices(slot)]
+        tick_sizes = [self.terms.tick_sizes[index] for index in self.indices(slot)]
         used = [s - b for s, b in zip(purse.spent, purse.base, strict=True)]
-        left, rungs = advance_units(
-            np.array([used]), np.array([purse.rungs]), np.array([cost]), increments
+        left, ticks = advance_units(
+            np.array([used]), np.array([purse.ticks]), np.array([cost]), tick_sizes
         )
         purse.spent = [s + c for s, c in zip(purse.spent, cost, strict=True)]
         purse.base = [s - u for s, u in zip(purse.spent, left[0].tolist(), strict=True)]
-        risen, purse.rungs = int(rungs[0]) != purse.rungs, int(rungs[0])
+        risen, purse.ticks = int(ticks[0]) != purse.ticks, int(ticks[0])
         return risen
 
 
@@ -127,7 +127,7 @@ class Roll:
             for index, (book, slot, cost_table) in enumerate(
                 zip(self.books, where, cost_tables, strict=True)
             ):
-                before = book.purses[slot].rungs
+                before = book.purses[slot].ticks
                 if book.pay(slot, book.cost(slot, cost_table, granted)):
                     news["raised"][index].append((position, before))
             halted = granted == 0 and asked > 0

@@ -417,13 +417,13 @@ def test_no_adaptive_sequence_exceeds_the_condition_of_rogers(choices: list[int]
 
 @pytest.mark.parametrize("odometer", [RenyiTracker(4.0, 0.3), GdpOdometer(0.5)])
 @given(choices=moves)
-def test_tracker_bound_is_never_below_the_sum_that_an_adversary_aims_at_its_rungs(
+def test_tracker_bound_is_never_below_the_sum_that_an_adversary_aims_at_its_ticks(
     odometer: RenyiTracker | GdpOdometer, choices: list[int]
 ) -> None:
     state, total, bound = odometer.initial_state(1), Fraction(0), [0.0]
     for choice in choices:
-        on_this_rung = (odometer.tick_units - int(state[0, 0])) * 2.0**-44
-        cost = max(MOVES[choice](on_this_rung, 0.3), 0.0)
+        on_this_tick = (odometer.tick_units - int(state[0, 0])) * 2.0**-44
+        cost = max(MOVES[choice](on_this_tick, 0.3), 0.0)
         previous, (state, bound) = bound[0], odometer.advance(state, [cost])
         if cost == math.inf:
             assert bound[0] == math.inf

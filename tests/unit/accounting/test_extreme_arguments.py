@@ -178,7 +178,7 @@ class Rows:
     def __init__(self) -> None:
         self.spent = np.zeros(2, dtype=np.int64)
         self.base = np.zeros(2, dtype=np.int64)
-        self.rungs = np.ones(2, dtype=np.int64)
+        self.ticks = np.ones(2, dtype=np.int64)
         self.order = np.zeros(2, dtype=np.uint8)
 
 

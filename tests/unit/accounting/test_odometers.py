@@ -117,7 +117,7 @@ def test_stopping_before_the_bound_exceeds_m_steps_is_a_filter_with_that_budget(
         ([5, 5, 5], [1, 1, 2], 5),
     ],
 )
-def test_costs_above_the_step_climb_several_rungs(
+def test_costs_above_the_step_climb_several_ticks(
     costs: list[int], ticks: list[int], used: int
 ) -> None:
     state, height, trace = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), []
@@ -128,7 +128,7 @@ def test_costs_above_the_step_climb_several_rungs(
     assert int(state[0]) == used
 
 
-def test_orders_restart_together_and_keep_what_stands_on_the_last_rung() -> None:
+def test_orders_restart_together_and_keep_what_stands_on_the_last_tick() -> None:
     used, ticks = advance_units(
         np.array([[4, 4], [0, 0]]), np.array([1, 1]), np.array([[25, 7], [25, 7]]), [10, 10]
     )
@@ -273,7 +273,7 @@ def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
         assert state.tolist() == [[tracker.tick_units, tick]]
 
 
-def test_bounds_beyond_2_53_rungs_are_those_of_release_0_1_0() -> None:
+def test_bounds_beyond_2_53_ticks_are_those_of_release_0_1_0() -> None:
     ticks = [2**53, 2**53 + 1, 2**54 - 1, 2**60 + 129, 2**60 + 2**59 + 1]
     state = np.array([[0, number] for number in ticks])
     _, bounds = RenyiTracker(2.0, 1.0).advance(state, np.zeros(5))

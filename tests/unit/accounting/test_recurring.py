@@ -27,7 +27,7 @@ from tests.unit.accounting.step_by_step import Book, Purse, Roll
 class Balances:
     spent: np.ndarray
     base: np.ndarray
-    rungs: np.ndarray
+    ticks: np.ndarray
     order: np.ndarray
 
 
@@ -48,8 +48,8 @@ class World:
         orders: Orders = self.draw(st.sampled_from(["none", "per-user", "all"]))
         count = 1 if orders == "none" else self.draw(st.integers(1, 3))
         budgets = tuple(self.units(0, 60) for _ in range(count))
-        increments = tuple(self.units(1, 25) for _ in range(count))
-        terms = AccountTerms(budgets, increments, orders)
+        tick_sizes = tuple(self.units(1, 25) for _ in range(count))
+        terms = AccountTerms(budgets, tick_sizes, orders)
         own = self.draw(
             st.lists(st.integers(0, count - 1), min_size=self.users, max_size=self.users)
         )
@@ -57,7 +57,7 @@ class World:
         balances = Balances(
             spent=np.zeros(shape, dtype=np.int64),
             base=np.zeros(shape, dtype=np.int64),
-            rungs=np.ones(self.users, dtype=np.int64),
+            ticks=np.ones(self.users, dtype=np.int64),
             order=np.array(own, dtype=np.uint8),
         )
         width = count if orders == "all" else 1
@@ -87,7 +87,7 @@ class World:
             balances = account.balances
             assert balances.spent.reshape(self.users, -1).tolist() == [p.spent for p in book.purses]
             assert balances.base.reshape(self.users, -1).tolist() == [p.base for p in book.purses]
-            assert balances.rungs.tolist() == [p.rungs for p in book.purses]
+            assert balances.ticks.tolist() == [p.ticks for p in book.purses]
 
 
 @dataclass
@@ -155,7 +155,7 @@ def charge_explicitly(world: World) -> None:
         purse, balances = book.purses[slot], account.balances
         balances.spent[slot] = purse.spent if balances.spent.ndim == 2 else purse.spent[0]
         balances.base[slot] = purse.base if balances.base.ndim == 2 else purse.base[0]
-        balances.rungs[slot] = purse.rungs
+        balances.ticks[slot] = purse.ticks
 
 
 def restart(world: World, pairs: list[Pair]) -> None:

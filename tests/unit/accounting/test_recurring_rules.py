@@ -30,7 +30,7 @@ from accounting.filters.roster import HALTED
 class Balances:
     spent: np.ndarray
     base: np.ndarray
-    rungs: np.ndarray
+    ticks: np.ndarray
     order: np.ndarray
 
 
@@ -39,7 +39,7 @@ def balances_of(users: int, columns: int | None = None) -> Balances:
     return Balances(
         spent=np.zeros(shape, dtype=np.int64),
         base=np.zeros(shape, dtype=np.int64),
-        rungs=np.ones(users, dtype=np.int64),
+        ticks=np.ones(users, dtype=np.int64),
         order=np.zeros(users, dtype=np.uint8),
     )
 
@@ -54,14 +54,14 @@ def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges()
     charges = cost_table("renyi", PoissonGaussian(0.9, 0.03), 1.0, 100, rule.orders)
     levels = random_levels(users)
     order = best_order(charges, rule.budget_units)[levels]
-    increments = np.array([budget // 7 for budget in rule.budget_units])
+    tick_sizes = np.array([budget // 7 for budget in rule.budget_units])
     account = BudgetAccount(
-        AccountTerms(rule.budget_units, tuple(increments.tolist()), "per-user"), balances_of(users)
+        AccountTerms(rule.budget_units, tuple(tick_sizes.tolist()), "per-user"), balances_of(users)
     )
     account.balances.order[:] = order
     recurring = RecurringCharge([account], [np.arange(users)], levels, 100)
     spent, base = rule.initial_state(users), rule.initial_state(users)
-    rungs, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
+    ticks, admitted = np.ones(users, dtype=np.int64), np.ones(users, dtype=np.bool_)
     rng = np.random.default_rng(1)
     settled = halts = 0
     for step in range(400):
@@ -70,17 +70,17 @@ def test_sampled_steps_are_charged_as_the_filter_of_the_per_user_order_charges()
         outcome = recurring.step([charges] if step == 0 else None, listed, levels[listed])
         cost = charges[levels, order]
         after, fits = rule.admit_units(spent, order, cost)
-        used, risen = advance_units(spent - base, rungs, after - spent, increments[order][:, None])
+        used, risen = advance_units(spent - base, ticks, after - spent, tick_sizes[order][:, None])
         assert outcome.halted.tolist() == np.flatnonzero(admitted & ~fits).tolist()
         assert outcome.readmitted.tolist() == np.flatnonzero(~admitted & fits).tolist()
-        assert outcome.raised[0].positions.tolist() == np.flatnonzero(risen != rungs).tolist()
-        spent, base, rungs, admitted = after, after - used, risen, fits
+        assert outcome.raised[0].positions.tolist() == np.flatnonzero(risen != ticks).tolist()
+        spent, base, ticks, admitted = after, after - used, risen, fits
         settled += users if outcome.settled is None else outcome.settled.size
         halts += outcome.halted.size
     recurring.settle()
     assert (account.balances.spent == spent).all()
     assert (account.balances.base == base).all()
-    assert (account.balances.rungs == rungs).all()
+    assert (account.balances.ticks == ticks).all()
     assert halts > users / 2
     assert settled < users * 40
 

@@ -24,11 +24,11 @@ from tests.unit.ledger.test_ledger import random_log, state_of
 
 class Toy(Columns):
     spent: Annotated[Numbers, PER_ORDER]
-    rungs: Annotated[Numbers, Column(initial=1)]
+    ticks: Annotated[Numbers, Column(initial=1)]
 
 
 def rows_of(columns: Toy, count: int) -> list:
-    return [columns.spent[:count].tolist(), columns.rungs[:count].tolist()]
+    return [columns.spent[:count].tolist(), columns.ticks[:count].tolist()]
 
 
 @pytest.mark.parametrize("orders", [None, 1, 3])
@@ -36,10 +36,10 @@ def test_rows_are_initial_until_they_are_written_however_often_they_grow(orders)
     toy = Toy(orders)
     for count in (1, 2, 3, 1000, 10 * PAGE_ROWS):
         toy.reserve(count)
-        assert len(toy.spent) == len(toy.rungs) >= count
+        assert len(toy.spent) == len(toy.ticks) >= count
         assert toy.spent.shape[1:] == (() if orders is None else (orders,))
         assert not toy.spent.any()
-        assert (toy.rungs == 1).all()
+        assert (toy.ticks == 1).all()
     assert toy.changed_pages() == []
 
 
@@ -70,7 +70,7 @@ def test_changes_put_back_over_older_or_newer_pages_give_the_same_rows(orders, s
         slots = rng.choice(count, rng.integers(0, 50), replace=False)
         spent = rng.integers(-(2**63), 2**63 - 1, (len(slots), *shape))
         changes.append(toy.write(slots, {"spent": spent}))
-        changes.append(toy.write(slots[:5], {"rungs": rng.integers(0, 9, len(slots[:5]))}))
+        changes.append(toy.write(slots[:5], {"ticks": rng.integers(0, 9, len(slots[:5]))}))
         assert set(toy.changed_pages()) >= set((slots // PAGE_ROWS).tolist())
         for number in toy.changed_pages()[: rng.integers(0, 2)]:
             pages[number] = toy.take_page(number, count)

@@ -72,7 +72,7 @@ def test_a_charge_that_was_cancelled_is_never_made_twice(held: HeldRun) -> None:
             d = await again.charge([7], [1.0], noise_stddev=1.0)
             assert d.admitted.tolist() == [True]
             bounds = [c.bound async for c in t.odometer("d", follow=False)]
-            assert bounds[-1][0] <= 0.75  # half of the budget's unit, and at most one rung more
+            assert bounds[-1][0] <= 0.75  # half of the budget's unit, and at most one tick more
 
     asyncio.run(train())
 

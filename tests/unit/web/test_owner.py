@@ -161,7 +161,7 @@ def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state
 
 
 def test_a_budget_is_told_to_be_used_up_only_while_no_step_can_include_the_owner() -> None:
-    """An odometer is rounded up: at the budget there may be up to an increment left."""
+    """An odometer is rounded up: at the budget there may be up to a tick left."""
     dataset = policy("d")
     records = Records({"d": dataset}, {"d": Account((spent(dataset, 1.0),))})
     for halts, state in (
@@ -262,7 +262,7 @@ def test_a_user_is_told_when_kafka_does_not_answer_and_when_it_last_did(
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
-def test_who_has_no_checkpoint_is_told_the_first_increment_and_never_nothing(measure: str) -> None:
+def test_who_has_no_checkpoint_is_told_the_first_tick_and_never_nothing(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
     (shown,) = told(Records({"d": dataset}), "d")["datasets"]
     assert shown["points"] == []
