@@ -15,7 +15,7 @@ from streams.cli.options import SETTINGS
 from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, note
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
-from streams.ledger.impasse import Impasse
+from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
 from streams.offline.archive import BrokenLog, Unreadable
 from streams.offline.receipts import UnusableReceipt
@@ -62,7 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (
         ServiceUnavailable,
         DecisionTimeout,
-        Impasse,
+        PartitionError,
         JournalUnavailable,
         LocalStackError,
         TopicsUnavailable,

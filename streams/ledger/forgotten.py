@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.ledger.impasse import Impasse
+from streams.ledger.partition_error import PartitionError
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import (
     ERASED_INTEGER,
@@ -47,7 +47,7 @@ _PUBLIC: Final = b"turnstile: no erasure key is set"
 _HASH_BYTES = 16
 
 
-class LostErasureKey(Impasse):
+class LostErasureKey(PartitionError):
     """The state has keyed hashes by a key that is not known here."""
 
     kind = "erasure-key"

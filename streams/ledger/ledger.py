@@ -13,7 +13,6 @@ from streams.ledger.charging import charge, charge_roster, enrol
 from streams.ledger.columns import UnknownState
 from streams.ledger.forgetting import forget
 from streams.ledger.forgotten import ErasureKeys, LostErasureKey
-from streams.ledger.impasse import Impasse
 from streams.ledger.lifecycle import (
     bind_operator,
     close_dataset,
@@ -24,6 +23,7 @@ from streams.ledger.lifecycle import (
     withdraw_dataset,
 )
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
+from streams.ledger.partition_error import PartitionError
 from streams.ledger.principals import Operators, UnknownOperator
 from streams.ledger.state import Changes, Kept, LayoutMismatch, State
 from streams.ledger.summaries import DatasetSummary, Summary, summary_of
@@ -52,12 +52,12 @@ __all__ = [
     "Changes",
     "Channel",
     "DatasetSummary",
-    "Impasse",
     "Kept",
     "LayoutMismatch",
     "Ledger",
     "LostErasureKey",
     "Output",
+    "PartitionError",
     "Summary",
     "UnknownOperator",
     "UnknownState",
@@ -129,8 +129,9 @@ class Ledger(State):
         A record that cannot be applied changes nothing and comes back on the rejects channel.
 
         Raises:
-            Impasse: the log is of another P, who signed it cannot be told here, or users come who
-                were forgotten under a key not known here; nothing has changed, the chain included.
+            PartitionError: the log is of another P, the signer cannot be checked here, or the
+                record has users who were erased under a key that is missing here. Nothing has
+                changed, the chain included.
         """
         place, request = Place(self.partition, offset), None
         try:

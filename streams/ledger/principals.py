@@ -28,7 +28,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from streams.ledger.impasse import Impasse
+from streams.ledger.partition_error import PartitionError
 from streams.ledger.tracked import Tracked
 from streams.schemas import (
     Allow,
@@ -68,13 +68,13 @@ class Principal(msgspec.Struct, frozen=True, array_like=True):
 Principals: TypeAlias = Tracked[Principal]
 
 
-class UnknownOperator(Impasse):
+class UnknownOperator(PartitionError):
     """The log is of an operator, or of a copy, that this worker was not told of."""
 
     kind = "operator-key"
 
 
-class CannotVerify(Impasse):
+class CannotVerify(PartitionError):
     """A signature has to be checked, and nothing here can."""
 
     kind = "operator-key"

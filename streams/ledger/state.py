@@ -27,8 +27,8 @@ from streams.ledger.balances import AccountsChanges, Page
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.families import Policies
 from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
-from streams.ledger.impasse import Impasse
 from streams.ledger.members import MemberChanges
+from streams.ledger.partition_error import PartitionError
 from streams.ledger.principals import BoundOperator, Gate, Operators, Principal, Principals
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import Runs
@@ -39,7 +39,7 @@ AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
 
 
-class LayoutMismatch(Impasse):
+class LayoutMismatch(PartitionError):
     """The log was written for another number of partitions."""
 
     kind = "other-partitions"

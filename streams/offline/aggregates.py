@@ -33,7 +33,7 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
-from streams.ledger.impasse import Impasse
+from streams.ledger.partition_error import PartitionError
 from streams.ledger.policies import has_per_user_order
 from streams.offline.archive import Archive, Unreadable
 from streams.offline.fold import Compared, Fold
@@ -90,8 +90,8 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
         try:
             for _ in fold.steps():
                 pass
-        except Impasse as impasse:
-            raise Unreadable(str(impasse)) from impasse
+        except PartitionError as error:
+            raise Unreadable(str(error)) from error
         compared.append(fold.compared)
         ledger = fold.ledger
         ledger.wake()

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streams.ledger.impasse import Impasse
 from streams.ledger.ledger import (
     Ledger,
     LostErasureKey,
@@ -24,6 +23,7 @@ from streams.ledger.ledger import (
     ledger_of,
 )
 from streams.ledger.outputs import Channel
+from streams.ledger.partition_error import PartitionError
 from streams.offline.archive import (
     Archive,
     BrokenLog,
@@ -89,7 +89,7 @@ def beginning(archive: Archive, partition: int) -> Beginning:
             lacking = f"the last checkpoint goes on at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
         ledger = ledger_of(image.snapshot(), partition, partitions, topic, manifest.chain, *keys)
-    except (Damaged, Impasse, UnknownState) as error:
+    except (Damaged, PartitionError, UnknownState) as error:
         return nothing._replace(lacking=f"the last checkpoint cannot be used: {error}")
     return Beginning(ledger, manifest.next)
 
@@ -226,7 +226,7 @@ class Fold:
 
         Raises:
             BrokenLog: the log has a gap, or is not the one that was applied.
-            Impasse: the ledger cannot go on; what was applied before stays.
+            PartitionError: the ledger cannot go on; what was applied before stays.
             Unreadable: users came who were forgotten under a key that is not known here.
         """
         partition = self.ledger.partition

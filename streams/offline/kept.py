@@ -8,9 +8,9 @@ from functools import partial
 import msgspec
 
 from streams.ledger.ledger import (
-    Impasse,
     Ledger,
     Output,
+    PartitionError,
     UnknownState,
     ledger_of,
 )
@@ -24,7 +24,7 @@ from streams.worker.outbox import Packed
 from streams.worker.ports import Extent
 
 _NO_STATE = (
-    *(Impasse, UnknownState),
+    *(PartitionError, UnknownState),
     *(ValueError, LookupError, msgspec.DecodeError),
 )
 """What is raised where what is kept makes no state."""

@@ -27,7 +27,7 @@ from time import monotonic
 
 import msgspec
 
-from streams.ledger.ledger import Impasse, Output
+from streams.ledger.ledger import Output, PartitionError
 from streams.ledger.outputs import Channel
 from streams.offline.archive import Archive, BrokenLog, Holder, States
 from streams.offline.findings import Check, Findings
@@ -124,8 +124,8 @@ class _Partition:
             # Step 3.
             for applied in fold.steps(before=lambda offset: self._arrive(fold, offset)):
                 self._take(fold, applied)
-        except Impasse as impasse:
-            problem = str(impasse)
+        except PartitionError as error:
+            problem = str(error)
             self.findings.add(Check.LOG, problem, offset=fold.next)
             result.impossible.append(f"nothing from offset {fold.next} on can be applied")
         except BrokenLog as broken:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streams.ledger.ledger import Impasse, UnknownState, ledger_of
+from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.image import Image
 from streams.store.layout import Damaged, Meta
@@ -346,8 +346,8 @@ class Partitions:
                 self._world.erasure_keys,
                 self._world.operator_keys,
             )
-        except Impasse as impasse:
-            raise Stopped(stop_at(impasse)) from impasse
+        except PartitionError as error:
+            raise Stopped(stop_at(error)) from error
         except UnknownState as unknown:
             raise Stopped(stops.other_layout(str(unknown))) from unknown
         # Step 6.

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from streams.ledger.ledger import Impasse, Ledger, Output
+from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.schemas import encode
 from streams.store.holding import Holding
 from streams.store.port import Verdict
@@ -296,9 +296,9 @@ class Processor:
                 break
             try:
                 batch = await self._apply_batch(first, waiting.leader_epoch, committing)
-            except Impasse as impasse:
+            except PartitionError as error:
                 # The applied part of this batch is never committed, and nothing more is applied.
-                await self._halt(stop_at(impasse))
+                await self._halt(stop_at(error))
                 break
             if committing:
                 await committing

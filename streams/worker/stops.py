@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streams.ledger.impasse import Impasse
+from streams.ledger.partition_error import PartitionError
 from streams.store.layout import KEYS, LAYOUT, key_of
 
 CHECKPOINT_SECTION = "docs/operations.md, 'Deleting the checkpoint of one partition'"
@@ -233,9 +233,9 @@ class Stops:
         return f"Stop the workers, run `redis-cli -c DEL {keys}`, and start them again"
 
 
-def stop_at(impasse: Impasse) -> Stop:
+def stop_at(error: PartitionError) -> Stop:
     """Return the stop for a ledger that cannot continue."""
-    return Stop(StopReason(impasse.kind), impasse.reason, impasse.remedy)
+    return Stop(StopReason(error.kind), error.reason, error.remedy)
 
 
 def _added_partitions(norms: str, before: int) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import UNSET
 
-from streams.ledger.ledger import Impasse, UnknownOperator, ledger_of
+from streams.ledger.ledger import PartitionError, UnknownOperator, ledger_of
 from streams.schemas import (
     Allow,
     CloseDataset,
@@ -381,7 +381,7 @@ def test_a_worker_stops_where_an_operator_is_bound_whom_it_does_not_follow():
     assert log.ledger.chain == before
     assert not log.ledger.take_changes().entries
     assert log.tell(binding()) is None
-    with pytest.raises(Impasse):
+    with pytest.raises(PartitionError):
         log.ledger.apply(1, signed(binding(2, "zoe"), None))
     log.follow(f"{KNOWN}, {public_text(public_key('zoe'))}")
     assert log.tell(binding()) is None
@@ -409,7 +409,7 @@ def test_where_signatures_cannot_be_checked_nothing_is_decided(monkeypatch):
     monkeypatch.setattr("streams.ledger.principals.is_signed_by", is_signed_by)
     value = signed(Forget(user=7, dataset="d", request="f"), "mary")
     before = log.ledger.chain
-    with pytest.raises(Impasse, match="extra `secure`"):
+    with pytest.raises(PartitionError, match="extra `secure`"):
         log.ledger.apply(len(log.records), value)
     assert log.ledger.chain == before
     assert log.ledger.apply(len(log.records), encode(binding()))  # nobody has signed it

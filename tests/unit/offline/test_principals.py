@@ -3,7 +3,7 @@
 import pytest
 
 from streams import Turnstile
-from streams.ledger.ledger import Impasse
+from streams.ledger.ledger import PartitionError
 from streams.ledger.principals import Operator, Principal
 from streams.offline.aggregates import shares_of
 from streams.offline.archive import Unreadable
@@ -71,7 +71,7 @@ def test_somebody_else_in_what_is_kept_is_found(archived, tamper, of):
 
 def test_an_operator_that_is_not_followed_ends_what_is_applied(archived):
     archived.operator_keys = public_text(public_key("another"))
-    with pytest.raises(Impasse, match="operator_keys"):
+    with pytest.raises(PartitionError, match="operator_keys"):
         list(Fold(archived, 0, archived.extent(NORMS, 0)).steps())
     assert any("operator_keys" in problem for problem in problems(archived))
     with pytest.raises(Unreadable, match="operator_keys"):

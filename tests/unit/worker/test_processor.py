@@ -213,7 +213,7 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
 
 
 @pytest.mark.parametrize(
-    ("impasse", "reason"),
+    ("error", "reason"),
     [
         (LayoutMismatch(2, 1), StopReason.OTHER_PARTITIONS),
         (LostErasureKey("00ff"), StopReason.ERASURE_KEY),
@@ -222,11 +222,11 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
     ],
     ids=["another P", "a key that is lost", "another operator", "nothing to verify with"],
 )
-def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(impasse, reason):
+def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reason):
     class Ending(Ledger):
         def apply(self, offset, value):
             if offset == 1:
-                raise impasse
+                raise error
             return super().apply(offset, value)
 
     async def scenario():
