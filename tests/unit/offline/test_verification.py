@@ -292,7 +292,7 @@ def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived)
     assert (finding.check, finding.offset) == (Check.LOG, 5)
     assert "there is no checkpoint" in finding.problem
     assert not others
-    assert "cost-tables" in result.partitions[0].impossible[0]
+    assert "cost tables" in result.partitions[0].impossible[0]
     # Whether Redis goes on in it is still said.
     last = archived.topics["norms", 0][-1]
     archived.topics["norms", 0][-1] = last._replace(value=b"another record")
