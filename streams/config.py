@@ -129,7 +129,7 @@ class Config:
     portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs
     portal_state: str = _path()  # a file in which the portal remembers opened and revoked links
     pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
-    erasure_keys: str = _secret()  # of workers: by which users who were forgotten are known again
+    erasure_keys: str = _secret()  # of workers: by which users who were erased are known again
     signing_key: str = _secret()  # with which a worker or an answerer signs; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
     answer_keys: str = field(default="", metadata={"file": True})  # of answerers; the same

@@ -79,7 +79,7 @@ def new_parser() -> argparse.ArgumentParser:
     _add_worker(verbs)
     _add_datasets(verbs)
     _add_runs(verbs)
-    _add_forget(verbs)
+    _add_erase(verbs)
     add_answer(verbs)
     _add_topics(verbs)
     add_security(verbs)
@@ -214,7 +214,7 @@ def _add_datasets(verbs: Any) -> None:
     )
     for right, what in (
         ("charge", "open, charge and close runs of it"),
-        ("manage", "close it, forget its users and create datasets nested in it"),
+        ("manage", "close it, erase its users and create datasets nested in it"),
     ):
         create.add_argument(
             f"--allow-{right}",
@@ -277,18 +277,18 @@ def _add_runs(verbs: Any) -> None:
     add_take_over(steps)
 
 
-def _add_forget(verbs: Any) -> None:
-    forget = verb(
+def _add_erase(verbs: Any) -> None:
+    erase = verb(
         verbs,
-        "forget",
-        commands.forget,
-        "forget who a user is, for good: what was spent stays spent, nothing more is admitted",
+        "erase",
+        commands.erase,
+        "erase a user: what was spent stays spent, nothing more is admitted",
         CLIENT,
         "A keyed hash takes the place of the id in what workers keep. The log, and checkpoints of "
         "it, have the id until they are trimmed: docs/erasure.md. Doing it again is fine.",
     )
-    add_user(forget, "digits mean the integer and the string")
-    forget.add_argument(
+    add_user(erase, "digits mean the integer and the string")
+    erase.add_argument(
         "--dataset",
         type=name_of,
         default="all",

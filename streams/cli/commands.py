@@ -33,7 +33,7 @@ from streams.operations.status import (
 )
 from streams.schemas import DELTA, OdometerCheckpoint, Policy, Reason, User
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import ForgottenInPart, RequestRejected
+from streams.sdk.errors import ErasedInPart, RequestRejected
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -173,8 +173,8 @@ def run_close(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def forget(options: argparse.Namespace, config: Config) -> int:
-    """Have the service forget a user."""
+def erase(options: argparse.Namespace, config: Config) -> int:
+    """Have the service erase a user."""
     given = user_of(options)
     meant = {given: given} if config.pseudonym_key else ids(given, config)
     dataset = None if options.dataset == _EVERYWHERE else options.dataset
@@ -182,22 +182,22 @@ def forget(options: argparse.Namespace, config: Config) -> int:
     with Turnstile(config=config) as turnstile:
         for user in dict.fromkeys(meant.values()):
             try:
-                datasets = turnstile.forget(user, dataset)
-            except ForgottenInPart as error:
+                datasets = turnstile.erase(user, dataset)
+            except ErasedInPart as error:
                 datasets = error.datasets
                 not_allowed.update(error.not_allowed)
             found = found or bool(datasets)
             for name in datasets:
-                show({"dataset": name, "id_kind": _kind(user), "forgotten": True}, options.json)
+                show({"dataset": name, "id_kind": _kind(user), "erased": True}, options.json)
     if not_allowed:
         note(
             f"turnstile: you may not manage {', '.join(sorted(not_allowed))}, so the user was not "
-            "forgotten there: ask who may, or sign as a principal that may"
+            "erased there: ask who may, or sign as a principal that may"
         )
         return Exit.REFUSED
     if not found:
         note(
-            "turnstile: nobody of that id was ever charged there: nothing was forgotten, and "
+            "turnstile: nobody of that id was ever charged there: nothing was erased, and "
             "whoever has it can be charged"
         )
         return Exit.REFUSED

@@ -25,7 +25,7 @@ NOBODY = "Nothing was ever charged to this user."
 """Whether there is such a user, or not."""
 
 _EVENT = ("time", "dataset", "run", "step", "what", "norm", "granted", "mechanism", "scale")
-_MORE = ("sampling_rate", "level", "refused_by", "too_soon", "forgotten", "exhausted")
+_MORE = ("sampling_rate", "level", "refused_by", "too_soon", "erased", "exhausted")
 _SHARE = ("budget_of", "order", "asked", "cost", "spent", "left", "epsilon", "budget_epsilon")
 _PLACE = ("partition", "offset")
 
@@ -147,14 +147,14 @@ def _why(event: Event, budget: str) -> str:
         asked, left = share.asked[share.tightest], share.left[share.tightest]
         return f"{plain(asked)} asked for, {plain(left)} left"
     if event.what == "earlier":
-        known = ", and forgotten" if event.forgotten else ""
+        known = ", and erased" if event.erased else ""
         if not math.isnan(event.time):
             return f"in the log that the dataset came from{known}"
         return f"before offset {event.offset}, from which on the log is there{known}"
-    if event.what == "forgotten":
+    if event.what == "erased":
         return "what was left is spent: nothing is admitted any more"
-    if event.forgotten:
-        return "forgotten"
+    if event.erased:
+        return "erased"
     if event.too_soon:
         return "too soon after the last participation"
     return "nothing left after it" if event.exhausted and event.what != "halted" else ""

@@ -75,8 +75,8 @@ def report(options: argparse.Namespace, config: Config) -> int:
     if options.dataset is not None and not losses:
         return no_dataset(options.dataset)
     given = {"delta": options.delta, "method": options.method}
-    if forgotten := sum(part.forgotten for part in losses):
-        note(f"{forgotten} accounts have no row: their users were forgotten")
+    if erased := sum(part.erased for part in losses):
+        note(f"{erased} accounts have no row: their users were erased")
     note(_MEANING)
     if output is None:
         for part in losses:

@@ -62,7 +62,7 @@ class Participants(Tracked[bytes]):
         elif address in self:
             del self[address]
 
-    def forget(self, run: Address, separation: int) -> None:
+    def drop(self, run: Address, separation: int) -> None:
         """Drop all that is kept of a run."""
         for place in range(separation - 1):
             if (address := (*run, str(place))) in self:

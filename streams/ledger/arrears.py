@@ -69,7 +69,7 @@ def owed_beside(state: State, budgets: Budgets, charge: Charge) -> int:
 
 
 def drop_roster(state: State, address: Address) -> None:
-    """Charge its members what is in arrears, and forget it."""
+    """Charge its members what is in arrears, and drop it."""
     if address in state.rosters:
         members, budgets = state.rosters.members[address], state.policies.budgets(address[0])
         behind = members.close()

@@ -59,7 +59,7 @@ class Budgets:
         self.accounts = tuple(accounts)
         self.own, self.outermost = self.accounts[0], self.accounts[-1]
         for inner in self.accounts[:-1]:
-            inner.forgotten = self.outermost.forgotten
+            inner.erased = self.outermost.erased
         self._known_as = known_as
 
     @property
@@ -111,9 +111,9 @@ class Budgets:
         reasons = np.zeros(len(plans[0].users), dtype=np.uint8)
         if too_soon is not None:
             reasons[too_soon] = TOO_SOON
-        forgotten = self.are_forgotten(plans[0].users)
-        if forgotten is not None:
-            reasons[forgotten] = ERASED
+        erased = self.are_erased(plans[0].users)
+        if erased is not None:
+            reasons[erased] = ERASED
         left_out = reasons > 0
         if left_out.any():
             plans = [replace(plan, norms=np.where(left_out, 0.0, plan.norms)) for plan in plans]
@@ -150,27 +150,27 @@ class Budgets:
             refused_by: the first budget that does not admit each of them.
         """
         reasons = refused_by.copy() if self.is_nested else np.zeros(len(halted), dtype=np.uint8)
-        forgotten = self.are_forgotten(halted)
-        if forgotten is not None:
-            reasons[forgotten] = ERASED
+        erased = self.are_erased(halted)
+        if erased is not None:
+            reasons[erased] = ERASED
         return reasons
 
     def known_as(self, users: Ids) -> Ids:
-        """These users, by their names those who were forgotten."""
+        """These users, by their names those who were erased."""
         return self._known_as(users, self.outermost)
 
-    def forgotten_at(self, slots: Numbers) -> Numbers:
-        """Positions of those in these slots of the dataset itself who were forgotten."""
-        forgotten = self.are_forgotten(self.own.users_at(slots))
-        return np.flatnonzero(forgotten) if forgotten is not None else _NO_POSITIONS
+    def erased_at(self, slots: Numbers) -> Numbers:
+        """Positions of those in these slots of the dataset itself who were erased."""
+        erased = self.are_erased(self.own.users_at(slots))
+        return np.flatnonzero(erased) if erased is not None else _NO_POSITIONS
 
-    def are_forgotten(self, users: Ids) -> NDArray[np.bool_] | None:
+    def are_erased(self, users: Ids) -> NDArray[np.bool_] | None:
         """Return which of these users are keyed hashes of erased users, (n,); None if none is."""
-        names = self.outermost.forgotten
+        names = self.outermost.erased
         if not names or isinstance(users, np.ndarray):
             return None
-        forgotten = np.array([user in names for user in users], dtype=np.bool_)
-        return forgotten if forgotten.any() else None
+        erased = np.array([user in names for user in users], dtype=np.bool_)
+        return erased if erased.any() else None
 
     def _granted(self, plans: Sequence[Plan]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
         """What all budgets together grant, and the first that grants each of the halted nothing."""

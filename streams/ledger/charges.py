@@ -91,7 +91,7 @@ def check_new_users(
     users: NDArray[np.int64] | list[User],
     partition: int,
     partitions: int,
-    forgotten: Collection[str],
+    erased: Collection[str],
 ) -> None:
     """Check users that were never seen; those seen before were checked when they came.
 
@@ -99,14 +99,14 @@ def check_new_users(
         users: they, in this partition.
         partition: this one.
         partitions: of so many.
-        forgotten: keyed hashes of erased users, which belong to no partition.
+        erased: keyed hashes of erased users, which belong to no partition.
 
     Raises:
         Rejection: DUPLICATE_USER or WRONG_PARTITION.
     """
     check_distinct(users)
     if isinstance(users, list):
-        users = [user for user in users if user not in forgotten]
+        users = [user for user in users if user not in erased]
     check_homes(users, partition, partitions)
 
 

@@ -7,7 +7,7 @@ from msgspec import UNSET
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Forget, Policy
+from streams.schemas import Erase, Policy
 
 
 class Policies(Tracked[Policy]):
@@ -15,7 +15,7 @@ class Policies(Tracked[Policy]):
 
     Attributes:
         accounts: name of the dataset -> accounts.
-        known_as: by which names users are kept who were forgotten.
+        known_as: by which names users are kept who were erased.
     """
 
     def __init__(self, partition: int) -> None:
@@ -64,8 +64,8 @@ class Policies(Tracked[Policy]):
             name = policy.parent
         return found
 
-    def outermost_of(self, request: Forget) -> list[str]:
-        """The datasets without a parent in which somebody is to be forgotten."""
+    def outermost_of(self, request: Erase) -> list[str]:
+        """The datasets without a parent in which somebody is to be erased."""
         if request.dataset is not UNSET:
             outermost = [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
             return [*outermost, *(share for name in outermost for share in self.shares_of(name))]

@@ -60,7 +60,7 @@ class KeptAccounts:
         policy: under what they are charged.
         rule: what comes of it.
         account: their numbers, for the rosters that charge them in arrears.
-        forgotten: the keyed hashes of erased users in all datasets that share the budget.
+        erased: the keyed hashes of erased users in all datasets that share the budget.
     """
 
     def __init__(self, policy: Policy, partition: int) -> None:
@@ -72,7 +72,7 @@ class KeptAccounts:
         self._rows: Balances = self._own or Balances(self.rule.orders)
         self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
-        self.forgotten: set[str] = set()
+        self.erased: set[str] = set()
         self._charged = 0  # steps that are kept by their levels
         self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
         self._cost_table = b""  # of the last one that was put back
@@ -114,7 +114,7 @@ class KeptAccounts:
         if len(members):
             check_no_member(users, slots, members)
         if len(new):
-            check_new_users(new_users, self._partition, self.policy.partitions, self.forgotten)
+            check_new_users(new_users, self._partition, self.policy.partitions, self.erased)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
         return Sought(slots, new_users)
 
@@ -127,7 +127,7 @@ class KeptAccounts:
         if self._index.user(slot) != name:
             self._index.erase(slot, name)
             self._rows.touch(np.array([slot]))
-        self.forgotten.add(name)
+        self.erased.add(name)
 
     def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
         """The ids in these slots."""

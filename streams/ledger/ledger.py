@@ -11,8 +11,8 @@ import msgspec
 from streams.ledger.arrears import wake
 from streams.ledger.charging import charge, charge_roster, enrol
 from streams.ledger.columns import UnknownState
-from streams.ledger.forgetting import forget
-from streams.ledger.forgotten import ErasureKeys, LostErasureKey
+from streams.ledger.erasing import erase
+from streams.ledger.erasure import ErasureKeys, LostErasureKey
 from streams.ledger.lifecycle import (
     bind_operator,
     close_dataset,
@@ -36,7 +36,7 @@ from streams.schemas import (
     CloseRun,
     CreateDataset,
     Enrol,
-    Forget,
+    Erase,
     OpenRun,
     RegisterPrincipal,
     Rejection,
@@ -82,12 +82,12 @@ def ledger_of(
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
         chain: the digest of the log up to there.
-        erasure_keys: by which users who were forgotten are known again; see ``ErasureKeys``.
+        erasure_keys: by which users who were erased are known again; see ``ErasureKeys``.
         operator_keys: of the operators whose word is followed; see ``Operators``.
 
     Raises:
         LayoutMismatch: the state is of another P.
-        LostErasureKey: users were forgotten under a key that is not among these.
+        LostErasureKey: users were erased under a key that is not among these.
         UnknownOperator: the operator is not among these.
         UnknownState: another release wrote some of it.
     """
@@ -104,7 +104,7 @@ class Ledger(State):
     """All datasets and runs of one partition, and what a record does to them.
 
     Attributes:
-        erasure_keys: by which users who were forgotten are known again.
+        erasure_keys: by which users who were erased are known again.
         operator_keys: of the operators whose word is followed.
         chain: the digest of the records applied so far. Offsets that hold no record leave it as
             it is: they are not applied.
@@ -162,8 +162,8 @@ class Ledger(State):
                 return charge(self, place, request)
             case ChargeRoster():
                 return charge_roster(self, place, request)
-            case Forget():
-                return forget(self, place, request, sender)
+            case Erase():
+                return erase(self, place, request, sender)
             case Enrol():
                 answer = enrol(self, place, request)
             case CreateDataset():

@@ -283,7 +283,7 @@ def _end_run(state: State, address: Address, run: RunState) -> None:
     release_hold(state, address)
     drop_roster(state, address)
     if (separation := state.separations.pop(address, None)) is not None:
-        state.participants.forget(address, separation)
+        state.participants.drop(address, separation)
 
 
 def _policies_around(state: State, policy: Policy) -> list[Policy]:

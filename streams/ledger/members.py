@@ -20,7 +20,7 @@ from accounting.filters.roster import RosterColumns
 from streams.ledger.balances import ByLevel
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
-from streams.ledger.forgotten import blank
+from streams.ledger.erasure import blank
 from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address
 from streams.wire.packing import (
@@ -122,7 +122,7 @@ class Members:
         self._unbound = False  # whether somebody may have no order yet
         self._looked = False  # whether all of these were charged nothing by the last step
         self._digests = b""  # of the first pages, as far as they were asked for
-        self._forgotten = 0  # so many had been, by then
+        self._erased = 0  # so many had been, by then
 
     def __len__(self) -> int:
         return self._count
@@ -241,21 +241,21 @@ class Members:
         return [np.asarray(self._awake.rows(number, rows)) for number in range(count)]
 
     def digests(self, budgets: Budgets) -> tuple[bytes, Numbers]:
-        """By what these members are recognised, and positions of those who were forgotten.
+        """By what these members are recognised, and positions of those who were erased.
 
-        A page that is full is looked at once, and again when somebody is forgotten.
+        A page that is full is looked at once, and again when somebody is erased.
         """
-        accounts, forgotten = budgets.own, budgets.forgotten_at(self.slots)
-        if len(forgotten) != self._forgotten:
-            self._digests, self._forgotten = b"", len(forgotten)
+        accounts, erased = budgets.own, budgets.erased_at(self.slots)
+        if len(erased) != self._erased:
+            self._digests, self._erased = b"", len(erased)
         full = self._count // ROSTER_PAGE
         known = min(len(self._digests) // PAGE_DIGEST_BYTES, full)
         first = known * ROSTER_PAGE
         more = accounts.users_at(self.slots[first:])
-        blank(more, forgotten[forgotten >= first] - first)
+        blank(more, erased[erased >= first] - first)
         digests = self._digests[: known * PAGE_DIGEST_BYTES] + page_digests(more)
         self._digests = digests[: full * PAGE_DIGEST_BYTES]
-        return digests, forgotten
+        return digests, erased
 
     def take_taken(self) -> Numbers:
         """Positions of those in arrears whose accounts others have brought up to date since the

@@ -118,7 +118,7 @@ def enrolled_of(
     place: Place,
 ) -> Enrolled:
     """What is said of a roster, whose members have these digests, but for those at positions."""
-    count, (digests, forgotten) = len(members), known
+    count, (digests, erased) = len(members), known
     return Enrolled(
         dataset=request.dataset,
         run=request.run,
@@ -137,7 +137,7 @@ def enrolled_of(
         exhausted=pack_positions(members.exhausted, count),
         cost_table_digest=terms.cost_table_digest,
         decision=run.decision if run.of_roster else b"",
-        forgotten=pack_positions(forgotten, count) if len(forgotten) else UNSET,
+        erased=pack_positions(erased, count) if len(erased) else UNSET,
     )
 
 
@@ -217,7 +217,7 @@ def checkpoint_of(
 
 
 def tombstone_of(dataset: str, user: User, place: Place) -> Output:
-    """By which the checkpoints of a user are forgotten."""
+    """Return the tombstone of an erased user's odometer records."""
     return Output(Channel.ODOMETER, odometer_key(dataset, user), tombstone(place.offset))
 
 

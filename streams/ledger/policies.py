@@ -123,7 +123,7 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     elif policy.allow is not UNSET and all(each.allow is UNSET for each in outer):
         complaint = (
             f"allow names who may charge it, and dataset {nearest.dataset!r}, whose budget it "
-            "shares, names nobody: anybody could spend that, and forget its users"
+            "shares, names nobody: anybody could spend that, and erase its users"
         )
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)

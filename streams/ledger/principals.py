@@ -34,7 +34,7 @@ from streams.schemas import (
     Allow,
     BindOperator,
     CloseDataset,
-    Forget,
+    Erase,
     Policy,
     Reason,
     RegisterPrincipal,
@@ -142,7 +142,7 @@ class Datasets(Protocol):
     def policies_of(self, name: str) -> list[Policy]:
         """Of a dataset and its ancestors, the nearest first; none if there is none."""
 
-    def outermost_of(self, request: Forget) -> list[str]:
+    def outermost_of(self, request: Erase) -> list[str]:
         """The datasets without a parent that a request is about."""
 
 
@@ -171,18 +171,18 @@ class Gate:
     def check(self, request: Request, sender: Sender | None) -> None:
         """Check who asks for something about a dataset that is there.
 
-        A user is forgotten in all datasets that the sender may manage (``may_manage``), so that
+        A user is erased in all datasets that the sender may manage (``may_manage``), so that
         other datasets' access lists cannot prevent it.
 
         Raises:
             Rejection: NOT_ALLOWED.
         """
         about = self._about(request)
-        if isinstance(request, Forget) and any(self.may_manage(name, sender) for name in about):
+        if isinstance(request, Erase) and any(self.may_manage(name, sender) for name in about):
             about = about if request.dataset is not UNSET else ()
         for name in about:
             right: Right = "charge"
-            if isinstance(request, WithdrawDataset | CloseDataset | Forget):
+            if isinstance(request, WithdrawDataset | CloseDataset | Erase):
                 right = "manage"
             self._check_right(self._datasets.policies_of(name), right, sender)
 
@@ -253,7 +253,7 @@ class Gate:
             del self._principals[request.principal,]
 
     def _about(self, request: Request) -> Sequence[str]:
-        if isinstance(request, Forget):
+        if isinstance(request, Erase):
             return self._datasets.outermost_of(request)
         dataset: str | None = getattr(request, "dataset", None)
         return () if dataset is None else (dataset,)
@@ -309,7 +309,7 @@ class Gate:
         self, request: BindOperator, bound: Operator | None, sender: Sender | None
     ) -> None:
         """Stop where the records of another log begin: its signatures would not count, and what
-        was charged with them would be forgotten.
+        was charged with them would be lost.
         """
         known = self._operator.operators.knows(request.operator)
         has_begun = bound is not None and bound.number > 0

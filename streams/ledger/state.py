@@ -25,8 +25,8 @@ import msgspec
 from streams.ledger.apart import Participants, Separations
 from streams.ledger.balances import AccountsChanges, Page
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
+from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
 from streams.ledger.families import Policies
-from streams.ledger.forgotten import ErasureKeys, Forgotten, KeysInUse
 from streams.ledger.members import MemberChanges
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.principals import BoundOperator, Gate, Operators, Principal, Principals
@@ -102,8 +102,8 @@ class State:
         participants: of these runs, those of the last steps.
         holds: (outermost dataset,) -> the run that holds its budget, if one does.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
-        erasure: the keys by which users who were forgotten have names.
-        forgotten: (dataset, slot) -> such a name.
+        erasure: the keys by which users who were erased have names.
+        erased: (dataset, slot) -> such a name.
         operator: () -> the operator whose word counts, once there is one.
         principals: (name,) -> by which key it is known, and what it may.
         gate: looks at who asks for what.
@@ -131,8 +131,8 @@ class State:
         self.holds: Tracked[Holder] = self._keep(Tracked("hold", Holder))
         self.closed: Tracked[int] = self._keep(Tracked("closed", int))
         self.erasure = self._keep(KeysInUse(keys))
-        self.forgotten = self._keep(Forgotten(self.datasets, self.erasure))
-        self.policies.known_as = self.forgotten.known_as
+        self.erased = self._keep(ErasedUsers(self.datasets, self.erasure))
+        self.policies.known_as = self.erased.known_as
         self.operator = self._keep(BoundOperator(operators))
         self.principals: Principals = self._keep(Tracked("principal", Principal))
         self.gate = Gate((topic, partition), self.operator, self.principals, self.policies)
@@ -175,7 +175,7 @@ class State:
             self._kind_of(name).put_back(name, bytes(packed))
         for accounts in changes.accounts:
             self.datasets[accounts.dataset].put_back(accounts)
-        self.forgotten.rename()
+        self.erased.rename()
         for members in changes.members:
             # A roster that is gone at the end of a batch may have changed before.
             if members.address in self.rosters:
@@ -203,7 +203,7 @@ class State:
         for ((dataset,), number), packed in sorted(accounts.items()):
             page = msgspec.msgpack.decode(packed, type=Page)
             self.datasets[dataset].load_page(number, page)
-        self.forgotten.rename()
+        self.erased.rename()
         for (address, number), packed in sorted(members.items()):
             if address in self.rosters and number * PAGE_ROWS != len(self.rosters.members[address]):
                 # Closed while a compaction was under way, which has deleted pages before this one;

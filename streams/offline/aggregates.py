@@ -10,7 +10,7 @@ quantiles of these shares with noise (``accounting.release``), and that is a rel
 3. Of those who are admitted with all that was asked for, the mean and the quantiles are released,
    with the noise that was charged. Who is left out is said to nobody.
 
-Who has nothing left cannot pay, and is not among them; nor is who was forgotten, since nobody knows
+Who has nothing left cannot pay, and is not among them; nor is who was erased, since nobody knows
 whom to charge. Neighbours differ by adding or removing one user.
 """
 
@@ -101,7 +101,7 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
         accounts = budgets.own
         policies.append(accounts.policy)
         everybody = np.arange(len(accounts))
-        known = np.delete(everybody, budgets.forgotten_at(everybody))
+        known = np.delete(everybody, budgets.erased_at(everybody))
         ids = accounts.users_at(known)
         users += ids if isinstance(ids, list) else ids.tolist()
         spent.append(_shares(accounts.policy, accounts.numbers(known)))

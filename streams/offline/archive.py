@@ -77,7 +77,7 @@ class Archive(Protocol):
     Attributes:
         topic: the 16 bytes of the id of norms.
         partitions: P.
-        erasure_keys: by which users who were forgotten are known again.
+        erasure_keys: by which users who were erased are known again.
         operator_keys: of the operators whose word is followed.
     """
 

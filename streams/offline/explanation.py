@@ -17,7 +17,7 @@ import numpy as np
 from accounting import PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
-from streams.ledger.forgotten import alone
+from streams.ledger.erasure import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
@@ -32,8 +32,8 @@ from streams.schemas import (
     ChargeRoster,
     Decision,
     Enrol,
-    Forget,
-    Forgotten,
+    Erase,
+    Erased,
     Halted,
     User,
     decode_answer,
@@ -43,7 +43,7 @@ from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
 from streams.wire.partitioner import partitions_of
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
-What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "forgotten"]
+What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
 
 
 class CutOff(Unreadable):
@@ -92,7 +92,7 @@ class Event:
         level: of the grid of a roster, if it is one.
         refused_by: the dataset whose budget had too little left, if the user was halted.
         too_soon: the user was halted because the run keeps participations apart.
-        forgotten: the user had been forgotten by then, and was halted, whatever was left.
+        erased: the user had been erased by then, and was halted, whatever was left.
         exhausted: nothing is left, so that no later step that costs anything is admitted.
     """
 
@@ -111,7 +111,7 @@ class Event:
     sampling_rate: float | None = None
     refused_by: str | None = None
     too_soon: bool = False
-    forgotten: bool = False
+    erased: bool = False
     exhausted: bool = False
     budgets: tuple[Share, ...] = ()
 
@@ -217,7 +217,7 @@ class _Told:
             run="",
             step=None,
             what="earlier",
-            forgotten=self._is_forgotten(budgets),
+            erased=self._is_erased(budgets),
             norm=0.0,
             granted=0.0,
             budgets=(own,),
@@ -234,8 +234,8 @@ class _Told:
             case ChargeRoster() as charge if charge.address in self._positions:
                 if decode_offset(applied.outputs[0].value) == applied.record.offset:
                     return self._charged_by_level(applied, charge)
-            case Forget() as forget if forget.user == self._user:
-                return self._forgotten(applied, forget)
+            case Erase() as erase if erase.user == self._user:
+                return self._erased(applied, erase)
             case Enrol() as enrol if enrol.address not in self._positions:
                 return self._enrolled(applied, enrol)
         return None
@@ -273,7 +273,7 @@ class _Told:
             granted=granted,
             refused_by=None if reason is None else refusing_budget(reason, decision.budgets),
             too_soon=reason == TOO_SOON,
-            forgotten=reason == ERASED,
+            erased=reason == ERASED,
             exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
             budgets=self._shares(budgets, asked),
         )
@@ -297,9 +297,9 @@ class _Told:
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.add(budgets.names[-1])
         asked = [cost_table[level] for cost_table in budgets.cost_tables(terms.units, terms.levels)]
-        forgotten = halted and self._is_forgotten(budgets)
+        erased = halted and self._is_erased(budgets)
         refused_by = None
-        if halted and not forgotten:
+        if halted and not erased:
             refused_by = refusing_budget(self._reasons.get(address, 0), budgets.names)
         return self._event(
             applied,
@@ -309,7 +309,7 @@ class _Told:
             level=level,
             sampling_rate=charge.sampling_rate,
             refused_by=refused_by,
-            forgotten=forgotten,
+            erased=erased,
             exhausted=bool(members.is_exhausted(row)[0]),
             budgets=self._shares(budgets, asked),
         )
@@ -334,10 +334,10 @@ class _Told:
             budgets=self._shares(budgets, None),
         )
 
-    def _forgotten(self, applied: Applied, request: Forget) -> Event | None:
+    def _erased(self, applied: Applied, request: Erase) -> Event | None:
         answer = decode_answer(applied.outputs[0].value)
-        assert isinstance(answer, Forgotten)
-        if len(applied.outputs) == 1:  # there was nothing to forget, or nothing any more
+        assert isinstance(answer, Erased)
+        if len(applied.outputs) == 1:  # there was nothing to erase, or nothing any more
             return None
         budgets = map(self._ledger.policies.budgets, answer.datasets)
         return Event(
@@ -347,16 +347,16 @@ class _Told:
             dataset=request.dataset or answer.datasets[0],
             run="",
             step=None,
-            what="forgotten",
+            what="erased",
             norm=0.0,
             granted=0.0,
-            forgotten=True,
+            erased=True,
             exhausted=True,
             budgets=tuple(self._shares(each, None)[0] for each in budgets),
         )
 
-    def _is_forgotten(self, budgets: Budgets) -> bool:
-        return budgets.are_forgotten(budgets.known_as(alone(self._user))) is not None
+    def _is_erased(self, budgets: Budgets) -> bool:
+        return budgets.are_erased(budgets.known_as(alone(self._user))) is not None
 
     def _event(
         self,
@@ -367,21 +367,21 @@ class _Told:
         granted: float,
         refused_by: str | None,
         too_soon: bool = False,
-        forgotten: bool = False,
+        erased: bool = False,
         **fields: Any,
     ) -> Event:
         what: What = "clipped" if granted < norm else "charged"
         return Event(
             **_place(applied, charge),
             step=charge.step,
-            what="halted" if too_soon or forgotten or refused_by is not None else what,
+            what="halted" if too_soon or erased or refused_by is not None else what,
             norm=norm,
             granted=granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
             refused_by=refused_by,
             too_soon=too_soon,
-            forgotten=forgotten,
+            erased=erased,
             **fields,
         )
 

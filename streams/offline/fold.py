@@ -227,7 +227,7 @@ class Fold:
         Raises:
             BrokenLog: the log has a gap, or is not the one that was applied.
             PartitionError: the ledger cannot go on; what was applied before stays.
-            Unreadable: users came who were forgotten under a key that is not known here.
+            Unreadable: users came who were erased under a key that is not known here.
         """
         partition = self.ledger.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)

@@ -2,7 +2,7 @@
 
 The topic is compacted, so that older checkpoints of a user may be there or not. What was written
 last stays, and of two the higher offset counts: one that is older than the last that the log gives
-tells less than was spent. Of a user who was forgotten none may be there: a tombstone comes last,
+tells less than was spent. Of a user who was erased none may be there: a tombstone comes last,
 until compaction takes it away as well.
 
 What the records gave that were trimmed is not known. But the checkpoint that covers them has the
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.ledger.accounts import Accounts
-from streams.ledger.forgotten import alone
+from streams.ledger.erasure import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.offline.findings import KEPT_FINDINGS, Check, Findings
@@ -77,12 +77,12 @@ class Odometers:
         self._findings = findings
         self._secret = secrets.token_bytes(32)
         self._given = Newest(self._secret)
-        self._forgotten: dict[bytes, int] = {}  # by digest of the key, where in the log
+        self._erased: dict[bytes, int] = {}  # by digest of the key, where in the log
 
     def give(self, offset: int, output: Output) -> None:
         """The log gives a checkpoint that the topic, or the outbox, must have by now."""
         if tombstone_offset(output.value) is not None:
-            self._forgotten[self._given.digest(output.key)] = offset
+            self._erased[self._given.digest(output.key)] = offset
         else:
             self._given.see(output.key, offset)
 
@@ -107,7 +107,7 @@ class Odometers:
                 continue  # whoever wrote it is told of elsewhere
             slot = _slot_of(ledger, said)
             if slot is None:
-                if said.offset < began and not _may_be_forgotten(ledger, said):
+                if said.offset < began and not _may_be_erased(ledger, said):
                     self._say_before("the checkpoint knows nobody of this id", said, None)
             elif said.offset >= began:
                 last[said.dataset].is_later[slot] = True
@@ -159,16 +159,16 @@ class Odometers:
                 still_there.discard(digest)
                 continue
             found.see(record.key, decode(record.value).offset)
-            if digest in self._forgotten:
+            if digest in self._erased:
                 still_there.add(digest)
         for output in outbox:
             if tombstone_offset(output.value) is not None:
                 still_there.discard(found.digest(output.key))
             else:
                 found.see(output.key, decode(output.value).offset)
-        self._say_forgotten(still_there)
+        self._say_erased(still_there)
         keys, wanted = self._given.items()
-        counted = ~np.isin(keys, np.frombuffer(b"".join(self._forgotten), dtype=np.uint64))
+        counted = ~np.isin(keys, np.frombuffer(b"".join(self._erased), dtype=np.uint64))
         keys, wanted = keys[counted], wanted[counted]
         there, offsets = found.items()
         places = np.searchsorted(there, keys)
@@ -185,13 +185,13 @@ class Odometers:
         self._say(told, ledger)
         return len(keys)
 
-    def _say_forgotten(self, still_there: set[bytes]) -> None:
-        """Say of whom checkpoints are there that were to be forgotten."""
-        for digest in sorted(still_there, key=self._forgotten.__getitem__):
+    def _say_erased(self, still_there: set[bytes]) -> None:
+        """Say of whom checkpoints are there that were to be erased."""
+        for digest in sorted(still_there, key=self._erased.__getitem__):
             self._findings.add(
                 Check.ODOMETER,
-                "a user was forgotten, and a checkpoint is still there: no tombstone follows it",
-                offset=self._forgotten[digest],
+                "a user was erased, and a checkpoint is still there: no tombstone follows it",
+                offset=self._erased[digest],
             )
 
     def _say(self, told: dict[bytes, tuple[int, int]], ledger: Ledger) -> None:
@@ -233,9 +233,7 @@ class _Last:
         self._raised = (self._bounds > first.reshape(users, width)).any(axis=1)
         ids = accounts.users_at(np.arange(users))
         if isinstance(ids, list):
-            self._raised &= np.array(
-                [user not in accounts.forgotten for user in ids], dtype=np.bool_
-            )
+            self._raised &= np.array([user not in accounts.erased for user in ids], dtype=np.bool_)
         self._said = np.full_like(self._bounds, np.nan)
         self._at = np.full(users, -1, dtype=np.int64)
         self.is_later = np.zeros(users, dtype=np.bool_)
@@ -275,12 +273,12 @@ def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
     return int(slot)
 
 
-def _may_be_forgotten(ledger: Ledger, said: OdometerCheckpoint) -> bool:
-    """Whether the user was forgotten since: then a tombstone follows, which compaction awaits."""
+def _may_be_erased(ledger: Ledger, said: OdometerCheckpoint) -> bool:
+    """Whether the user was erased since: then a tombstone follows, which compaction awaits."""
     if said.dataset not in ledger.datasets:
         return False
     budgets = ledger.policies.budgets(said.dataset)
-    return budgets.are_forgotten(budgets.known_as(alone(said.user))) is not None
+    return budgets.are_erased(budgets.known_as(alone(said.user))) is not None
 
 
 def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:

@@ -55,7 +55,7 @@ class Losses:
         order: that order; NaN if the measure has none.
         epsilon: an upper bound, at delta, of the loss of a fixed schedule of these steps.
         any_time_epsilon: of what was charged; NaN if norm levels may have followed sampling coins.
-        forgotten: how many users have no row, since nobody knows any more who they are.
+        erased: how many users have no row, since nobody knows any more who they are.
     """
 
     partition: int
@@ -68,7 +68,7 @@ class Losses:
     order: NDArray[np.float64]
     epsilon: NDArray[np.float64]
     any_time_epsilon: NDArray[np.float64]
-    forgotten: int
+    erased: int
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,12 @@ def report(
                 if history.doubt is not None and follow_coins:
                     raise ReportRefused(_in_words(name, history.doubt))
                 budgets = fold.ledger.policies.budgets(name)
-                forgotten = budgets.forgotten_at(np.arange(len(accounts)))
+                erased = budgets.erased_at(np.arange(len(accounts)))
                 outermost = found.get(budgets.names[-1], DatasetHistory())
                 declared = accounts.policy.sampled_levels is True
                 sampled = follow_coins and outermost.has_sampled
                 any_time = not (declared or sampled)
-                losses.append(
-                    _losses(partition, accounts, history, accountants, forgotten, any_time)
-                )
+                losses.append(_losses(partition, accounts, history, accountants, erased, any_time))
     return Report(losses, compared)
 
 
@@ -163,11 +161,11 @@ def _losses(
     accounts: Accounts,
     history: DatasetHistory,
     accountants: _Accountants,
-    forgotten: NDArray[np.int64],
+    erased: NDArray[np.int64],
     any_time: bool,
 ) -> Losses:
     users, amounts = len(accounts), Amounts(accounts.policy)
-    told = np.delete(np.arange(users), forgotten)
+    told = np.delete(np.arange(users), erased)
     ids = accounts.users_at(told)
     columns, counts = history.columns(users)
     numbers = accounts.numbers(told)
@@ -187,7 +185,7 @@ def _losses(
         any_time_epsilon=(
             amounts.epsilon_of_all(units, orders, delta) if any_time else np.full(len(told), np.nan)
         ),
-        forgotten=len(forgotten),
+        erased=len(erased),
     )
 
 

@@ -18,10 +18,10 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("closed", "erasure", "forgotten", "operator", "principals"),
+    *("closed", "erasure", "erased", "operator", "principals"),
 )
 """What a state keeps by name."""
-_NAMES = {"forgotten": ("dataset", "slot"), "principals": ("principal",)}
+_NAMES = {"erased": ("dataset", "slot"), "principals": ("principal",)}
 """What the parts of an address are, where they are not a dataset and a run."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
 """Since which step a member is in arrears says nothing by itself: accounts are compared with it."""

@@ -115,9 +115,9 @@ class Enrolled(OfRun, frozen=True, tag="enrolled"):
     exhausted: bytes  # positions of those who have nothing left
     cost_table_digest: bytes = b""  # the digest of that of the last step
     decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
-    # Positions of those who were forgotten, if there are any. In the digests there is 0 or "" in
+    # Positions of those who were erased, if there are any. In the digests there is 0 or "" in
     # the place of their ids.
-    forgotten: bytes | UnsetType = UNSET
+    erased: bytes | UnsetType = UNSET
 
 
 class RosterDecision(OfRun, frozen=True, tag="roster-decision"):
@@ -156,13 +156,13 @@ class Halted(OfRun, frozen=True, tag="halted"):
     budgets: list[Name]  # as in a decision
 
 
-class Forgotten(Record, frozen=True, tag="forgotten"):
+class Erased(Record, frozen=True, tag="erased"):
     """This partition, where the user lives, does not know any more who that is."""
 
     request: Token
     partition: int
     offset: int
-    datasets: list[Name]  # in which the user is forgotten and admitted to nothing, sorted
+    datasets: list[Name]  # in which the user is erased and admitted to nothing, sorted
     # The outermost datasets that the sender of a request for all of them may not manage: if the
     # user is there, nothing has changed.
     not_allowed: list[Name] = msgspec.field(default_factory=list)
@@ -198,7 +198,7 @@ Answer: TypeAlias = (
     | Enrolled
     | RosterDecision
     | Halted
-    | Forgotten
+    | Erased
     | OperatorBound
     | PrincipalRegistered
 )
@@ -279,7 +279,7 @@ def odometer_key(dataset: str, user: User) -> bytes:
 
 def tombstone(offset: int) -> bytes:
     """What stands for no value at all, as long as a worker keeps it: Kafka gets a null, by which
-    compaction forgets the key, and the offset of the record that led to it in a header.
+    compaction removes the key, and the offset of the record that led to it in a header.
     """
     return _TOMBSTONE + offset.to_bytes(8, "big")
 

@@ -15,7 +15,7 @@ from streams.schemas.requests import (
     Charge,
     ChargeRoster,
     Enrol,
-    Forget,
+    Erase,
     Request,
     Sender,
     Signed,
@@ -106,14 +106,14 @@ def _check_content(request: Request) -> None:
             detail = f"{name}: {len(packed)} packed bytes are not a multiple of {width}"
             raise Rejection(Reason.MALFORMED, detail, request)
     users = getattr(request, "users", [])
-    if isinstance(request, Forget):
+    if isinstance(request, Erase):
         users = [request.user]
     if isinstance(users, bytes):
         return
     if (reserved := _first_reserved(users)) is not None:
         detail = f"user {reserved!a} begins with {RESERVED!r}, which is reserved for erased users"
         raise Rejection(Reason.MALFORMED, detail, request)
-    user = None if isinstance(request, Forget) else first_irregular(users)
+    user = None if isinstance(request, Erase) else first_irregular(users)
     if user is not None:
         detail = (
             f"user {user!a} is not in normal form, in which it is "

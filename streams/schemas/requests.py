@@ -44,7 +44,7 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Which principals may do what with a dataset."""
 
     charge: Principals = []  # open, charge and close runs, and enrol users
-    manage: Principals = []  # withdraw and close it, forget users, create datasets nested in it
+    manage: Principals = []  # withdraw and close it, erase users, create datasets nested in it
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -291,11 +291,11 @@ class ChargeRoster(OfRun, frozen=True, tag="charge-roster"):
     sampling_rate: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0  # 1 but for poisson-gaussian
 
 
-class Forget(Record, frozen=True, tag="forget"):
-    """Forgets who a user is, and admits that user to nothing any more; sent where the user lives.
+class Erase(Record, frozen=True, tag="erase"):
+    """Replaces a user id by a keyed hash and admits the user to nothing; sent where the user lives.
 
     The datasets whose budgets count together are one: of all nested in one another, the user
-    is forgotten in every one.
+    is erased in every one.
     """
 
     request: Token
@@ -354,7 +354,7 @@ Request: TypeAlias = (
     | Charge
     | Enrol
     | ChargeRoster
-    | Forget
+    | Erase
     | BindOperator
     | RegisterPrincipal
 )

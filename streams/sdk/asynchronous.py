@@ -133,7 +133,7 @@ class AsyncTurnstile:
     withdraw_dataset = _awaited(Turnstile.withdraw_dataset)
     close_dataset = _awaited(Turnstile.close_dataset)
     close_run = _awaited(Turnstile.close_run)
-    forget = _awaited(Turnstile.forget)
+    erase = _awaited(Turnstile.erase)
     run = _opened(Turnstile.run)
     add_principal = _awaited(Turnstile.add_principal)
     remove_principal = _awaited(Turnstile.remove_principal)

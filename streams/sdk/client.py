@@ -14,7 +14,7 @@ from streams.normal_form import normal_form
 from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
 from streams.sdk.connection import Connection
 from streams.sdk.datasets import close, create, policy_from, withdraw
-from streams.sdk.erasing import forget
+from streams.sdk.erasing import erase
 from streams.sdk.followers import (
     Halt,
     Reading,
@@ -375,13 +375,13 @@ class Turnstile:
         """
         return close_run(self._connection, dataset, name, self._connection.deadline(timeout))
 
-    def forget(
+    def erase(
         self, user: User, dataset: str | None = None, *, timeout: float | None = None
     ) -> list[str]:
         """Erase a user's id from the service. Erasing is idempotent.
 
         Spending stays spent, and the rest of the user's budget is spent with it: a later charge of
-        the id halts the user, with ``StepDecision.forgotten``. Nested datasets erase a user
+        the id halts the user, with ``StepDecision.erased``. Nested datasets erase a user
         together. Older records of the log keep the id until the log is trimmed (docs/erasure.md).
 
         Args:
@@ -400,7 +400,7 @@ class Turnstile:
         """
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
-        return forget(self._connection, user, dataset, deadline)
+        return erase(self._connection, user, dataset, deadline)
 
     def add_principal(
         self,

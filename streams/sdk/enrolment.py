@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from streams.ledger.forgotten import blank
+from streams.ledger.erasure import blank
 from streams.schemas import Enrol, Enrolled, encode
 from streams.sdk.arguments import Ids
 from streams.sdk.connection import Connection, Deadline
@@ -80,11 +80,11 @@ def _asked(
 
 def _as_known(answer: Enrolled, users: Ids) -> Ids:
     """Return the users with the ids of erased members blanked, as the roster has them."""
-    if not isinstance(answer.forgotten, bytes):
+    if not isinstance(answer.erased, bytes):
         return users
     known = users.copy()
     try:
-        blank(known, unpack_positions(answer.forgotten, answer.members))
+        blank(known, unpack_positions(answer.erased, answer.members))
     except ValueError as error:
         raise ConflictingDecisions(
             f"partition {answer.partition} answered with an invalid roster of run "

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from streams.ledger.forgotten import alone
+from streams.ledger.erasure import alone
 from streams.normal_form import normal_form
-from streams.schemas import Forget, Forgotten, User, encode
+from streams.schemas import Erase, Erased, User, encode
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
-from streams.sdk.errors import ConflictingDecisions, ForgottenInPart
+from streams.sdk.errors import ConflictingDecisions, ErasedInPart
 from streams.wire.partitioner import partitions_of
 
 
-def forget(
-    connection: Connection, user: User, dataset: str | None, deadline: Deadline
-) -> list[str]:
+def erase(connection: Connection, user: User, dataset: str | None, deadline: Deadline) -> list[str]:
     """Have the user's partition erase the id.
 
     Returns:
@@ -25,7 +23,7 @@ def forget(
     Raises:
         InvalidRequest: the id or the name is invalid.
         RequestRejected: the dataset does not exist, or has users by other pseudonyms.
-        ForgottenInPart: no dataset was given, and this client may not manage all of them.
+        ErasedInPart: no dataset was given, and this client may not manage all of them.
         DecisionTimeout: no answer in time; try again.
     """
     if dataset is not None:
@@ -38,7 +36,7 @@ def forget(
     elif isinstance(known, str):
         known = normal_form(known)
     token = connection.new_token()
-    request = Forget(
+    request = Erase(
         request=token,
         user=known,
         dataset=UNSET if dataset is None else dataset,
@@ -46,11 +44,11 @@ def forget(
     )
     home = int(partitions_of(alone(known), connection.partitions)[0])
     answer = connection.ask(token, {home: encode(request)}, deadline)[home]
-    if not isinstance(answer, Forgotten):
+    if not isinstance(answer, Erased):
         raise ConflictingDecisions(
             f"partition {home} answered a request to erase a user with {type(answer).__name__}: "
             "it was not made by a worker"
         )
     if answer.not_allowed:
-        raise ForgottenInPart(answer.datasets, answer.not_allowed)
+        raise ErasedInPart(answer.datasets, answer.not_allowed)
     return answer.datasets

@@ -153,7 +153,7 @@ class DecisionTimeout(TurnstileError, TimeoutError):
     """
 
 
-class ForgottenInPart(TurnstileError):
+class ErasedInPart(TurnstileError):
     """The user was erased from the datasets that this client may manage, and from no others.
 
     Attributes:

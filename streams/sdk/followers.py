@@ -41,8 +41,8 @@ T = TypeVar("T")
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
 """The records about a step that never change once published."""
 Since: TypeAlias = Literal["earliest", "latest"]
-HaltReason: TypeAlias = Literal["budget", "too-soon", "forgotten"]
-_HALT_REASONS: dict[int, HaltReason] = {TOO_SOON: "too-soon", ERASED: "forgotten"}
+HaltReason: TypeAlias = Literal["budget", "too-soon", "erased"]
+_HALT_REASONS: dict[int, HaltReason] = {TOO_SOON: "too-soon", ERASED: "erased"}
 """The meaning of the reason bytes that do not stand for a budget."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 """Errors of decoding a record that no worker has written; TypeError if it has no value."""
@@ -67,7 +67,7 @@ class Halt:
             of its ancestors, the nearest if there are several. Where norms are clipped, its budget
             has room for no norm. None: the halt is not because of a budget.
         reason: "budget"; "too-soon" if the last participation is less than ``min_separation`` steps
-            ago, whatever is left; or "forgotten" if the user was erased, and ``user`` is then the
+            ago, whatever is left; or "erased" if the user was erased, and ``user`` is then the
             keyed hash that took the place of the id.
     """
 

@@ -52,7 +52,7 @@ class StepDecision:
         exhausted: bool (n,), users who have nothing left after this step.
         too_soon: bool (n,), users who are halted because their last participation is less than
             ``min_separation`` steps ago, whatever is left; all False in other runs.
-        forgotten: bool (n,), users who are halted because they were erased: leave them out of
+        erased: bool (n,), users who are halted because they were erased: leave them out of
             every later step, and of the data.
     """
 
@@ -61,7 +61,7 @@ class StepDecision:
     granted: NDArray[np.float64]
     exhausted: NDArray[np.bool_]
     too_soon: NDArray[np.bool_]
-    forgotten: NDArray[np.bool_]
+    erased: NDArray[np.bool_]
 
     @property
     def halted(self) -> NDArray[np.bool_]:
@@ -176,7 +176,7 @@ class Layout:
             granted=np.zeros(len(self.ids)),
             exhausted=np.zeros(len(self.ids), dtype=np.bool_),
             too_soon=np.zeros(len(self.ids), dtype=np.bool_),
-            forgotten=np.zeros(len(self.ids), dtype=np.bool_),
+            erased=np.zeros(len(self.ids), dtype=np.bool_),
         )
         for partition, decision in decisions.items():
             mine = self.positions[partition]
@@ -184,7 +184,7 @@ class Layout:
             whole.granted[mine] = decision.granted
             whole.exhausted[mine] = decision.exhausted
             whole.too_soon[mine] = decision.too_soon
-            whole.forgotten[mine] = decision.forgotten
+            whole.erased[mine] = decision.erased
         return whole
 
 

@@ -112,7 +112,7 @@ class Owners:
             "spent": self._spent(policy, account, points),
             "points": points,
             "state": self._state(policy, account, points, own),
-            "halts": [] if account.is_forgotten else [_episode(e) for e in own[:_MOST_EPISODES]],
+            "halts": [] if account.is_erased else [_episode(e) for e in own[:_MOST_EPISODES]],
         }
 
     def _state(
@@ -122,8 +122,8 @@ class Owners:
 
         The odometer is rounded up: if it is at the budget, less than one tick may be left.
         """
-        if account.is_forgotten:
-            return "forgotten"
+        if account.is_erased:
+            return "erased"
         if any(episode.exhausted for episode in own):
             return "spent"
         if self._records.is_closed(policy.dataset):
@@ -134,7 +134,7 @@ class Owners:
         self, policy: Policy, account: Account, points: list[dict[str, Any]]
     ) -> dict[str, Any] | None:
         """Return a bound on the spending: the first tick until there is an odometer record."""
-        if account.is_forgotten:
+        if account.is_erased:
             return None
         if points:
             return points[-1]

@@ -90,13 +90,13 @@ class Account:
 
     Attributes:
         points: the odometer records in order; none until the bound exceeds the first tick.
-        is_forgotten: whether the user was erased; then there are no points.
+        is_erased: whether the user was erased; then there are no points.
         is_doubtful: whether the newest odometer record is missing, unreadable or has no valid
             signature, so that the bound is unknown.
     """
 
     points: tuple[Point, ...] = ()
-    is_forgotten: bool = False
+    is_erased: bool = False
     is_doubtful: bool = False
 
 
@@ -432,7 +432,7 @@ def _account_of(key: bytes, offsets: Sequence[int], read: Mapping[int, _Found]) 
     """
     own = [found for found in read.values() if found.key == key]
     if any(found.is_tombstone for found in own):
-        return Account(is_forgotten=True)  # no record follows, and earlier ones do not count
+        return Account(is_erased=True)  # no record follows, and earlier ones do not count
     points = {found.point.offset: found.point for found in own if found.point is not None}
     last = read.get(offsets[-1])
     if last is None:  # compacted, so a newer record exists that was not read yet

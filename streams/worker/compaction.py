@@ -55,7 +55,7 @@ class Compaction:
         self._expect_ok = expect_ok
         self._decided: dict[Address, RunState | None] = {}
         """Runs as they were when pages may have received decisions that name erased users."""
-        if ledger.forgotten:  # the previous owner's knowledge of such runs is lost
+        if ledger.erased:  # the previous owner's knowledge of such runs is lost
             self._decided = dict.fromkeys(ledger.runs)
 
     def is_due(self) -> bool:
@@ -63,7 +63,7 @@ class Compaction:
         users = sum(len(accounts) for accounts in self._ledger.datasets.values())
         large = max(COMPACT_BYTES, COMPACT_RATIO * BYTES_PER_USER * users)
         backlog = self._holding.backlog
-        if self._ledger.forgotten.is_uncompacted or self._moved_on():
+        if self._ledger.erased.is_uncompacted or self._moved_on():
             return True
         return backlog.bytes > large or backlog.entries > COMPACT_ENTRIES
 
@@ -75,7 +75,7 @@ class Compaction:
     def _still_decided(self) -> dict[Address, RunState | None]:
         """Return the runs of which pages may name an erased user after a merge that begins now."""
         runs = self._ledger.runs
-        if self._ledger.forgotten.is_uncompacted or None in self._decided.values():
+        if self._ledger.erased.is_uncompacted or None in self._decided.values():
             return {address: run for address, run in runs.items() if run.decision}
         return {a: run for a, run in self._decided.items() if runs.get(a) is run}
 

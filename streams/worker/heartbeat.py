@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from streams.ledger.forgotten import ErasureKeys
+from streams.ledger.erasure import ErasureKeys
 from streams.schemas import encode
 from streams.store.vital_signs import Inventory, Pulse
 from streams.worker.processor import Processor

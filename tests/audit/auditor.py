@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_forgotten import keyed_hash, outermost_of, renamed, spend_the_rest
+from tests.audit.auditor_erasure import keyed_hash, outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Stopped
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
@@ -58,8 +58,8 @@ class Auditor(Policies):
                     answer = self._charge_roster(place, request)
                 case "close-dataset":
                     answer = self._close_dataset(place, request)
-                case "forget":
-                    answer = self._forget(place, request)
+                case "erase":
+                    answer = self._erase(place, request)
                 case "bind-operator" | "register-principal":
                     answer = self._hear_operator(place, request)
                 case _:
@@ -89,14 +89,14 @@ class Auditor(Policies):
         """Whether who asks may; not of datasets that are not there, nor of creating one."""
         datasets, name = self.datasets[partition], request.get("dataset", NOT_GIVEN)
         about = [] if name is NOT_GIVEN else [name]
-        if request["type"] == "forget" and name is not NOT_GIVEN:
+        if request["type"] == "erase" and name is not NOT_GIVEN:
             about = [outermost_of(datasets, name)] if name in datasets else []
             about += self._shares(partition, *about) if about else []
-        elif request["type"] == "forget":
+        elif request["type"] == "erase":
             keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
             about = [n for n in datasets if outermost_of(datasets, n) == n]
             about = [name for name in about if keys[name] == request["pseudonyms"]]
-        if request["type"] == "forget" and name is NOT_GIVEN and about:
+        if request["type"] == "erase" and name is NOT_GIVEN and about:
             if not any(self._may_manage(partition, each, request) for each in about):
                 raise Rejection("not-allowed")
             return
@@ -272,7 +272,7 @@ class Auditor(Policies):
             "datasets": closed,
         }
 
-    def _forget(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+    def _erase(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
         user, datasets = request["user"], self.datasets[partition]
         keys = {name: d.policy["pseudonyms"] for name, d in datasets.items()}
@@ -287,22 +287,22 @@ class Auditor(Policies):
             outermost = [name for name in names if keys[name] == request["pseudonyms"]]
         if home(user, self.partitions) != partition:
             raise Rejection("wrong-partition")
-        forgotten = []
+        erased = []
         allowed = [name for name in outermost if self._may_manage(partition, name, request)]
         for outer in allowed:
             family = [d for name, d in datasets.items() if outermost_of(datasets, name) == outer]
-            forgotten += self._forget_in(place, family, datasets[outer], user)
+            erased += self._erase_in(place, family, datasets[outer], user)
         return {
-            "type": "forgotten",
+            "type": "erased",
             "v": request["v"],
             "request": request["request"],
             "partition": partition,
             "offset": offset,
-            "datasets": sorted(forgotten),
+            "datasets": sorted(erased),
             "not_allowed": sorted({*outermost} - {*allowed}),
         }
 
-    def _forget_in(
+    def _erase_in(
         self, place: Place, family: list[Dataset], outermost: Dataset, user: User
     ) -> list[str]:
         names = self.names[place[0]]

@@ -64,10 +64,10 @@ class Charges(Held):
         too_soon = [
             norm > 0 and run.has_to_wait(user) for user, norm in zip(users, norms, strict=True)
         ]
-        forgotten = [user in self.names[partition].of(chain[-1]) for user in users]
+        erased = [user in self.names[partition].of(chain[-1]) for user in users]
         left_out = [
             ERASED if gone else TOO_SOON if soon else None
-            for soon, gone in zip(too_soon, forgotten, strict=True)
+            for soon, gone in zip(too_soon, erased, strict=True)
         ]
         granted, reasons = self._settle(
             place, chain, charge, users, norms, left_out, witnesses.get(key, {})

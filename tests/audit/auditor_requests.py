@@ -167,7 +167,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "dataset": _is_name,
             "request": _is_token,
         },
-        "forget": {
+        "erase": {
             **shared,
             "request": _is_token,
             "user": _is_user,
@@ -229,7 +229,7 @@ _DEFAULTS = {
 }
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
-    "forget": {"dataset": NOT_GIVEN},
+    "erase": {"dataset": NOT_GIVEN},
     "bind-operator": {"also": []},
     "register-principal": {"key": NOT_GIVEN, "creates": False},
     "signed": {"principal": NOT_GIVEN},
@@ -296,10 +296,10 @@ def _read(value: bytes | None) -> dict[str, Any]:
         raise Rejection("malformed")
     request["type"] = kind
     names = request.get("users", b"")
-    names = [request["user"]] if kind == "forget" else [] if type(names) is bytes else names
+    names = [request["user"]] if kind == "erase" else [] if type(names) is bytes else names
     if any(type(name) is str and name.startswith("erased:") for name in names):
         raise Rejection("malformed", request)
-    names = [] if kind == "forget" else names
+    names = [] if kind == "erase" else names
     if is_uneven(request) or not all(map(is_normal, names)):
         raise Rejection("malformed", request)
     return request

@@ -138,15 +138,15 @@ class Roster:
         self.granted = [level or 0 for level in granted]
         return news
 
-    def said(self, forgotten: Collection[User]) -> dict[str, Any]:
+    def said(self, erased: Collection[User]) -> dict[str, Any]:
         """The roster as it is, in the terms of the answer to an enrolment."""
-        gone = [position for position, user in enumerate(self.members) if user in forgotten]
+        gone = [position for position, user in enumerate(self.members) if user in erased]
         blank = [
-            user if user not in forgotten else 0 if str(user).startswith("erased:i:") else ""
+            user if user not in erased else 0 if str(user).startswith("erased:i:") else ""
             for user in self.members
         ]
         return {
-            **({"forgotten": gone} if gone else {}),
+            **({"erased": gone} if gone else {}),
             "members": len(self.members),
             "digests": user_digests(blank),
             "clip_norm": self.clip_norm,
@@ -204,7 +204,7 @@ def parts_of_halted(
     roster: Roster,
     names: Sequence[str],
     refused: Mapping[int, int],
-    forgotten: Collection[User],
+    erased: Collection[User],
 ) -> list[dict[str, Any]]:
     """The HALT events that are published beside a decision about a roster, as it is by then.
 
@@ -213,7 +213,7 @@ def parts_of_halted(
         roster: of the run.
         names: of the datasets it counts against.
         refused: by position, which of them refused.
-        forgotten: the names of those who were.
+        erased: the names of those who were.
     """
     about = "v", "dataset", "run", "attempt", "step", "partition", "offset"
     halted = decision["halted"]
@@ -226,7 +226,7 @@ def parts_of_halted(
             "parts": len(parts),
             "users": [roster.members[position] for position in part],
             "exhausted": [position in roster.exhausted for position in part],
-            "reasons": [ERASED if roster.members[p] in forgotten else refused[p] for p in part],
+            "reasons": [ERASED if roster.members[p] in erased else refused[p] for p in part],
             "budgets": list(names),
         }
         for number, part in enumerate(parts)

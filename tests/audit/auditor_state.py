@@ -10,7 +10,7 @@ from typing import Any
 from kafka.partitioner.default import murmur2
 
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_forgotten import Names, renamed
+from tests.audit.auditor_erasure import Names, renamed
 from tests.audit.auditor_principals import Members
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User
 from tests.audit.auditor_rosters import Roster
@@ -48,7 +48,7 @@ class RunState:
         self.separation, self.took_part = None, {}
 
     def rename(self, user: User, name: User) -> None:
-        """Somebody was forgotten."""
+        """Somebody was erased."""
         self.took_part = renamed(self.took_part, user, name)
         if self.roster is not None:
             members = self.roster.members

@@ -38,8 +38,8 @@ def published_answer(value: bytes) -> dict[str, Any]:
     elif answer["type"] == "enrolled":
         for name in ("halted", "exhausted"):
             answer[name] = published_positions(answer[name], answer["members"])
-        if "forgotten" in answer:
-            answer["forgotten"] = published_positions(answer["forgotten"], answer["members"])
+        if "erased" in answer:
+            answer["erased"] = published_positions(answer["erased"], answer["members"])
         answer["levels"], answer["granted"] = list(answer["levels"]), list(answer["granted"])
         answer["decision"] = published_answer(answer["decision"]) if answer["decision"] else {}
     elif answer["type"] == "halted":

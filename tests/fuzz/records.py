@@ -35,7 +35,7 @@ KINDS = {
     "charge": 14,
     "enrol": 4,
     "charge-roster": 14,
-    "forget": 0.5,
+    "erase": 0.5,
     "close-dataset": 0.02,
     "bind-operator": 0.2,
     "register-principal": 0.4,
@@ -90,11 +90,11 @@ class Records:
             if kind == "register-principal":
                 name = rng.choice(SIGNERS[:3])
                 record |= {"principal": name, "key": public_key(name), "creates": name == "cora"}
-        elif kind == "forget" and rng.random() < 0.3:
+        elif kind == "erase" and rng.random() < 0.3:
             del record["dataset"]
         else:
             record["dataset"] = dataset
-        if kind == "forget":
+        if kind == "erase":
             record["user"] = rng.choice([*INTEGERS, *range(40), *NAMES])
         if "run" in record:
             attempt = state.attempt if state else 1
@@ -119,7 +119,7 @@ class Records:
     def _signed(self, record: dict[str, Any], value: bytes) -> bytes:
         """As somebody sends it who may, mostly, where not everybody may."""
         rng = self._rng
-        signers = {"forget": "mary", "close-dataset": "mary", "create-dataset": "cora"}
+        signers = {"erase": "mary", "close-dataset": "mary", "create-dataset": "cora"}
         by = signers.get(str(record["type"]), "alice")
         guarded = record.get("dataset") == "guarded" or record["type"] == "create-dataset"
         if record["type"] in ("bind-operator", "register-principal"):

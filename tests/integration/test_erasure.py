@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from streams.cli.output import Exit
-from streams.ledger.forgotten import ErasureKeys
+from streams.ledger.erasure import ErasureKeys
 from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.topics.topics import CHECKPOINTS, HALTS, NORMS, ODOMETER, REJECTS, Topics
 from tests.integration.command import turnstile
@@ -139,7 +139,7 @@ def test_no_byte_on_disk_has_the_id_after_the_documented_procedure(kept: Kept) -
         lambda: kept.places_with(user) >= {NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS, "redis"}
     )
 
-    assert service.client.forget(user) == ["d"]
+    assert service.client.erase(user) == ["d"]
     run = service.client.run("d", "before")
     run.charge([other], [0.5], noise_stddev=1.0)  # the user is left out from now on
     service.settle()

@@ -123,7 +123,7 @@ def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
     assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
 
 
-def test_who_is_forgotten_is_in_nothing_that_redis_keeps_and_everything_still_fits(
+def test_who_is_erased_is_in_nothing_that_redis_keeps_and_everything_still_fits(
     shared: Service, run: Run, command: Any
 ) -> None:
     user, others = "remember-me-not", [f"user {number}" for number in range(9)]
@@ -131,19 +131,19 @@ def test_who_is_forgotten_is_in_nothing_that_redis_keeps_and_everything_still_fi
     named = shared.client.run("names", "r")
     assert named.charge([user, *others], np.ones(10), noise_stddev=4.0).admitted.all()
     assert user.encode() in redis_has(shared)
-    done = command("forget", "--user", user, "--json")
+    done = command("erase", "--user", user, "--json")
     assert (done.code, [line["dataset"] for line in done.lines]) == (0, ["names"]), done
     decision = named.charge([user, *others], np.zeros(10), noise_stddev=4.0)
-    assert decision.forgotten.tolist() == [True] + [False] * 9
-    assert (decision.admitted == ~decision.forgotten).all()
+    assert decision.erased.tolist() == [True] + [False] * 9
+    assert (decision.admitted == ~decision.erased).all()
     eventually(lambda: user.encode() not in redis_has(shared))
     shared.audit()
     assert command("verify").code == 0
     lines = command("explain", "--user", user, "--json").lines
-    assert [line["what"] for line in lines] == ["charged", "forgotten", "halted"]
+    assert [line["what"] for line in lines] == ["charged", "erased", "halted"]
     rows = command("report", "--dataset", "names", "--json").lines
     assert sorted(row["user"] for row in rows) == sorted(others)
-    assert command("forget", "--user", "nobody").code == 1
+    assert command("erase", "--user", "nobody").code == 1
 
 
 def redis_has(shared: Service) -> bytes:

@@ -87,7 +87,7 @@ def charged(start_service: ServiceFactory) -> Iterator[Service]:
         run = client.run("shop", "weekly")
         for norms in ([0.5, 0.1, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1]):
             run.charge(list(USERS), norms, noise_stddev=4.0)
-        client.forget(USERS[3])
+        client.erase(USERS[3])
         service.settle()
         yield service
 
@@ -139,9 +139,9 @@ def test_each_user_sees_the_own_spending_and_what_was_without_it(portal: Portal)
     assert rising == sorted(rising)
 
 
-def test_a_user_who_was_forgotten_sees_that(portal: Portal) -> None:
+def test_a_user_who_was_erased_sees_that(portal: Portal) -> None:
     own = portal.own(USERS[3])
-    assert {one["state"] for one in own["datasets"]} == {"forgotten"}
+    assert {one["state"] for one in own["datasets"]} == {"erased"}
     assert not any(one["points"] or one["halts"] for one in own["datasets"])
 
 

@@ -116,7 +116,7 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
         service = running.service
         running.charge(3)
         (user,) = service.users(1, partition=0)
-        assert service.client.forget(user) == ["d"]
+        assert service.client.erase(user) == ["d"]
         _, reached = running.checkpointed()
         delete_records(service, NORMS, 1, reached - 1)
         service.stack.stop_worker(0)
@@ -134,5 +134,5 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
         eventually(lambda: not any(service.problems()))
         after = service.client.run("d", "after", take_over=True)
         decided = after.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
-        assert USERS[decided.forgotten].tolist() == [user]
+        assert USERS[decided.erased].tolist() == [user]
         assert running.checkpointed()

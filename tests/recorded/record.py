@@ -13,7 +13,7 @@ rebuilt. The texts of rejects, which are for people, are not recorded.
     nested      nested datasets, charged by rosters and by norms
     clipped     the same, where some clip
     separated   runs with a minimum separation, and without
-    forgotten   users erased between the steps of rosters, nested datasets and separated runs
+    erased   users erased between the steps of rosters, nested datasets and separated runs
     closed      datasets that are closed and charged all the same
     signed      signed requests, allowed and refused, while keys of principals and of the operator
                 change
@@ -34,7 +34,7 @@ from streams.schemas import (
     Allow,
     CloseDataset,
     Decision,
-    Forget,
+    Erase,
     Rejected,
     encode,
 )
@@ -341,7 +341,7 @@ def make_clipped(seed: int) -> Log:
     log.charge(0, users[:3], [0.1] * 3, dataset="search", run="by-norms", mechanism="laplace")
     log.charge(0, users[:3], [0.1] * 3, dataset="ads", run="by-norms", mechanism="laplace")
     _charge_all(log, users, rng, 120)
-    log.send(Forget(request="f", user=users[0], dataset="tuning"))
+    log.send(Erase(request="f", user=users[0], dataset="tuning"))
     _charge_all(log, users, rng, 120)
     log.audit()
     return log
@@ -420,7 +420,7 @@ def make_separated(seed: int) -> Log:
     return log
 
 
-FORGETTING = {
+ERASING = {
     "person": {"budget": 0.4, "user_ids": "mixed"},
     "ads": {"measure": "gdp", "budget": 0.9, "parent": "person"},
     "own": {
@@ -434,25 +434,25 @@ FORGETTING = {
 }
 
 
-def make_forgotten(seed: int) -> Log:
-    """Users are forgotten one after the other, and charged and enrolled all the same."""
+def make_erased(seed: int) -> Log:
+    """Users are erased one after the other, and charged and enrolled all the same."""
     rng = np.random.default_rng(500 + seed)
     log = RosterLog(partitions=3, partition=1)
     written = [*range(40), *(f"Zoë-{number}" for number in range(40))]
     users = [u for u, p in zip(written, partitions_of(written, 3), strict=True) if p == 1]
-    for name, policy in FORGETTING.items():
+    for name, policy in ERASING.items():
         log.create(name, **policy)
         for run, separation in (("r", UNSET), ("s", UNSET), ("apart", 3)):
             log.open(dataset=name, run=run, min_separation=separation)
     for number in range(240):
-        name, run = str(rng.choice(list(FORGETTING))), str(rng.choice(["r", "s", "apart"]))
+        name, run = str(rng.choice(list(ERASING))), str(rng.choice(["r", "s", "apart"]))
         state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
         about = {"dataset": name, "run": run}
         some = [users[i] for i in rng.choice(len(users), rng.integers(1, 15), replace=False)]
         kind = int(rng.integers(12))
         if kind == 0:
             dataset = [name, UNSET][rng.integers(2)]
-            log.send(Forget(request=f"f{number}", user=some[0], dataset=dataset))
+            log.send(Erase(request=f"f{number}", user=some[0], dataset=dataset))
         elif kind == 1:
             log.send(log.records[-int(rng.integers(1, 4))])
         elif kind < 7 and run == "s":
@@ -547,7 +547,7 @@ def make_signed(seed: int) -> Log:
                 if state is None or kind == 4:
                     log.open(attempt=0, request=f"o{number}", **about)
                 elif kind == 5:
-                    log.send(Forget(request=f"f{number}", user=users[number % 7], dataset=name))
+                    log.send(Erase(request=f"f{number}", user=users[number % 7], dataset=name))
                 elif kind == 6 and number > 150:
                     log.send(CloseDataset(dataset=name, request=f"c{number}"))
                 else:
@@ -565,7 +565,7 @@ MAKERS = {
     "nested": make_nested,
     "clipped": make_clipped,
     "separated": make_separated,
-    "forgotten": make_forgotten,
+    "erased": make_erased,
     "closed": make_closed,
     "signed": make_signed,
 }

@@ -75,7 +75,7 @@ HOLD = [
     ),
     (
         "clipped",
-        {"decision", "halted", "forgotten"},
+        {"decision", "halted", "erased"},
         {Reason.INVALID_MECHANISM},
         {0, 1, ERASED},
     ),
@@ -85,7 +85,7 @@ HOLD = [
         {Reason.SEPARATION_CHANGED, Reason.NO_ROSTERS, Reason.STEP_CONTENT_CHANGED},
         {0, TOO_SOON},
     ),
-    ("forgotten", {"decision", "forgotten", "halted", "enrolled"}, set(), {0, TOO_SOON, ERASED}),
+    ("erased", {"decision", "erased", "halted", "enrolled"}, set(), {0, TOO_SOON, ERASED}),
     (
         "closed",
         {"dataset-closed", "roster-decision", "rejected"},

@@ -37,7 +37,7 @@ class Audit:
         self.partitions = world.broker.partitions
         self.topic = world.broker.topic
         self.auditor = Auditor(self.partitions, self.topic)
-        self.before: list[Auditor] = []  # of logs from which datasets came, with who was forgotten
+        self.before: list[Auditor] = []  # of logs from which datasets came, with the erased users
 
     async def when_settled(self, told: Told) -> None:
         """State, answers, rejects, checkpoints and chain are what comes of the log, all of them."""
@@ -290,7 +290,7 @@ def _wrong_members(heard: Heard, granted: Iterable[Mapping[User, int | None]]) -
 def _wrong_users(
     heard: Heard, decisions: Sequence[Mapping[str, Any]], ids: Mapping[User, User]
 ) -> str | None:
-    """What was told of users that was not decided, if anything; ids are of those forgotten."""
+    """What was told of users that was not decided, if anything; ids are those of erased users."""
     halted = {ids.get(user, user) for decision in decisions for user in decision["halted"]}
     for user, is_in in zip(heard.content.users, heard.admitted, strict=True):
         if is_in is (user in halted):

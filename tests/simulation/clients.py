@@ -101,7 +101,7 @@ class Trainer:
         self.enrols = False  # it charges a roster
         self.stands = rng.random() < 0.5  # then with the same noise, and few other levels
         self.min_separation: int | None = None  # it keeps participations so many steps apart
-        self.forgets = 0.0  # how often, after a step, it has a user forgotten
+        self.erases = 0.0  # how often, after a step, it has a user erased
         self.ends = 0.0  # how often, after its last step, it closes the dataset
         self.takes_over = 0.0  # how often it takes a budget that another run holds
         self.sleeps = 0.0  # how often it sleeps with a decision in hand, while a successor goes on
@@ -222,8 +222,8 @@ class Trainer:
                 return
             if not self.charges_ahead:
                 self._release()
-            if self._chance.random() < self.forgets:
-                self._forget(turnstile)
+            if self._chance.random() < self.erases:
+                self._erase(turnstile)
             if rng.random() < 0.5:
                 fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
         self._release()
@@ -344,12 +344,12 @@ class Trainer:
         few = self.world.rng.choice((0, 0, 1))
         return Content(content.users[:few], content.norms[:few], 16.0)
 
-    def _forget(self, turnstile: Turnstile) -> None:
+    def _erase(self, turnstile: Turnstile) -> None:
         user = self._chance.choice(self.plan.users)
         dataset = self._chance.choice((None, self.plan.dataset))
         with suppress(DecisionTimeout):
-            datasets = turnstile.forget(user, dataset)
-            self._note(f"has {user!r} forgotten in {datasets}")
+            datasets = turnstile.erase(user, dataset)
+            self._note(f"has {user!r} erased in {datasets}")
 
     def _create(self, turnstile: Turnstile) -> None:
         whole: dict[str, Any] = {}

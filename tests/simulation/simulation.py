@@ -56,7 +56,7 @@ class Simulation:
         self._sleep = Random(f"sleeps in {seed}")
         self._sleeps = self._sleep.choice((0.0, 0.0, 0.1, 0.4))
         self._holds = Random(f"held budgets of {seed}")
-        self._forgets = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
+        self._erases = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.trainers = self._cast()
         self.stream, self.answerers = answerers.cast(world, self.told, seed)
         self.signing: Signing | None = None
@@ -94,8 +94,8 @@ class Simulation:
                         trainer.enrols = trainer.stands = rivals == 1 and number == 0
                     trainer.min_separation = None if trainer.enrols else separation
                     trainer.charges_ahead = self._ahead.random() < 0.35
-                    trainer.forgets = self._forgets
-                    trainer.ends = self._forgets
+                    trainer.erases = self._erases
+                    trainer.ends = self._erases
                     trainer.takes_over = takes_over
                     trainer.sleeps = 0.0 if trainer.shares_run else self._sleeps
                     trainer.sleep = self._sleep

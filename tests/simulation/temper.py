@@ -185,7 +185,7 @@ _EFFECTS = (
     "commit",
     "hear of the commit",
     "compact",
-    "forget",
+    "erase",
     "moment",
     "read_pages",
     "stage",

@@ -21,7 +21,7 @@ const STATES = {
   nearly: "almost used up",
   spent: "budget used up",
   closed: "closed",
-  forgotten: "erased",
+  erased: "erased",
 };
 
 function odds(epsilon) {
@@ -54,7 +54,7 @@ function standing({ state, spent, budget, points }) {
     : "So far you have spent at most the smallest amount that is recorded here, or nothing. (If " +
       "your data was erased here some days ago, there is no record of that.) ";
   switch (state) {
-    case "forgotten":
+    case "erased":
       return (
         "Your identity was erased here, as requested. The service no longer knows who you are and " +
         "never uses your data again."
@@ -128,7 +128,7 @@ const REASONS = {
   budget: (one) =>
     `Its cost exceeded the rest of your budget${one.refused_by ? ` in ${one.refused_by}` : ""}.`,
   "too-soon": () => "You took part in this run too recently.",
-  forgotten: () => "Your identity was erased.",
+  erased: () => "Your identity was erased.",
 };
 
 function halt(one) {

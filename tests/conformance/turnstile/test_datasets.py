@@ -1,4 +1,4 @@
-"""Datasets, whom they name, and users who are forgotten."""
+"""Datasets, whom they name, and users who are erased."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def test_a_dataset_is_charged_and_managed_by_those_it_names_and_by_nobody_else(
     everybody = (None, "alice", "mary", "bob", "cora")
     assert [who for who in everybody if allowed(who, create)] == ["cora"]
     assert [who for who in everybody if allowed(who, charge)] == ["alice"]
-    assert [who for who in everybody if allowed(who, lambda c: c.forget(1, "d"))] == ["mary"]
+    assert [who for who in everybody if allowed(who, lambda c: c.erase(1, "d"))] == ["mary"]
     add("alice", "bob")
     assert not allowed("alice", charge)
     signers(None).remove_principal("mary", **operator)
     assert not allowed("mary", lambda client: client.close_dataset("d"))
 
 
-def test_who_was_forgotten_is_told_of_as_such_and_never_admitted_again(
+def test_who_was_erased_is_told_of_as_such_and_never_admitted_again(
     turnstile: Turnstile, name: str
 ) -> None:
     turnstile.create_dataset(
@@ -114,33 +114,33 @@ def test_who_was_forgotten_is_told_of_as_such_and_never_admitted_again(
     for charge in (run.charge, inner.charge):
         assert charge(users, np.ones(4), noise_stddev=4.0).admitted.all()
     roster.charge(noise_stddev=4.0)
-    assert turnstile.forget("Zoe\u0308", f"{name}-in") == [name, f"{name}-in"]
-    assert turnstile.forget(someone) == [name, f"{name}-in"]
-    assert turnstile.forget(someone, name) == [name, f"{name}-in"], "again"
-    assert turnstile.forget(99, name) == []
+    assert turnstile.erase("Zoe\u0308", f"{name}-in") == [name, f"{name}-in"]
+    assert turnstile.erase(someone) == [name, f"{name}-in"]
+    assert turnstile.erase(someone, name) == [name, f"{name}-in"], "again"
+    assert turnstile.erase(99, name) == []
     for charge in (run.charge, inner.charge):
         decision = charge(users, [1.0, 0.0, 1.0, 1.0], noise_stddev=4.0)
-        assert decision.forgotten.tolist() == [True, True, False, False]
-        assert (decision.admitted == ~decision.forgotten).all()
+        assert decision.erased.tolist() == [True, True, False, False]
+        assert (decision.admitted == ~decision.erased).all()
     assert roster.charge(noise_stddev=4.0).admitted.tolist() == [False, False, True, True]
     again = turnstile.run(name, "roster").enrol([*users, 4], clip_norm=1.0, levels=4)
     assert again.charge(noise_stddev=4.0).admitted.tolist() == [False, False, True, True, True]
-    forgotten = [halt for halt in turnstile.halts(name, follow=False) if halt.reason == "forgotten"]
-    assert {halt.run for halt in forgotten} == {"r", "roster"}
-    assert not {halt.user for halt in forgotten} & set(users)
+    erased = [halt for halt in turnstile.halts(name, follow=False) if halt.reason == "erased"]
+    assert {halt.run for halt in erased} == {"r", "roster"}
+    assert not {halt.user for halt in erased} & set(users)
     with pytest.raises(InvalidRequest):
-        turnstile.forget(1, "no such name")
+        turnstile.erase(1, "no such name")
     with pytest.raises(RequestRejected, match="unknown-dataset"):
-        turnstile.forget(1, f"{name}-not")
+        turnstile.erase(1, f"{name}-not")
 
 
-def test_pseudonyms_are_forgotten_by_those_who_can_make_them(name: str) -> None:
+def test_pseudonyms_are_erased_by_those_who_can_make_them(name: str) -> None:
     with Turnstile.in_memory(pseudonym_key="k" * 32) as turnstile:
         turnstile.create_dataset(name, budget=1.0)
         run = turnstile.run(name, "r")
         run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0)
-        assert turnstile.forget("a") == [name]
-        assert run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0).forgotten.tolist() == [
+        assert turnstile.erase("a") == [name]
+        assert run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0).erased.tolist() == [
             True,
             False,
         ]

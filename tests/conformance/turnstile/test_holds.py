@@ -161,13 +161,13 @@ def test_a_share_that_was_never_used_can_be_given_back(turnstile: Turnstile, nam
         turnstile.create_dataset(f"{name}-more", share_of=whole, share=0.1)
 
 
-def test_a_user_is_forgotten_in_every_share(turnstile: Turnstile, name: str) -> None:
+def test_a_user_is_erased_in_every_share(turnstile: Turnstile, name: str) -> None:
     whole = turnstile.create_dataset(name, budget=1.0)
     parts = [f"{name}-{part}" for part in ("ads", "search")]
     for part in parts:
         turnstile.create_dataset(part, share_of=whole, share=0.5)
         turnstile.run(part, "r").charge(USERS, NORMS, noise_stddev=4.0)
-    assert turnstile.forget(3, name) == parts
+    assert turnstile.erase(3, name) == parts
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "pure-dp"])

@@ -15,8 +15,8 @@ from streams.ledger import (
     arrears,
     budgets,
     charging,
-    forgetting,
-    forgotten,
+    erasing,
+    erasure,
     holds,
     ledger,
     lifecycle,
@@ -90,15 +90,15 @@ def outer_levels_not_asked() -> Patches:
 
 
 @mutation
-def forgotten_users_begin_anew() -> Patches:
-    """Nobody asks whether an id that is new is that of somebody who was forgotten."""
-    yield replaced(forgotten.Forgotten, "known_as", lambda self, users, outermost: users)
+def erased_users_begin_anew() -> Patches:
+    """Nobody asks whether an id that is new is that of somebody who was erased."""
+    yield replaced(erasure.ErasedUsers, "known_as", lambda self, users, outermost: users)
 
 
 @mutation
 def names_not_put_back() -> Patches:
-    """Who loads a state has the ids of its pages, whoever was forgotten since."""
-    yield replaced(forgotten.Forgotten, "_moves", lambda self, address, before, after: None)
+    """Who loads a state has the ids of its pages, whoever was erased since."""
+    yield replaced(erasure.ErasedUsers, "_moves", lambda self, address, before, after: None)
 
 
 @mutation
@@ -110,7 +110,7 @@ def closed_datasets_charged() -> Patches:
 
 @mutation
 def rest_not_spent() -> Patches:
-    """A member of a roster goes on being admitted after it was forgotten."""
+    """A member of a roster goes on being admitted after it was erased."""
     yield replaced(accounts.Accounts, "spend_the_rest", lambda self, slot: self.enrol([]))
 
 
@@ -144,7 +144,7 @@ def arrears_collected_elsewhere_not_kept() -> Patches:
         real(held, *arguments, **options)
         del held._accounts[before:]
 
-    for module in (charging, forgetting):
+    for module in (charging, erasing):
         yield replaced(module, "note_taken", note_taken)
 
 

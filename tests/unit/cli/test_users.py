@@ -30,7 +30,7 @@ def test_standard_input_that_is_not_one_id_is_refused(
         user_of(Namespace(user="-"))
 
 
-@pytest.mark.parametrize("command", ["forget", "explain", "portal link"])
+@pytest.mark.parametrize("command", ["erase", "explain", "portal link"])
 def test_commands_read_the_id_before_they_ask_anybody(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

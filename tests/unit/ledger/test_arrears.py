@@ -5,7 +5,7 @@ import pytest
 
 from streams.ledger.ledger import Ledger
 from streams.ledger.limits import most_written
-from streams.schemas import CloseDataset, Forget, RosterDecision
+from streams.schemas import CloseDataset, Erase, RosterDecision
 from tests.unit.ledger.ledgers import rebuilt
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices
 
@@ -97,7 +97,7 @@ def test_what_is_noted_is_all_that_changed_and_nobody_is_in_arrears_twice(seed):
                 log.charge(steps[name, "charged"], some.tolist(), norms, **about)
                 steps[name, "charged"] += 1
             case 3 if rng.random() < 0.2:
-                log.send(Forget(request="f", user=int(rng.choice(users))))
+                log.send(Erase(request="f", user=int(rng.choice(users))))
             case 4 if rng.random() < 0.2:
                 log.close(name, run)
             case _ if size:

@@ -68,7 +68,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "scale": 4.0,
         "sampling_rate": 1.0,
     },
-    "forget": {"request": "t", "user": 1, "dataset": "d"},
+    "erase": {"request": "t", "user": 1, "dataset": "d"},
     "close-dataset": {"dataset": "idle", "request": "t"},
     "bind-operator": {
         "request": "t",

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from streams.schemas import CloseDataset, DatasetClosed, Forget, Reason, Rejected
+from streams.schemas import CloseDataset, DatasetClosed, Erase, Reason, Rejected
 from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog, begun, prices
 from tests.unit.ledger.test_nested import nested
@@ -88,11 +88,11 @@ def test_a_run_that_kept_participations_apart_leaves_nothing_of_it():
     log.audit()
 
 
-def test_users_of_a_closed_dataset_can_be_forgotten():
+def test_users_of_a_closed_dataset_can_be_erased():
     log = begun()
     log.charge(0, [7], [1.0])
     close(log, "d")
-    answer = answer_of(log.send(Forget(request="f", user=7, dataset=UNSET)))
+    answer = answer_of(log.send(Erase(request="f", user=7, dataset=UNSET)))
     assert answer.datasets == ["d"]
     log.audit()
 

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from streams.ledger.families import Policies
 from streams.ledger.ledger import Ledger
-from streams.schemas import Forget, Policy
+from streams.schemas import Erase, Policy
 from tests.unit.ledger.ledgers import Log, rebuilt
 
 NAMES = ["b", "a", "ab", "a-b", "c", "B", "d"]
@@ -68,7 +68,7 @@ def test_it_is_known_in_whatever_order_policies_are_put_back():
 
 
 @pytest.mark.parametrize("datasets", [20, 80])
-def test_forgetting_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
+def test_erasing_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
     log = Log()
     for number in range(datasets):
         log.create(f"d{number}", parent=f"d{number - 1}" if number % 4 else UNSET)
@@ -78,5 +78,5 @@ def test_forgetting_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, da
         monkeypatch.setattr(
             Policies, name, lambda self, of, plain=plain: [looked.append(of), plain(self, of)][1]
         )
-    log.send(Forget(request="f", user=7))
+    log.send(Erase(request="f", user=7))
     assert len(looked) <= 3 * datasets

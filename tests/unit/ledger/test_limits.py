@@ -14,7 +14,7 @@ from streams.schemas import (
     Charge,
     Decision,
     Enrol,
-    Forget,
+    Erase,
     Reason,
     Rejection,
     RosterDecision,
@@ -117,7 +117,7 @@ def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
     log.audit()
 
 
-def test_names_of_those_who_were_forgotten_are_counted_as_they_are_told():
+def test_names_of_those_who_were_erased_are_counted_as_they_are_told():
     """They are longer than most ids."""
     log = AuditedLog()
     log.create(user_ids="string")
@@ -125,7 +125,7 @@ def test_names_of_those_who_were_forgotten_are_counted_as_they_are_told():
     users = names(300, 7)
     log.charge(0, users, [1.0] * 300)
     for user in users:
-        log.send(Forget(request="f", user=user))
+        log.send(Erase(request="f", user=user))
     decision = log.charge(1, users, [1.0] * 300)
     size = len(encode(decision))
     assert size > 300 * 42

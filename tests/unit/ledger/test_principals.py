@@ -7,7 +7,7 @@ from streams.ledger.ledger import PartitionError, UnknownOperator, ledger_of
 from streams.schemas import (
     Allow,
     CloseDataset,
-    Forget,
+    Erase,
     OperatorBound,
     PrincipalRegistered,
     Reason,
@@ -46,8 +46,8 @@ CHARGING = {
 }
 MANAGING = {
     "closes it": lambda log: answer_of(log.send(CloseDataset(dataset="d", request="c"))),
-    "forgets a user": lambda log: answer_of(log.send(Forget(dataset="d", user=7, request="f"))),
-    "forgets a user everywhere": lambda log: answer_of(log.send(Forget(user=7, request="f"))),
+    "erases a user": lambda log: answer_of(log.send(Erase(dataset="d", user=7, request="f"))),
+    "erases a user everywhere": lambda log: answer_of(log.send(Erase(user=7, request="f"))),
     "creates one within it": lambda log: log.create("inner", parent="d"),
 }
 EVERYTHING = CHARGING | MANAGING
@@ -315,25 +315,25 @@ def test_a_dataset_that_names_somebody_is_within_none_that_names_nobody():
     log.audit()
 
 
-def test_other_access_lists_do_not_prevent_that_a_user_is_forgotten():
+def test_other_access_lists_do_not_prevent_that_a_user_is_erased():
     log = guarded()
     with log.signing("cora"):
         log.create("annas", allow=Allow(charge=["bob"], manage=["anna"]))
     with log.signing("bob"):
         log.open("annas", "r")
         log.charge(0, [7], [1.0], dataset="annas")
-    for dataset, name, forgotten, not_allowed in (
+    for dataset, name, erased, not_allowed in (
         (UNSET, "mary", [], ["annas"]),
         (UNSET, "anna", ["annas"], ["d"]),
         ("d", "mary", [], []),
         ("annas", "anna", ["annas"], []),
     ):
         with log.signing(name):
-            answer = answer_of(log.send(Forget(user=7, request="f", dataset=dataset)))
-            assert (answer.datasets, answer.not_allowed) == (forgotten, not_allowed)
+            answer = answer_of(log.send(Erase(user=7, request="f", dataset=dataset)))
+            assert (answer.datasets, answer.not_allowed) == (erased, not_allowed)
     for dataset, name in ((UNSET, "bob"), ("d", "anna"), ("annas", "mary")):
         with log.signing(name):
-            record = Forget(user=7, request="f", dataset=dataset)
+            record = Erase(user=7, request="f", dataset=dataset)
             assert refusal(answer_of(log.send(record))) is Reason.NOT_ALLOWED
     log.audit()
 
@@ -407,7 +407,7 @@ def test_where_signatures_cannot_be_checked_nothing_is_decided(monkeypatch):
         raise NoVerifier("No module named 'cryptography'")
 
     monkeypatch.setattr("streams.ledger.principals.is_signed_by", is_signed_by)
-    value = signed(Forget(user=7, dataset="d", request="f"), "mary")
+    value = signed(Erase(user=7, dataset="d", request="f"), "mary")
     before = log.ledger.chain
     with pytest.raises(PartitionError, match="extra `secure`"):
         log.ledger.apply(len(log.records), value)

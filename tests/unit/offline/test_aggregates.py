@@ -86,7 +86,7 @@ def test_what_is_charged_is_no_more_than_rho_and_what_the_contribution_costs() -
     assert 0.0 < charged.min() < charged.max() <= 0.02 * (1 + 1e-9)
 
 
-def test_who_cannot_pay_is_left_out_and_who_was_forgotten_is_not_asked() -> None:
+def test_who_cannot_pay_is_left_out_and_who_was_erased_is_not_asked() -> None:
     archived, client = new_service(2)
     client.create_dataset("d", budget=0.1)
     run = client.run("d", "r")
@@ -94,7 +94,7 @@ def test_who_cannot_pay_is_left_out_and_who_was_forgotten_is_not_asked() -> None
     while run.charge(USERS, norms, noise_stddev=4.0).admitted[0]:
         pass
     run.close()
-    client.forget(399)
+    client.erase(399)
     shares = shares_of(archived, "d")
     assert len(shares.users) == 399
     released = aggregate(

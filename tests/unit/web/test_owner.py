@@ -137,8 +137,8 @@ STATES = """
     nothing    no      no         open
     nothing    no      yes        spent
     nothing    yes     no         closed
-    forgotten  no      no         forgotten
-    forgotten  yes     yes        forgotten
+    erased  no      no         erased
+    erased  yes     yes        erased
 """
 ROWS = [line.split() for line in STATES.strip().splitlines()[1:]]
 
@@ -150,14 +150,14 @@ def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state
         "part": Account((spent(dataset, 0.5),)),
         "whole": Account((spent(dataset, 1.0),)),
         "nothing": Account(),
-        "forgotten": Account(is_forgotten=True),
+        "erased": Account(is_erased=True),
     }
     records = Records({"d": dataset}, {"d": accounts[account]})
     records.closed = {"d"} if closed == "yes" else set()
     records.left_out = [episode(exhausted=exhausted == "yes")]
     (shown,) = told(records, "d")["datasets"]
     assert shown["state"] == state
-    assert (shown["halts"] == []) == (state == "forgotten")
+    assert (shown["halts"] == []) == (state == "erased")
 
 
 def test_a_budget_is_told_to_be_used_up_only_while_no_step_can_include_the_owner() -> None:

@@ -38,10 +38,10 @@ def test_checkpoints_come_in_the_order_of_the_log_and_once() -> None:
     assert account(read) == Account((point(2, 0.25), point(5, 0.5)))
 
 
-def test_nothing_is_left_of_a_user_who_was_forgotten() -> None:
+def test_nothing_is_left_of_a_user_who_was_erased() -> None:
     tombstone = SimpleNamespace(key=KEY, value=None, timestamp=0)
     read = [_found_in(record(2, 0.25), True), _found_in(tombstone, True)]
-    assert account(read) == Account(is_forgotten=True)
+    assert account(read) == Account(is_erased=True)
 
 
 def test_a_record_that_nobody_signed_is_passed_over_and_leaves_a_doubt_alone() -> None:

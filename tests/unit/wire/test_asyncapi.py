@@ -426,7 +426,7 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
-    order += ["enrol", "charge-roster", "close-run", "forget", "close-dataset"]
+    order += ["enrol", "charge-roster", "close-run", "erase", "close-dataset"]
     order += ["bind-operator", "signed"]
     shown = [example for example in examples("norms") if example[1]["type"] in order]
     requests = sorted(shown, key=lambda example: order.index(example[1]["type"]))
@@ -452,7 +452,7 @@ def test_examples_are_what_a_worker_answers() -> None:
 LAST_BUT = 7
 """Kinds of requests; those behind come behind everything else, one kind after the other."""
 LAST = "ftrl-1", 2
-"""A step that names somebody who was forgotten before."""
+"""A step that names somebody who was erased before."""
 
 
 def _dataset_of(payload: Any) -> str | None:

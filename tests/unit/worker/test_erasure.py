@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streams.schemas import CloseRun, Forget
+from streams.schemas import CloseRun, Erase
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.test_partitions import Cluster, Worker
 
@@ -22,7 +22,7 @@ class Erased(Cluster):
         self.log.open()
         self.log.charge(0, [ERASED], [1.0])
         self.log.charge(1, [ERASED, OTHER], [1.0, 0.0])
-        self.log.send(Forget(request="f", user=ERASED))
+        self.log.send(Erase(request="f", user=ERASED))
         norms = self.broker.norms(0)
         norms.remove(0, norms.end)
         norms.end = 0

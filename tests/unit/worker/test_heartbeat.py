@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import Forget, encode
+from streams.schemas import Erase, encode
 from streams.store.vital_signs import decode_pulse
 from streams.worker.heartbeat import Heartbeat
 from tests.unit.ledger.roster_logs import begun
@@ -93,7 +93,7 @@ def test_a_beat_says_whether_users_were_erased_without_a_key(keys):
         await made.until(lambda: made.processor.next == len(log.records))
         await heartbeat.beat(None)
         assert not decode_pulse(made.store.contents(0).alive["pulse"]).erased_without_key
-        await made.arrive(Record(len(log.records), encode(Forget(request="f", user=7))))
+        await made.arrive(Record(len(log.records), encode(Erase(request="f", user=7))))
         await made.until(lambda: made.processor.next == len(log.records) + 1)
         await heartbeat.beat(None)
         shown = decode_pulse(made.store.contents(0).alive["pulse"])

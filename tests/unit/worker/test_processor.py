@@ -13,7 +13,7 @@ from streams.ledger.ledger import (
     UnknownOperator,
 )
 from streams.ledger.principals import CannotVerify
-from streams.schemas import Forget, encode
+from streams.schemas import Erase, encode
 from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
@@ -440,7 +440,7 @@ def test_a_stop_is_told_once_and_outlasts_a_rebalance():
     run(scenario)
 
 
-def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_forgotten():
+def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_erased():
     async def scenario():
         log = begun([7, 8])
         made = bench(offsets=20)
@@ -449,7 +449,7 @@ def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_forgotten(
         await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
         await made.until(lambda: made.processor.next == len(log.records))
         assert not due()
-        await made.arrive(Record(len(log.records), encode(Forget(request="f", user=7))))
+        await made.arrive(Record(len(log.records), encode(Erase(request="f", user=7))))
         await made.until(lambda: made.processor.next == len(log.records) + 1)
         assert due()
         await made.processor.compact()

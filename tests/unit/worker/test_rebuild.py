@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from streams.ledger.ledger import Changes
-from streams.schemas import Forget, encode
+from streams.schemas import Erase, encode
 from streams.store.image import MANIFEST, deletable
 from streams.store.layout import pack_change
 from streams.store.vital_signs import decode_pulse
@@ -23,12 +23,12 @@ from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker
 class Past(Cluster):
     """A cluster of which somebody has decided all, and written an image of each partition."""
 
-    async def happen(self, forgets=True):
+    async def happen(self, erases=True):
         before = Worker(self, "before")
         await before.claim()
         await before.decide()
         for owned in before.partitions._owned.values():
-            if forgets:
+            if erases:
                 await owned.processor.outbox.settle(20)
                 async with owned.processor.quiet():
                     await owned.processor._forget()
@@ -116,7 +116,7 @@ def test_a_redis_that_is_whole_is_never_replaced():
 
 def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
     async def scenario():
-        cluster = await Past().happen(forgets=False)
+        cluster = await Past().happen(erases=False)
         flush_and_trim(cluster)
         after = Worker(cluster, "after")
         await after.claim()
@@ -402,7 +402,7 @@ def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
     monkeypatch.setattr("streams.worker.rebuild.STAGE_BYTES", 1)
 
     async def scenario():
-        cluster = await Past().happen(forgets=False)
+        cluster = await Past().happen(erases=False)
         before = cluster.store.contents(0).copy()
         cluster.flush()
         first, second = Worker(cluster, "first"), Worker(cluster, "second")
@@ -472,7 +472,7 @@ async def whose_key_is_lost():
     log.create()
     log.open()
     log.charge(0, [user], [1.0])
-    log.send(Forget(request="f", user=user))
+    log.send(Erase(request="f", user=user))
     cluster.broker.norms(0).remove(0, 4)
     cluster.broker.norms(0).end = 0
     for value in log.records:
@@ -521,8 +521,8 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
         assert (await after.claim())[0] == 0
         await after.decide()
         ledger = after.processor.ledger
-        (name,) = ledger.forgotten.values()
-        assert ledger.forgotten.known_as([user], ledger.datasets["d"]) == [name]
+        (name,) = ledger.erased.values()
+        assert ledger.erased.known_as([user], ledger.datasets["d"]) == [name]
         assert [number for (number, *_) in ledger.erasure] == [ledger.erasure.ring.first]
         assert ledger.datasets["d"].exhausted_users == 1
         await after.leave()

@@ -1,4 +1,4 @@
-"""Users who were forgotten: nobody knows who they were, and nobody has a second budget.
+"""Users who were erased: nobody knows who they were, and nobody has a second budget.
 
 The auditor looks on: it makes names by the documents, and knows no slots.
 """
@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streams.ledger import forgotten
+from streams.ledger import erasure
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
-from streams.schemas import ERASED, TOO_SOON, Forget, Forgotten, Reason, encode, tombstone_offset
+from streams.schemas import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
 from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import unpack_positions, unpack_users
 from tests.audit.comparison import compare
@@ -28,22 +28,22 @@ from tests.unit.ledger.test_rosters import Worker
 KEY, OTHER = "k" * 16, "o" * 64
 
 
-def forget(log: Log, user, dataset=UNSET, **fields):
-    return answer_of(log.send(Forget(request="f", user=user, dataset=dataset, **fields)))
+def erase(log: Log, user, dataset=UNSET, **fields):
+    return answer_of(log.send(Erase(request="f", user=user, dataset=dataset, **fields)))
 
 
-def are_forgotten(decision) -> list[bool]:
+def are_erased(decision) -> list[bool]:
     return halted_for(decision, ERASED)
 
 
-def test_who_is_forgotten_is_admitted_to_nothing_and_everybody_else_as_before():
+def test_who_is_erased_is_admitted_to_nothing_and_everybody_else_as_before():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
     spent = log.spent()
-    assert forget(log, 7).datasets == ["d"]
+    assert erase(log, 7).datasets == ["d"]
     decision = log.charge(1, [8, 7, 11], [1.0, 0.0, 1.0])
     assert admitted(decision) == [True, False, True]
-    assert are_forgotten(decision) == exhausted(decision) == [False, True, False]
+    assert are_erased(decision) == exhausted(decision) == [False, True, False]
     assert len(log.ledger.datasets["d"]) == 5  # those of the roster, and 11
     assert 7 not in log.spent()
     assert log.spent()[8] > spent[8]
@@ -55,7 +55,7 @@ def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
         log = begun([user, other], user_ids="mixed")
         log.charge(0, [user, other], [1.0, 1.0])
         before = len(log.outputs)
-        forget(log, user)
+        erase(log, user)
         octets = user.encode() if isinstance(user, str) else user.to_bytes(8, "little")
         pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
         again = ledger_of(Stored(pages), 0, 1, NO_TOPIC, log.ledger.chain)
@@ -65,7 +65,7 @@ def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
         said = [out for outputs in log.outputs[before:] for out in outputs]
         assert octets not in b"".join(out.value for out in said)
         assert [out.key for out in said if octets in (out.key or b"")] in ([], [said[1].key])
-        assert again.forgotten == log.ledger.forgotten
+        assert again.erased == log.ledger.erased
         log.audit()
 
 
@@ -74,28 +74,28 @@ class Stored(msgspec.Struct):
     changes: list[bytes] = []
 
 
-def test_what_compaction_keeps_of_a_user_is_forgotten_by_tombstones():
+def test_what_compaction_keeps_of_a_user_is_erased_by_tombstones():
     log = nested()
     log.charge(0, [5], [1.0], dataset="tuning", run="t")
-    (_, *outputs) = log.send(Forget(request="f", user=5, dataset="ads"))
+    (_, *outputs) = log.send(Erase(request="f", user=5, dataset="ads"))
     assert {out.key for out in outputs} == {b'["ads",5]', b'["person",5]', b'["tuning",5]'}
     assert {out.channel for out in outputs} == {Channel.ODOMETER}
     assert {tombstone_offset(out.value) for out in outputs} == {len(log.records) - 1}
-    assert len(log.send(Forget(request="f", user=5))) == 1  # nothing is left to forget
+    assert len(log.send(Erase(request="f", user=5))) == 1  # nothing is left to erase
     log.audit()
 
 
 def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on():
     log = begun()
     log.step(0, prices())
-    forget(log, 8)
+    erase(log, 8)
     decision = log.step(1)
     assert told(decision, "halted") == told(decision, "exhausted") == [1]
     (halted,) = log.halts()
     assert list(halted.reasons) == [ERASED]
     assert 8 not in unpack_users(halted.users)
     answer = log.enrol([7, 8, 9, 10, 11], request="again")
-    assert (answer.members, unpack_positions(answer.forgotten, 5).tolist()) == (5, [1])
+    assert (answer.members, unpack_positions(answer.erased, 5).tolist()) == (5, [1])
     assert told(log.step(2, members=5), "halted") == []
     log.audit()
 
@@ -103,7 +103,7 @@ def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on(
 def test_a_step_that_was_decided_before_is_answered_as_it_was_decided():
     log = begun()
     before = log.charge(0, [7, 8], [1.0, 1.0])
-    forget(log, 7)
+    erase(log, 7)
     assert log.charge(0, [7, 8], [1.0, 1.0]) == before
     log.audit()
 
@@ -111,20 +111,20 @@ def test_a_step_that_was_decided_before_is_answered_as_it_was_decided():
 def test_a_dataset_that_is_created_within_it_later_does_not_know_the_user_either():
     log = nested()
     log.charge(0, [5], [1.0], dataset="ads", run="a")
-    assert forget(log, 5).datasets == ["ads", "person"]
+    assert erase(log, 5).datasets == ["ads", "person"]
     log.create("later", budget=0.1, parent="person")
     log.open("later", "l")
     decision = log.charge(0, [5, 0], [0.1, 0.1], dataset="later", run="l")
-    assert (admitted(decision), are_forgotten(decision)) == ([False, True], [True, False])
-    assert forget(log, 5).datasets == ["ads", "later", "person"]
+    assert (admitted(decision), are_erased(decision)) == ([False, True], [True, False])
+    assert erase(log, 5).datasets == ["ads", "later", "person"]
     log.audit()
 
 
-def test_who_was_never_charged_is_not_forgotten_and_can_be_charged():
+def test_who_was_never_charged_is_not_erased_and_can_be_charged():
     log = begun()
-    assert forget(log, 99).datasets == []
+    assert erase(log, 99).datasets == []
     assert admitted(log.charge(0, [99], [1.0])) == [True]
-    assert forget(log, "99").datasets == []
+    assert erase(log, "99").datasets == []
     log.audit()
 
 
@@ -133,7 +133,7 @@ def test_an_erased_user_who_takes_part_too_soon_is_halted_as_erased():
     log.create()
     log.open(min_separation=3)
     log.charge(0, [1, 2], [1.0, 1.0])
-    forget(log, 1)
+    erase(log, 1)
     decision = log.charge(1, [1, 2], [1.0, 1.0])
     assert list(decision.reasons) == [ERASED, TOO_SOON]
     log.audit()
@@ -146,13 +146,13 @@ def test_a_keyed_hash_is_no_id(user_ids, known):
     log = begun(user_ids=user_ids)
     log.charge(0, [7], [0.1])
     if known:
-        forget(log, 7)
+        erase(log, 7)
     name = log.ledger.erasure.ring.name(7, log.ledger.erasure.ring.first)
     step = log.ledger.runs["d", "r"].step + 1
     for users in ([name], ["erased:"], [8, "erased:x"]):
         assert log.charge(step, users, [0.1] * len(users)).reason is Reason.MALFORMED
         assert log.enrol(users, first=4).reason is Reason.MALFORMED
-    assert forget(log, name).reason is Reason.MALFORMED
+    assert erase(log, name).reason is Reason.MALFORMED
     log.audit()
 
 
@@ -164,13 +164,13 @@ def test_user_0_is_not_taken_for_an_erased_user_nor_the_other_way_round():
     users = list(range(-40, 40))
     log.charge(0, users, [0.1] * 80)
     for user in users[::3]:
-        assert forget(log, user).datasets == ["d"]
+        assert erase(log, user).datasets == ["d"]
     gone = [user in users[::3] for user in users]
     for ledger in (log.ledger, rebuilt(log.changes), loaded(log.ledger)):
         log.hand_over(ledger)
         step = log.ledger.runs["d", "r"].step + 1
         decision = log.charge(step, users, [0.1] * 80)
-        assert are_forgotten(decision) == [not is_in for is_in in admitted(decision)] == gone
+        assert are_erased(decision) == [not is_in for is_in in admitted(decision)] == gone
         assert len(log.ledger.datasets["d"]) == 80
 
 
@@ -188,18 +188,18 @@ def test_an_id_under_another_key_is_somebody_else_and_is_refused():
     for dataset in ("named", "plain"):
         log.open(dataset)
         log.charge(0, [1], [0.1], dataset=dataset)
-    assert forget(log, 1, "named").reason is Reason.MIXED_USERS
-    assert forget(log, 1, "plain", pseudonyms="0" * 16).reason is Reason.MIXED_USERS
-    assert forget(log, 1).datasets == ["plain"]
-    assert forget(log, 1, pseudonyms="0" * 16).datasets == ["named"]
+    assert erase(log, 1, "named").reason is Reason.MIXED_USERS
+    assert erase(log, 1, "plain", pseudonyms="0" * 16).reason is Reason.MIXED_USERS
+    assert erase(log, 1).datasets == ["plain"]
+    assert erase(log, 1, pseudonyms="0" * 16).datasets == ["named"]
 
 
 def test_a_user_of_another_partition_and_a_dataset_that_is_not_there_are_refused():
     log = Log(partitions=2)
     log.create()
-    reasons = {getattr(forget(log, user), "reason", None) for user in range(9)}
+    reasons = {getattr(erase(log, user), "reason", None) for user in range(9)}
     assert reasons == {None, Reason.WRONG_PARTITION}
-    assert forget(log, 1, "nobody").reason is Reason.UNKNOWN_DATASET
+    assert erase(log, 1, "nobody").reason is Reason.UNKNOWN_DATASET
 
 
 def keyed(keys: str, records=()) -> Ledger:
@@ -212,10 +212,10 @@ def keyed(keys: str, records=()) -> Ledger:
 def test_no_answer_depends_on_the_key_and_every_name_does():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
-    forget(log, 7)
+    erase(log, 7)
     records = [*log.records]
     ledgers = [keyed(keys, records) for keys in ("", KEY, OTHER)]
-    names = [dict(ledger.forgotten) for ledger in ledgers]
+    names = [dict(ledger.erased) for ledger in ledgers]
     assert len({str(each) for each in names}) == 3
     summaries = [ledger.summary() for ledger in ledgers]
     assert summaries[0] == summaries[1] == summaries[2]
@@ -224,46 +224,46 @@ def test_no_answer_depends_on_the_key_and_every_name_does():
 def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
     log = begun()
     log.charge(0, [7], [1.0])
-    forget(log, 7)
+    erase(log, 7)
     ledger = keyed(KEY, log.records)
     changes = [encode(ledger.take_changes())]
     for keys in (KEY, f"{OTHER} {KEY}"):
         again = ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, keys)
-        (*_, answer) = again.apply(99, encode(Forget(request="f", user=7)))
+        (*_, answer) = again.apply(99, encode(Erase(request="f", user=7)))
         assert answer_of([answer]).datasets == ["d"]
     with pytest.raises(LostErasureKey, match="not among erasure_keys"):
         ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, OTHER)
 
 
-def test_after_another_key_came_those_who_were_forgotten_before_are_known_again():
+def test_after_another_key_came_those_who_were_erased_before_are_known_again():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
-    forget(log, 7)
+    erase(log, 7)
     first = keyed(KEY, log.records)
     later = ledger_of(
         Stored({}, [encode(first.take_changes())]), 0, 1, NO_TOPIC, first.chain, f"{OTHER}\n{KEY}"
     )
-    later.apply(90, encode(Forget(request="f", user=8)))
+    later.apply(90, encode(Erase(request="f", user=8)))
     assert len(set(later.erasure)) == 2
     for user in (7, 8):
-        (answer,) = later.apply(91, encode(Forget(request="f", user=user)))
+        (answer,) = later.apply(91, encode(Erase(request="f", user=user)))
         assert answer_of([answer]).datasets == ["d"]
 
 
-FORGETS = st.tuples(st.just("forget"), st.sampled_from(["d", UNSET]), st.sampled_from(USERS))
+ERASES = st.tuples(st.just("erase"), st.sampled_from(["d", UNSET]), st.sampled_from(USERS))
 
 
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.sampled_from(sorted(POLICIES)),
-    st.lists(st.one_of(OPERATIONS, FORGETS), max_size=30),
+    st.lists(st.one_of(OPERATIONS, ERASES), max_size=30),
 )
 def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operations):
     scenario = Scenario(policy)
     for kind, *what in operations:
-        if kind == "forget":
-            forget(scenario.log, what[1], what[0])
+        if kind == "erase":
+            erase(scenario.log, what[1], what[0])
         else:
             scenario.happen(kind, *what)
     scenario.log.audit()
@@ -276,7 +276,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operati
         st.one_of(
             test_nested.OPERATIONS,
             st.tuples(
-                st.just("forget"),
+                st.just("erase"),
                 st.sampled_from(["person", "tuning", UNSET]),
                 st.sampled_from(USERS),
             ),
@@ -288,8 +288,8 @@ def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operati
 def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happenings, rng):
     scenario = test_nested.Scenario(clipping=rng.random() < 0.5)
     for kind, *what in happenings:
-        if kind == "forget":
-            forget(scenario.log, what[1], what[0])
+        if kind == "erase":
+            erase(scenario.log, what[1], what[0])
         else:
             scenario.happen(kind, *what)
         if rng.random() < 0.2:
@@ -306,14 +306,14 @@ def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happ
 )
 @given(
     st.sampled_from(["zcdp", "per-user order"]),
-    st.lists(st.one_of(OPERATIONS, FORGETS), max_size=20),
+    st.lists(st.one_of(OPERATIONS, ERASES), max_size=20),
     st.randoms(use_true_random=False),
 )
 def test_state_that_is_put_back_from_any_pages_and_changes_is_the_same(policy, operations, rng):
     scenario = Scenario(policy)
     for kind, *what in operations:
-        if kind == "forget":
-            forget(scenario.log, what[1], what[0])
+        if kind == "erase":
+            erase(scenario.log, what[1], what[0])
         else:
             scenario.happen(kind, *what)
     worker = Worker(rng)
@@ -330,10 +330,10 @@ def test_state_that_is_put_back_from_any_pages_and_changes_is_the_same(policy, o
 
 def test_the_blank_of_digests_is_the_same_for_whoever_makes_them():
     users = np.array([1, 2, 3])
-    forgotten.blank(users, np.array([1]))
+    erasure.blank(users, np.array([1]))
     assert users.tolist() == [1, 0, 3]
     names: list = ["a", 2, "c"]
-    forgotten.blank(names, np.array([0, 1]))
+    erasure.blank(names, np.array([0, 1]))
     assert names == ["", 0, "c"]
 
 
@@ -341,7 +341,7 @@ def test_an_answer_says_where_and_in_what_order():
     log = nested()
     for run, dataset in (("p", "person"), ("t", "tuning")):
         log.charge(0, [5], [0.1], dataset=dataset, run=run)
-    answer = forget(log, 5)
-    assert isinstance(answer, Forgotten)
+    answer = erase(log, 5)
+    assert isinstance(answer, Erased)
     assert answer.datasets == ["ads", "person", "tuning"]
-    assert rebuilt(log.changes).forgotten == log.ledger.forgotten
+    assert rebuilt(log.changes).erased == log.ledger.erased

@@ -1,4 +1,4 @@
-"""Who was forgotten is told of to nobody but that user, and the rest of the service is proven."""
+"""Who was erased is told of to nobody but that user, and the rest of the service is proven."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USER = 7
 def archived() -> Archived:
     archived = used()
     turnstile = Turnstile(connection=archived)
-    assert turnstile.forget(USER) == ["d", "faces", "inner"]
+    assert turnstile.erase(USER) == ["d", "faces", "inner"]
     later = turnstile.run("d", "later", take_over=True)
     later.charge([USER, 8], [0.0, 0.1], noise_stddev=4.0)
     return archived
 
 
 def home(archived: Archived) -> int:
-    return next(p for p, ledger in enumerate(archived.ledgers) if ledger.forgotten)
+    return next(p for p, ledger in enumerate(archived.ledgers) if ledger.erased)
 
 
 def test_all_that_is_kept_and_published_fits(archived: Archived) -> None:
@@ -41,7 +41,7 @@ def test_a_checkpoint_behind_the_tombstone_of_its_user_is_found(archived: Archiv
     before = [r for r in records if r.key == tombstone.key and r.value is not None]
     records.append(before[-1]._replace(offset=records[-1].offset + 1))
     (finding,) = verify(archived, archived).findings
-    assert "was forgotten, and a checkpoint is still there" in finding.problem
+    assert "was erased, and a checkpoint is still there" in finding.problem
 
 
 def test_checkpoints_and_tombstones_that_compaction_took_away_are_not_missed(
@@ -55,12 +55,12 @@ def test_checkpoints_and_tombstones_that_compaction_took_away_are_not_missed(
 
 def test_the_user_is_told_when_and_what_came_of_it(archived: Archived) -> None:
     events = list(explain(archived, USER, delta=1e-5).events)
-    *_, forgotten, halted = events
-    assert (forgotten.what, {s.dataset for s in forgotten.budgets}) == (
-        "forgotten",
+    *_, erased, halted = events
+    assert (erased.what, {s.dataset for s in erased.budgets}) == (
+        "erased",
         {"d", "faces", "inner"},
     )
-    assert (halted.what, halted.forgotten, halted.refused_by) == ("halted", True, None)
+    assert (halted.what, halted.erased, halted.refused_by) == ("halted", True, None)
     assert halted.budgets[0].cost == [0.0]
     assert events[0].what in ("charged", "enrolled")
     done = command_on(archived, "explain", "--user", str(USER))
@@ -73,11 +73,11 @@ def test_of_a_log_that_was_trimmed_only_that_is_known(archived: Archived) -> Non
     archived.draw(partition)
     archived.trim("norms", partition, archived.kept[partition].next)
     events = list(explain(archived, USER, delta=1e-5).events)
-    assert {(event.what, event.forgotten) for event in events} == {("earlier", True)}
+    assert {(event.what, event.erased) for event in events} == {("earlier", True)}
 
 
 def test_there_is_no_row_of_the_user_in_a_report(archived: Archived) -> None:
     losses = report(archived, delta=1e-5).losses
     assert all(USER not in part.users for part in losses)
-    assert sum(part.forgotten for part in losses) == 3
+    assert sum(part.erased for part in losses) == 3
     assert all(len(part.users) == len(part.steps) == len(part.epsilon) for part in losses)

@@ -1,8 +1,8 @@
 """Erased users: in the place of the id there is a keyed hash.
 
-    (never seen) --forget--> (never seen)
-    known --forget--> erased, with nothing left                         its accounts stay
-    erased --forget--> unchanged
+    (never seen) --erase--> (never seen)
+    known --erase--> erased, with nothing left                         its accounts stay
+    erased --erase--> unchanged
     erased --charge, enrol--> halted, whatever the norm
 
 The account stays where it is, so that what was spent stays spent. All that is left of the outermost
@@ -31,7 +31,7 @@ from streams.ledger.tracked import Address, Tracked
 from streams.schemas import (
     ERASED_INTEGER,
     ERASED_STRING,
-    Forget,
+    Erase,
     Policy,
     Reason,
     Rejection,
@@ -110,7 +110,7 @@ class KeysInUse(Tracked[bool]):
             raise LostErasureKey(address[0])
 
 
-class Forgotten(Tracked[str]):
+class ErasedUsers(Tracked[str]):
     """(dataset, slot) -> the keyed hash that is there in the place of an id.
 
     Attributes:
@@ -118,7 +118,7 @@ class Forgotten(Tracked[str]):
     """
 
     def __init__(self, datasets: Mapping[str, Accounts], in_use: KeysInUse) -> None:
-        super().__init__("forgotten", str)
+        super().__init__("erased", str)
         self.in_use = in_use
         self._datasets = datasets
         self._waiting: set[Address] = set()  # for users to be put back
@@ -142,7 +142,7 @@ class Forgotten(Tracked[str]):
             users: by their ids.
             outermost: accounts of all users with whom they share a budget.
         """
-        if not outermost.forgotten:
+        if not outermost.erased:
             return users
         strangers = np.flatnonzero(~outermost.knows(users))
         erased: dict[int, str] = {}
@@ -150,7 +150,7 @@ class Forgotten(Tracked[str]):
             strangers.tolist(), _listed(select_users(users, strangers)), strict=True
         ):
             for name in self.in_use.names(user):
-                if name in outermost.forgotten:
+                if name in outermost.erased:
                     erased[at] = name
         if not erased:
             return users
@@ -196,7 +196,7 @@ def blank(users: NDArray[np.int64] | list[User], at: NDArray[np.int64]) -> None:
         users[place] = "" if is_string else 0
 
 
-def check_key(policy: Policy, request: Forget) -> None:
+def check_key(policy: Policy, request: Erase) -> None:
     """Check that a dataset knows users by what the request names.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is heard of users who were forgotten, and what no worker can have said of them."""
+"""What is heard of users who were erased, and what no worker can have said of them."""
 
 from msgspec.structs import replace
 
@@ -13,14 +13,14 @@ def heard() -> Decision:
         turnstile.create_dataset("d", budget=1.0)
         run = turnstile.run("d", "r", min_separation=3)
         run.charge([1, 2, 3], [1.0, 0.0, 1.0], noise_stddev=4.0)
-        turnstile.forget(1)
+        turnstile.erase(1)
         run.charge([1, 2, 3], [1.0, 1.0, 1.0], noise_stddev=4.0)
         records = turnstile._connection.read(Channel.HALTS, Reading("earliest", False))
         answers = [decode_answer(record.value) for record in records]
     return next(a for a in answers if isinstance(a, Decision) and a.reasons)
 
 
-def test_who_was_forgotten_and_who_came_too_soon_are_told_apart():
+def test_who_was_erased_and_who_came_too_soon_are_told_apart():
     decision = heard()
     assert is_whole(decision)
     assert reasons_of(decision).tolist() == [ERASED, 0, TOO_SOON]

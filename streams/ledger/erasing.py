@@ -1,4 +1,4 @@
-"""A user is forgotten: the id gives way to a name, and what is left of the budget is spent."""
+"""A user is erased: the id gives way to a name, and what is left of the budget is spent."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from streams.ledger.accounts import Accounts
 from streams.ledger.arrears import note_taken, wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.charges import check_homes
-from streams.ledger.forgotten import alone, check_key
+from streams.ledger.erasure import alone, check_key
 from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
 from streams.ledger.state import State
-from streams.schemas import Forget, Forgotten, Sender, User, encode
+from streams.schemas import Erase, Erased, Sender, User, encode
 
 
-def forget(
-    state: State, place: Place, request: Forget, sender: Sender | None = None
-) -> list[Output]:
-    """Forget a user in one dataset and those that share a budget with it, or in all.
+def erase(state: State, place: Place, request: Erase, sender: Sender | None = None) -> list[Output]:
+    """Erase a user in one dataset and those that share a budget with it, or in all.
 
-    Without a dataset, the user is forgotten wherever the sender may manage, and the answer names
+    Without a dataset, the user is erased wherever the sender may manage, and the answer names
     the outermost datasets where the sender may not.
 
     Raises:
@@ -34,31 +32,31 @@ def forget(
         check_key(policy, request)
     outermost = state.policies.outermost_of(request)
     check_homes(alone(request.user), place.partition, state.partitions)
-    forgotten: list[str] = []
+    erased: list[str] = []
     tombstones: list[Output] = []
     allowed = [name for name in outermost if state.gate.may_manage(name, sender)]
     for name in allowed:
         family = state.policies.family(name)
-        there, left = _forget_in(state, family, state.policies.budgets(name), request.user)
-        forgotten += there
+        there, left = _erase_in(state, family, state.policies.budgets(name), request.user)
+        erased += there
         tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
-    answer = Forgotten(
+    answer = Erased(
         request=request.request,
         partition=place.partition,
         offset=place.offset,
-        datasets=sorted(forgotten),
+        datasets=sorted(erased),
         not_allowed=[name for name in outermost if name not in allowed],
     )
     return [answer_to(request, encode(answer)), *tombstones]
 
 
-def _forget_in(
+def _erase_in(
     state: State, family: Sequence[Accounts], budgets: Budgets, user: User
 ) -> tuple[list[str], list[str]]:
-    """Forget a user in datasets that share a budget, the outermost.
+    """Erase a user in datasets that share a budget, the outermost.
 
     Returns:
-        In which of them the user is forgotten now, and in which since now.
+        In which of them the user is erased now, and in which since now.
     """
     (known,) = np.asarray(budgets.known_as(alone(user))).tolist()
     if known != user:
@@ -71,9 +69,9 @@ def _forget_in(
     (slot,) = budgets.own.seek(alone(user)).slots.tolist()
     state.note(budgets.own.spend_the_rest(slot))
     note_taken(state, budgets)
-    name = state.forgotten.new_name(user)
+    name = state.erased.new_name(user)
     datasets = [accounts.policy.dataset for accounts in members]
     for accounts in members:
         (slot,) = accounts.seek(alone(user)).slots.tolist()
-        state.forgotten[accounts.policy.dataset, str(slot)] = name
+        state.erased[accounts.policy.dataset, str(slot)] = name
     return datasets, datasets
