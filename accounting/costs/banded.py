@@ -87,11 +87,11 @@ def banded_steps(
         InvalidInput: if the matrix has more than `min_separation` bands, so that participations at
             that distance would cost more than their sum; and for other arguments.
     """
-    apart = whole_number("min_separation", min_separation, 1, 2**61)
+    separation = whole_number("min_separation", min_separation, 1, 2**61)
     entries = as_float_array("matrix", matrix)
     columns = _columns(entries, steps)
     bands = max((column.size for column in columns), default=0)
-    if bands > apart:
+    if bands > separation:
         allowed = (
             f"at least {bands}, the number of bands of the matrix: participations that are closer "
             "have rows in common"

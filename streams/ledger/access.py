@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.ledger.arrears import wake
+from streams.ledger.accrual import wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.state import State
 from streams.schemas import Reason, Rejection

@@ -6,8 +6,7 @@ import msgspec
 from msgspec import UNSET
 
 from streams.ledger.access import open_budgets_of
-from streams.ledger.apart import check_roster
-from streams.ledger.arrears import note_taken, owed_beside, rosters_beside, wake
+from streams.ledger.accrual import accrued_beside, note_taken, rosters_beside, wake
 from streams.ledger.holds import check_hold
 from streams.ledger.limits import check_decision, check_size
 from streams.ledger.members import Members
@@ -23,6 +22,7 @@ from streams.ledger.outputs import (
 )
 from streams.ledger.rosters import enrolment, pricing
 from streams.ledger.runs import check_next_step, stored_decision, under_current_attempt
+from streams.ledger.separations import check_roster
 from streams.ledger.state import State
 from streams.schemas import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
 from streams.wire.packing import charge_digest, roster_digest
@@ -42,7 +42,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
-    check_size(charge, budgets.orders, owed_beside(state, budgets, charge))
+    check_size(charge, budgets.orders, accrued_beside(state, budgets, charge))
     plans = budgets.plan(charge)
     check_decision(plans[0].users, clips=budgets.clips)
     too_soon = None

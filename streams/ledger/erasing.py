@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from streams.ledger.access import budgets_of
 from streams.ledger.accounts import Accounts
-from streams.ledger.arrears import note_taken, wake
+from streams.ledger.accrual import note_taken, wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.charges import check_homes
 from streams.ledger.erasure import alone, check_key

@@ -59,7 +59,7 @@ class KeptAccounts:
     Attributes:
         policy: under what they are charged.
         rule: what comes of it.
-        account: their numbers, for the rosters that charge them in arrears.
+        account: their numbers, for the rosters with recurring charges.
         erased: the keyed hashes of erased users in all datasets that share the budget.
     """
 
@@ -82,7 +82,7 @@ class KeptAccounts:
 
     @property
     def exhausted_users(self) -> int:
-        """How many users have nothing left; those charged in arrears have something left."""
+        """How many users have nothing left; users with accrued charges have something left."""
         if self._exhausted is None:
             count = len(self._index)
             order = None if self._own is None else self._own.order[:count]
@@ -219,20 +219,20 @@ class KeptAccounts:
         self._exhausted = None
 
     def spent_units(self) -> tuple[NDArray[np.int64] | list[User], Numbers]:
-        """All users and their spent units, what is charged in arrears included.
+        """All users and their spent units, what is accrued charges included.
 
         Of shape (n,), or (n, orders) if all orders have to hold.
         """
         count = len(self._index)
         spent = self._rows.spent[:count].copy()
-        for standing in self.account.recurring_charges:
-            slots, units = standing.accrued(self.account)
-            if len(slots):  # nothing is owed before the first step
+        for recurring in self.account.recurring_charges:
+            slots, units = recurring.accrued(self.account)
+            if len(slots):  # nothing accrues before the first step
                 spent[slots] += units
         return self._index.users(0, count), spent
 
     def numbers(self, slots: Rows) -> dict[str, NDArray[np.integer]]:
-        """All numbers of these users, by name, with what is charged in arrears.
+        """All numbers of these users, by name, with accrued charges.
 
         That is settled for it and not noted: for ledgers of which nothing is stored.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.ledger.arrears import wake
+from streams.ledger.accrual import wake
 from streams.ledger.charging import charge, charge_roster, enrol
 from streams.ledger.columns import UnknownState
 from streams.ledger.erasing import erase

@@ -20,12 +20,11 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from streams.ledger.access import budgets_of, check_open, open_budgets_of
-from streams.ledger.apart import separation_of
-from streams.ledger.arrears import drop_roster, rosters_beside
+from streams.ledger.accrual import drop_roster, rosters_beside
+from streams.ledger.accrual_limits import check_closing
 from streams.ledger.budgets import Budgets
 from streams.ledger.holds import release_hold, take_hold
 from streams.ledger.outputs import Place
-from streams.ledger.owed import check_closing
 from streams.ledger.policies import (
     check_ancestors,
     check_policy,
@@ -34,6 +33,7 @@ from streams.ledger.policies import (
     policy_to_store,
 )
 from streams.ledger.runs import RunState, closed, opened, under_current_attempt
+from streams.ledger.separations import separation_of
 from streams.ledger.state import LayoutMismatch, State
 from streams.ledger.tracked import Address
 from streams.schemas import (
@@ -278,7 +278,7 @@ def _check_closing(state: State, budgets: Budgets, datasets: set[str]) -> None:
 
 
 def _end_run(state: State, address: Address, run: RunState) -> None:
-    """Charge what is in arrears, and keep of a run only that there was one."""
+    """Charge what has accrued, and keep of a run only that there was one."""
     state.runs[address] = closed(run)
     release_hold(state, address)
     drop_roster(state, address)

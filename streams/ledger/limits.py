@@ -9,15 +9,15 @@ new, its odometer rises and its norm is clipped:
     4 + 8 orders                  its slot, and what it has spent
     12 + 8 orders                 its slot, base and ticks
     1                             three bits of the decision, which is published and kept
-    4                             its slot, among those who took part, if these are kept apart
-    4                             its position on another roster, if it is in arrears there
+    4                             its slot, among the participants, in a separated run
+    4                             its position on another roster, if it has accrued charges there
     24                            its position and its granted norm, there
     110 + 2 names + 9 orders      its checkpoint, whose key names the dataset too
     29, or 5 + 7 id               its id there; in the key, which is JSON, a byte may take six
 
 Halted, it takes less: its id in the decision instead of all that is charged. Where datasets are one
-within the other, all this is counted for each of their budgets. What a user in arrears owes to
-other datasets is written, too, and counted in ``streams.ledger.owed``.
+within the other, all this is counted for each of their budgets. The accrued charges of a user in
+other datasets are written, too, and counted in ``streams.ledger.accrual_limits``.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def most_written(users: int, id_bytes: int, name: str, orders: int) -> int:
     return _FIXED + users * per_user + _PER_ID_BYTE * id_bytes
 
 
-def check_size(charge: Charge, orders: Mapping[str, int], owed: int = 0) -> None:
+def check_size(charge: Charge, orders: Mapping[str, int], accrued: int = 0) -> None:
     """Refuse a charge of too many users, or that might write more than ``MAX_WRITE_BYTES``.
 
     Args:
         charge: one step in one partition.
         orders: of the policy of each dataset that it counts against, by name.
-        owed: what is written of what its users owe on rosters, at most; see ``most_owed``.
+        accrued: what is written of accrued charges on rosters, at most; see ``most_accrued``.
 
     Raises:
         Rejection: TOO_LARGE.
@@ -75,11 +75,11 @@ def check_size(charge: Charge, orders: Mapping[str, int], owed: int = 0) -> None
         detail = f"{users} users; a charge has at most {MAX_CHARGE_USERS}: use more partitions"
         raise Rejection(Reason.TOO_LARGE, detail)
     written = _most_written(users, id_bytes(charge.users), orders)
-    if written <= MAX_WRITE_BYTES < written + owed:
+    if written <= MAX_WRITE_BYTES < written + accrued:
         detail = (
-            f"{users} users may write {written} bytes, and {owed} of what they owe on rosters that "
-            f"share a budget, together more than {MAX_WRITE_BYTES}: close runs that are done "
-            "first, charge fewer users a step or use more partitions"
+            f"{users} users may write {written} bytes, and {accrued} bytes of accrued charges, "
+            f"together more than {MAX_WRITE_BYTES}: close runs that are done first, charge fewer "
+            "users per step or use more partitions"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
     if written > MAX_WRITE_BYTES:

@@ -1,7 +1,7 @@
 """The members of one roster in one partition: at which level each of them is charged, and how far.
 
 A step does work for those to whom something happens, and says nothing of the others
-(``accounting.filters.recurring``). Members are charged in arrears: what is stored of them and of
+(``accounting.filters.recurring``). Charges of members accrue: what is stored of them and of
 their accounts goes together, and whatever brings the one up to date notes the other.
 """
 
@@ -80,7 +80,7 @@ class _Rows(Columns):
     Once a roster can be charged, it keeps all of this.
     """
 
-    standing: RecurringCharge | None = None
+    recurring: RecurringCharge | None = None
 
     slot: Annotated[NDArray[np.uint32], Column(dtype="<u4")]  # in the accounts of the dataset
     level: Annotated[Bytes, Column(dtype="|u1")]
@@ -88,21 +88,21 @@ class _Rows(Columns):
     flags: Annotated[Bytes, Column(dtype="|u1")]
     since: Annotated[Numbers, Column()]
 
-    def live_in(self, standing: RecurringCharge) -> None:
+    def live_in(self, recurring: RecurringCharge) -> None:
         """From now on a roster keeps what it knows."""
-        self.standing = standing
+        self.recurring = recurring
         for name in self._columns:
             setattr(self, name, getattr(self, name)[:0].copy())
 
     def is_elsewhere(self, name: str) -> bool:
-        return self.standing is not None
+        return self.recurring is not None
 
     def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
-        if self.standing is None:
+        if self.recurring is None:
             return super().numbers(name, rows)
         if name != "slot":
-            return self.standing.column(name, rows)
-        slots = self.standing.rows(_OWN, rows)
+            return self.recurring.column(name, rows)
+        slots = self.recurring.rows(_OWN, rows)
         listed = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
         return listed.astype(np.uint32)
 
@@ -115,7 +115,7 @@ class Members:
     """
 
     def __init__(self) -> None:
-        self.standing: RecurringCharge | None = None
+        self.recurring: RecurringCharge | None = None
         self._count = 0
         self._rows = _Rows()
         self._budgets: Budgets
@@ -174,7 +174,7 @@ class Members:
         self._unbound, self._looked = self._binds, False
         outer = budgets.accounts[1:]
         users = budgets.own.users_at(self.slots) if outer else NOBODY
-        self.standing = RecurringCharge.restored(
+        self.recurring = RecurringCharge.restored(
             [accounts.account for accounts in budgets.accounts],
             [self.slots, *(accounts.seek(users).slots for accounts in outer)],
             columns,
@@ -183,8 +183,8 @@ class Members:
             cost_tables=budgets.cost_tables(terms.units, terms.levels) if terms.units else [],
             clip=budgets.clips,
         )
-        self.standing.settled_by_others = []
-        rows.live_in(self.standing)
+        self.recurring.settled_by_others = []
+        rows.live_in(self.recurring)
 
     def add(self, slots: Sequence[Numbers], level: int) -> RowChanges:
         """Put users behind the last member, at a level; these are their slots in each budget."""
@@ -258,7 +258,7 @@ class Members:
         return digests, erased
 
     def take_taken(self) -> Numbers:
-        """Positions of those in arrears whose accounts others have brought up to date since the
+        """Positions of those whose accrued charges other records have charged since the
         last call, ascending.
         """
         taken = self._awake.settled_by_others
@@ -274,7 +274,7 @@ class Members:
         return self._rows.numbers(name, slice(0, self._count)).view(np.uint8)
 
     def close(self) -> Numbers:
-        """Charge what is in arrears, and say to whom; nobody is charged as a member any more."""
+        """Charge what has accrued, and say to whom; nobody is charged as a member any more."""
         behind = self._awake.accruing(np.arange(self._count))
         self._awake.close()
         return behind
@@ -304,8 +304,8 @@ class Members:
 
     @property
     def _awake(self) -> RecurringCharge:
-        assert self.standing is not None
-        return self.standing
+        assert self.recurring is not None
+        return self.recurring
 
     @property
     def _binds(self) -> bool:

@@ -20,12 +20,12 @@ import numpy as np
 
 from accounting import InvalidInput
 from accounting.costs.norm_levels import grid_norms
+from streams.ledger.accrual_limits import Counted, check_beside
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Numbers
 from streams.ledger.kept_accounts import Sought
 from streams.ledger.limits import check_roster, id_bytes
 from streams.ledger.members import Bytes, Members, Pricing, Terms
-from streams.ledger.owed import Counted, check_beside
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection

@@ -22,7 +22,6 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from streams.ledger.apart import Participants, Separations
 from streams.ledger.balances import AccountsChanges, Page
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
@@ -32,6 +31,7 @@ from streams.ledger.partition_error import PartitionError
 from streams.ledger.principals import BoundOperator, Gate, Operators, Principal, Principals
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import Runs
+from streams.ledger.separations import Participants, Separations
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import Holder, encode
 
@@ -98,7 +98,7 @@ class State:
         datasets: name -> accounts.
         runs: (dataset, run) -> state.
         rosters: (dataset, run) -> under what the users of a run are charged.
-        separations: (dataset, run) -> how far a run keeps participations apart, if it does.
+        separations: (dataset, run) -> the minimum separation of a run, if it has one.
         participants: of these runs, those of the last steps.
         holds: (outermost dataset,) -> the run that holds its budget, if one does.
         closed: (dataset,) -> the offset from which on it is closed, if it is.

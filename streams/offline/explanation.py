@@ -91,7 +91,7 @@ class Event:
         granted: the norm that was admitted; 0 if none was.
         level: of the grid of a roster, if it is one.
         refused_by: the dataset whose budget had too little left, if the user was halted.
-        too_soon: the user was halted because the run keeps participations apart.
+        too_soon: the user was halted by the minimum separation of the run.
         erased: the user had been erased by then, and was halted, whatever was left.
         exhausted: nothing is left, so that no later step that costs anything is admitted.
     """

@@ -5,7 +5,7 @@ norm over noise r are one of r sqrt(n), so that sums of r^2 are kept, rounded up
 All other steps are counted by mechanism and level: those of a roster by its own levels, those that
 come with norms of their own rounded up to levels of norm over noise.
 
-Rosters are counted as they are charged, in arrears: a step at which nobody's level moves adds one
+Rosters are counted as they are charged: a step at which nobody's level moves adds one
 to a number, and members are looked at when theirs does.
 
 A report needs levels and participations that follow from released outputs and each user's own data.
@@ -228,7 +228,7 @@ class Histories:
             self._settle(address[0], roster, np.arange(len(roster.granted)))
 
     def end(self) -> Mapping[str, DatasetHistory]:
-        """Count what is in arrears; the histories."""
+        """Count what has accrued; return the histories."""
         for address, roster in self._rosters.items():
             self._settle(address[0], roster, np.arange(len(roster.granted)))
             roster.since[:] = roster.steps

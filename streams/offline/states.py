@@ -24,7 +24,7 @@ _ENTRIES = (
 _NAMES = {"erased": ("dataset", "slot"), "principals": ("principal",)}
 """What the parts of an address are, where they are not a dataset and a run."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
-"""Since which step a member is in arrears says nothing by itself: accounts are compared with it."""
+"""Without the step since which charges accrue: accounts are compared with accrued charges."""
 
 
 class Difference(NamedTuple):

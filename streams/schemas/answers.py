@@ -42,7 +42,7 @@ class RunOpened(OfRun, frozen=True, tag="run-opened"):
     last_step: int  # the last step decided here, -1 before the first
     policy: Policy
     outer: list[Policy] | UnsetType = UNSET  # of its ancestors, the nearest first, if it is
-    min_separation: int | UnsetType = UNSET  # of the run, if it keeps participations apart
+    min_separation: int | UnsetType = UNSET  # of the run, if it has one
 
 
 class RunClosed(OfRun, frozen=True, tag="run-closed"):

@@ -30,11 +30,11 @@ class Reason(StrEnum):
     UNKNOWN_RUN = "unknown-run"  # charged or closed before it was opened
     RUN_CLOSED = "run-closed"  # it can neither be charged nor opened again
     OLDER_ATTEMPT = "older-attempt"  # fenced by a newer attempt, or the number is taken
-    SEPARATION_CHANGED = "separation-changed"  # the run keeps participations apart otherwise
+    SEPARATION_CHANGED = "separation-changed"  # the run has another minimum separation
     BUDGET_HELD = "budget-held"  # another run holds a budget that this one would charge
     STEP_CONTENT_CHANGED = "step-content-changed"  # same step, other content
     STEP_OUT_OF_ORDER = "step-out-of-order"  # neither the last step nor the next one
-    NO_ROSTERS = "no-rosters"  # a run that keeps participations apart has none
+    NO_ROSTERS = "no-rosters"  # a run with a minimum separation has none
     UNKNOWN_ROSTER = "unknown-roster"  # nobody has been enrolled in the run
     ROSTER_CHANGED = "roster-changed"  # not the users, the clip norm or the grid that it has
     TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once

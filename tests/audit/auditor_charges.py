@@ -122,7 +122,7 @@ class Charges(Held):
         written = _may_write(chain, said, strings)
         beside = self._rosters_beside(partition, chain, but=run)
         too_long = any(
-            _may_write(own, members, octets) + may_owe(members, own, others)
+            _may_write(own, members, octets) + most_accrued(members, own, others)
             > _MOST_WRITTEN_BY_ROSTERS
             for own, members, octets, others in each_with_others([(chain, said, strings), *beside])
         )
@@ -256,7 +256,7 @@ class Charges(Held):
         self._check_number(asked)
         rosters = self._rosters_beside(partition, chain)
         written = _may_write(chain, len(asked), string_bytes(asked))
-        written += may_owe(len(asked), chain, rosters)
+        written += most_accrued(len(asked), chain, rosters)
         if written > _MOST_WRITTEN:
             raise Rejection("too-large")
 
@@ -283,7 +283,7 @@ class Charges(Held):
         ]
         written = 4096 + 512 * len(closed) + 2048 * len(runs)
         written += 512 * sum(run.separation or 0 for run in runs)
-        written += may_owe(len(chain[0].accounts), [], rosters)
+        written += most_accrued(len(chain[0].accounts), [], rosters)
         if written > _MOST_WRITTEN_BY_ROSTERS:
             raise Rejection("too-large")
 
@@ -401,10 +401,10 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
         raise Rejection("invalid-mechanism")
 
 
-def may_owe(users: int, chain: Sequence[Dataset], rosters: Sequence[Enrolled]) -> int:
-    """The documented count of what these users may owe on rosters, beside a charge of this chain.
+def most_accrued(users: int, chain: Sequence[Dataset], rosters: Sequence[Enrolled]) -> int:
+    """Return the documented most bytes of accrued charges, beside a charge of this chain.
 
-    A user owes on one of them. The worst is that all of them do where it is written longest.
+    Charges of a user accrue on one of the rosters. The most is on those where it is longest.
     """
     total, prices = 0, []
     for own, members, _ in rosters:

@@ -80,15 +80,15 @@ class Lane:
         del step["request"]
         return step
 
-    def apart(self, kind: str, **changes: Any) -> dict[str, Any]:
-        """A request about another run of the dataset, which keeps participations apart."""
+    def separated(self, kind: str, **changes: Any) -> dict[str, Any]:
+        """A request about another run of the dataset, which has a minimum separation."""
         whole = {
             "open-run": self.about_run("open-run"),
             "charge": self.first(norms=[0.0, 0.0]),  # nobody takes part, nobody pays
             "enrol": self.enrolment(),
             "charge-roster": self.roster_step(),
         }[kind]
-        return {**whole, "run": f"{self.run}-apart", **changes}
+        return {**whole, "run": f"{self.run}-separated", **changes}
 
     def policy(self, **changes: Any) -> dict[str, Any]:
         """Creates another dataset, unless the changes spoil it."""
@@ -112,20 +112,20 @@ class BadInput:
         record: what is written, after the first charge of the lane.
         policy: that of the dataset that it is about.
         of_roster: the first users of the lane are enrolled before it.
-        is_apart: another run, which keeps participations apart, is opened and charged before it.
+        is_separated: another run, which has a minimum separation, is opened and charged before it.
     """
 
     reason: str
     record: Callable[[Lane], bytes | None]
     policy: dict[str, Any] = field(default_factory=lambda: MIXED)
     of_roster: bool = False
-    is_apart: bool = False
+    is_separated: bool = False
 
     def before(self, lane: Lane) -> list[bytes]:
         """What is applied to a run that has been opened, before the record."""
         records = [lane.first(), *([lane.enrolment()] if self.of_roster else [])]
-        if self.is_apart:
-            records += [lane.apart("open-run", min_separation=3), lane.apart("charge")]
+        if self.is_separated:
+            records += [lane.separated("open-run", min_separation=3), lane.separated("charge")]
         return [as_msgpack(record) for record in records]
 
 
@@ -250,7 +250,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
-APART: dict[str, tuple[str, str, dict[str, Any]]] = {
+SEPARATED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "opened with a wider one": (
         "separation-changed",
         "open-run",
@@ -265,7 +265,7 @@ APART: dict[str, tuple[str, str, dict[str, Any]]] = {
     "enrolled": ("no-rosters", "enrol", {}),
     "charged by roster": ("no-rosters", "charge-roster", {}),
 }
-"""About a run that keeps participations apart, after its first step."""
+"""About a run with a minimum separation, after its first step."""
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "withdrawn with a policy": ("malformed", {"policy": {}}),
@@ -520,14 +520,14 @@ def _table() -> dict[str, BadInput]:
         encode: Callable[[Any], bytes] = as_msgpack,
         policy: dict[str, Any] = MIXED,
         of_roster: bool = False,
-        is_apart: bool = False,
+        is_separated: bool = False,
     ) -> None:
         def written(lane: Lane) -> bytes | None:
             value = record(lane)
             return encode(value) if isinstance(value, dict) else value
 
         assert name not in table
-        table[name] = BadInput(reason, written, policy, of_roster, is_apart)
+        table[name] = BadInput(reason, written, policy, of_roster, is_separated)
 
     for name, (reason, change) in CHARGES.items():
         add(name, reason, lambda lane, change=change: lane.charge(**change(lane.users)))
@@ -558,12 +558,12 @@ def _table() -> dict[str, BadInput]:
                 "malformed",
                 lambda lane, kind=kind, encode=encode: encode(lane.about_run(kind))[:-1],
             )
-    for name, (reason, kind, changes) in APART.items():
+    for name, (reason, kind, changes) in SEPARATED.items():
         add(
-            f"participations apart: {name}",
+            f"separated participations: {name}",
             reason,
-            lambda lane, kind=kind, changes=changes: lane.apart(kind, **changes),
-            is_apart=True,
+            lambda lane, kind=kind, changes=changes: lane.separated(kind, **changes),
+            is_separated=True,
         )
     for name, (reason, change) in ENROLMENTS.items():
         add(

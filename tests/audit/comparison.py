@@ -155,11 +155,11 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     for key, roster in rosters.items():
         found = roster_of(ledger, key)
         assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
-    apart = {key: run for key, run in runs.items() if run.separation is not None}
-    _same(f"runs of partition {partition} with a separation", apart, ledger.separations)
+    separated = {key: run for key, run in runs.items() if run.separation is not None}
+    _same(f"runs of partition {partition} with a separation", separated, ledger.separations)
     kept = {address[:2] for address in ledger.participants}
-    _same(f"runs of which participants are kept in {partition}", apart.keys() & kept, kept)
-    for key, run in apart.items():
+    _same(f"runs of which participants are kept in {partition}", separated.keys() & kept, kept)
+    for key, run in separated.items():
         counting = {u: s for u, s in run.took_part.items() if s + run.separation > run.step + 1}
         expected, found = (run.separation, counting), participations_of(ledger, key)
         assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"

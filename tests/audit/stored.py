@@ -15,7 +15,7 @@ Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 
 def state_of(ledger: Ledger, name: str) -> Rows:
-    """user -> (spent, used on the current tick, ticks, per-user order), with what is in arrears."""
+    """user -> (spent, used on the current tick, ticks, per-user order), with accrued charges."""
     accounts = budgets_of(ledger, name).own  # which has rosters go on from what Redis has of them
     width = 1 if accounts.policy.per_user_order is True else len(accounts.policy.budget)
     users, spent = accounts.spent_units()

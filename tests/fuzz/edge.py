@@ -118,7 +118,7 @@ class Fuzz:
         for dataset in ("inner", "clips", "part"):
             log.open(dataset=dataset, run="r")
         for dataset in ("a", "b", "inner"):
-            log.open(dataset=dataset, run="apart", min_separation=3)
+            log.open(dataset=dataset, run="separated", min_separation=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
         log.create("guarded", budget=9.0, allow=Allow(charge=["alice"], manage=["mary"]))
         log.send(signed(binding(), None))

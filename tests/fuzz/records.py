@@ -20,7 +20,7 @@ DATASETS = [
 SIGNERS = ["alice", "mary", "cora", "eve", None]
 """Alice charges what is guarded, mary manages it, cora creates others; None is the operator."""
 ALLOW = {"charge": ["alice"], "manage": ["mary"]}
-RUNS = ["r", "s", "apart", "nobody-opened-this"]
+RUNS = ["r", "s", "separated", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 MOST_FIELDS = 28
 """Of a map that is made up: in more of them some would be there twice."""
@@ -103,7 +103,7 @@ class Records:
             record["request"] = rng.choice("tu")
             if record["v"] == 3 and rng.random() < 0.5:
                 record["take_over"] = True
-            if run == "apart" or rng.random() < 0.2:
+            if run == "separated" or rng.random() < 0.2:
                 record["min_separation"] = rng.choice([2, 3, 3, 3, 2**14, 1])
         if kind == "charge":
             record |= self._step(state.step if state else -1)

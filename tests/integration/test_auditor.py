@@ -131,8 +131,8 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
     def change(ledger: Ledger) -> None:
         budgets_of(ledger, "d")  # the roster goes on from what is stored of it
         members = ledger.rosters.members["d", "by-roster"]
-        assert members.standing
-        roster = members.standing._roster
+        assert members.recurring
+        roster = members.recurring._roster
         if name == "slot":
             roster.slots[0]._slots = roster.slots[0]._known().copy()
             roster.slots[0]._slots[0] = value

@@ -39,15 +39,15 @@ class Rollback:
         self._client = redis.Redis.from_url(service.redis)
         service.client.create_dataset("d", budget=1.0, assume_independent_timing=True)
         self._run = service.client.run("d", "r")
-        self._apart = service.client.run("d", "apart", min_separation=4)
+        self._separated = service.client.run("d", "separated", min_separation=4)
         self._free_from = np.zeros(len(USERS), dtype=np.int64)  # step of that run, of each user
 
     def charge(self, steps: int) -> None:
         """Steps that everybody takes part in, and others that are too soon for most."""
         for _ in range(steps):
             self._run.charge(USERS, NORMS, noise_stddev=2.0)
-            step, some = self._apart.step, slice(self._apart.step % 3, None)
-            decided = self._apart.charge(USERS[some], NORMS[some], noise_stddev=20.0)
+            step, some = self._separated.step, slice(self._separated.step % 3, None)
+            decided = self._separated.charge(USERS[some], NORMS[some], noise_stddev=20.0)
             assert (decided.admitted == (self._free_from[some] <= step)).all()
             self._free_from[some][decided.admitted] = step + 4
         self.service.settle()

@@ -442,10 +442,10 @@ def make_erased(seed: int) -> Log:
     users = [u for u, p in zip(written, partitions_of(written, 3), strict=True) if p == 1]
     for name, policy in ERASING.items():
         log.create(name, **policy)
-        for run, separation in (("r", UNSET), ("s", UNSET), ("apart", 3)):
+        for run, separation in (("r", UNSET), ("s", UNSET), ("separated", 3)):
             log.open(dataset=name, run=run, min_separation=separation)
     for number in range(240):
-        name, run = str(rng.choice(list(ERASING))), str(rng.choice(["r", "s", "apart"]))
+        name, run = str(rng.choice(list(ERASING))), str(rng.choice(["r", "s", "separated"]))
         state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
         about = {"dataset": name, "run": run}
         some = [users[i] for i in rng.choice(len(users), rng.integers(1, 15), replace=False)]
@@ -475,11 +475,11 @@ def make_closed(seed: int) -> Log:
     users = [u for u, p in enumerate(partitions_of(np.arange(60), 3)) if p == 1]
     for name, policy in NESTED.items():
         log.create(name, **policy)
-        for run, separation in (("r", UNSET), ("apart", 3)):
+        for run, separation in (("r", UNSET), ("separated", 3)):
             log.open(dataset=name, run=run, min_separation=separation)
     ends = {int(at): name for at, name in zip([40, 80, 100], [*NESTED][::-1], strict=False)}
     for number in range(120):
-        name, run = str(rng.choice(list(NESTED))), str(rng.choice(["r", "apart"]))
+        name, run = str(rng.choice(list(NESTED))), str(rng.choice(["r", "separated"]))
         state, about = log.ledger.runs[name, run], {"dataset": name, "run": run}
         if number in ends:
             log.send(CloseDataset(dataset=ends[number], request=f"c{number}"))

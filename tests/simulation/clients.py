@@ -210,7 +210,7 @@ class Trainer:
             self._held = Held(step, content, decided)
             decision = self._hear(run, charging, self._held)
             if self.min_separation is not None:
-                self.told.check_apart(run.dataset, self.run, step, self.min_separation)
+                self.told.check_separation(run.dataset, self.run, step, self.min_separation)
             self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
             drops = 0.2 if self.charges_ahead else 0.9  # what did not go out may be asked again
             self.contents.pop(step, None) if rng.random() < drops else None

@@ -50,7 +50,7 @@ class Simulation:
         self.service = Service(world)
         self.told = Told()
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
-        self._apart = Random(f"separations of {seed}")
+        self._separated = Random(f"separations of {seed}")
         self._ahead = Random(f"charged ahead in {seed}")
         self._clips_within = Random(f"clips within others in {seed}").random() < 0.5
         self._sleep = Random(f"sleeps in {seed}")
@@ -84,7 +84,7 @@ class Simulation:
                 runs = self._holds.choice((1, 2, 3))
             for run in range(runs):
                 rivals = rng.choice((1, 1, 1, 2))
-                separation = self._apart.choice((None, None, 2, 3, 4))
+                separation = self._separated.choice((None, None, 2, 3, 4))
                 for rival in range(rivals):
                     name = f"t{number}{run}{'ab'[rival]}"
                     trainer = Trainer(self.world, self.told, plan, name, f"r{run}")

@@ -122,7 +122,7 @@ class Temper:
         elif drawn < 0.32:
             temper._let_commits_last()
         if temper.siblings:
-            temper.compact_entries = 4096  # changes alone say what is owed
+            temper.compact_entries = 4096  # changes alone have accrued charges
             temper.disputes = 0.0  # who charges within it binds the policy of the outer one
         return temper
 

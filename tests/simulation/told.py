@@ -126,7 +126,7 @@ class Told:
         """Return the highest attempt of a run that a client was given, 0 if none was."""
         return self._attempts.get((dataset, run), 0)
 
-    def check_apart(self, dataset: str, run: str, step: int, separation: int) -> None:
+    def check_separation(self, dataset: str, run: str, step: int, separation: int) -> None:
         """Whether nobody was admitted to a step who took part in one that is too near.
 
         Args:

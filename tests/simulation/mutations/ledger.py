@@ -11,8 +11,7 @@ from accounting.filters import recurring
 from streams.ledger import (
     access,
     accounts,
-    apart,
-    arrears,
+    accrual,
     budgets,
     charging,
     erasing,
@@ -22,6 +21,7 @@ from streams.ledger import (
     lifecycle,
     rule,
     runs,
+    separations,
     tracked,
 )
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -121,7 +121,7 @@ def separation_not_enforced() -> Patches:
     def have_to_wait(self: Any, run: Any, slots: Any) -> Any:
         return np.zeros(len(slots), dtype=np.bool_)
 
-    yield replaced(apart.Participants, "have_to_wait", have_to_wait)
+    yield replaced(separations.Participants, "have_to_wait", have_to_wait)
 
 
 @mutation
@@ -131,13 +131,13 @@ def participations_forgotten_at_a_compaction() -> Patches:
     def take_page(self: Any, name: str) -> None:
         tracked.Tracked.take_page(self, name)
 
-    yield replaced(apart.Participants, "take_page", take_page)
+    yield replaced(separations.Participants, "take_page", take_page)
 
 
 @mutation
-def arrears_collected_elsewhere_not_kept() -> Patches:
-    """What members of another dataset's roster owed is kept of the budgets charged now alone."""
-    real = arrears.note_taken
+def accrued_charges_collected_elsewhere_not_kept() -> Patches:
+    """Accrued charges of another dataset's roster are kept for the budgets charged now alone."""
+    real = accrual.note_taken
 
     def note_taken(held: Any, *arguments: Any, **options: Any) -> None:
         before = len(held._accounts)

@@ -200,8 +200,8 @@ PAIR = np.zeros((1, 2), dtype=np.int64)
 COST_TABLE = np.array([0, 1, 2, 3])
 OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
 APPROX = ApproxZcdpFilter(0.3, 1e-5)
-APART = MinSeparationFilter(ZcdpFilter(0.3), 2)
-APART_STATE = APART.initial_state(1)
+SEPARATED = MinSeparationFilter(ZcdpFilter(0.3), 2)
+SEPARATED_STATE = SEPARATED.initial_state(1)
 ROGERS = RogersFilter(1.0, 1e-5)
 TABLE: list[Case] = [
     *(case for m in MECHANISMS for case in cases_of_mechanism(m)),
@@ -363,15 +363,17 @@ TABLE += [
         *([1.0, 0.5], 1.0, 2, 3),
     ),
     one("MinSeparationFilter", lambda b: MinSeparationFilter(ZcdpFilter(1.0), b), 2),
-    one("MinSeparationFilter", lambda t, c: APART.admit_units(APART_STATE, t, c), 1, NOTHING),
+    one(
+        "MinSeparationFilter", lambda t, c: SEPARATED.admit_units(SEPARATED_STATE, t, c), 1, NOTHING
+    ),
     one(
         "MinSeparationFilter",
-        lambda t, n: APART.admit_norms(APART_STATE, t, Gaussian(1.0), n),
+        lambda t, n: SEPARATED.admit_norms(SEPARATED_STATE, t, Gaussian(1.0), n),
         *(1, [0.1]),
     ),
     one(
         "MinSeparationFilter",
-        lambda s, n: APART.admit_units(MinSeparationState(s, n), 1, NOTHING),
+        lambda s, n: SEPARATED.admit_units(MinSeparationState(s, n), 1, NOTHING),
         *(NOTHING, NOTHING),
     ),
     one("mechanism_from", lambda c: accounting.mechanism_from(GaussianDpEvent(1.0), c), 1.0),

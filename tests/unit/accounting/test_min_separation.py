@@ -85,8 +85,8 @@ def test_what_a_run_moves_is_at_most_what_was_charged_for_it(data: st.DataObject
 def test_participations_that_overlap_would_cost_more_than_their_sum() -> None:
     factor = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     moved = factor @ np.ones(2)
-    apart = sum(float(column @ column) for column in factor.T)
-    assert float(moved @ moved) > apart
+    separated = sum(float(column @ column) for column in factor.T)
+    assert float(moved @ moved) > separated
 
 
 @given(
@@ -102,8 +102,8 @@ def test_who_is_admitted_can_pay_and_is_far_enough_from_the_last_time(
     for step, costs in enumerate(steps):
         state, admitted = rule.admit_units(state, step, np.array(costs))
         for user, cost in enumerate(costs):
-            apart = cost == 0 or step - last[user] >= bands
-            expected = apart and spent[user] + cost <= 100
+            separated = cost == 0 or step - last[user] >= bands
+            expected = separated and spent[user] + cost <= 100
             assert admitted[user] == expected
             if expected:
                 spent[user] += cost
@@ -115,10 +115,12 @@ def test_who_is_admitted_can_pay_and_is_far_enough_from_the_last_time(
 def test_every_filter_of_gaussian_steps_keeps_participations_apart(
     rule: GdpFilter | RenyiFilter,
 ) -> None:
-    apart = MinSeparationFilter(rule, 3)
-    state, seen = apart.initial_state(1), []
+    separated = MinSeparationFilter(rule, 3)
+    state, seen = separated.initial_state(1), []
     for step in range(9):
-        state, admitted = apart.admit_norms(state, step, banded_step([1.0, 0.5, 0.25], 4.0), [1.0])
+        state, admitted = separated.admit_norms(
+            state, step, banded_step([1.0, 0.5, 0.25], 4.0), [1.0]
+        )
         seen.append(bool(admitted[0]))
     assert seen == [True, False, False] * 3
 
@@ -191,8 +193,8 @@ def test_the_sensitivity_to_participations_apart_is_the_root_of_the_sum_of_squar
     below = np.arange(steps)[:, None] - np.arange(steps)
     matrix = rng.integers(-3, 4, (steps, steps)) * ((below >= 0) & (below < bands))
     np.fill_diagonal(matrix, 1 + matrix.diagonal() % 3)
-    first, apart = data.draw(st.integers(0, bands)), bands + data.draw(st.integers(0, 2))
-    taken = list(range(first, steps, apart))
+    first, separation = data.draw(st.integers(0, bands)), bands + data.draw(st.integers(0, 2))
+    taken = list(range(first, steps, separation))
     columns = [sum(int(entry) ** 2 for entry in matrix[:, step]) for step in taken]
     for _ in range(8):
         signs = rng.choice([-1, 1], len(taken))

@@ -43,7 +43,7 @@ def test_nothing_can_be_charged_opened_created_or_withdrawn_any_more():
     log.audit()
 
 
-def test_what_members_of_a_roster_owed_is_charged_when_it_is_closed():
+def test_accrued_charges_of_members_are_charged_when_it_is_closed():
     log = begun()
     for step in range(3):
         log.step(step, prices() if step == 0 else b"")

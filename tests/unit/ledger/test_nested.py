@@ -319,7 +319,7 @@ def test_members_of_nested_datasets_are_charged_as_steps_of_norms_would_be():
 
 
 @pytest.mark.parametrize("by_roster", [False, True])
-def test_what_members_owe_elsewhere_is_kept_when_another_dataset_charges_them(by_roster):
+def test_charges_accrued_elsewhere_are_kept_when_another_dataset_charges_them(by_roster):
     """It is collected in all budgets of their roster, also in those that are not charged now."""
     log = nested()
     for dataset, run in (("ads", "a"), ("search", "s")):

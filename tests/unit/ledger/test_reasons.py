@@ -45,12 +45,12 @@ def log():
         log.create("idle")
         log.create("ended")
         log.send(CloseDataset(dataset="ended", request="t"))
-        log.open(run="apart", attempt=2, min_separation=3)
-        log.charge(0, HERE[:2], [0.1, 0.1], run="apart", attempt=2)
+        log.open(run="separated", attempt=2, min_separation=3)
+        log.charge(0, HERE[:2], [0.1, 0.1], run="separated", attempt=2)
         # Another run has taken this budget over from all of these.
         log.create("held", assume_independent_timing=UNSET)
-        for run in ("closed", "bare", "apart", "r", "holder"):
-            fields = {"min_separation": 3} if run == "apart" else {}
+        for run in ("closed", "bare", "separated", "r", "holder"):
+            fields = {"min_separation": 3} if run == "separated" else {}
             log.open("held", run, attempt=2, take_over=True, **fields)
             log.charge(0, HERE[:2], [0.1, 0.1], dataset="held", run=run, attempt=2)
         log.close("held", "closed", attempt=2)
@@ -291,7 +291,7 @@ OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
         },
         {
             **ABOUT_RUN,
-            Reason.NO_ROSTERS: lambda r: r.update(run="apart"),
+            Reason.NO_ROSTERS: lambda r: r.update(run="separated"),
             Reason.ROSTER_CHANGED: lambda r: r.update(first=7),
             Reason.TOO_LARGE: lambda r: r.update(users=HERE[10:75]),
             Reason.INVALID_LEVELS: lambda r: r.update(run="bare", first=0, clip_norm=5e-324),
@@ -313,7 +313,7 @@ OF_ROSTERS: dict[str, tuple[dict[str, Any], dict[Reason, Any]]] = {
             **ABOUT_RUN,
             Reason.STEP_CONTENT_CHANGED: lambda r: r.update(step=0),
             Reason.STEP_OUT_OF_ORDER: lambda r: r.update(step=7),
-            Reason.NO_ROSTERS: lambda r: r.update(run="apart"),
+            Reason.NO_ROSTERS: lambda r: r.update(run="separated"),
             Reason.UNKNOWN_ROSTER: lambda r: r.update(run="bare"),
             Reason.ROSTER_CHANGED: lambda r: r.update(members=4),
             Reason.INVALID_MECHANISM: lambda r: r.update(scale=0.0),

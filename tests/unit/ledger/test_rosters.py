@@ -40,7 +40,7 @@ def test_members_keep_their_order_and_begin_at_the_highest_level():
     assert answer.digests == page_digests(np.array([7, 8, 9, 10]))
 
 
-def test_nothing_is_owed_before_the_first_step_at_however_many_orders():
+def test_nothing_accrues_before_the_first_step_at_however_many_orders():
     log = begun(measure="renyi", orders=[1.5, 8.0], budget=[1.0, 4.0])
     assert log.spent() == {user: [0, 0] for user in (7, 8, 9, 10)}
 
@@ -430,7 +430,7 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
         worker.go_on()
     worker.finish()
     fresh = rebuilt(log.changes)
-    # Which pages there are; what is in arrears in them depends on who took over when.
+    # Which pages there are; the accrued charges in them depend on who took over when.
     names = {name for name in fresh.uncompacted() if fresh.take_page(name) is not None}
     assert worker.pages.keys() == names
     worker.die()

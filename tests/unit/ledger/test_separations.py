@@ -1,4 +1,4 @@
-"""Runs that keep participations apart: nobody takes part again before the separation has passed.
+"""Runs with a minimum separation: no user takes part again before it has passed.
 
 The auditor looks on: it remembers the last participation of every user, and knows no places.
 """
@@ -24,7 +24,7 @@ from tests.unit.ledger.test_nested import DATASETS, nested
 from tests.unit.ledger.test_rosters import Worker
 
 
-def apart(separation: int = 3, **policy: Any) -> RosterLog:
+def separated(separation: int = 3, **policy: Any) -> RosterLog:
     log = RosterLog()
     log.create(**policy)
     log.open(min_separation=separation)
@@ -36,7 +36,7 @@ def too_soon(decision: Decision) -> list[bool]:
 
 
 def test_who_took_part_is_halted_until_the_separation_has_passed_and_charged_nothing():
-    log = apart(3)
+    log = separated(3)
     first = log.charge(0, [1, 2, 3], [1.0, 0.0, 1.0])
     assert (admitted(first), too_soon(first)) == ([True] * 3, [False] * 3)
     spent = log.spent()
@@ -51,7 +51,7 @@ def test_who_took_part_is_halted_until_the_separation_has_passed_and_charged_not
 
 
 def test_a_norm_of_nothing_takes_no_part_and_is_admitted_at_any_time():
-    log = apart(2)
+    log = separated(2)
     for step, norm in enumerate([0.0, 1.0, 0.0, 1.0, 0.0]):
         decision = log.charge(step, [1], [norm])
         assert (admitted(decision), too_soon(decision)) == ([True], [False])
@@ -60,7 +60,7 @@ def test_a_norm_of_nothing_takes_no_part_and_is_admitted_at_any_time():
 
 
 def test_who_cannot_pay_does_not_take_part_and_does_not_wait():
-    log = apart(3, budget=0.05)  # a norm of 1 costs 1/32
+    log = separated(3, budget=0.05)  # a norm of 1 costs 1/32
     log.charge(0, [1], [1.0])
     for step in (1, 2):
         log.charge(step, [2], [1.0 / 4])
@@ -72,7 +72,7 @@ def test_who_cannot_pay_does_not_take_part_and_does_not_wait():
 
 
 def test_who_is_exhausted_and_comes_too_soon_is_said_to_be_both():
-    log = apart(2, budget=2**-5)
+    log = separated(2, budget=2**-5)
     log.charge(0, [1, 2], [1.0, 0.5])
     decision = log.charge(1, [1, 2], [1.0, 0.5])
     assert (too_soon(decision), exhausted(decision)) == ([True, True], [True, False])
@@ -80,7 +80,7 @@ def test_who_is_exhausted_and_comes_too_soon_is_said_to_be_both():
 
 
 def test_other_runs_of_the_dataset_are_not_waited_for():
-    log = apart(5)
+    log = separated(5)
     log.open(run="other", min_separation=2)
     log.open(run="plain")
     for run in ("r", "other", "plain"):
@@ -93,7 +93,7 @@ def test_other_runs_of_the_dataset_are_not_waited_for():
 
 
 def test_a_step_that_is_sent_again_is_the_same_and_keeps_nobody_longer():
-    log = apart(2)
+    log = separated(2)
     log.charge(0, [1], [1.0])
     first = log.charge(1, [1, 2], [1.0, 1.0])
     log.open(attempt=0, request="later")
@@ -107,7 +107,7 @@ def test_clipping_grants_in_the_units_of_contributions_and_nothing_to_who_comes_
     """The norm of the column is in the noise: what is granted is what to clip to."""
     column = banded_step([2.0, 1.0, 2.0], 12.0)  # 12 / 3
     assert column.noise_stddev == 4.0
-    log = apart(2, budget=2**-5 + 2**-7, on_exhaustion="clip")
+    log = separated(2, budget=2**-5 + 2**-7, on_exhaustion="clip")
     log.charge(0, [1, 2], [1.0, 0.5], column.noise_stddev)
     waits = log.charge(1, [1, 2], [1.0, 1.0], column.noise_stddev)
     assert (too_soon(waits), waits.clipped, exhausted(waits)) == ([True, True], b"", [False] * 2)
@@ -123,8 +123,8 @@ def test_clipping_grants_in_the_units_of_contributions_and_nothing_to_who_comes_
 
 def test_too_soon_for_one_is_too_soon_for_all_budgets_that_count():
     log = nested()
-    log.open("tuning", "apart", min_separation=2)
-    about = {"dataset": "tuning", "run": "apart"}
+    log.open("tuning", "separated", min_separation=2)
+    about = {"dataset": "tuning", "run": "separated"}
     log.charge(0, [1, 5], [0.3, 1.0], **about)
     spent = {name: log.spent(name) for name in DATASETS}
     decision = log.charge(1, [5, 0, 1], [1.0, 40.0, 0.3], **about)
@@ -169,7 +169,7 @@ def test_a_separation_is_fixed_with_the_first_step(before, charged, asked, expec
 
 
 def test_an_attempt_has_one_separation_and_a_run_with_a_roster_none():
-    log = apart(3)
+    log = separated(3)
     log.charge(0, [], [])
     assert log.open(min_separation=4).reason is Reason.SEPARATION_CHANGED
     log.open(run="fresh", min_separation=3)
@@ -184,7 +184,7 @@ def test_an_attempt_has_one_separation_and_a_run_with_a_roster_none():
 
 
 def test_nothing_is_kept_of_a_run_that_is_closed():
-    log = apart(3)
+    log = separated(3)
     for step in range(4):
         log.charge(step, [step], [1.0])
     names = {"separation:d/r", "participants:d/r/0", "participants:d/r/1"}
@@ -201,7 +201,7 @@ def test_nothing_is_kept_of_a_run_that_is_closed():
 
 @pytest.mark.slow
 def test_of_each_user_one_participation_is_kept_at_most_however_many_steps_there_are():
-    log, users = apart(40), 100
+    log, users = separated(40), 100
     for step in range(200):
         log.charge(step, list(range(users)), np.ones(users), scale=1e6)
         entries = [value for (*_, _), value in log.ledger.participants.items()]
@@ -229,7 +229,7 @@ def test_no_charge_of_such_a_run_writes_more_than_is_counted():
     ),
 )
 def test_it_is_the_separation_filter_of_accounting(separation, steps):
-    log = apart(separation, budget=0.1)
+    log = separated(separation, budget=0.1)
     rule = MinSeparationFilter(ZcdpFilter.from_units(budget_units(0.1)), separation)
     state = rule.initial_state(4)
     for step, norms in enumerate(steps):
@@ -339,7 +339,7 @@ def test_participations_survive_compactions_that_stop_anywhere(policy, operation
 
 @pytest.mark.parametrize("separation", [2, MAX_SEPARATION])
 def test_the_widest_separation_is_kept_and_closed(separation):
-    log, rng = apart(separation), Random(1)
+    log, rng = separated(separation), Random(1)
     for step in range(20):
         log.charge(step, rng.sample(range(50), 5), np.full(5, 0.1), scale=100.0)
     log.hand_over(rebuilt(log.changes))

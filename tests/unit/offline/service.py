@@ -194,9 +194,9 @@ def used(partitions: int = 2) -> Archived:
     nested = turnstile.run("inner", "n", take_over=True).enrol(users, clip_norm=1.0, levels=4)
     for _ in range(5):
         nested.charge(noise_stddev=3.0)
-    apart = turnstile.run("d", "apart", min_separation=3, take_over=True)
+    separated = turnstile.run("d", "separated", min_separation=3, take_over=True)
     for _ in range(4):
-        apart.charge(users[::2], np.full(20, 0.2), noise_stddev=4.0)
+        separated.charge(users[::2], np.full(20, 0.2), noise_stddev=4.0)
     names = turnstile.run("d", "names", take_over=True)
     names.charge(users[:5], np.ones(5), noise_stddev=1.0)
     names.close()

@@ -1,4 +1,4 @@
-"""Runs that keep participations apart, as a trainer and a follower of HALTs see them."""
+"""Runs with a minimum separation, as a trainer and a follower of HALTs see them."""
 
 from __future__ import annotations
 

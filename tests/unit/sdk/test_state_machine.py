@@ -154,8 +154,8 @@ class Recorded(Partitions):
             if record.dataset not in SIDE_BY_SIDE:
                 holder = self.holders.get((record.dataset, partition))
                 assert holder == record.run, "one run at a time is charged"
-            is_apart = self.separations[record.dataset, record.run, partition] > 1
-            assert is_apart or TOO_SOON not in answer.reasons, "no separation was asked for"
+            is_separated = self.separations[record.dataset, record.run, partition] > 1
+            assert is_separated or TOO_SOON not in answer.reasons, "no separation was asked for"
             place = (record.dataset, record.run, record.step), partition
             self.made.setdefault(place, (record, answer))
         return outputs
@@ -404,7 +404,7 @@ class Clients(RuleBasedStateMachine):
                     assert units * UNIT < cost + steps[dataset, user] * UNIT, "charged once"
 
     @invariant()
-    def participations_are_apart(self) -> None:
+    def participations_keep_the_minimum_separation(self) -> None:
         last: dict[tuple[str, str, int], int] = {}
         for (step, partition), _ in sorted(self.service.made.items(), key=lambda one: one[0]):
             dataset, name, number = step

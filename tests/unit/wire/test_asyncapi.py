@@ -19,9 +19,9 @@ import yaml
 
 from streams import schemas
 from streams.config import Config
+from streams.ledger.accrual_limits import Counted, check_closing, most_accrued
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.limits import most_written
-from streams.ledger.owed import Counted, check_closing, most_owed
 from streams.schemas import (
     MAX_REQUEST_BYTES,
     Rejection,
@@ -317,7 +317,7 @@ def test_the_count_of_what_a_charge_writes_is_that_of_the_code() -> None:
         assert most_written(users, id_bytes, dataset, orders) == counted
 
 
-def test_the_count_of_what_users_owe_is_that_of_the_code() -> None:
+def test_the_count_of_accrued_charges_is_that_of_the_code() -> None:
     prose = " ".join(SCHEMAS["Reason"]["description"].split())
     found = re.search(
         r"(\d+) for each roster \+ (\d+) for each of its datasets that are not charged, and for "
@@ -326,10 +326,10 @@ def test_the_count_of_what_users_owe_is_that_of_the_code() -> None:
         prose,
     )
     assert found
-    roster, dataset, user, order, most, fixed, closed, run, apart = map(int, found.groups())
+    roster, dataset, user, order, most, fixed, closed, run, separated = map(int, found.groups())
     counted = Counted("d", "r", 7, 0, {"d": 3, "o": 2})
-    assert most_owed(9, ["o"], [counted]) == roster + dataset + 7 * (user + order * 3)
-    spare = (most << 20) - fixed - closed * 2 - run * 3 - apart * 5 - roster - 2 * dataset
+    assert most_accrued(9, ["o"], [counted]) == roster + dataset + 7 * (user + order * 3)
+    spare = (most << 20) - fixed - closed * 2 - run * 3 - separated * 5 - roster - 2 * dataset
     users = spare // (2 * user + 5 * order)
     check_closing("d", users, 2, [0, 2, 3], [counted._replace(members=users + 1)])
     with pytest.raises(Rejection, match="close runs"):

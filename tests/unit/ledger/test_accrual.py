@@ -54,11 +54,11 @@ def test_what_closing_a_dataset_writes_does_not_grow_with_rosters_of_the_same_us
         log.audit()
     runs = 200 * 8  # every run is closed, and its roster is gone
     assert written[1] <= written[0] + runs
-    if steps < 2:  # nobody is in arrears
+    if steps < 2:  # no charge has accrued
         assert written[1] <= 4096
 
 
-def test_a_roster_that_is_closed_with_nobody_in_arrears_writes_nothing_of_its_users():
+def test_a_roster_that_is_closed_without_accrued_charges_writes_nothing_of_its_users():
     log = rostered(1, steps=1)
     log.close("i0")
     assert len(log.changes[-1]) < 512
@@ -66,7 +66,7 @@ def test_a_roster_that_is_closed_with_nobody_in_arrears_writes_nothing_of_its_us
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_noted_is_all_that_changed_and_nobody_is_in_arrears_twice(seed):
+def test_what_is_noted_is_all_that_changed_and_no_charge_accrues_twice(seed):
     """Balances and members as they are stored, after every record, against those in memory."""
     rng = np.random.default_rng(seed)
     log, users, steps = RosterLog(), np.arange(12), {}
@@ -109,7 +109,7 @@ def test_what_is_noted_is_all_that_changed_and_nobody_is_in_arrears_twice(seed):
                 answer = log.step(steps[name, run], units, size, **about)
                 steps[name, run] += isinstance(answer, RosterDecision)
         assert stored(rebuilt(log.changes)) == stored(log.ledger)
-        check_arrears(log.ledger)
+        check_accruals(log.ledger)
         if rng.random() < 0.1:
             log.hand_over(rebuilt(log.changes))
     log.audit()
@@ -134,8 +134,8 @@ def stored(ledger: Ledger) -> dict:
     return accounts | members
 
 
-def check_arrears(ledger: Ledger) -> None:
-    """Of all rosters that share a budget one at most charges a user in arrears."""
+def check_accruals(ledger: Ledger) -> None:
+    """A user has accrued charges on at most one of the rosters that share a budget."""
     behind: list[int] = []
     for address, members in ledger.rosters.members.items():
         since = members.numbers(slice(0, len(members)))["since"]

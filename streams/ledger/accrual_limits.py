@@ -1,10 +1,11 @@
-"""How much is written at most of what users owe on rosters, told from counts.
+"""The most bytes that a record writes for accrued charges, from counts.
 
-Whoever touches an account brings it up to date (``streams.ledger.arrears``), in every dataset that
-the roster is charged to, those that are not charged now as well. A user is in arrears on one roster
-at most, and then takes 4 + 8 orders in each of these datasets. Who is in arrears is not asked: that
-differs with who holds the partition. So all users are taken to be on those rosters where this is
-most, as far as these have members.
+A record that charges an account first charges what has accrued on it (``streams.ledger.accrual``),
+in every dataset that the roster is charged to, also in those that this record does not charge.
+Charges of a user accrue on one roster at most; they take 4 + 8 orders in each of these datasets.
+The users with accrued charges depend on when the partition changed its owner, so they cannot be
+counted. Instead, all users count as members of the rosters where this is most, as far as those have
+members.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PER_ROSTER = 512  # names, headers
 _PER_ROSTER_BUDGET = 256  # the same, for each dataset it is charged to that is not charged now
 _PER_CLOSED_DATASET = 512
 _PER_CLOSED_RUN = 2048  # names, a token
-_PER_STEP_APART = 512  # of such a run: the name of who took part in it
+_PER_SEPARATED_STEP = 512  # of such a run: the name of who took part in it
 
 
 class Counted(NamedTuple):
@@ -33,8 +34,8 @@ class Counted(NamedTuple):
     orders: Mapping[str, int]  # of the policy of each dataset that it counts against, by name
 
 
-def most_owed(users: int, charged: Collection[str], rosters: Iterable[Counted]) -> int:
-    """An upper bound of the bytes that say what users owed, where they are not charged now.
+def most_accrued(users: int, charged: Collection[str], rosters: Iterable[Counted]) -> int:
+    """Return the most bytes of accrued charges in datasets that the record does not charge.
 
     Args:
         users: how many are brought up to date.
@@ -46,15 +47,15 @@ def most_owed(users: int, charged: Collection[str], rosters: Iterable[Counted]) 
         others = [count for name, count in roster.orders.items() if name not in charged]
         fixed += _PER_ROSTER + _PER_ROSTER_BUDGET * len(others)
         prices.append((sum(4 + 8 * count for count in others), roster.members))
-    owed = 0
+    accrued = 0
     for price, members in sorted(prices, reverse=True):
         there = min(users, members)
-        owed, users = owed + there * price, users - there
-    return fixed + owed
+        accrued, users = accrued + there * price, users - there
+    return fixed + accrued
 
 
 def check_beside(enrolled: Counted, beside: Collection[Counted]) -> None:
-    """Refuse an enrolment after which a step of some roster might write too much.
+    """Reject an enrolment after which a step of some roster might write too much.
 
     Args:
         enrolled: the roster after it.
@@ -67,7 +68,7 @@ def check_beside(enrolled: Counted, beside: Collection[Counted]) -> None:
         return
     rosters = [enrolled, *sorted(beside, key=lambda roster: (roster.dataset, roster.run))]
     dearest = max(sum(4 + 8 * count for count in roster.orders.values()) for roster in rosters)
-    fixed = most_owed(0, (), rosters)
+    fixed = most_accrued(0, (), rosters)
     for stepping in rosters:
         written = sum(
             most_written(stepping.members, stepping.id_bytes, name, count)
@@ -76,11 +77,11 @@ def check_beside(enrolled: Counted, beside: Collection[Counted]) -> None:
         if written + fixed + stepping.members * dearest <= MAX_ROSTER_WRITE_BYTES:
             continue  # as most do: to count each against all others takes long
         others = [roster for roster in rosters if roster is not stepping]
-        owed = most_owed(stepping.members, stepping.orders, others)
-        if written + owed > MAX_ROSTER_WRITE_BYTES:
+        accrued = most_accrued(stepping.members, stepping.orders, others)
+        if written + accrued > MAX_ROSTER_WRITE_BYTES:
             detail = (
                 f"with {enrolled.members} users here a step of run {stepping.run!r} of dataset "
-                f"{stepping.dataset!r} may write {written} bytes, and {owed} of what its users owe "
+                f"{stepping.dataset!r} may write {written} bytes, and {accrued} of accrued charges "
                 "on other rosters that share a budget, together more than "
                 f"{MAX_ROSTER_WRITE_BYTES}: {_close_first(beside)}, enrol fewer users or use more "
                 "partitions"
@@ -89,28 +90,31 @@ def check_beside(enrolled: Counted, beside: Collection[Counted]) -> None:
 
 
 def check_closing(
-    dataset: str, users: int, datasets: int, apart: Collection[int], rosters: Collection[Counted]
+    dataset: str,
+    users: int,
+    datasets: int,
+    separations: Collection[int],
+    rosters: Collection[Counted],
 ) -> None:
-    """Refuse to close a dataset if that might write more than ``MAX_ROSTER_WRITE_BYTES``.
+    """Reject closing a dataset if that might write more than ``MAX_ROSTER_WRITE_BYTES``.
 
     Args:
         dataset: that is to be closed.
         users: how many it has.
         datasets: how many are closed, with those nested in it.
-        apart: of each of their runs that are open, how many steps it keeps participations apart;
-            0 if it does not.
+        separations: the minimum separation of each of their open runs; 0 for a run without one.
         rosters: of these runs.
 
     Raises:
         Rejection: TOO_LARGE.
     """
-    written = _FIXED + _PER_CLOSED_DATASET * datasets + most_owed(users, (), rosters)
-    written += _PER_CLOSED_RUN * len(apart) + _PER_STEP_APART * sum(apart)
+    written = _FIXED + _PER_CLOSED_DATASET * datasets + most_accrued(users, (), rosters)
+    written += _PER_CLOSED_RUN * len(separations) + _PER_SEPARATED_STEP * sum(separations)
     if written > MAX_ROSTER_WRITE_BYTES:
         first = _close_first(rosters) if rosters else "close runs of it first"
         detail = (
-            f"to close dataset {dataset!r} with {len(apart)} open runs may write {written} bytes, "
-            f"more than {MAX_ROSTER_WRITE_BYTES}: {first}"
+            f"closing dataset {dataset!r} with {len(separations)} open runs may write {written} "
+            f"bytes, more than {MAX_ROSTER_WRITE_BYTES}: {first}"
         )
         raise Rejection(Reason.TOO_LARGE, detail)
 

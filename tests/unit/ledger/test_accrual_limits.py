@@ -1,11 +1,11 @@
-"""What users owe on rosters is written by whoever touches them, so it is counted before."""
+"""A charge writes the accrued charges of its users too, so they are counted before."""
 
 import numpy as np
 import pytest
 
-from streams.ledger import limits, owed
+from streams.ledger import accrual_limits, limits
+from streams.ledger.accrual_limits import Counted, most_accrued
 from streams.ledger.limits import most_written
-from streams.ledger.owed import Counted, most_owed
 from streams.schemas import CloseDataset, Decision, Enrolled, Reason, RosterDecision, encode
 from tests.audit import auditor_charges
 from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
@@ -37,7 +37,7 @@ def nested(runs: int = 1, users=IDS, name: str = "i") -> RosterLog:
     return log
 
 
-def put_in_arrears(log: RosterLog, users: int = USERS, name: str = "i", run: str = "r0") -> None:
+def accrue(log: RosterLog, users: int = USERS, name: str = "i", run: str = "r0") -> None:
     units = prices(1000.0, "renyi", renyi(64)["orders"]) + prices(1000.0, "renyi", [1.5, 2.5])
     for step, said in enumerate([units, b""]):
         answer = log.step(step, said, users, dataset=name, run=run)
@@ -50,7 +50,7 @@ def limit(monkeypatch, charges: int = 2**28, rosters: int = 5 * 2**27) -> None:
         (limits, "MAX_WRITE_BYTES", charges),
         (auditor_charges, "_MOST_WRITTEN", charges),
         (limits, "MAX_ROSTER_WRITE_BYTES", rosters),
-        (owed, "MAX_ROSTER_WRITE_BYTES", rosters),
+        (accrual_limits, "MAX_ROSTER_WRITE_BYTES", rosters),
         (auditor_charges, "_MOST_WRITTEN_BY_ROSTERS", rosters),
     ):
         monkeypatch.setattr(module, name, most)
@@ -78,23 +78,25 @@ def at(dataset: str, members: int, *orders: int) -> Counted:
         (9, {"o0"}, [at("a", 9, 4, 2), at("b", 9, 1, 2)], 2 * 768 + 9 * 36),
     ],
 )
-def test_a_user_owes_on_one_roster_and_the_dearest_are_taken_first(users, charged, rosters, most):
-    assert most_owed(users, charged, rosters) == most
+def test_a_user_has_accrued_charges_on_one_roster_and_the_largest_are_counted_first(
+    users, charged, rosters, most
+):
+    assert most_accrued(users, charged, rosters) == most
 
 
 @pytest.mark.parametrize("name", ["i", LONG])
-def test_no_charge_writes_more_than_is_counted_where_all_of_its_users_are_in_arrears(name):
+def test_no_charge_writes_more_than_is_counted_where_all_of_its_users_have_accrued_charges(name):
     log = nested(name=name)
-    put_in_arrears(log, name=name)
+    accrue(log, name=name)
     log.open("o")
     assert isinstance(log.charge(0, IDS, np.ones(USERS), dataset="o"), Decision)
     roster = Counted(name, "r0", USERS, 0, {name: 64, "o": 2})
     alone = most_written(USERS, 0, "o", 2)
-    assert alone < written_last(log) <= alone + most_owed(USERS, {"o"}, [roster])
+    assert alone < written_last(log) <= alone + most_accrued(USERS, {"o"}, [roster])
     log.audit()
 
 
-def test_a_charge_that_might_write_too_much_of_what_is_owed_is_refused_until_runs_are_closed(
+def test_a_charge_that_might_write_too_many_accrued_charges_is_refused_until_runs_are_closed(
     monkeypatch,
 ):
     most = most_written(USERS, 0, "o", 2) + 512 + 256 + USERS * (4 + 8 * 64)
@@ -106,7 +108,7 @@ def test_a_charge_that_might_write_too_much_of_what_is_owed_is_refused_until_run
     limit(monkeypatch, charges=most)
     assert isinstance(log.charge(0, IDS, np.ones(USERS), dataset="o"), Decision)
     log.open("i", "more")
-    log.enrol(IDS, dataset="i", run="more")  # they owe on one roster alone
+    log.enrol(IDS, dataset="i", run="more")  # their charges accrue on one roster alone
     limit(monkeypatch, charges=most + 512 + 256 - 1)
     log.hand_over(rebuilt(log.changes))
     assert log.charge(1, IDS, np.ones(USERS), dataset="o").reason is Reason.TOO_LARGE
@@ -115,7 +117,7 @@ def test_a_charge_that_might_write_too_much_of_what_is_owed_is_refused_until_run
     log.audit()
 
 
-def test_what_is_owed_is_counted_in_version_1_as_in_others(monkeypatch):
+def test_accrued_charges_count_towards_the_maximum_write(monkeypatch):
     log = nested()
     log.open("o")
     limit(monkeypatch, charges=most_written(USERS, 0, "o", 2))
@@ -150,13 +152,13 @@ def test_no_step_of_a_roster_writes_more_than_was_counted_when_others_were_enrol
     log = nested()
     log.open("o")
     log.enrol(IDS, dataset="o")
-    put_in_arrears(log)
+    accrue(log)
     units = prices(1.0, "renyi", [1.5, 2.5])
     dense = {"levels": [5] * USERS, "dataset": "o"}
     assert isinstance(log.step(0, units, USERS, **dense), RosterDecision)
     roster = Counted("i", "r0", USERS, 0, {"i": 64, "o": 2})
     alone = most_written(USERS, 0, "o", 2) + len(units)
-    assert USERS * 500 < written_last(log) <= alone + most_owed(USERS, {"o"}, [roster])
+    assert USERS * 500 < written_last(log) <= alone + most_accrued(USERS, {"o"}, [roster])
     log.audit()
 
 
@@ -164,9 +166,9 @@ def test_a_dataset_that_leaves_too_much_behind_is_closed_once_its_runs_are(monke
     log = nested(runs=1)
     log.open("i", "other")
     log.enrol(list(range(25)), dataset="i", run="other")
-    log.open("o", "apart", min_separation=7)
-    log.charge(0, [*range(5), "new"], np.ones(6), dataset="o", run="apart")
-    everybody = 25 + USERS + 1  # of whom as many as there are members may be in arrears
+    log.open("o", "separated", min_separation=7)
+    log.charge(0, [*range(5), "new"], np.ones(6), dataset="o", run="separated")
+    everybody = 25 + USERS + 1  # of whom as many as there are members may have accrued charges
     assert everybody == len(log.ledger.datasets["o"])
     most = 4096 + 512 * 2 + 2048 * 3 + 512 * 7 + 2 * (512 + 512) + 65 * (8 + 8 * 66)
     limit(monkeypatch, rosters=most - 1)
@@ -194,9 +196,9 @@ def test_users_that_many_runs_have_enrolled_do_not_keep_their_dataset_open(monke
 
 
 def test_no_closing_writes_more_than_is_counted():
-    """Names and tokens as long as they can be, everybody in arrears, participations kept apart."""
+    """Names and tokens of maximum length, accrued charges of all members, minimum separations."""
     log = nested(name=LONG)
-    put_in_arrears(log, name=LONG)
+    accrue(log, name=LONG)
     token = "\U0001f9ee" * 64
     for number in range(3):
         run = f"{number}{LONG}"
@@ -205,13 +207,15 @@ def test_no_closing_writes_more_than_is_counted():
             log.charge(step, [1000 + 10 * number + step], [1.0], dataset=LONG, run=run)
     log.send(CloseDataset(dataset="o", request=token))
     roster = Counted(LONG, "r0", USERS, 0, {LONG: 64, "o": 2})
-    counted = 4096 + 512 * 2 + 2048 * 4 + 512 * 27 + most_owed(10**6, (), [roster])
+    counted = 4096 + 512 * 2 + 2048 * 4 + 512 * 27 + most_accrued(10**6, (), [roster])
     assert USERS * 500 < written_last(log) <= counted
     log.audit()
 
 
 def test_many_small_rosters_are_not_counted_each_against_all_others(monkeypatch):
     counted = []
-    monkeypatch.setattr(owed, "most_owed", lambda *about: counted.append(about) or 0)
-    owed.check_beside(at("d", 10, 4, 2), [at(f"d{number}", 10, 4, 2) for number in range(999)])
+    monkeypatch.setattr(accrual_limits, "most_accrued", lambda *about: counted.append(about) or 0)
+    accrual_limits.check_beside(
+        at("d", 10, 4, 2), [at(f"d{number}", 10, 4, 2) for number in range(999)]
+    )
     assert len(counted) == 1

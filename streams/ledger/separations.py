@@ -1,17 +1,16 @@
-"""Runs that keep participations apart: how far, and who has to wait.
+"""Minimum separation: how many steps a run keeps two participations of a user apart.
 
 A user who was admitted to step t of such a run, with a norm above 0, took part in it, and is not
-admitted again before step t + b, b the ``min_separation`` of the run. The theorem is in
-``accounting.costs.banded``; what is decided here is that of ``accounting.MinSeparationFilter``.
+admitted again before step t + b, where b is the ``min_separation`` of the run. The theorem is in
+``accounting.costs.banded``. The decisions are those of ``accounting.MinSeparationFilter``.
 
-What is kept of a run are b, and of each of its last b - 1 steps who took part:
+The state has b, and the participants of each of the last b - 1 steps:
 
     separation:DATASET/RUN          b
-    participants:DATASET/RUN/N      those of the last step that is N modulo b - 1, as slots
+    participants:DATASET/RUN/N      of the last step that is N modulo b - 1, as slots
 
-A step takes the place of the one that it needs last. Nobody took part in two of them, since that is
-what is kept apart: all together they take 4 bytes a user, and who took part in older ones is not
-kept at all.
+A step replaces the oldest of these. No user took part in two of them. So all of them together take
+4 bytes per user; participants of older steps are not stored.
 """
 
 from __future__ import annotations

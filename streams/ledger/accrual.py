@@ -1,17 +1,17 @@
-"""What rosters do together that share a budget: whoever touches an account brings it up to date.
+"""Accrued charges of rosters that share a budget.
 
-That is noted of those alone who were in arrears: of the others nothing has changed. As a user is in
-arrears on one roster at most (``accounting.filters.recurring``), what a record writes of them grows
-with its users, and not with the rosters that they are on.
+A record that charges an account first charges what has accrued on it, and stores the new balance of
+these users only. Charges of a user accrue on one roster at most (``accounting.filters.recurring``).
+So what a record writes grows with its users, not with the rosters that they are on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from streams.ledger.accrual_limits import Counted, most_accrued
 from streams.ledger.budgets import Budgets
 from streams.ledger.limits import count_of
-from streams.ledger.owed import Counted, most_owed
 from streams.ledger.rule import NOBODY
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
@@ -19,7 +19,7 @@ from streams.schemas import Charge
 
 
 def wake(state: State, budgets: Budgets) -> None:
-    """Have all rosters that share a budget with these go on from what is stored of them."""
+    """Restore all rosters that share a budget with these from their stored state."""
     for address in list(state.rosters.asleep):
         own = state.policies.budgets(address[0])
         if own.outermost is budgets.outermost:
@@ -29,9 +29,9 @@ def wake(state: State, budgets: Budgets) -> None:
 
 
 def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> None:
-    """Note what rosters know of users in arrears whose accounts this record brought up to date.
+    """Store the rosters' members whose accrued charges this record has charged.
 
-    The accounts in budgets that are not charged now, too, where a roster charges both.
+    Also store their accounts in budgets that this record does not charge but the roster does.
     """
     if len(budgets.outermost.account.recurring_charges) <= (but is not None):
         return
@@ -49,7 +49,7 @@ def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> No
 
 
 def rosters_beside(state: State, budgets: Budgets, but: Address | None = None) -> list[Counted]:
-    """All rosters that share a budget with these, in counts."""
+    """Return the counts of all rosters that share a budget with these."""
     counted, orders = [], dict[str, Mapping[str, int] | None]()
     for (dataset, run), members in state.rosters.members.items():
         if dataset not in orders:
@@ -62,14 +62,14 @@ def rosters_beside(state: State, budgets: Budgets, but: Address | None = None) -
     return counted
 
 
-def owed_beside(state: State, budgets: Budgets, charge: Charge) -> int:
-    """How much a charge may write of what its users owe on rosters; 0 if there is none."""
+def accrued_beside(state: State, budgets: Budgets, charge: Charge) -> int:
+    """How much a charge may write of accrued charges on rosters; 0 if there is none."""
     rosters = rosters_beside(state, budgets)
-    return most_owed(count_of(charge.users), budgets.orders, rosters) if rosters else 0
+    return most_accrued(count_of(charge.users), budgets.orders, rosters) if rosters else 0
 
 
 def drop_roster(state: State, address: Address) -> None:
-    """Charge its members what is in arrears, and drop it."""
+    """Charge what its members have accrued, and drop the roster."""
     if address in state.rosters:
         members, budgets = state.rosters.members[address], state.policies.budgets(address[0])
         behind = members.close()
