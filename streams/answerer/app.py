@@ -99,7 +99,7 @@ class Intake:
         """Return True: each event is processed as it arrives."""
         return True
 
-    async def claim(self, partitions: Sequence[int]) -> Mapping[int, int]:
+    async def acquire(self, partitions: Sequence[int]) -> Mapping[int, int]:
         """Return the offsets from which Faust has to read."""
         if not partitions:
             return {}

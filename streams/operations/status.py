@@ -166,7 +166,7 @@ def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
 
 
 def read_owners(config: Config, partitions: int) -> list[str]:
-    """The owner of every partition; empty for one that was never claimed.
+    """The owner of every partition; empty for one that was never acquired.
 
     Raises:
         Unavailable: Redis does not answer.

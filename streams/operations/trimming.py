@@ -7,7 +7,7 @@ and each step only if the one before has found nothing wrong:
 2. It is of this topic, of this P, and in a layout that this release reads.
 3. The log ends no earlier than the checkpoint continues, and begins no later.
 4. The last record that the checkpoint covers is in the log, with the leader epoch that it had.
-5. What lies before that record is deleted. The record itself is kept: claims compare it.
+5. What lies before that record is deleted. The record itself is kept: acquisitions compare it.
 
 Workers go on meanwhile: they need nothing of what is deleted, whatever becomes of their Redis.
 """
@@ -118,7 +118,7 @@ def _plan(
         return Trim(partition, start, end, reached, start, wrong, is_wrong=True)
     last = deletable(image)
     why = (
-        f"{last} is the last record that the checkpoint covers, and claims compare it"
+        f"{last} is the last record that the checkpoint covers, and acquisitions compare it"
         if last > start
         else "the log begins where the checkpoint ends"
     )

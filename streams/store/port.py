@@ -44,7 +44,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Claimed:
+class Acquired:
     """The result of an acquisition, with meta as it was before (empty: there was none)."""
 
     verdict: Verdict
@@ -136,7 +136,7 @@ class Store(Protocol):
     Each of them raises ``StoreUnavailable``; then it is not known whether a write took place.
     """
 
-    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
+    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
         """Own a partition of this log and fence every other owner.
 
         Args:

@@ -43,7 +43,7 @@ from streams.store.layout import (
     key_of,
 )
 from streams.store.port import (
-    Claimed,
+    Acquired,
     Commit,
     Exchange,
     Glance,
@@ -163,11 +163,11 @@ class RedisStore(Store):
         except (RedisError, OSError) as error:
             raise self._unavailable("Redis does not answer", error) from error
 
-    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
+    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
         """Own a partition of this log and fence every other owner."""
         nothing = fields_of_nothing(topic, partition, partitions)
-        verdict, before = await self._run("claim", partition, STATE, [owner, *_flat(nothing)])
-        return Claimed(_verdict(verdict), _text(_pairs(before)))
+        verdict, before = await self._run("acquire", partition, STATE, [owner, *_flat(nothing)])
+        return Acquired(_verdict(verdict), _text(_pairs(before)))
 
     async def owner(self, partition: int) -> str:
         """Return the owner of a partition; empty if it never had one."""
@@ -376,7 +376,7 @@ async def _memory_settings(server: Server) -> tuple[str | None, str | None] | No
         return None
 
 
-_UNGUARDED = ("claim", "discard")
+_UNGUARDED = ("acquire", "discard")
 """Scripts that a worker runs without owning the partition."""
 
 

@@ -116,7 +116,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
     async def disconnect() -> None:
         if health:
             await health.stop()
-        await owned.claim([])
+        await owned.acquire([])
         await publisher.stop()
         await store.close()
         await watched.close()

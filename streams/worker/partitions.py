@@ -31,7 +31,7 @@ from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.image import Image
 from streams.store.layout import Damaged, Meta
-from streams.store.port import Claimed, Glance, Guard, Verdict
+from streams.store.port import Acquired, Glance, Guard, Verdict
 from streams.store.vital_signs import decode_pulse, last_checkpoint
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
@@ -62,7 +62,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class _Claim:
+class _Acquisition:
     """The values that the steps of one acquisition share."""
 
     partition: int
@@ -105,17 +105,17 @@ class Partitions:
         self._world = world
         self._owned: dict[int, Owned] = {}
         self._stopped: dict[int, Stop] = {}  # partitions that were assigned and could not be owned
-        self._claiming = asyncio.Lock()
+        self._acquiring = asyncio.Lock()
         self.is_assigned = False  # whether Kafka has assigned the partitions of this worker
         self.count: int | None = None  # P at the last acquisition
 
-    async def claim(self, assigned: Collection[int]) -> dict[int, int]:
+    async def acquire(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
 
         Returns:
             The offset to fetch next, for every partition that can be decided.
         """
-        async with self._claiming:
+        async with self._acquiring:
             for partition in sorted(self._owned.keys() - set(assigned)):
                 await self._let_go(partition)
             self._stopped = {p: stop for p, stop in self._stopped.items() if p in assigned}
@@ -134,7 +134,7 @@ class Partitions:
             bound = await self._bound_partitions(seen)
             async with self._world.read_log() as log:
                 for partition in sorted(assigned):
-                    position = await self._claim_one(partition, seen, bound, log)
+                    position = await self._acquire_one(partition, seen, bound, log)
                     if position is not None:
                         positions[partition] = position
             return positions
@@ -162,7 +162,7 @@ class Partitions:
 
     async def suspend(self) -> None:
         """Stop deciding for a rebalance, after which another worker may own any partition."""
-        async with self._claiming:
+        async with self._acquiring:
             await asyncio.gather(*(owned.processor.suspend() for owned in self._owned.values()))
 
     async def arrive(self, partition: int, record: LogRecord) -> None:
@@ -225,7 +225,7 @@ class Partitions:
             except TopicsUnavailable as error:
                 logger.warning("cannot read the settings of the topics: %s", error)
                 continue
-            async with self._claiming:
+            async with self._acquiring:
                 for owned in self._owned.values():
                     stop = _trouble(owned, seen)
                     if stop and owned.processor.state is not State.STOPPED:
@@ -239,41 +239,41 @@ class Partitions:
         known = meta.get("topic") == seen.topic.hex() and meta.get("partitions", "").isdecimal()
         return int(meta["partitions"]) if known else seen.partitions
 
-    async def _claim_one(
+    async def _acquire_one(
         self, partition: int, seen: TopicsSeen, bound: int, log: Log
     ) -> int | None:
         held = self._owned.get(partition)
         if held is not None:
             await held.processor.suspend()
         # Step 2.
-        claimed: Claimed | None = None
+        acquired: Acquired | None = None
         if bound == seen.partitions:
-            claimed = await self._world.store.claim(
+            acquired = await self._world.store.acquire(
                 partition, self._world.owner, seen.topic, seen.partitions
             )
         extent = await log.extent(partition)
         stops = Stops(self._world.prefix, partition, extent.start)
-        claim = _Claim(partition, seen, extent, log, stops)
+        acquisition = _Acquisition(partition, seen, extent, log, stops)
         try:
-            if claimed is None:
+            if acquired is None:
                 raise Stopped(stops.other_partitions(bound, seen.partitions))
-            _check_identity(claimed, seen, stops)
+            _check_identity(acquired, seen, stops)
             if seen.problem:
                 raise Stopped(stops.topics(seen.problem))
             try:
-                meta = _meta_of(claimed)
-                guard = Guard(partition, self._world.owner, claimed.version + 1)
+                meta = _meta_of(acquired)
+                guard = Guard(partition, self._world.owner, acquired.version + 1)
                 next_offset = meta.next if meta else 0
                 found = await find_checkpoint(self._world, next_offset, seen, extent, log, stops)
                 if isinstance(found, Stop):
                     raise Stopped(found)
                 if found is None:
                     await _compare(meta, extent, log, stops)
-                    if held is not None and _is_unchanged(held.processor, claimed):
-                        return await held.processor.resume(claimed.version + 1)
-                return await self._take_over(claim, guard, found)
+                    if held is not None and _is_unchanged(held.processor, acquired):
+                        return await held.processor.resume(acquired.version + 1)
+                return await self._take_over(acquisition, guard, found)
             except Damaged as damaged:
-                return await self._recover(claim, str(damaged))
+                return await self._recover(acquisition, str(damaged))
         except Stopped as stopped:
             await self._let_go(partition)
             stop = self._stopped[partition] = stopped.stop
@@ -281,7 +281,7 @@ class Partitions:
             await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
             return None
 
-    async def _recover(self, claim: _Claim, damage: str) -> int:
+    async def _recover(self, acquisition: _Acquisition, damage: str) -> int:
         """Replace an incomplete state in Redis, if that loses nothing.
 
         The last snapshot and the log after it have to yield the whole state, and the log has to
@@ -290,11 +290,13 @@ class Partitions:
         Raises:
             Stopped: they do not, or the replacement is damaged as well.
         """
-        world, partition, stops = self._world, claim.partition, claim.stops
+        world, partition, stops = self._world, acquisition.partition, acquisition.stops
         left = await world.store.glance(partition)
-        await _compare_what_is_left(left, claim)
-        found = await find_checkpoint(world, 0, claim.seen, claim.extent, claim.log, stops)
-        if found is None and claim.extent.start:
+        await _compare_what_is_left(left, acquisition)
+        found = await find_checkpoint(
+            world, 0, acquisition.seen, acquisition.extent, acquisition.log, stops
+        )
+        if found is None and acquisition.extent.start:
             found = stops.log_begins_late(0)
         if isinstance(found, Stop):
             raise Stopped(stops.damaged(damage, found))
@@ -308,25 +310,27 @@ class Partitions:
         verdict = await world.store.discard(partition, left.meta)
         if verdict is Verdict.OK:
             verdict = (
-                await world.store.claim(
-                    partition, world.owner, claim.seen.topic, claim.seen.partitions
+                await world.store.acquire(
+                    partition, world.owner, acquisition.seen.topic, acquisition.seen.partitions
                 )
             ).verdict
         if verdict is not Verdict.OK:
             world.end(f"partition {partition}: replacing the state was rejected: {verdict}")
         try:
-            return await self._take_over(claim, Guard(partition, world.owner, 1), found)
+            return await self._take_over(acquisition, Guard(partition, world.owner, 1), found)
         except Damaged as again:
             raise Stopped(stops.damaged(str(again))) from again
 
-    async def _take_over(self, claim: _Claim, guard: Guard, checkpoint: Image | None) -> int:
+    async def _take_over(
+        self, acquisition: _Acquisition, guard: Guard, checkpoint: Image | None
+    ) -> int:
         """Restore a snapshot if one is given, load the state, and start to decide.
 
         Raises:
             Damaged: the state is incomplete.
             Stopped: the ledger cannot continue from it.
         """
-        partition, seen, stops = claim.partition, claim.seen, claim.stops
+        partition, seen, stops = acquisition.partition, acquisition.seen, acquisition.stops
         await self._let_go(partition)
         if checkpoint is not None:
             await restore(self._world, guard, checkpoint, stops)
@@ -381,14 +385,14 @@ def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> Partiti
     )
 
 
-def _check_identity(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> None:
+def _check_identity(acquired: Acquired, seen: TopicsSeen, stops: Stops) -> None:
     """Check that the state in Redis belongs to this log and was written by workers.
 
     Raises:
         Stopped: it does not, or it was not.
     """
-    before = claimed.before
-    match claimed.verdict:
+    before = acquired.before
+    match acquired.verdict:
         case Verdict.FOREIGN:
             raise Stopped(stops.foreign())
         case Verdict.OTHER_LAYOUT:
@@ -399,18 +403,18 @@ def _check_identity(claimed: Claimed, seen: TopicsSeen, stops: Stops) -> None:
             raise Stopped(stops.other_partitions(int(before["partitions"]), seen.partitions))
 
 
-def _meta_of(claimed: Claimed) -> Meta | None:
+def _meta_of(acquired: Acquired) -> Meta | None:
     """Return the meta before the acquisition; None if there was none.
 
     Raises:
         Damaged: a part of the state is missing.
     """
-    if claimed.verdict is Verdict.DAMAGED:
+    if acquired.verdict is Verdict.DAMAGED:
         raise Damaged("a key is missing or has lost entries")
-    return Meta.of(claimed.before) if claimed.before else None
+    return Meta.of(acquired.before) if acquired.before else None
 
 
-async def _compare_what_is_left(left: Glance, claim: _Claim) -> None:
+async def _compare_what_is_left(left: Glance, acquisition: _Acquisition) -> None:
     """Check that the log contains everything that a damaged state still proves to have been
     applied.
 
@@ -423,9 +427,11 @@ async def _compare_what_is_left(left: Glance, claim: _Claim) -> None:
     with suppress(Damaged):
         meta = Meta.of(left.meta)
     reached = max(meta.next if meta else 0, pulse.next if pulse else 0)
-    if reached > claim.extent.end:
-        raise Stopped(claim.stops.log_ends_early(reached, claim.extent.end))
-    if meta and (stop := await rewritten(meta.chain, meta.leader_epoch, claim.log, claim.stops)):
+    if reached > acquisition.extent.end:
+        raise Stopped(acquisition.stops.log_ends_early(reached, acquisition.extent.end))
+    if meta and (
+        stop := await rewritten(meta.chain, meta.leader_epoch, acquisition.log, acquisition.stops)
+    ):
         raise Stopped(stop)
 
 
@@ -446,12 +452,12 @@ async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) ->
         raise Stopped(stop)
 
 
-def _is_unchanged(held: Processor, claimed: Claimed) -> bool:
+def _is_unchanged(held: Processor, acquired: Acquired) -> bool:
     """Return whether the state in memory is still the state in Redis."""
     return (
         held.can_resume
-        and claimed.before.get("owner") == held.holding.owner
-        and claimed.version == held.holding.version
+        and acquired.before.get("owner") == held.holding.owner
+        and acquired.version == held.holding.version
     )
 
 

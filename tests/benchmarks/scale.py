@@ -41,7 +41,7 @@ _UNIT = 2**44
 _TOPIC = bytes(range(16))
 _FEW_USERS, _STEPS = 20, 30
 _ENROLLED_AT_ONCE = 65_536
-_CLAIMED_WITHIN = 600.0  # seconds
+_ACQUIRED_WITHIN = 600.0  # seconds
 _PARTS = ("users", "runs", "datasets", "moving", "layout")
 
 
@@ -97,7 +97,7 @@ def _users(count: int) -> Sequence[object]:
     again = records[: max(8, min(64, len(records)))]
     known = _seconds(lambda: [_charge(ledger, "d", "r", users) for users in again])
     empty = _seconds(lambda: [_charge(ledger, "d", "r", ids[:0]) for _ in range(200)]) / 200
-    pages, load = _claimed(ledger)
+    pages, load = _acquired(ledger)
     return (
         f"{count:,}",
         f"{count / new:,.0f}",
@@ -117,7 +117,7 @@ def _runs(count: int) -> Sequence[object]:
     _create(ledger, "d")
     opened = _seconds(lambda: [_open(ledger, "d", f"r{n}") for n in range(count)])
     step = _seconds(lambda: [_charge(ledger, "d", f"r{n}", users) for n in range(count)])
-    pages, load = _claimed(ledger)
+    pages, load = _acquired(ledger)
     each = (opened, step, load)
     opened, step, load = (seconds / count * 1e6 for seconds in each)
     return f"{count:,}", f"{opened:.0f}", f"{step:.0f}", f"{pages / count:.0f}", f"{load:.1f}"
@@ -133,7 +133,7 @@ def _datasets(count: int) -> Sequence[object]:
     for number in range(count):
         _open(ledger, f"d{number}", "r")
     step = _seconds(lambda: [_charge(ledger, f"d{n}", "r", users) for n in range(count)])
-    pages, load = _claimed(ledger)
+    pages, load = _acquired(ledger)
     create, step, load = (seconds / count * 1e6 for seconds in (create, step, load))
     return f"{count:,}", f"{create:.0f}", f"{step:.0f}", f"{pages / count:.0f}", f"{load:.0f}"
 
@@ -200,7 +200,7 @@ _SERVICE = (
     "p50 ms",
     "p90 ms",
     "decisions/s",
-    "claimed s",
+    "acquired s",
     "MB/worker",
     "Redis MB",
 )
@@ -209,7 +209,7 @@ _SERVICE = (
 def _service(partitions: int, workers: int, enrolled: int) -> Sequence[object]:
     """Steps of 20 users, one after the other, over all partitions of a real service.
 
-    Before them everybody is charged once; behind them all workers are killed, and claim again.
+    Before them everybody is charged once; behind them all workers are killed, and acquire again.
     """
     users = np.arange(_FEW_USERS)
     with (
@@ -231,7 +231,7 @@ def _service(partitions: int, workers: int, enrolled: int) -> Sequence[object]:
         resident = [resident_bytes(worker.pid) for worker in stack.workers if worker.pid]
         with redis.Redis.from_url(stack.redis) as server:
             kept = server.info("memory")["used_memory"]
-        claimed = _seconds_to_claim(stack)
+        acquired = _seconds_to_acquire(stack)
     p90 = sorted(took)[int(0.9 * len(took))]
     rate = partitions * len(took) / (sum(took) / 1e3)
     return (
@@ -241,24 +241,24 @@ def _service(partitions: int, workers: int, enrolled: int) -> Sequence[object]:
         f"{median(took):.1f}",
         f"{p90:.1f}",
         f"{rate:,.0f}",
-        f"{claimed:.1f}",
+        f"{acquired:.1f}",
         f"{median(resident) / 1e6:.0f}",
         f"{kept / 1e6:.1f}",
     )
 
 
-def _seconds_to_claim(stack: LocalStack) -> float:
+def _seconds_to_acquire(stack: LocalStack) -> float:
     """From the death of all workers until others own every partition, their start included."""
     config = Config(kafka=stack.kafka, redis=stack.redis, prefix=stack.prefix)
     before, began = read_owners(config, stack.partitions), time.perf_counter()
     for worker in stack.workers:
         worker.kill()
 
-    def is_claimed() -> bool:
+    def is_acquired() -> bool:
         owners = read_owners(config, stack.partitions)
         return all(now != old for now, old in zip(owners, before, strict=True))
 
-    wait_until(is_claimed, _CLAIMED_WITHIN, stack.check)
+    wait_until(is_acquired, _ACQUIRED_WITHIN, stack.check)
     return time.perf_counter() - began
 
 
@@ -301,7 +301,7 @@ def _charge(ledger: Ledger, dataset: str, run: str, users: np.ndarray) -> None:
     _apply(ledger, encode(charge))
 
 
-def _claimed(ledger: Ledger) -> tuple[int, float]:
+def _acquired(ledger: Ledger) -> tuple[int, float]:
     """The bytes of all pages, and the seconds to have a ledger of them."""
     pages = {name: ledger.take_page(name) or b"" for name in ledger.uncompacted()}
     kept = SimpleNamespace(pages=pages, changes=[])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from streams.store.image import Moment
 from streams.store.layout import Meta, chain_fields, fields_of_nothing, hexadecimal
 from streams.store.port import (
-    Claimed,
+    Acquired,
     Commit,
     Exchange,
     Glance,
@@ -83,24 +83,24 @@ class MemoryStore(Store):
         """Return the contents of a partition, for inspecting or damaging them."""
         return self._kept.setdefault(partition, Contents())
 
-    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
+    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
         """Acquire ownership of a partition and fence every other owner."""
         kept = self.contents(partition)
         before = dict(kept.meta)
         nothing = fields_of_nothing(topic, partition, partitions)
         if not before:
             if kept.changes or kept.pages or kept.outbox:
-                return Claimed(Verdict.DAMAGED, before)
+                return Acquired(Verdict.DAMAGED, before)
             kept.meta = nothing
         else:
             for name, verdict in _IDENTITY.items():
                 if before.get(name) != nothing[name]:
-                    return Claimed(verdict, before)
+                    return Acquired(verdict, before)
             if not (kept.is_counted() and before.get("version", "").isdecimal()):
-                return Claimed(Verdict.DAMAGED, before)
+                return Acquired(Verdict.DAMAGED, before)
         kept.meta["owner"] = owner
         _move_version(kept)
-        return Claimed(Verdict.OK, before)
+        return Acquired(Verdict.OK, before)
 
     async def owner(self, partition: int) -> str:
         """Return the owner of a partition; empty without one."""

@@ -200,7 +200,7 @@ def test_a_record_that_expands_without_bound_ends_neither_broker_nor_worker(
     assert service.stack.workers[0].pid == worker
     assert largest_resident_bytes(worker) - before < ZEROS / 4
     service.stack.kill_worker(0)
-    charge(service, "once-more")  # after a claim that compared the chain with the log
+    charge(service, "once-more")  # after an acquisition that compared the chain with the log
 
 
 def bytes_on_disk(service: Service, *topics: str) -> list[int]:

@@ -88,7 +88,7 @@ def clean(world: World, partition: int) -> None:
 
 
 def _race(world: World, service: Service) -> None:
-    """Redis loses its last write, and the owner its place in the group: who claims the partition
+    """Redis loses its last write, and the owner its place in the group: who acquires the partition
     moves the version to where that owner believes it to be, which goes on for a while.
     """
     partition, history = world.rng.randrange(world.broker.partitions), world.store.history

@@ -189,7 +189,7 @@ class Process:
             self.end(f"{what} failed: {error!r}", error)
 
     async def _follow_group(self) -> None:
-        """What Faust does: let go when a rebalance begins, claim what is assigned, fetch it."""
+        """What Faust does: let go when a rebalance begins, acquire what is assigned, fetch it."""
         while True:
             order = await self.orders.get()
             await self.gate("hear of the group")
@@ -201,7 +201,7 @@ class Process:
             if order[0] != self.group.generation:
                 continue  # another rebalance has begun
             self._generation += 1
-            positions = await self.owned.claim(order[1])
+            positions = await self.owned.acquire(order[1])
             for partition, position in positions.items():
                 fetch = partial(self._fetch, partition, position, self._generation)
                 self._beside(fetch, "the stream")

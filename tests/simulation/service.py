@@ -50,7 +50,9 @@ class Service:
         operating = world.start(self.operate())
         if world.exchanged:
             for process in self.slots:
-                process.kill("the operator restarts it: an older page is found by a claim alone")
+                process.kill(
+                    "the operator restarts it: an older page is found by acquiring it alone"
+                )
         for seconds in (0.0, _BEATS_WITHIN):  # whoever has nothing to do finds out by a beat
             await asyncio.sleep(seconds)
             while self._is_anybody_paused() or not all(

@@ -180,7 +180,7 @@ class Temper:
 
 
 _EFFECTS = (
-    "claim",
+    "acquire",
     "load",
     "commit",
     "hear of the commit",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from streams.ledger.ledger import Channel
 from streams.store.image import UnusableImage
 from streams.store.layout import Damaged
-from streams.store.port import Claimed, Commit, Exchange, Guard, Installation, Verdict
+from streams.store.port import Acquired, Commit, Exchange, Guard, Installation, Verdict
 from streams.store.snapshot import verified
 from tests.doubles.memory_broker import MemoryBroker, last_image
 from tests.doubles.memory_store import Contents, MemoryStore
@@ -39,8 +39,8 @@ class SharedStore(MemoryStore):
         self.connection = 0  # moves when all connections are dropped
         self.history: list[Mapping[int, Contents]] = [{}]
 
-    async def claim(self, partition: int, owner: str, topic: bytes, partitions: int) -> Claimed:
-        return self._remember(partition, await super().claim(partition, owner, topic, partitions))
+    async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
+        return self._remember(partition, await super().acquire(partition, owner, topic, partitions))
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
         return self._remember(guard.partition, await super().commit(guard, commit))

@@ -112,7 +112,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(fetch, self.thread_loop))
 
 
-class ClaimingConsumer(driver.Consumer):
+class AcquiringConsumer(driver.Consumer):
     """A consumer whose start offsets come from Redis."""
 
     def _new_consumer_thread(self) -> ConsumerThread:
@@ -124,7 +124,7 @@ class ClaimingConsumer(driver.Consumer):
         try:
             while True:
                 assigned = [tp for tp in self.assignment() if tp.topic == app.norms_topic]
-                positions = await app.owned.claim([tp.partition for tp in assigned])
+                positions = await app.owned.acquire([tp.partition for tp in assigned])
                 seeks = {
                     tp: positions[tp.partition] for tp in assigned if tp.partition in positions
                 }
@@ -187,10 +187,10 @@ class NoTables(TableManager):
         """Return at once: the app has no tables."""
 
 
-class ClaimingTransport(driver.Transport):
-    """Faust's Kafka transport with ``ClaimingConsumer``."""
+class AcquiringTransport(driver.Transport):
+    """Faust's Kafka transport with ``AcquiringConsumer``."""
 
-    Consumer = ClaimingConsumer
+    Consumer = AcquiringConsumer
 
 
 class TurnstileApp(faust.App):
@@ -223,10 +223,10 @@ class TurnstileApp(faust.App):
 
     def end_of(self, partition: int) -> int | None:
         """Return the end of a partition's log, or None if it is not known."""
-        return cast(ClaimingConsumer, self.consumer).end_of(partition)
+        return cast(AcquiringConsumer, self.consumer).end_of(partition)
 
     def _create_directories(self) -> None:
         """Do nothing: Faust would create directories for tables."""
 
-    def _new_transport(self) -> ClaimingTransport:
-        return ClaimingTransport(self.conf.broker_consumer, self)
+    def _new_transport(self) -> AcquiringTransport:
+        return AcquiringTransport(self.conf.broker_consumer, self)

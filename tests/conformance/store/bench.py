@@ -24,15 +24,15 @@ CHAIN = Chain(b"head", b"before", 7)
 
 @dataclass
 class Owner:
-    """Somebody who claims partitions."""
+    """Somebody who acquires partitions."""
 
     store: Store
     name: str
     partition: int = P
 
-    async def claim(self) -> Holding:
-        claimed = await self.store.claim(self.partition, self.name, TOPIC, PARTITIONS)
-        assert claimed.verdict is Verdict.OK
+    async def acquire(self) -> Holding:
+        acquired = await self.store.acquire(self.partition, self.name, TOPIC, PARTITIONS)
+        assert acquired.verdict is Verdict.OK
         return Holding(self.store, self.partition, self.name, await self.load())
 
     async def load(self) -> Snapshot:

@@ -33,7 +33,7 @@ async def stage_all(bench, guard):
 
 def test_a_moment_is_what_is_kept_besides_pages(run):
     async def scenario(bench):
-        holding = await bench.owner("a").claim()
+        holding = await bench.owner("a").acquire()
         await commit(holding, 0, 3, b"one", (b"answers",))
         await holding.compact(3, {"page:d/0": b"p", "run:d/r": b"r"})
         moment = await holding.moment()
@@ -58,7 +58,7 @@ SPOILED = {
 @pytest.mark.parametrize("verdict", SPOILED)
 def test_who_is_not_where_the_store_is_reads_no_moment_and_puts_nothing_back(run, verdict):
     async def scenario(bench):
-        holding = await bench.owner("a").claim()
+        holding = await bench.owner("a").acquire()
         await commit(holding, 0, 5)
         guard = guard_of(holding)
         await stage_all(bench, guard)
@@ -76,7 +76,7 @@ def test_who_is_not_where_the_store_is_reads_no_moment_and_puts_nothing_back(run
 def test_what_is_staged_is_nothing_until_it_is_installed(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         await commit(holding, 0, 5, b"before")
         before = await owner.load()
         guard = guard_of(holding)
@@ -91,7 +91,7 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
             [b"changed by 8", b"changed by 9"],
             [("9/0", b"an answer")],
         )
-        holding = await bench.owner("b").claim()
+        holding = await bench.owner("b").acquire()
         assert await commit(holding, 10, 11) is Verdict.OK
 
     run(scenario)
@@ -101,7 +101,7 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
 def test_what_is_not_all_there_is_not_installed(run, what):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         await commit(holding, 0, 5, b"before")
         before = await owner.load()
         await stage_all(bench, guard_of(holding))
@@ -116,10 +116,10 @@ def test_what_is_not_all_there_is_not_installed(run, what):
 def test_who_stages_first_drops_what_another_left_there(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         leftover = Stage({"page:d/9": b"x"}, [b"x"], {"1/1": b"x"}, is_first=True)
         assert await bench.store.stage(guard_of(holding), leftover) is Verdict.OK
-        holding = await bench.owner("b").claim()
+        holding = await bench.owner("b").acquire()
         await stage_all(bench, guard_of(holding))
         assert await bench.store.install(guard_of(holding), installation()) is Verdict.OK
         assert "page:d/9" not in (await owner.load()).pages

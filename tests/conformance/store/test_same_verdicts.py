@@ -112,9 +112,9 @@ class SameVerdicts(RuleBasedStateMachine):
         return found[0], owner
 
     @rule(owner=OWNERS, log=LOGS)
-    def claims(self, owner, log):
-        claimed = self.pair.both(lambda bench: bench.store.claim(P, owner, *log))
-        if claimed.verdict is not Verdict.OK:
+    def acquires(self, owner, log):
+        acquired = self.pair.both(lambda bench: bench.store.acquire(P, owner, *log))
+        if acquired.verdict is not Verdict.OK:
             return
         found = self.pair.both(lambda bench: bench.store.load(P))
         if isinstance(found, Snapshot):
@@ -207,7 +207,7 @@ class SameVerdicts(RuleBasedStateMachine):
     @rule(back=st.integers(1, 3))
     def is_mended_by_a_copy(self, back):
         self.pair.write(self.earlier[-back] if len(self.earlier) >= back else Contents())
-        self.claims("a", (b"topic of 16 byte", 4))
+        self.acquires("a", (b"topic of 16 byte", 4))
 
     @invariant()
     def both_hold_and_say_the_same(self):

@@ -1,4 +1,4 @@
-"""Whatever is lost or put back is seen: by the next write, by the next claim, or at load.
+"""Whatever is lost or put back is seen: by the next write, by the next acquisition, or at load.
 
 Nothing that is missing may ever be read as "nobody spent anything".
 """
@@ -14,7 +14,7 @@ from tests.doubles.memory_store import Contents
 async def filled(bench):
     """Pages, changes and an outbox, with two entries each."""
     owner = bench.owner("a")
-    holding = await owner.claim()
+    holding = await owner.acquire()
     await commit(holding, 0, 1, b"zero")
     await commit(holding, 1, 2, b"one", outputs=(), published=("0/0",))
     covered = holding.backlog
@@ -37,7 +37,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("lose", COUNTED.values(), ids=COUNTED.keys())
-def test_what_is_gone_is_seen_by_the_next_write_the_next_claim_and_at_load(run, lose):
+def test_what_is_gone_is_seen_by_the_next_write_the_next_acquisition_and_at_load(run, lose):
     async def scenario(bench):
         owner, holding = await filled(bench)
         kept = bench.hand.read(P)
@@ -50,8 +50,8 @@ def test_what_is_gone_is_seen_by_the_next_write_the_next_claim_and_at_load(run, 
         assert await holding.drop(holding.backlog, 4) is Verdict.DAMAGED
         assert await holding.forget(["3/0"]) is Verdict.DAMAGED
         assert await holding.beat(b"pulse", b"") is Verdict.DAMAGED
-        claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
-        assert (claimed.verdict, claimed.before) == (Verdict.DAMAGED, kept.meta)
+        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+        assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
         assert bench.hand.read(P) == kept
 
     run(scenario)
@@ -106,7 +106,7 @@ def test_what_was_exchanged_is_seen_at_load(run, change):
 
 
 FIELDS = {
-    # a field of meta that is gone or nonsense: what a claim says, what the owner's commit says
+    # a missing or invalid field of meta: the verdict of acquiring, and of the owner's commit
     "layout": (Verdict.OTHER_LAYOUT, Verdict.OK),
     "topic": (Verdict.OTHER_LOG, Verdict.OK),
     "partitions": (Verdict.OTHER_PARTITIONS, Verdict.OK),
@@ -131,7 +131,7 @@ def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
         if value is not None:
             damaged.meta[field] = value
         bench.hand.write(P, damaged)
-        found = [(await bench.store.claim(P, "b", TOPIC, PARTITIONS)).verdict]
+        found = [(await bench.store.acquire(P, "b", TOPIC, PARTITIONS)).verdict]
         bench.hand.write(P, damaged)
         found.append(await commit(holding, 4, 5))
         assert tuple(found) == verdicts
@@ -150,8 +150,8 @@ HEADLESS = [
 def test_state_without_a_head_is_never_taken_for_nothing(run, kept):
     async def scenario(bench):
         bench.hand.write(P, kept)
-        claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
-        assert (claimed.verdict, claimed.before) == (Verdict.DAMAGED, {})
+        acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
+        assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, {})
         assert bench.hand.read(P) == kept
 
     run(scenario)
@@ -161,7 +161,7 @@ LEFT = {**COUNTED, "the head is gone": lambda kept: kept.meta.clear()}
 
 
 @pytest.mark.parametrize("lose", LEFT.values(), ids=LEFT.keys())
-def test_discarded_state_leaves_nothing_to_a_new_claim_and_fences_its_owner(run, lose):
+def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owner(run, lose):
     async def scenario(bench):
         _, holding = await filled(bench)
         await bench.store.stage(guard_of(holding), Stage({}, [b"staged"], {}, is_first=True))
@@ -172,8 +172,8 @@ def test_discarded_state_leaves_nothing_to_a_new_claim_and_fences_its_owner(run,
         assert await bench.store.discard(P, seen) is Verdict.OK
         assert bench.hand.read(P) == Contents(alive=kept.alive, stopped=kept.stopped)
         assert await commit(holding, 4, 5) is Verdict.FENCED
-        claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
-        assert (claimed.verdict, claimed.before) == (Verdict.OK, {})
+        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+        assert (acquired.verdict, acquired.before) == (Verdict.OK, {})
 
     run(scenario)
 

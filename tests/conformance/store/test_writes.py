@@ -13,7 +13,7 @@ from tests.conformance.store.bench import CHAIN, P, commit
 def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         assert await commit(holding, 0, 3, b"one", (b"answers", b"checkpoints")) is Verdict.OK
         assert await commit(holding, 3, 4, b"two", (), published=("0/0",)) is Verdict.OK
         kept = await owner.load()
@@ -27,7 +27,7 @@ def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(ru
 def test_every_write_moves_the_version_and_no_other_version_may_write(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         writes = {
             "commit": lambda: commit(holding, 0, 1),
             "compact": lambda: holding.compact(1, {"page:d/0": b"p"}),
@@ -63,7 +63,7 @@ REFUSED = [
 @pytest.mark.parametrize(("first", "verdict"), REFUSED)
 def test_a_commit_that_is_not_next_changes_nothing(run, first, verdict):
     async def scenario(bench):
-        holding = await bench.owner("a").claim()
+        holding = await bench.owner("a").acquire()
         await commit(holding, 0, 5)
         before = bench.hand.read(P)
         assert await commit(holding, first, first + 1, b"x", (b"x",), ("0/0",)) is verdict
@@ -87,7 +87,7 @@ def test_a_commit_that_may_not_be_for_two_reasons_names_the_one_that_is_checked_
     run, first, second
 ):
     async def scenario(bench):
-        holding = await bench.owner("a").claim()
+        holding = await bench.owner("a").acquire()
         await commit(holding, 0, 5)
         kept = bench.hand.read(P)
         for verdict in (second, first):
@@ -102,7 +102,7 @@ def test_a_commit_that_may_not_be_for_two_reasons_names_the_one_that_is_checked_
 def test_pages_take_the_place_of_the_oldest_changes_only(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         for offset in range(2):
             await commit(holding, offset, offset + 1, b"%d" % offset)
         covered = holding.backlog
@@ -120,12 +120,12 @@ def test_pages_take_the_place_of_the_oldest_changes_only(run):
 
 def test_who_takes_over_goes_on_with_pages_and_backlog_where_the_owner_before_left_them(run):
     async def scenario(bench):
-        before = await bench.owner("a").claim()
+        before = await bench.owner("a").acquire()
         await commit(before, 0, 1)
         await before.compact(1, {"page:d/0": b"p", "page:d/1": b"p"})
         await commit(before, 1, 2)
         owner = bench.owner("b")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         assert holding.backlog == before.backlog
         assert await holding.compact(2, {"page:d/0": b"q", "page:d/1": None}) is Verdict.OK
         assert await holding.drop(holding.backlog, 2) is Verdict.OK
@@ -142,7 +142,7 @@ def test_changes_too_large_for_one_value_are_kept_in_parts(run, monkeypatch):
 
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         whole = bytes(range(35))
         await commit(holding, 0, 1, whole)
         await commit(holding, 1, 2, b"short")
@@ -160,7 +160,7 @@ def test_a_commit_with_many_outbox_entries_is_written_completely(run):
 
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         many = 20_000
         assert await commit(holding, 0, 1, outputs=(b"o",) * many) is Verdict.OK
         kept = await owner.load()
@@ -175,7 +175,7 @@ def test_a_commit_with_many_outbox_entries_is_written_completely(run):
 def test_the_outbox_keeps_what_was_not_published_in_the_order_of_the_log(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         for offset in range(12):
             await commit(holding, offset, offset + 1, outputs=(b"x", b"y"))
         await holding.forget(["0/0", "0/1", "7/1"])
@@ -189,7 +189,7 @@ def test_the_outbox_keeps_what_was_not_published_in_the_order_of_the_log(run):
 def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         await holding.keep_stop("hole", "a hole", "fill it")
         stopped = (await bench.store.glance(P)).stopped
         assert (stopped["reason"], stopped["problem"]) == ("hole", "a hole")
@@ -212,7 +212,7 @@ def test_a_partition_can_be_stopped_before_anybody_owned_it(run):
         glance = await bench.store.glance(P)
         assert (glance.meta, glance.seen, glance.pulse, glance.summary) == ({}, None, b"", b"")
         assert 0 <= glance.now - int(glance.stopped["time"]) < 60
-        await bench.owner("a").claim()
+        await bench.owner("a").acquire()
         assert (await bench.store.glance(P)).stopped == glance.stopped
 
     run(scenario)

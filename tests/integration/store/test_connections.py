@@ -19,7 +19,7 @@ def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
     async def scenario(server):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
-            holding = await Owner(store, "a").claim()
+            holding = await Owner(store, "a").acquire()
             server.kill()
             with pytest.raises(StoreUnavailable):
                 await commit(holding, 0, 1)
@@ -49,7 +49,7 @@ def test_connections_that_were_lost_while_nothing_was_asked_are_not_opened_again
         asyncio.run(scenario(server))
 
 
-def test_all_connections_are_there_before_the_first_claim(tmp_path):
+def test_all_connections_are_there_before_the_first_acquisition(tmp_path):
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
@@ -67,12 +67,12 @@ def test_what_is_written_at_once_goes_in_one_round_trip_with_a_verdict_for_each(
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
-            claimed = [await Owner(store, "a", partition).claim() for partition in range(3)]
-            other = await Owner(store, "b", 1).claim()
-            assert await commit(claimed[0], 0, 1) is Verdict.OK  # Redis knows the script now
+            acquired = [await Owner(store, "a", partition).acquire() for partition in range(3)]
+            other = await Owner(store, "b", 1).acquire()
+            assert await commit(acquired[0], 0, 1) is Verdict.OK  # Redis knows the script now
             asked = client.info("stats")["total_reads_processed"]
             verdicts = await asyncio.gather(
-                commit(claimed[0], 1, 2), commit(claimed[1], 0, 1), commit(claimed[2], 0, 1)
+                commit(acquired[0], 1, 2), commit(acquired[1], 0, 1), commit(acquired[2], 0, 1)
             )
             assert client.info("stats")["total_reads_processed"] == asked + 2  # with this INFO
             assert verdicts == [Verdict.OK, Verdict.FENCED, Verdict.OK]
@@ -86,7 +86,7 @@ def test_a_redis_that_forgot_its_scripts_is_told_them_again(tmp_path):
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
-            holding = await Owner(store, "a").claim()
+            holding = await Owner(store, "a").acquire()
             for first in range(2):
                 client.script_flush()
                 assert await commit(holding, first, first + 1) is Verdict.OK

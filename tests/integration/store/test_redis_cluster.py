@@ -41,7 +41,7 @@ def test_a_node_that_answers_is_enough(cluster: RedisCluster) -> None:
         async with RedisStore(url, PREFIX) as store:
             await store.connect()
             for partition in PARTITIONS:
-                await Owner(store, f"owner-{partition}", partition).claim()
+                await Owner(store, f"owner-{partition}", partition).acquire()
             return {await store.owner(partition) for partition in PARTITIONS}
 
     assert asyncio.run(scenario()) == {f"owner-{partition}" for partition in PARTITIONS}
@@ -66,13 +66,13 @@ def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
     async def scenario() -> None:
         async with RedisStore(cluster.url, prefix) as store:
             await store.connect()
-            holding = await Owner(store, "a", partition).claim()
+            holding = await Owner(store, "a", partition).acquire()
             await commit(holding, 0, 1)
             before, after = move(cluster, slot)
             with pytest.raises(StoreUnavailable, match="Moved"):
                 await commit(holding, 1, 2)
         async with RedisStore(cluster.url, prefix) as again:
-            holding = await Owner(again, "b", partition).claim()
+            holding = await Owner(again, "b", partition).acquire()
             await commit(holding, 1, 2)
             assert (await Owner(again, "b", partition).load()).next == 2
         assert keys_of(before, slot) == 0 < keys_of(after, slot)

@@ -9,7 +9,7 @@ import redis
 
 from streams.local import RedisServer
 from streams.store.layout import Damaged, key_of
-from streams.store.port import Claimed, Verdict
+from streams.store.port import Acquired, Verdict
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
 
@@ -29,12 +29,12 @@ def prefix() -> str:
     return f"t{uuid4().hex}."
 
 
-def claim(client: redis.Redis, prefix: str) -> Claimed:
-    async def claimed() -> Claimed:
+def acquire(client: redis.Redis, prefix: str) -> Acquired:
+    async def acquired() -> Acquired:
         async with RedisStore(url_of(client), prefix) as store:
-            return await store.claim(P, "a", TOPIC, 4)
+            return await store.acquire(P, "a", TOPIC, 4)
 
-    return asyncio.run(claimed())
+    return asyncio.run(acquired())
 
 
 def load(client: redis.Redis, prefix: str) -> Snapshot | None:
@@ -51,11 +51,11 @@ def url_of(client: redis.Redis) -> str:
 
 @pytest.mark.parametrize("name", ["meta", "changes", "pages", "outbox"])
 def test_a_key_of_another_kind_is_foreign_and_no_error(client, prefix, name):
-    claim(client, prefix)
+    acquire(client, prefix)
     key = key_of(prefix, P, name)
     client.delete(key)
     client.set(key, "what somebody else keeps")
-    assert claim(client, prefix).verdict is Verdict.FOREIGN
+    assert acquire(client, prefix).verdict is Verdict.FOREIGN
 
 
 NO_TEXT = b"\xff\xfe"
@@ -63,17 +63,17 @@ NO_TEXT = b"\xff\xfe"
 
 @pytest.mark.parametrize("name", ["topic", "owner", "next", "head", NO_TEXT])
 def test_a_head_that_is_no_text_is_damage_and_no_error(client, prefix, name):
-    claim(client, prefix)
+    acquire(client, prefix)
     client.hset(key_of(prefix, P, "meta"), name, NO_TEXT)
     client.hset(key_of(prefix, P, "meta"), "digest", NO_TEXT)
     with pytest.raises(Damaged):
         load(client, prefix)
-    assert claim(client, prefix).before["digest"] == r"\xff\xfe"
+    assert acquire(client, prefix).before["digest"] == r"\xff\xfe"
 
 
 @pytest.mark.parametrize("name", ["pages", "outbox"])
 def test_an_entry_whose_name_is_no_text_is_damage_and_no_error(client, prefix, name):
-    claim(client, prefix)
+    acquire(client, prefix)
     client.hset(key_of(prefix, P, name), NO_TEXT, b"value")
     client.hset(key_of(prefix, P, "meta"), name, 1)
     with pytest.raises(Damaged):
@@ -82,5 +82,5 @@ def test_an_entry_whose_name_is_no_text_is_damage_and_no_error(client, prefix, n
 
 def test_all_keys_of_a_partition_share_the_hash_tag_of_its_log(client):
     """Redis Cluster keeps them together, else no script could write all of them."""
-    claim(client, "turnstile.")
+    acquire(client, "turnstile.")
     assert client.keys("turnstile.*") == [b"turnstile.{norms-3}:meta"]

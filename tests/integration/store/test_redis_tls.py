@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 def use(url: str, ca: Path | str, certificate: Path | str = "") -> None:
-    """Find out where partitions are, claim them, and write to each."""
+    """Find out where partitions are, acquire them, and write to each."""
     config = Config(
         redis=url,
         prefix=f"{token_hex(4)}.",
@@ -82,7 +82,7 @@ def use(url: str, ca: Path | str, certificate: Path | str = "") -> None:
             assert await store.check() is None
             for partition in PARTITIONS:
                 owner = Owner(store, "a", partition)
-                await commit(await owner.claim(), 0, 1)
+                await commit(await owner.acquire(), 0, 1)
                 assert (await owner.load()).next == 1
 
     asyncio.run(scenario())

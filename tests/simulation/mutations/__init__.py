@@ -7,13 +7,13 @@ those of one room.
 
 from __future__ import annotations
 
-from tests.simulation.mutations import answerer, claim, ledger, principals, sdk, store, worker
+from tests.simulation.mutations import acquisition, answerer, ledger, principals, sdk, store, worker
 from tests.simulation.mutations.registry import MUTATIONS, mutated
 
 __all__ = [
     "MUTATIONS",
+    "acquisition",
     "answerer",
-    "claim",
     "ledger",
     "mutated",
     "principals",

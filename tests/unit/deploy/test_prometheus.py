@@ -26,7 +26,7 @@ def metrics_of_a_worker() -> set[str]:
 
     async def scenario() -> set[str]:
         async with Served(Cluster()) as served:
-            await served.worker.claim()
+            await served.worker.acquire()
             text = (await served.get("/metrics"))[1].decode()
             return {
                 family.name + suffix
@@ -90,7 +90,7 @@ def test_prometheus_scrapes_a_worker_and_answers_what_the_dashboard_asks(tmp_pat
 
 async def _scraped(folder: Path) -> None:
     async with Served(Cluster()) as served:
-        await served.worker.claim()
+        await served.worker.acquire()
         await served.worker.decide()
         with Prometheus(folder, {"turnstile": served.address}) as prometheus:
 

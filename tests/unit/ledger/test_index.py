@@ -119,7 +119,7 @@ def test_rows_of_ids_are_spread_whatever_seed_is_drawn(stride):
 
 
 def test_a_table_for_those_who_are_expected_is_made_once_and_half_full():
-    """A claim would make it again and again, and beside the last one the next."""
+    """An acquisition would make it again and again, and beside the last one the next."""
     ids = np.random.default_rng(0).permutation(300_000) * 7
     index, made = UserIndex(), []
     index.expect(len(ids))

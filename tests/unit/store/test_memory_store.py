@@ -26,8 +26,8 @@ def now(asked: Awaitable[T]) -> T:
     raise AssertionError("it waits")
 
 
-def claimed(store: MemoryStore, partition: int = 0) -> Holding:
-    now(store.claim(partition, "a", TOPIC, 4))
+def acquired(store: MemoryStore, partition: int = 0) -> Holding:
+    now(store.acquire(partition, "a", TOPIC, 4))
     return Holding(store, partition, "a", now(store.load(partition)))
 
 
@@ -37,8 +37,8 @@ def batch(holding: Holding, first: int) -> Verdict:
 
 def test_a_copy_put_back_is_what_was_kept_however_often():
     store = MemoryStore(clock=lambda: 0.0)
-    claimed(store, 1)
-    holding = claimed(store)
+    acquired(store, 1)
+    holding = acquired(store)
     batch(holding, 0)
     now(holding.compact(1, {"page:d/0": b"p"}))
     copied, kept = store.copy(), [now(store.load(partition)) for partition in range(3)]
@@ -47,8 +47,8 @@ def test_a_copy_put_back_is_what_was_kept_however_often():
         assert now(holding.compact(2, {"page:d/0": None, "page:d/1": b"q"})) is Verdict.OK
         assert now(holding.drop(holding.backlog, 2)) is Verdict.OK
         assert now(holding.beat(b"pulse", b"")) is Verdict.OK
-        assert batch(claimed(store, 1), 0) is Verdict.OK
-        claimed(store, 2)
+        assert batch(acquired(store, 1), 0) is Verdict.OK
+        acquired(store, 2)
         store.restore(copied)
         assert [now(store.load(partition)) for partition in range(3)] == kept
         assert now(store.glance(0)).seen is None
@@ -59,7 +59,7 @@ def test_a_copy_put_back_is_what_was_kept_however_often():
 @pytest.mark.parametrize("key", ["changes", "pages", "outbox"])
 def test_a_key_that_is_lost_damages_the_partition_and_no_other(key):
     store = MemoryStore(clock=lambda: 0.0)
-    holdings = [claimed(store, partition) for partition in range(2)]
+    holdings = [acquired(store, partition) for partition in range(2)]
     for holding in holdings:
         batch(holding, 0)
         now(holding.compact(1, {"page:d/0": b"p"}))
@@ -71,17 +71,17 @@ def test_a_key_that_is_lost_damages_the_partition_and_no_other(key):
 
 def test_a_head_that_is_lost_fences_its_owner_and_is_not_taken_for_nothing():
     store = MemoryStore(clock=lambda: 0.0)
-    holding = claimed(store)
+    holding = acquired(store)
     batch(holding, 0)
     store.lose(0, "meta")
     assert batch(holding, 1) is Verdict.FENCED
-    assert now(store.claim(0, "b", TOPIC, 4)).verdict is Verdict.DAMAGED
+    assert now(store.acquire(0, "b", TOPIC, 4)).verdict is Verdict.DAMAGED
 
 
 def test_signs_of_life_have_the_time_of_the_clock_that_was_handed_in():
     times = iter([10.9, 70.0, 75.5])
     store = MemoryStore(clock=lambda: next(times))
-    holding = claimed(store)
+    holding = acquired(store)
     now(holding.beat(b"pulse", b""))
     now(holding.keep_stop("hole", "a hole", "fill it"))
     glance = now(store.glance(0))
@@ -90,7 +90,7 @@ def test_signs_of_life_have_the_time_of_the_clock_that_was_handed_in():
 
 def test_what_the_caller_changes_later_is_not_what_was_written():
     store = MemoryStore(clock=lambda: 0.0)
-    version = claimed(store).version
+    version = acquired(store).version
     changes, outbox_entries = [b"c"], {"0/0": b"o"}
     now(store.commit(Guard(0, "a", version), Commit(0, 1, CHAIN, 3, changes, outbox_entries, [])))
     changes.clear()

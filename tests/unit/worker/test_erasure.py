@@ -85,7 +85,7 @@ def test_the_id_goes_with_the_last_decision_that_names_it(follow):
     async def scenario():
         cluster = Erased()
         owner = Owner(cluster, "owner")
-        await owner.claim()
+        await owner.acquire()
         async with owner.compacting():
             await owner.decide()
         assert cluster.names_the_user(), "the trainer may ask for its last decision again"
@@ -104,7 +104,7 @@ def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
     async def scenario():
         cluster = Erased()
         before, after = Owner(cluster, "before"), Owner(cluster, "after")
-        await before.claim()
+        await before.acquire()
         async with before.compacting():
             await before.decide()
         charge_the_next_step(cluster.log)
@@ -112,7 +112,7 @@ def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
         await before.decide()
         await before.leave()
         assert cluster.names_the_user()
-        await after.claim()
+        await after.acquire()
         async with after.compacting():
             pass
         assert not cluster.names_the_user()
@@ -127,7 +127,7 @@ def test_steps_that_follow_are_not_merged_one_by_one():
         charge_the_next_step(cluster.log)
         cluster.append_all()
         owner = Owner(cluster, "owner")
-        await owner.claim()
+        await owner.acquire()
         async with owner.compacting():
             await owner.decide()
         for step in (3, 4):

@@ -68,7 +68,7 @@ def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitio
     async def scenario():
         async with Served(Cluster()) as served:
             assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 503]
-            await served.worker.claim()
+            await served.worker.acquire()
             assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 200]
             assert await served.health() == (
                 200,
@@ -78,16 +78,16 @@ def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitio
     asyncio.run(scenario())
 
 
-def test_a_partition_that_could_not_be_claimed_is_not_healthy_and_says_why():
+def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_why():
     async def scenario():
         cluster = Cluster()
         first = Worker(cluster, "first")
-        await first.claim()
+        await first.acquire()
         await first.decide()
         await first.leave()
         cluster.broker.norms(1).records[3] = None, b"another record"
         async with Served(cluster) as served:
-            assert set(await served.worker.claim()) == {0}
+            assert set(await served.worker.acquire()) == {0}
             status, said = await served.health()
             assert (status, said["healthy"], list(said["problems"])) == (503, False, ["1"])
             samples = await served.samples()
@@ -162,7 +162,7 @@ def test_no_label_names_a_user_a_dataset_or_a_run():
     async def scenario():
         cluster = Cluster()
         async with Served(cluster) as served:
-            await served.worker.claim()
+            await served.worker.acquire()
             await served.worker.decide()
             labels = {label for name in await served.samples() for label, _ in name[1:]}
             assert labels <= {

@@ -18,7 +18,7 @@ def processor_of(worker, partition=0):
 
 async def at_work(cluster, name="owner"):
     worker = Worker(cluster, name)
-    await worker.claim()
+    await worker.acquire()
     await worker.decide()
     return worker
 
@@ -49,7 +49,7 @@ def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
         cluster = Cluster()
         older = await at_work(cluster, "older")
         newer = Worker(cluster, "newer")
-        await newer.claim()
+        await newer.acquire()
         await processor_of(older).image()
         assert last_image(cluster.broker, 0) is None
         await newer.leave()
@@ -66,7 +66,7 @@ def test_a_late_manifest_is_not_written(caplog):
         while not older.gate.waiting[Effect.COMMIT]:
             await asyncio.sleep(0)
         newer = Worker(cluster, "newer")
-        await newer.claim()
+        await newer.acquire()
         cluster.broker.norms(0).append(b"one more")
         await newer.decide()
         await processor_of(newer).image()
@@ -87,13 +87,13 @@ def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
         await worker.partitions.suspend()
         older = cluster.store.copy()
         cluster.broker.norms(0).append(b"one more")
-        await worker.claim()
+        await worker.acquire()
         await worker.decide()
         await processor_of(worker).image()
         await worker.leave()
         cluster.store.restore(older)
         second = Worker(cluster, "second")
-        assert (await second.claim())[0] == 4
+        assert (await second.acquire())[0] == 4
         await processor_of(second).image()
         assert last_image(cluster.broker, 0).manifest.next == 5
         assert manifests(cluster) == 1
@@ -116,7 +116,7 @@ def test_a_failed_snapshot_delays_no_decision(caplog):
         await processor_of(worker).image()
         assert not worker.ends.why
         cluster.broker.norms(0).append(b"one more")
-        await worker.claim()
+        await worker.acquire()
         await worker.decide()
         imaging = processor_of(worker).imaging
         imaging._topic.send = real

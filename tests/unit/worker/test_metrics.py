@@ -113,7 +113,7 @@ async def _exposition(log: list[bytes]) -> list[bytes]:
     )
     owned = Partitions(world)
     metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
-    await owned.claim([0])
+    await owned.acquire([0])
     beating = asyncio.create_task(owned.keep_alive(lambda _: broker.norms(0).end))
     seen = []
     for value in log:
@@ -123,7 +123,7 @@ async def _exposition(log: list[bytes]) -> list[bytes]:
         ends.refuse()
         seen.append(metrics.exposition())
     beating.cancel()
-    await owned.claim([])
+    await owned.acquire([])
     return seen
 
 

@@ -1,4 +1,4 @@
-"""Claims: who owns a partition, from which offset it is decided, and what stops it."""
+"""Acquiring partitions: the owner, the offset it decides from, and what stops it."""
 
 import asyncio
 from collections import Counter
@@ -52,12 +52,12 @@ class Worker:
         world = world_of(owner, cluster.store, client, self.ends)
         self.partitions = Partitions(replace(world, image_every=image_every))
 
-    async def claim(self):
-        self.positions = await self.partitions.claim(range(PARTITIONS))
+    async def acquire(self):
+        self.positions = await self.partitions.acquire(range(PARTITIONS))
         return self.positions
 
     async def deliver(self, partition):
-        """Hand over what the log has, from where the claim said."""
+        """Hand over what the log has, from where the acquisition said."""
         log = self.cluster.broker.norms(partition)
         for offset in range(self.positions[partition], log.end):
             value, leader_epoch = log.records[offset][1], log.leader_epochs[offset]
@@ -74,19 +74,19 @@ class Worker:
                     await asyncio.sleep(0)
 
     async def leave(self):
-        await self.partitions.claim([])
+        await self.partitions.acquire([])
 
 
 def test_what_one_owner_decided_is_where_the_next_one_continues():
     async def scenario():
         cluster = Cluster()
         first, second = Worker(cluster, "first"), Worker(cluster, "second")
-        assert await first.claim() == {0: 0, 1: 0}
+        assert await first.acquire() == {0: 0, 1: 0}
         await first.decide()
         await first.leave()
         assert not first.partitions.decides(0)
         cluster.broker.norms(0).append(b"one more")
-        assert await second.claim() == {0: 4, 1: 4}
+        assert await second.acquire() == {0: 4, 1: 4}
         await second.decide()
         for partition in range(PARTITIONS):
             assert set(cluster.rejected(partition)) == set(range(cluster.end(partition)))
@@ -99,8 +99,8 @@ def test_an_owner_that_was_fenced_ends_and_decides_nothing():
     async def scenario():
         cluster = Cluster()
         older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
-        await older.claim()
-        await newer.claim()
+        await older.acquire()
+        await newer.acquire()
         await older.deliver(0)
         async with asyncio.timeout(20):
             while not older.ends.why:
@@ -118,11 +118,11 @@ def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
     async def scenario():
         cluster = Cluster()
         worker = Worker(cluster, "only")
-        await worker.claim()
+        await worker.acquire()
         await worker.decide()
         loaded = worker.partitions._owned[0].processor
         await worker.partitions.suspend()
-        assert await worker.claim() == {0: 4, 1: 4}
+        assert await worker.acquire() == {0: 4, 1: 4}
         assert worker.partitions._owned[0].processor is loaded
         cluster.broker.norms(0).append(b"one more")
         await worker.decide()
@@ -136,7 +136,7 @@ def test_a_partition_that_kafka_does_not_show_ends_the_worker():
     async def scenario():
         worker = Worker(Cluster(), "any")
         with pytest.raises(Ended, match="the topic has 2"):
-            await worker.partitions.claim([2])
+            await worker.partitions.acquire([2])
 
     asyncio.run(scenario())
 
@@ -232,16 +232,16 @@ STOPS = {
 @pytest.mark.parametrize(
     ("damage", "reason"), STOPS.items(), ids=lambda case: getattr(case, "__name__", "")
 )
-def test_a_claim_of_what_does_not_fit_stops_the_partition(damage, reason):
+def test_an_acquisition_of_what_does_not_fit_stops_the_partition(damage, reason):
     async def scenario():
         cluster = Cluster()
         before = Worker(cluster, "before")
-        await before.claim()
+        await before.acquire()
         await before.decide()
         await before.leave()
         damage(cluster)
         after = Worker(cluster, "after")
-        assert 0 not in await after.claim()
+        assert 0 not in await after.acquire()
         assert cluster.store.contents(0).stopped["reason"] == STOPS[damage]
         assert not after.partitions.decides(0)
         await after.partitions.arrive(0, Record(4))
@@ -251,20 +251,20 @@ def test_a_claim_of_what_does_not_fit_stops_the_partition(damage, reason):
     asyncio.run(scenario())
 
 
-def test_a_log_that_is_trimmed_while_it_is_claimed_is_not_taken_for_another_one():
+def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one():
     async def scenario():
         cluster = Cluster()
         before, after = Worker(cluster, "before"), Worker(cluster, "after")
-        await before.claim()
+        await before.acquire()
         await before.decide()
         await before.leave()
         after.gate.hold(Effect.READ)  # of the last record: by then is known where the log begins
-        claiming = asyncio.create_task(after.claim())
+        acquiring = asyncio.create_task(after.acquire())
         while not after.gate.waiting[Effect.READ]:
             await asyncio.sleep(0)
         cluster.broker.norms(0).delete_before(4)
         after.gate.waiting.pop(Effect.READ)[0].set_result(None)
-        assert await claiming == {0: 4, 1: 4}
+        assert await acquiring == {0: 4, 1: 4}
         assert cluster.store.stop is None
         await after.leave()
 
@@ -275,15 +275,15 @@ def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_l
     async def scenario():
         cluster = Cluster()
         older, newer = Worker(cluster, "older"), Worker(cluster, "newer")
-        await older.claim()
+        await older.acquire()
         newer.gate.hold(Effect.OPEN)
-        claiming = asyncio.create_task(newer.claim())
+        acquiring = asyncio.create_task(newer.acquire())
         while not newer.gate.waiting[Effect.OPEN]:
             await asyncio.sleep(0)
         cluster.broker.norms(0).append(b"one more")
         await older.decide()
         newer.gate.waiting.pop(Effect.OPEN)[0].set_result(None)
-        assert await claiming == {0: 5, 1: 4}
+        assert await acquiring == {0: 5, 1: 4}
         assert cluster.store.stop is None
         await newer.leave()
 
@@ -297,7 +297,7 @@ def test_topics_that_change_while_a_partition_is_owned_stop_it(change, monkeypat
     async def scenario():
         cluster = Cluster()
         worker = Worker(cluster, "only")
-        await worker.claim()
+        await worker.acquire()
         await worker.decide()
         watching = asyncio.create_task(worker.partitions.keep_watch())
         change(cluster)
@@ -319,7 +319,7 @@ def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
     async def scenario():
         cluster = Cluster()
         worker = Worker(cluster, "only", image_every=600.0)
-        await worker.claim()
+        await worker.acquire()
         keeping = asyncio.create_task(worker.partitions.keep_cleanable())
         topics = [
             cluster.broker.of(name, p) for name in ("odometer", IMAGES) for p in range(PARTITIONS)
@@ -339,13 +339,13 @@ def test_the_same_calls_have_the_same_effects_in_the_same_order():
     async def scenario():
         cluster = Cluster()
         first, second = Worker(cluster, "first"), Worker(cluster, "second")
-        await first.claim()
+        await first.acquire()
         await first.decide()
         await first.partitions.suspend()
-        await second.claim()
+        await second.acquire()
         await first.leave()
         cluster.broker.norms(0).append(b"one more")
-        second.positions = await second.claim()
+        second.positions = await second.acquire()
         await second.decide()
         await second.leave()
         published = [cluster.broker.outputs(Channel.REJECTS, p).records for p in range(PARTITIONS)]

@@ -25,7 +25,7 @@ class Past(Cluster):
 
     async def happen(self, erases=True):
         before = Worker(self, "before")
-        await before.claim()
+        await before.acquire()
         await before.decide()
         for owned in before.partitions._owned.values():
             if erases:
@@ -84,7 +84,7 @@ def test_what_redis_lost_comes_from_the_image_and_nothing_is_applied_again(lose)
         before = cluster.store.contents(0).copy()
         lose(cluster)
         after = Worker(cluster, "after")
-        assert (await after.claim())[0] == 4
+        assert (await after.acquire())[0] == 4
         kept = cluster.store.contents(0)
         for name in ("next", "head", "before", "last", "leader_epoch", "digest"):
             assert kept.meta[name] == before.meta[name]
@@ -103,11 +103,11 @@ def test_a_redis_that_is_whole_is_never_replaced():
         further = Worker(cluster, "further")
         for partition in range(2):
             cluster.broker.norms(partition).append(b"one more")
-        await further.claim()
+        await further.acquire()
         await further.decide()
         await further.leave()
         after = Worker(cluster, "after")
-        assert await after.claim() == {0: 5, 1: 5}
+        assert await after.acquire() == {0: 5, 1: 5}
         assert cluster.store.contents(0).meta["changes"] == "1"  # since the image
         await after.leave()
 
@@ -119,7 +119,7 @@ def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
         cluster = await Past().happen(erases=False)
         flush_and_trim(cluster)
         after = Worker(cluster, "after")
-        await after.claim()
+        await after.acquire()
         await cluster.until_rejected(dict.fromkeys(range(4), 2))
         await after.leave()
 
@@ -150,7 +150,7 @@ def test_a_log_that_is_whole_takes_the_place_of_an_image_that_is_not(damage, cap
         cluster.flush()
         damage(cluster)
         after = Worker(cluster, "after")
-        assert await after.claim() == {0: 0, 1: 4}
+        assert await after.acquire() == {0: 0, 1: 4}
         await after.deliver(0)
         await cluster.until_rejected(dict.fromkeys(range(4), 2))  # of which readers drop one
         await after.leave()
@@ -213,12 +213,12 @@ def test_an_image_that_does_not_fit_stops_the_partition(damages, reason):
         for damage in damages:
             damage(cluster)
         after = Worker(cluster, "after")
-        assert 0 not in await after.claim()
+        assert 0 not in await after.acquire()
         stopped = cluster.store.contents(0).stopped
         assert stopped["reason"] == reason
         assert cluster.store.contents(0).meta["next"] == "0"
         assert not after.partitions.decides(0)
-        assert 0 not in await after.claim()  # it has not become a state of which nothing is known
+        assert 0 not in await after.acquire()  # it has not become a state of which nothing is known
         await after.leave()
 
     asyncio.run(scenario())
@@ -230,7 +230,7 @@ def test_an_image_of_another_layout_stops_the_partition(monkeypatch):
         cluster.flush()
         monkeypatch.setattr("streams.worker.rebuild.LAYOUT", 4)
         after = Worker(cluster, "after")
-        assert 0 not in await after.claim()
+        assert 0 not in await after.acquire()
         stopped = cluster.store.contents(0).stopped
         assert stopped["reason"] == StopReason.OTHER_LAYOUT
         await after.leave()
@@ -275,7 +275,7 @@ async def with_changes_since_the_image():
     further = Worker(cluster, "further")
     for partition in range(2):
         cluster.broker.norms(partition).append(b"one more")
-    await further.claim()
+    await further.acquire()
     await further.decide()
     await further.leave()
     return cluster
@@ -299,7 +299,7 @@ def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
         for other in besides:
             other(cluster)
         after = Worker(cluster, "after")
-        assert await after.claim() == {0: continues, 1: 5}
+        assert await after.acquire() == {0: continues, 1: 5}
         await after.deliver(0)
         await cluster.until_rejected({n: 2 if n >= continues else 1 for n in range(5)})
         kept = cluster.store.contents(0)
@@ -334,7 +334,7 @@ def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
         left = cluster.store.contents(0).copy()
         after = Worker(cluster, "after")
         for _ in range(2):
-            assert 0 not in await after.claim()
+            assert 0 not in await after.acquire()
             kept = cluster.store.contents(0)
             assert kept.stopped["reason"] == (reason if left.meta else headless)
             assert kept.changes == left.changes
@@ -351,7 +351,7 @@ def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
         lose("changes")(cluster)
         cluster.broker.norms(0).records[4] = None, b"another record"
         after = Worker(cluster, "after")
-        assert 0 not in await after.claim()
+        assert 0 not in await after.acquire()
         assert cluster.store.stop == StopReason.LOG_REWRITTEN
         assert cluster.next(0) == 5
         await after.leave()
@@ -372,7 +372,7 @@ def test_a_state_that_is_damaged_again_while_it_is_replaced_stops_the_partition(
 
         cluster.store.install = install
         after = Worker(cluster, "after")
-        assert 0 not in await after.claim()
+        assert 0 not in await after.acquire()
         assert cluster.store.stop == StopReason.DAMAGED
         await after.leave()
 
@@ -386,7 +386,7 @@ def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_imag
         for delete in (lambda _: None, flush, forget_the_image):
             delete(cluster)
             after = Worker(cluster, "after")
-            positions = await after.claim()
+            positions = await after.acquire()
             if delete is not forget_the_image:
                 assert cluster.store.stop == StopReason.OTHER_LOG
                 assert 0 not in positions
@@ -411,15 +411,15 @@ def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
         async def fence(guard, stage):
             staged.append(stage)
             if len(staged) == 2:
-                await cluster.store.claim(0, "somebody else", cluster.broker.topic, 2)
+                await cluster.store.acquire(0, "somebody else", cluster.broker.topic, 2)
             return await real(guard, stage)
 
         with monkeypatch.context() as patch:
             patch.setattr(cluster.store, "stage", fence)
             with pytest.raises(Ended, match="FENCED"):
-                await first.claim()
+                await first.acquire()
         assert cluster.store.contents(0).meta["next"] == "0"
-        assert (await second.claim())[0] == 4
+        assert (await second.acquire())[0] == 4
         assert cluster.store.contents(0).pages == before.pages
         await second.leave()
 
@@ -439,7 +439,7 @@ def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
 
         cluster.store.keep_stop = keep_stop
         after = Worker(cluster, "after")
-        await after.claim()
+        await after.acquire()
         assert set(shown) == {StopReason.REBUILDING}
         assert cluster.store.contents(0).stopped == {}
         await after.leave()
@@ -478,7 +478,7 @@ async def whose_key_is_lost():
     for value in log.records:
         cluster.broker.norms(0).append(value)
     before = Keyed(cluster, "before", "the-key-that-is-lost")
-    await before.claim()
+    await before.acquire()
     await before.decide()
     await before.processor.outbox.settle(20)
     await before.processor.image()
@@ -502,7 +502,7 @@ def test_without_the_key_a_partition_stops_as_long_as_anything_has_names_by_it(d
         for damage in damages:
             damage(cluster)
         after = Keyed(cluster, "after", "another-key-of-theirs")
-        assert 0 not in await after.claim()
+        assert 0 not in await after.acquire()
         stopped = cluster.store.contents(0).stopped
         assert stopped["reason"] == reason
         if reason is StopReason.ERASURE_KEY:
@@ -518,7 +518,7 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
         cluster.flush()
         forget_the_image(cluster)
         after = Keyed(cluster, "after", "another-key-of-theirs")
-        assert (await after.claim())[0] == 0
+        assert (await after.acquire())[0] == 0
         await after.decide()
         ledger = after.processor.ledger
         (name,) = ledger.erased.values()
@@ -538,7 +538,7 @@ def test_a_new_owner_shows_the_last_checkpoint_before_it_writes_one(lost):
             cluster.flush()
         for name in ("second", "third"):
             worker = Worker(cluster, name)
-            await worker.claim()
+            await worker.acquire()
             for partition in range(PARTITIONS):
                 shown = cluster.store.contents(partition).alive["pulse"]
                 assert decode_pulse(shown).checkpoint == cluster.end(partition)

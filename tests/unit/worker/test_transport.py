@@ -11,23 +11,23 @@ from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.worker.kafka.transport import ClaimingConsumer
+from streams.worker.kafka.transport import AcquiringConsumer
 
 
-class Consumer(ClaimingConsumer):
-    """One of which a rebalance takes partition 1 between claim and seek."""
+class Consumer(AcquiringConsumer):
+    """One of which a rebalance takes partition 1 between acquisition and seek."""
 
     def __init__(self) -> None:
         self.app = SimpleNamespace(norms_topic="norms", owned=self, end=self._end)
         self.assigned = {TP("norms", 0), TP("norms", 1), TP("others", 0)}
-        self.claimed: list[list[int]] = []
+        self.acquired: list[list[int]] = []
         self.sought: dict[TP, int] = {}
 
     def assignment(self) -> set[TP]:
         return self.assigned
 
-    async def claim(self, partitions: list[int]) -> dict[int, int]:
-        self.claimed.append(sorted(partitions))
+    async def acquire(self, partitions: list[int]) -> dict[int, int]:
+        self.acquired.append(sorted(partitions))
         return {partition: 10 + partition for partition in partitions}
 
     async def seek_wait(self, partitions: Any) -> None:
@@ -45,7 +45,7 @@ def test_a_partition_that_is_gone_before_it_is_sought_ends_nothing() -> None:
     consumer = Consumer()
     assert asyncio.run(consumer.seek_to_committed()) == {TP("norms", 0): 10}
     assert consumer.sought == {TP("norms", 0): 10}
-    assert consumer.claimed == [[0, 1], [0]]
+    assert consumer.acquired == [[0, 1], [0]]
 
 
 class Fetching(Consumer):

@@ -1,4 +1,4 @@
-"""A claim begins a partition or takes it over, and never for another log than its own."""
+"""An acquisition begins a partition or takes it over, and never for another log than its own."""
 
 from itertools import combinations
 
@@ -11,12 +11,12 @@ from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 NOTHING = genesis(TOPIC, P, PARTITIONS)
 
 
-def test_a_claim_of_nothing_begins_at_the_genesis_of_the_log(run):
+def test_an_acquisition_of_nothing_begins_at_the_genesis_of_the_log(run):
     async def scenario(bench):
         assert await bench.store.load(P) is None
         assert await bench.store.owner(P) == ""
-        claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
-        assert (claimed.verdict, claimed.before, claimed.version) == (Verdict.OK, {}, 0)
+        acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
+        assert (acquired.verdict, acquired.before, acquired.version) == (Verdict.OK, {}, 0)
         kept = await bench.owner("a").load()
         assert (kept.next, kept.meta.owner, kept.meta.chain) == (0, "a", NOTHING)
         assert (kept.meta.topic, kept.meta.partitions) == (TOPIC.hex(), PARTITIONS)
@@ -25,9 +25,9 @@ def test_a_claim_of_nothing_begins_at_the_genesis_of_the_log(run):
     run(scenario)
 
 
-def test_what_a_claim_of_nothing_writes_has_the_layout(run):
+def test_what_an_acquisition_of_nothing_writes_has_the_layout(run):
     async def scenario(bench):
-        await bench.store.claim(P, "a", TOPIC, PARTITIONS)
+        await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
         assert bench.hand.read(P).meta == {
             "layout": "3",
             "topic": "746f706963206f662031362062797465",
@@ -49,12 +49,12 @@ def test_what_a_claim_of_nothing_writes_has_the_layout(run):
     run(scenario)
 
 
-def test_a_claim_fences_the_owner_before(run):
+def test_an_acquisition_fences_the_owner_before(run):
     async def scenario(bench):
-        first = await bench.owner("a").claim()
+        first = await bench.owner("a").acquire()
         await commit(first, 0, 2)
-        claimed = await bench.store.claim(P, "b", TOPIC, PARTITIONS)
-        assert (claimed.before["owner"], claimed.version) == ("a", first.version)
+        acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
+        assert (acquired.before["owner"], acquired.version) == ("a", first.version)
         before = bench.hand.read(P)
         assert await commit(first, 2, 3) is Verdict.FENCED
         assert await first.compact(2, {"page:d/0": b"old"}) is Verdict.FENCED
@@ -67,10 +67,10 @@ def test_a_claim_fences_the_owner_before(run):
     run(scenario)
 
 
-def test_a_claim_of_ones_own_moves_the_version_so_that_older_writes_are_seen(run):
+def test_an_acquisition_of_ones_own_moves_the_version_so_that_older_writes_are_seen(run):
     async def scenario(bench):
-        before = await bench.owner("a").claim()
-        after = await bench.owner("a").claim()
+        before = await bench.owner("a").acquire()
+        after = await bench.owner("a").acquire()
         assert after.version == before.version + 1
         assert await commit(before, 0, 1) is Verdict.REWOUND
         assert await commit(after, 0, 1) is Verdict.OK
@@ -87,19 +87,19 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("topic", "partitions", "verdict"), OTHERS)
-def test_the_state_of_one_log_is_never_claimed_for_another(run, topic, partitions, verdict):
+def test_the_state_of_one_log_is_never_acquired_for_another(run, topic, partitions, verdict):
     async def scenario(bench):
-        await bench.owner("a").claim()
+        await bench.owner("a").acquire()
         before = bench.hand.read(P)
-        claimed = await bench.store.claim(P, "b", topic, partitions)
-        assert (claimed.verdict, claimed.before) == (verdict, before.meta)
+        acquired = await bench.store.acquire(P, "b", topic, partitions)
+        assert (acquired.verdict, acquired.before) == (verdict, before.meta)
         assert bench.hand.read(P) == before
 
     run(scenario)
 
 
 IN_ORDER = {
-    # what does not fit the claim, in the order of the checks
+    # what does not fit the acquisition, in the order of the checks
     Verdict.OTHER_LAYOUT: lambda kept: kept.meta.update(layout="1"),
     Verdict.OTHER_LOG: lambda kept: kept.meta.update(topic="00" * 16),
     Verdict.OTHER_PARTITIONS: lambda kept: kept.meta.update(partitions="5"),
@@ -108,29 +108,29 @@ IN_ORDER = {
 
 
 @pytest.mark.parametrize(("first", "second"), list(combinations(IN_ORDER, 2)))
-def test_a_claim_that_is_refused_for_two_reasons_names_the_one_that_is_checked_first(
+def test_an_acquisition_that_is_refused_for_two_reasons_names_the_one_that_is_checked_first(
     run, first, second
 ):
     async def scenario(bench):
-        await commit(await bench.owner("a").claim(), 0, 5)
+        await commit(await bench.owner("a").acquire(), 0, 5)
         kept = bench.hand.read(P)
         for verdict in (second, first):
             IN_ORDER[verdict](kept)
         bench.hand.write(P, kept)
-        assert (await bench.store.claim(P, "b", TOPIC, PARTITIONS)).verdict is first
+        assert (await bench.store.acquire(P, "b", TOPIC, PARTITIONS)).verdict is first
         assert bench.hand.read(P) == kept
 
     run(scenario)
 
 
 @pytest.mark.parametrize("layout", [None, "2", "4"])
-def test_another_layout_is_never_claimed(run, layout):
+def test_another_layout_is_never_acquired(run, layout):
     async def scenario(bench):
         found = bench.hand.read(P)
         found.meta = {"owner": "old", "next": "4"} | ({"layout": layout} if layout else {})
         bench.hand.write(P, found)
-        claimed = await bench.store.claim(P, "a", TOPIC, PARTITIONS)
-        assert (claimed.verdict, claimed.before) == (Verdict.OTHER_LAYOUT, found.meta)
+        acquired = await bench.store.acquire(P, "a", TOPIC, PARTITIONS)
+        assert (acquired.verdict, acquired.before) == (Verdict.OTHER_LAYOUT, found.meta)
         assert bench.hand.read(P) == found
 
     run(scenario)
@@ -138,9 +138,9 @@ def test_another_layout_is_never_claimed(run, layout):
 
 def test_partitions_do_not_touch_each_other(run):
     async def scenario(bench):
-        holding = await bench.owner("a", 0).claim()
+        holding = await bench.owner("a", 0).acquire()
         second = bench.owner("b", 1)
-        await second.claim()
+        await second.acquire()
         await commit(holding, 0, 9)
         kept = await second.load()
         assert (kept.next, kept.meta.owner, kept.changes) == (0, "b", [])

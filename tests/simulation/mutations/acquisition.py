@@ -1,4 +1,4 @@
-"""How a claim finds out whose log this is, and whether all of it is there."""
+"""How an acquisition finds out whose log this is, and whether all of it is there."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def elections_not_noticed() -> Patches:
 
 @mutation
 def topics_not_watched() -> Patches:
-    """What is found at the claim is not looked for again."""
+    """What is found at the acquisition is not looked for again."""
     yield replaced(partitions, "_trouble", lambda *_: None)
 
 
@@ -111,7 +111,7 @@ def ends_of_the_log_not_compared() -> Patches:
 
 @mutation
 def trims_taken_for_another_log() -> Patches:
-    """A claim does not look again where the log begins when its last record is gone."""
+    """An acquisition does not look again where the log begins when its last record is gone."""
     real = partitions._compare
 
     async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
