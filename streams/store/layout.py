@@ -8,7 +8,7 @@ All keys of partition p have one hash tag, so that Redis Cluster stores them tog
     turnstile.{norms-p}:outbox    hash   outputs, until they are published
     turnstile.{norms-p}:alive     hash   the owner's last heartbeat, and a summary; not state
     turnstile.{norms-p}:stopped   hash   why the partition is suspended, if it is; not state
-    turnstile.{norms-p}:staged-*  changes, pages and outbox of a snapshot that is being restored
+    turnstile.{norms-p}:staged-*  pieces of a restored snapshot or a large batch, until it is written
 
 The state is the pages, followed by the deltas in order. It is verified when it is read
 (``snapshot``):
@@ -38,7 +38,7 @@ LAYOUT = 3
 STATE = ("meta", "changes", "pages", "outbox")
 """The keys of a partition's state."""
 STAGED = ("staged-changes", "staged-pages", "staged-outbox")
-"""The keys in which a worker restores a snapshot before it replaces the state."""
+"""The keys of pieces that are written to the state later, all at once."""
 KEYS = (*STATE, "alive", "stopped", *STAGED)
 """All keys of a partition."""
 

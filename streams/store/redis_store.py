@@ -208,16 +208,29 @@ class RedisStore(Store):
         )
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
-        """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one."""
-        return await self._write(
-            "commit",
-            guard,
+        """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one.
+
+        Redis limits the size of one command, so a large batch is staged first, in pieces. The
+        script that commits it then appends all of them at once.
+        """
+        changes, outbox = commit.changes, commit.outbox_entries
+        staged_changes = staged_outbox = 0
+        if sum(map(len, (*changes, *outbox.values()))) > _COMMAND_BYTES:
+            staged_changes, staged_outbox = len(changes), len(outbox)
+            for piece in _pieces(changes, outbox):
+                verdict = await self.stage(guard, piece)
+                if verdict is not Verdict.OK:
+                    return verdict
+            changes, outbox = [], {}
+        arguments = [
+            *(guard.owner, guard.version),
             *(commit.first, commit.next, *chain_fields(commit.chain).values()),
-            commit.leader_epoch,
-            *(len(commit.changes), *commit.changes),
-            *(len(commit.outbox_entries), *_flat(commit.outbox_entries)),
+            *(commit.leader_epoch, staged_changes, staged_outbox),
+            *(len(changes), *changes),
+            *(len(outbox), *_flat(outbox)),
             *commit.published,
-        )
+        ]
+        return _verdict(await self._run("commit", guard.partition, (*STATE, *STAGED), arguments))
 
     async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
         """Write pages, or drop the deltas that pages cover."""
@@ -335,6 +348,28 @@ class RedisStore(Store):
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         told = next((told for kind, told in _ADVICE if isinstance(error, kind)), "")
         return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address}){told}")
+
+
+_COMMAND_BYTES = 128 * 1024 * 1024
+"""The largest content of a command that commits. The limit of Redis is 1 GiB by default."""
+
+
+def _pieces(changes: Sequence[bytes], outbox: Mapping[str, bytes]) -> Iterator[Stage]:
+    """Yield a batch in pieces of at most ``_COMMAND_BYTES``, or of one larger entry each."""
+    entries: list[tuple[str | None, bytes]] = [*((None, one) for one in changes), *outbox.items()]
+    is_first = True
+    while entries:
+        size, count = len(entries[0][1]), 1
+        while count < len(entries) and size + len(entries[count][1]) <= _COMMAND_BYTES:
+            size, count = size + len(entries[count][1]), count + 1
+        piece, entries = entries[:count], entries[count:]
+        yield Stage(
+            pages={},
+            changes=[content for name, content in piece if name is None],
+            outbox_entries={name: content for name, content in piece if name is not None},
+            is_first=is_first,
+        )
+        is_first = False
 
 
 _ADVICE: Sequence[tuple[type[Exception], str]] = (

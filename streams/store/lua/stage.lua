@@ -1,4 +1,5 @@
--- Store a piece of a snapshot beside the state. This is not state: the version stays.
+-- Store a piece of a snapshot or of a large batch beside the state. This is not state: the version
+-- stays.
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5..7]  staged changes, pages and outbox

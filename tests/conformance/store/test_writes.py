@@ -6,8 +6,8 @@ import pytest
 
 from streams.store.holding import Backlog
 from streams.store.layout import CHANGE_BYTES, pack_change
-from streams.store.port import Verdict
-from tests.conformance.store.bench import CHAIN, P, commit
+from streams.store.port import Stage, Verdict
+from tests.conformance.store.bench import CHAIN, P, commit, guard_of
 
 
 def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(run):
@@ -168,6 +168,34 @@ def test_a_commit_with_many_outbox_entries_is_written_completely(run):
         names = tuple(name for name, _ in kept.outbox)
         assert await commit(holding, 1, 2, outputs=(), published=names) is Verdict.OK
         assert (await owner.load()).outbox == []
+
+    run(scenario)
+
+
+def test_a_commit_larger_than_one_command_is_written_completely_or_not_at_all(run, monkeypatch):
+    monkeypatch.setattr("streams.store.layout.CHANGE_BYTES", 10)
+    monkeypatch.setattr("streams.store.redis_store._COMMAND_BYTES", 20)
+
+    async def scenario(bench):
+        owner = bench.owner("a")
+        holding = await owner.claim()
+        await commit(holding, 0, 1, b"first")
+        large, outputs = bytes(range(75)), (b"o" * 30, b"p", b"q" * 12)
+        await bench.store.stage(guard_of(holding), Stage({}, [b"old"], {"9/9": b"old"}, True))
+        assert await commit(holding, 1, 2, large, outputs, published=("0/0",)) is Verdict.OK
+        kept = await owner.load()
+        assert kept.changes == [b"first", large]
+        assert kept.outbox == [(f"1/{number}", packed) for number, packed in enumerate(outputs)]
+        before = bench.hand.read(P)
+        for first, verdict in ((1, Verdict.DUPLICATE), (3, Verdict.GAP)):
+            assert await commit(holding, first, 4, large, outputs) is verdict
+            assert bench.hand.read(P) == before
+        other = await bench.owner("b").claim()
+        before = bench.hand.read(P)
+        assert await commit(holding, 2, 3, large, outputs) is Verdict.FENCED
+        assert bench.hand.read(P) == before
+        assert await commit(other, 2, 3, large, outputs) is Verdict.OK
+        assert (await owner.load()).changes == [b"first", large, large]
 
     run(scenario)
 
