@@ -7,15 +7,10 @@ So what a record writes grows with its users, not with the rosters that they are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from streams.ledger.accrual_limits import Counted, most_accrued
 from streams.ledger.budgets import Budgets
-from streams.ledger.limits import count_of
 from streams.ledger.rule import NOBODY
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
-from streams.schemas import Charge
 
 
 def wake(state: State, budgets: Budgets) -> None:
@@ -48,24 +43,10 @@ def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> No
                 state.note(accounts.note(slots, NOBODY, NOBODY))
 
 
-def rosters_beside(state: State, budgets: Budgets, but: Address | None = None) -> list[Counted]:
-    """Return the counts of all rosters that share a budget with these."""
-    counted, orders = [], dict[str, Mapping[str, int] | None]()
-    for (dataset, run), members in state.rosters.members.items():
-        if dataset not in orders:
-            other = state.policies.budgets(dataset)
-            orders[dataset] = other.orders if other.outermost is budgets.outermost else None
-        shared = orders[dataset]
-        if shared is not None and (dataset, run) != but:
-            ids = state.rosters[dataset, run].id_bytes
-            counted.append(Counted(dataset, run, len(members), ids, shared))
-    return counted
-
-
-def accrued_beside(state: State, budgets: Budgets, charge: Charge) -> int:
-    """How much a charge may write of accrued charges on rosters; 0 if there is none."""
-    rosters = rosters_beside(state, budgets)
-    return most_accrued(count_of(charge.users), budgets.orders, rosters) if rosters else 0
+def count_rosters(state: State, budgets: Budgets) -> int:
+    """Return the number of rosters that share a budget with these."""
+    datasets = [dataset for dataset, _ in state.rosters.members]
+    return sum(state.policies.budgets(name).outermost is budgets.outermost for name in datasets)
 
 
 def drop_roster(state: State, address: Address) -> None:

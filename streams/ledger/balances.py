@@ -13,7 +13,6 @@ from streams.ledger.columns import (
     Numbers,
     RowChanges,
 )
-from streams.ledger.limits import ids_written
 from streams.ledger.rule import OrderIndex
 from streams.schemas import Users
 
@@ -58,7 +57,15 @@ class AccountsChanges(msgspec.Struct, frozen=True, array_like=True):
     def size(self) -> int:
         """About how many bytes it takes."""
         rows = sum(changes.size for changes in self.rows)
-        return ids_written(self.new_users) + len(self.cost_table) + rows + _CHANGES_BYTES
+        return _ids_size(self.new_users) + len(self.cost_table) + rows + _CHANGES_BYTES
+
+
+def _ids_size(users: Users) -> int:
+    """Return the size of ids in bytes, at most."""
+    if isinstance(users, bytes):
+        return len(users)
+    strings = [user for user in users if isinstance(user, str)]
+    return 9 * len(users) + len("".join(strings).encode())
 
 
 class ByLevel(NamedTuple):

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET
 
 from streams.ledger.access import open_budgets_of
-from streams.ledger.accrual import accrued_beside, note_taken, rosters_beside, wake
+from streams.ledger.accrual import count_rosters, note_taken, wake
 from streams.ledger.holds import check_hold
-from streams.ledger.limits import check_decision, check_size
+from streams.ledger.limits import check_balances, check_decision, check_request, count_of
 from streams.ledger.members import Members
 from streams.ledger.outputs import (
     Output,
@@ -42,7 +42,9 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
-    check_size(charge, budgets.orders, accrued_beside(state, budgets, charge))
+    users = count_of(charge.users)
+    check_request(users)
+    check_balances(users, budgets.orders)
     plans = budgets.plan(charge)
     check_decision(plans[0].users, clips=budgets.clips)
     too_soon = None
@@ -82,7 +84,7 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     check_roster(request, state.separations.get(request.address, UNSET))
     terms = state.rosters.get(request.address)
     members = state.rosters.members.get(request.address, Members())
-    beside = rosters_beside(state, budgets, but=request.address)
+    beside = count_rosters(state, budgets)
     enrolled = enrolment(request, terms, members, budgets, beside)
     if enrolled.terms != terms:
         state.rosters[request.address] = enrolled.terms

@@ -20,9 +20,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from streams.ledger.access import budgets_of, check_open, open_budgets_of
-from streams.ledger.accrual import drop_roster, rosters_beside
-from streams.ledger.accrual_limits import check_closing
-from streams.ledger.budgets import Budgets
+from streams.ledger.accrual import drop_roster
 from streams.ledger.holds import release_hold, take_hold
 from streams.ledger.outputs import Place
 from streams.ledger.policies import (
@@ -37,6 +35,7 @@ from streams.ledger.separations import separation_of
 from streams.ledger.state import LayoutMismatch, State
 from streams.ledger.tracked import Address
 from streams.schemas import (
+    MAX_DATASETS,
     BindOperator,
     CloseDataset,
     CloseRun,
@@ -83,6 +82,9 @@ def create_dataset(
         state.gate.check_creation(policy, above, sender)
         if above:
             check_open(state, above[0].dataset)
+        if len(state.policies) >= MAX_DATASETS:
+            detail = f"the log has {MAX_DATASETS} datasets, closed ones included, and takes no more"
+            raise Rejection(Reason.TOO_LARGE, detail)
         _check_shares(state, policy, whole)
         stored = policy_to_store(policy, above)
         if not state.layout:  # the first dataset binds P of the log
@@ -128,11 +130,10 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
 
 def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetClosed:
     """Close a dataset, the datasets nested in it and all their runs permanently."""
-    budgets = budgets_of(state, request.dataset)
+    budgets_of(state, request.dataset)
     _check_shares_closed(state, request.dataset)
     datasets = state.policies.with_nested(request.dataset)
     closing = set(datasets)
-    _check_closing(state, budgets, closing)
     for address, run in list(state.runs.items()):
         if address[0] in closing and not run.closed:
             _end_run(state, address, run)
@@ -260,21 +261,6 @@ def _check_shares_closed(state: State, dataset: str) -> None:
     if still_open := [share for share in shares if (share,) not in state.closed]:
         detail = f"dataset {dataset!r} has shares that are open: close {still_open} first"
         raise Rejection(Reason.DATASET_SHARED, detail)
-
-
-def _check_closing(state: State, budgets: Budgets, datasets: set[str]) -> None:
-    """Whether a dataset and those nested in it can be closed by one record."""
-    rosters = rosters_beside(state, budgets)
-    runs = [
-        address for address, run in state.runs.items() if address[0] in datasets and not run.closed
-    ]
-    check_closing(
-        budgets.own.policy.dataset,
-        len(budgets.own),
-        len(datasets),
-        [state.separations.get(address, 0) for address in runs],
-        [roster for roster in rosters if roster.dataset in datasets],
-    )
 
 
 def _end_run(state: State, address: Address, run: RunState) -> None:

@@ -42,7 +42,6 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     levels: int  # beside level 0
     units: bytes = b""  # the cost table of the last step, as the record brought it
     cost_table_digest: bytes = b""  # its digest
-    id_bytes: int = 0  # of the ids that are strings, in UTF-8
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ What a step does to members is said in ``streams.ledger.members``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -20,18 +19,16 @@ import numpy as np
 
 from accounting import InvalidInput
 from accounting.costs.norm_levels import grid_norms
-from streams.ledger.accrual_limits import Counted, check_beside
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Numbers
 from streams.ledger.kept_accounts import Sought
-from streams.ledger.limits import check_roster, id_bytes
+from streams.ledger.limits import check_balances, check_request, check_rosters
 from streams.ledger.members import Bytes, Members, Pricing, Terms
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.tracked import Address, Tracked
 from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
 from streams.wire.packing import (
     cost_table_digest,
-    pack_users,
     page_digests,
     unpack_users,
 )
@@ -76,7 +73,7 @@ def enrolment(
     terms: Terms | None,
     members: Members,
     budgets: Budgets,
-    beside: Collection[Counted] = (),
+    beside: int,
 ) -> Enrolment:
     """Check an enrolment; nothing has changed yet.
 
@@ -85,7 +82,7 @@ def enrolment(
         terms: of the roster; None if there is none.
         members: of the roster.
         budgets: that it counts against.
-        beside: all other rosters that share one of these.
+        beside: the number of rosters that share one of these.
 
     Raises:
         Rejection: for the first reason that applies.
@@ -113,16 +110,16 @@ def enrolment(
         )
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
-    written = known.id_bytes + id_bytes(pack_users(added))
-    orders, total = budgets.orders, count + len(added)
-    check_roster(request, total, written, orders, clip=budgets.clips)
-    check_beside(Counted(request.dataset, request.run, total, written, orders), beside)
+    check_request(len(users))
+    check_balances(count + len(added), budgets.orders)
+    if terms is None:
+        check_rosters(beside)
     try:
         grid_norms(asked.clip_norm, asked.levels)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_LEVELS, str(error)) from error
     sought = budgets.enrolment(added, members.slots)
-    return Enrolment(msgspec.structs.replace(known, id_bytes=written), sought)
+    return Enrolment(known, sought)
 
 
 def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) -> Pricing:

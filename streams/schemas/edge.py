@@ -25,16 +25,26 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A larger request is refused: split the population over more partitions."""
 
 MAX_CHARGE_USERS = 2**19
-"""More users in one charge are refused, however small their encoding: an answer has to fit too."""
+"""The users of one charge or enrolment."""
 
 MAX_BUDGETS = 8
 """Of a dataset and its ancestors: so many count against a charge at most."""
 
-MAX_WRITE_BYTES = 256 * 1024 * 1024
-"""What a charge may make a worker write (see ``streams.ledger.limits``)."""
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""The largest record of the topic ``halts``."""
 
-MAX_ROSTER_WRITE_BYTES = 640 * 1024 * 1024
-"""The same, of a step of a roster: 2.7 million integer ids. Redis takes 1 GiB in one command."""
+MAX_ACCOUNTS = 3 * 2**20
+"""The accounts that one step may change in a partition: users times budgets. The decision about a
+roster of so many members fits into an answer."""
+
+MAX_BALANCES = 2**24
+"""The balances that one step may change in a partition: users times orders, over all budgets."""
+
+MAX_ROSTERS = 16
+"""The rosters of open runs that may charge one outermost budget."""
+
+MAX_DATASETS = 2**16
+"""The datasets of one log. An answer can name all of them."""
 
 _MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request | Signed] = msgspec.msgpack.Decoder(
     Request | Signed

@@ -239,8 +239,8 @@ ADVICE: dict[Reason, str] = {
         "enrol the same users in the same order, new ones at the end, or charge under another run"
     ),
     Reason.TOO_LARGE: (
-        "charge fewer users in one step, close runs that are done, or use more partitions for a "
-        "new service"
+        "charge fewer users in one step, close runs that are finished, or create the topics of a "
+        "new service with more partitions"
     ),
     Reason.LENGTH_MISMATCH: _OTHER_VERSION,
     Reason.INVALID_MECHANISM: _OTHER_CONTENT,

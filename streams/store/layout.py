@@ -8,7 +8,7 @@ All keys of partition p have one hash tag, so that Redis Cluster stores them tog
     turnstile.{norms-p}:outbox    hash   outputs, until they are published
     turnstile.{norms-p}:alive     hash   the owner's last heartbeat, and a summary; not state
     turnstile.{norms-p}:stopped   hash   why the partition is suspended, if it is; not state
-    turnstile.{norms-p}:staged-*  pieces of a restored snapshot or a large batch, until it is written
+    turnstile.{norms-p}:staged-*  pieces of a snapshot or a large batch, until it is written
 
 The state is the pages, followed by the deltas in order. It is verified when it is read
 (``snapshot``):

@@ -107,7 +107,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Stage:
-    """A piece of a snapshot or of a large batch, stored beside the state until it is written there."""
+    """A piece of a snapshot or of a large batch, stored beside the state until it is written."""
 
     pages: Mapping[str, bytes]
     changes: Sequence[bytes]  # in the order of the log

@@ -12,12 +12,12 @@ from kafka.errors import CorruptRecordError
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
-from streams.schemas import MAX_REQUEST_BYTES
+from streams.schemas import MAX_ANSWER_BYTES
 from streams.topics.admittance import check_admittance
 from streams.topics.batches import Batch, CorruptBatch, FetchedBatches
 from streams.topics.security import security
 
-_MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
+_MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
 _UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}
 """The metrics of the clients are not used, and take a tenth of the time of a charge."""
 

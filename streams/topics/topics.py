@@ -24,7 +24,7 @@ from kafka.errors import (
 )
 
 from streams.config import Config
-from streams.schemas import MAX_REQUEST_BYTES
+from streams.schemas import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES
 from streams.topics.clients import new_admin
 from streams.topics.security import explained
 from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
@@ -67,7 +67,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "cleanup.policy": "delete",
         "retention.ms": str(7 * _DAY_MS),
         "segment.ms": str(_DAY_MS),
-        "max.message.bytes": str(MAX_REQUEST_BYTES + _OVERHEAD),
+        "max.message.bytes": str(MAX_ANSWER_BYTES + _OVERHEAD),
     },
     ODOMETER: {**_CLEANED, "max.message.bytes": str(_MEBIBYTE)},
     REJECTS: {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
@@ -20,18 +20,15 @@ from tests.audit.auditor_rosters import (
     digest_of_roster,
     highest_that_fits,
     parts_of_halted,
-    string_bytes,
 )
 from tests.audit.auditor_state import Held, Place, RunState, home
 from tests.audit.published import frozen
 
-LARGEST_RECORD = 8 * 1024 * 1024
+LARGEST_DECISION = 16 * 1024 * 1024
 _MOST_USERS = 2**19
-_MOST_WRITTEN = 2**28
-_MOST_WRITTEN_BY_ROSTERS = 5 * 2**27
-
-Enrolled = tuple[Sequence[Dataset], int, int]
-"""A roster: its datasets, the nearest first, how many users it has, and the bytes of strings."""
+_MOST_ACCOUNTS = 3 * 2**20
+_MOST_BALANCES = 2**24
+_MOST_ROSTERS = 16
 
 
 class Charges(Held):
@@ -56,9 +53,9 @@ class Charges(Held):
         if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
             return again
         asked, users = users, self.names[partition].known_as(users, chain[-1])
-        self._check_count(partition, chain, charge, asked)
+        self._check_number(chain, len(asked), len(asked))
         self._validate(partition, chain, charge, asked, users, norms)
-        if _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_RECORD:
+        if _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_DECISION:
             raise Rejection("too-large")
         key = charge["dataset"], charge["run"], charge["step"], partition
         too_soon = [
@@ -117,18 +114,8 @@ class Charges(Held):
         users = self.names[partition].known_as(users, chain[-1])
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
-        said = len(roster.members + added)
-        strings = roster.string_bytes + string_bytes(added)
-        written = _may_write(chain, said, strings)
-        beside = self._rosters_beside(partition, chain, but=run)
-        too_long = any(
-            _may_write(own, members, octets) + most_accrued(members, own, others)
-            > _MOST_WRITTEN_BY_ROSTERS
-            for own, members, octets, others in each_with_others([(chain, said, strings), *beside])
-        )
-        said = said * (30 if chain[0].policy["on_exhaustion"] == "clip" else 21) // 8 + said // 256
-        too_much = written > _MOST_WRITTEN_BY_ROSTERS or said + 4096 > LARGEST_RECORD
-        if len(users) > _MOST_USERS or too_much or too_long:
+        self._check_number(chain, len(users), len(roster.members + added))
+        if run.roster is None and self._rosters(partition, chain) >= _MOST_ROSTERS:
             raise Rejection("too-large")
         check_grid(clip_norm, request["levels"])
         if not all(dataset.has_room_for(added) for dataset in chain):
@@ -245,47 +232,20 @@ class Charges(Held):
             raise Rejection("duplicate-user")
         self._check_homes(partition, chain, users)
 
-    def _check_number(self, users: Sequence[Any]) -> None:
-        if len(users) > _MOST_USERS:
+    def _check_number(self, chain: list[Dataset], sent: int, charged: int) -> None:
+        """Check the documented maxima of a charge or, with all its members, of an enrolment."""
+        balances = charged * sum(map(_orders, chain))
+        if sent > _MOST_USERS or charged * len(chain) > _MOST_ACCOUNTS or balances > _MOST_BALANCES:
             raise Rejection("too-large")
 
-    def _check_count(
-        self, partition: int, chain: list[Dataset], charge: Mapping[str, Any], asked: list[User]
-    ) -> None:
-        """Whether these are not too many users, and a worker can write what comes of them."""
-        self._check_number(asked)
-        rosters = self._rosters_beside(partition, chain)
-        written = _may_write(chain, len(asked), string_bytes(asked))
-        written += most_accrued(len(asked), chain, rosters)
-        if written > _MOST_WRITTEN:
-            raise Rejection("too-large")
-
-    def _rosters_beside(
-        self, partition: int, chain: list[Dataset], but: RunState | None = None
-    ) -> list[Enrolled]:
-        """All rosters that have a budget in common with this chain, each with its own chain."""
-        found = []
-        for (name, _), run in self.runs[partition].items():
-            if run.roster is not None and run is not but:
-                own = self._chain(partition, name)
-                if own[-1] is chain[-1]:
-                    found.append((own, len(run.roster.members), run.roster.string_bytes))
-        return found
-
-    def _check_closing(self, partition: int, name: str, closed: list[str]) -> None:
-        """Whether a worker can write what a dataset leaves behind that is closed."""
-        chain = self._chain(partition, name)
-        rosters = [r for r in self._rosters_beside(partition, chain) if _names(r[0])[0] in closed]
-        runs = [
-            run
-            for (dataset, _), run in self.runs[partition].items()
-            if dataset in closed and not run.closed
+    def _rosters(self, partition: int, chain: list[Dataset]) -> int:
+        """Return the number of rosters that have a budget in common with this chain."""
+        outermost = [
+            self._chain(partition, name)[-1]
+            for (name, _), run in self.runs[partition].items()
+            if run.roster is not None
         ]
-        written = 4096 + 512 * len(closed) + 2048 * len(runs)
-        written += 512 * sum(run.separation or 0 for run in runs)
-        written += most_accrued(len(chain[0].accounts), [], rosters)
-        if written > _MOST_WRITTEN_BY_ROSTERS:
-            raise Rejection("too-large")
+        return sum(found is chain[-1] for found in outermost)
 
     def _check_homes(self, partition: int, chain: list[Dataset], users: list[User]) -> None:
         """Whether all users live here; those who have an account do, and those with a name."""
@@ -401,27 +361,6 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
         raise Rejection("invalid-mechanism")
 
 
-def most_accrued(users: int, chain: Sequence[Dataset], rosters: Sequence[Enrolled]) -> int:
-    """Return the documented most bytes of accrued charges, beside a charge of this chain.
-
-    Charges of a user accrue on one of the rosters. The most is on those where it is longest.
-    """
-    total, prices = 0, []
-    for own, members, _ in rosters:
-        elsewhere = [_orders(dataset) for dataset in own if dataset not in chain]
-        total += 512 + 256 * len(elsewhere)
-        prices += [sum(4 + 8 * orders for orders in elsewhere)] * min(members, users)
-    return total + sum(sorted(prices, reverse=True)[:users])
-
-
-def each_with_others(
-    rosters: list[Enrolled],
-) -> Iterator[tuple[Sequence[Dataset], int, int, list[Enrolled]]]:
-    """Each of the rosters, and all but it."""
-    for number, roster in enumerate(rosters):
-        yield *roster, rosters[:number] + rosters[number + 1 :]
-
-
 def _orders(dataset: Dataset) -> int:
     return 1 if dataset.binds else len(dataset.budget)
 
@@ -434,12 +373,3 @@ def _may_say(users: list[User], on_exhaustion: str) -> int:
         size = 3 + len(user.encode()) if isinstance(user, str) else 8 if packed else 9
         said += max(size, 12 if on_exhaustion == "clip" else 0)
     return said
-
-
-def _may_write(chain: Sequence[Dataset], users: int, strings: int) -> int:
-    """The documented count of what a charge of these users may make a worker write."""
-    total = 0
-    for dataset in chain:
-        per_user = 200 + 2 * len(dataset.policy["dataset"]) + 25 * _orders(dataset)
-        total += 4096 + users * per_user + 8 * strings
-    return total

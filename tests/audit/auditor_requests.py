@@ -15,7 +15,7 @@ import msgspec
 User = int | str
 
 _LARGEST_BUDGET = 2**61
-_LARGEST_RECORD = 8 * 1024 * 1024
+LARGEST_RECORD = 8 * 1024 * 1024
 _LARGEST_FLOAT = 1.7976931348623157e308
 
 
@@ -267,7 +267,7 @@ def read(value: bytes | None) -> dict[str, Any]:
 def _read(value: bytes | None) -> dict[str, Any]:
     if value is None:
         raise Rejection("malformed")
-    if len(value) > _LARGEST_RECORD:
+    if len(value) > LARGEST_RECORD:
         raise Rejection("too-large")
     is_json = value[:1] == b"{"
     decode = (msgspec.json if is_json else msgspec.msgpack).decode

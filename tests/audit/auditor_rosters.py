@@ -38,7 +38,6 @@ class Roster:
     clip_norm: float
     grid: int
     members: list[User] = field(default_factory=list)
-    string_bytes: int = 0  # of the ids that were enrolled
     levels: list[int] = field(default_factory=list)
     granted: list[int] = field(default_factory=list)  # by the last step; 0 to who was left out
     halted: set[int] = field(default_factory=set)  # not admitted last
@@ -77,7 +76,6 @@ class Roster:
     def enrol(self, users: list[User]) -> None:
         """New members count as admitted, at the highest level."""
         self.members += users
-        self.string_bytes += string_bytes(users)
         self.levels += [self.grid] * len(users)
         self.granted += [self.grid] * len(users)
 
@@ -157,11 +155,6 @@ class Roster:
             "exhausted": sorted(self.exhausted),
             "cost_table_digest": self.cost_table_digest,
         }
-
-
-def string_bytes(users: list[User]) -> int:
-    """What those ids take that are strings."""
-    return sum(len(user.encode()) for user in users if isinstance(user, str))
 
 
 def prices_in(units: bytes, grid: int, orders: Sequence[int]) -> list[list[Cost]]:

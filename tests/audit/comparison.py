@@ -14,8 +14,7 @@ import msgspec
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_accounts import UNIT
-from tests.audit.auditor_charges import LARGEST_RECORD
-from tests.audit.auditor_requests import NOT_GIVEN
+from tests.audit.auditor_requests import LARGEST_RECORD, NOT_GIVEN
 from tests.audit.log import Log
 from tests.audit.published import frozen, published_answer
 from tests.audit.stored import participations_of, roster_of, state_of

@@ -72,7 +72,6 @@ def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
         clip_norm=terms.clip_norm,
         grid=terms.levels,
         members=users if isinstance(users, list) else users.tolist(),
-        string_bytes=terms.id_bytes,
         levels=list(members.levels),
         granted=list(members.granted),
         halted=set(members.halted.tolist()),

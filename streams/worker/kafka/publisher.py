@@ -10,7 +10,7 @@ import aiokafka
 
 from streams.config import Config
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import MAX_REQUEST_BYTES
+from streams.schemas import MAX_ANSWER_BYTES
 from streams.topics.authentic import RecordSigner
 from streams.wire.signatures import Content
 from streams.worker.kafka.connection import connection_settings
@@ -19,7 +19,7 @@ MAX_BATCH_BYTES = 512 * 1024
 """A producer sends one batch of a partition at a time, so small batches would wait for each
 other."""
 
-_MAX_RECORD = MAX_REQUEST_BYTES + 1024 * 1024
+_MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
 
 
 class KafkaPublisher:

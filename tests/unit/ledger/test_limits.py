@@ -6,26 +6,28 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger import limits, rule
+from streams.ledger import lifecycle, limits, rule
 from streams.ledger.ledger import Changes, Ledger
 from streams.schemas import (
+    MAX_ACCOUNTS,
+    MAX_BALANCES,
     MAX_CHARGE_USERS,
-    MAX_WRITE_BYTES,
+    MAX_ROSTERS,
     Charge,
+    CloseDataset,
+    DatasetCreated,
     Decision,
-    Enrol,
     Erase,
     Reason,
     Rejection,
-    RosterDecision,
     encode,
 )
 from streams.topics.topics import SETTINGS
 from streams.wire.packing import pack_norms
-from tests.audit import auditor_charges
+from tests.audit import auditor, auditor_charges
 from tests.unit.ledger.audited import AuditedLog
-from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
-from tests.unit.ledger.roster_logs import LEVELS, RosterLog
+from tests.unit.ledger.ledgers import Log, rebuilt
+from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_ledger import random_log
 
 
@@ -58,45 +60,7 @@ WORST = [
 ]
 
 
-@pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
-def test_no_charge_writes_more_than_is_counted(row):
-    _, name_length, orders, ids, on_exhaustion = row
-    name = "d" * name_length
-    log = Log()
-    log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
-    log.open(dataset=name)
-    users = list(ids)
-    norms = [20.0 if on_exhaustion == "clip" else 4.0] * len(users)
-    packed = users if isinstance(users[0], str) else np.array(users).tobytes()
-    assert isinstance(log.charge(0, packed, norms, dataset=name), Decision)
-    outputs = log.outputs[-1]
-    assert len(outputs) == 1 + len(users)  # the decision, and everybody's checkpoint
-    written = len(log.changes[-1]) + len(encode(outputs))
-    counted = limits.most_written(len(users), limits.id_bytes(packed), name, orders)
-    assert written <= counted <= 3 * written  # an id may take six bytes for one in a key
-
-
 LARGEST_ANSWER = int(SETTINGS["halts"]["max.message.bytes"])
-
-
-@pytest.mark.slow
-def test_what_is_said_of_a_charge_fits_into_an_answer_however_short_its_norms_are_written():
-    """MessagePack writes whole numbers below 128 in one byte; the SDK writes eight for each."""
-    users = names((8 * 2**20 - 300) // 27, 25)
-    log = Log()
-    log.create("outer", user_ids="string")
-    log.create("d", parent="outer", user_ids="string")
-    log.open("d", min_separation=2)
-    about = {"type": "charge", "dataset": "d", "run": "r", "attempt": 1, "step": 0}
-
-    def charged(count: int):
-        said = {"users": users[:count], "norms": [100] * count, "scale": 1e-3}
-        return answer_of(log.ledger.apply(9, encode({**about, **said})))
-
-    refused = charged(len(users))
-    assert refused.reason is Reason.TOO_LARGE
-    most = int(len(users) * 27 / 29.5)
-    assert len(encode(charged(most))) <= LARGEST_ANSWER
 
 
 @pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
@@ -109,7 +73,7 @@ def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
     for step, norm in enumerate([20.0, 20.0]):  # clipped or halted
         decision = log.charge(step, packed, [norm] * len(users), dataset=name)
         size = len(encode(decision))
-        for module, limit in ((limits, "MAX_REQUEST_BYTES"), (auditor_charges, "LARGEST_RECORD")):
+        for module, limit in ((limits, "MAX_ANSWER_BYTES"), (auditor_charges, "LARGEST_DECISION")):
             monkeypatch.setattr(module, limit, size)
         refused = log.charge(step + 1, packed, [norm] * len(users), dataset=name)
         assert refused.reason is Reason.TOO_LARGE
@@ -131,72 +95,10 @@ def test_names_of_those_who_were_erased_are_counted_as_they_are_told():
     assert size > 300 * 42
     limit = pytest.MonkeyPatch()
     with limit.context() as patched:
-        patched.setattr(limits, "MAX_REQUEST_BYTES", size)
-        patched.setattr(auditor_charges, "LARGEST_RECORD", size)
+        patched.setattr(limits, "MAX_ANSWER_BYTES", size)
+        patched.setattr(auditor_charges, "LARGEST_DECISION", size)
         assert log.charge(2, users, [1.0] * 300).reason is Reason.TOO_LARGE
     log.audit()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", WORST, ids=[row[0] for row in WORST])
-def test_no_step_of_a_roster_writes_more_than_is_counted(row):
-    """Beside its cost table, which the record has: enrolled, risen, halted, readmitted, clipped."""
-    _, name_length, orders, ids, on_exhaustion = row
-    name, users = "d" * name_length, list(ids)
-    count = len(users)
-    counted = limits.most_written(count, limits.id_bytes(users), name, orders)
-    log = RosterLog()
-    log.create(name, on_exhaustion=on_exhaustion, **orders_from(orders))
-    log.open(dataset=name)
-    packed = users if isinstance(users[0], str) else np.array(users).tobytes()
-    enrolled = {"dataset": name, "members": count}
-    log.enrol(packed, dataset=name)
-    assert written_last(log) <= counted
-    budgets = np.array(log.ledger.datasets[name].policy.budget)
-    tenths = np.arange(LEVELS + 1)[:, np.newaxis] * (budgets // 10)
-    dense = {"levels": [5] * count, **enrolled}
-    for step, (prices, fields) in enumerate(
-        [
-            (tenths, dense),
-            (tenths, {**dense, "levels": [6] * count}),  # halted, or clipped
-            (tenths // 2, {**dense, "levels": [8] * count, "positions": list(range(count))}),
-            (np.sign(tenths) * 2**61, enrolled),
-        ]
-    ):
-        units = prices.astype("<i8").tobytes()
-        assert isinstance(log.step(step, units, **fields), RosterDecision)
-        assert written_last(log) <= counted + len(units)
-    log.audit()
-
-
-def written_last(log: Log) -> int:
-    """Bytes of changes and answers of the last record."""
-    return len(log.changes[-1]) + len(encode(log.outputs[-1]))
-
-
-def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
-    for module, name in (
-        (limits, "MAX_ROSTER_WRITE_BYTES"),
-        (auditor_charges, "_MOST_WRITTEN_BY_ROSTERS"),
-    ):
-        monkeypatch.setattr(module, name, 4096 + 10 * 227 + 8 * 3)
-    log = RosterLog()
-    log.create(user_ids="mixed")
-    log.open()
-    for first in range(0, 8, 4):
-        log.enrol(list(range(first, first + 4)), first=first)
-    assert log.enrol(["abc", 9, 10], first=8).reason is Reason.TOO_LARGE
-    assert log.enrol(["abcd", 9], first=8).reason is Reason.TOO_LARGE
-    assert log.enrol(["abc"], first=8).members == 9
-    log.hand_over(rebuilt(log.changes))
-    assert log.enrol(["d"], first=9).reason is Reason.TOO_LARGE
-    assert log.enrol([10], first=9).members == 10
-    assert log.enrol([11], first=10).reason is Reason.TOO_LARGE
-    log.audit()
-
-
-def test_the_largest_charge_at_one_order_is_within_the_limit():
-    assert limits.most_written(MAX_CHARGE_USERS, 0, "d" * 128, 1) <= MAX_WRITE_BYTES
 
 
 @pytest.mark.slow
@@ -241,27 +143,6 @@ def test_an_enrolment_whose_steps_cannot_be_written_is_refused_before_memory_is_
     assert peak < 16 * len(log.records[-1])
     assert log.enrol(users[:200].tobytes()).members == 200
     log.audit()
-
-
-def _charge(users: list[int]) -> Charge:
-    return Charge(dataset="d", run="r", attempt=1, step=0, users=users, norms=[])
-
-
-def test_what_a_charge_may_write_is_counted_for_every_budget_that_it_counts_against():
-    users = np.arange(2**18).astype("<i8").tobytes()
-    charge = msgspec.structs.replace(_charge(users))
-    one, eight = {"d": 1}, {f"dataset{depth}": 1 for depth in range(8)}
-    limits.check_size(charge, one)
-    with pytest.raises(Rejection) as refused:
-        limits.check_size(charge, eight)
-    assert refused.value.reason is Reason.TOO_LARGE
-    request = Enrol(
-        dataset="d", run="r", attempt=1, request="t", first=0, users=users, clip_norm=1.0, levels=1
-    )
-    limits.check_roster(request, 2**19, 0, one, clip=False)
-    with pytest.raises(Rejection) as refused:
-        limits.check_roster(request, 2**19, 0, eight, clip=False)
-    assert refused.value.reason is Reason.TOO_LARGE
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -320,3 +201,76 @@ def test_what_is_loaded_or_put_back_is_written_already():
     assert loaded.unwritten_bytes == 0
     assert loaded.uncompacted() == []
     assert loaded.summary() == source.ledger.summary()
+
+
+def orders_of(accounts: int, each: int) -> dict[str, int]:
+    return {f"d{number}": each for number in range(accounts)}
+
+
+@pytest.mark.parametrize(
+    ("users", "orders", "is_taken"),
+    [
+        (MAX_CHARGE_USERS, orders_of(6, 1), True),
+        (MAX_CHARGE_USERS, orders_of(7, 1), False),
+        (MAX_ACCOUNTS, orders_of(1, 1), True),
+        (MAX_ACCOUNTS + 1, orders_of(1, 1), False),
+        (MAX_BALANCES // 256, orders_of(1, 256), True),
+        (MAX_BALANCES // 256, orders_of(2, 128), True),
+        (MAX_BALANCES // 256 + 1, orders_of(2, 128), False),
+    ],
+)
+def test_a_step_changes_a_limited_number_of_accounts_and_balances(users, orders, is_taken):
+    if is_taken:
+        limits.check_balances(users, orders)
+        return
+    with pytest.raises(Rejection) as rejected:
+        limits.check_balances(users, orders)
+    assert rejected.value.reason is Reason.TOO_LARGE
+
+
+def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_ACCOUNTS", 20)
+    monkeypatch.setattr(auditor_charges, "_MOST_ACCOUNTS", 20)
+    log = RosterLog()
+    log.create("o")
+    log.create("d", parent="o")
+    log.open()
+    for first in range(0, 8, 4):
+        log.enrol(list(range(first, first + 4)), first=first)
+    assert log.enrol([8, 9, 10], first=8).reason is Reason.TOO_LARGE
+    log.hand_over(rebuilt(log.changes))
+    assert log.enrol([8, 9], first=8).members == 10
+    assert log.enrol([10], first=10).reason is Reason.TOO_LARGE
+    log.audit()
+
+
+def test_a_limited_number_of_rosters_share_a_budget():
+    log = RosterLog()
+    log.create("o")
+    for name in ("a", "b", "elsewhere"):
+        log.create(name, **({} if name == "elsewhere" else {"parent": "o"}))
+    runs = [("ab"[number % 2], f"r{number}") for number in range(MAX_ROSTERS)]
+    for dataset, run in [*runs, ("o", "more"), ("elsewhere", "r")]:
+        log.open(dataset, run)
+    for dataset, run in runs:
+        assert log.enrol([1, 2], dataset=dataset, run=run).members == 2
+    log.hand_over(rebuilt(log.changes))
+    assert log.enrol([1], dataset="o", run="more").reason is Reason.TOO_LARGE
+    assert log.enrol([3], 2, dataset="a", run="r0").members == 3
+    assert log.enrol([1], dataset="elsewhere", run="r").members == 1
+    log.close("a", "r0")
+    assert log.enrol([1], dataset="o", run="more").members == 1
+    log.audit()
+
+
+def test_a_log_has_a_limited_number_of_datasets(monkeypatch):
+    monkeypatch.setattr(lifecycle, "MAX_DATASETS", 2)
+    monkeypatch.setattr(auditor, "_MOST_DATASETS", 2)
+    log = AuditedLog()
+    log.create("a")
+    log.create("b")
+    log.send(CloseDataset(dataset="b", request="t"))
+    log.create("c")
+    assert log.reason() == Reason.TOO_LARGE
+    assert isinstance(log.create("a"), DatasetCreated)
+    log.audit()

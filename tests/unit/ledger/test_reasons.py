@@ -30,9 +30,7 @@ THERE = [int(user) for user in np.flatnonzero(HOMES == 1)]
 def log():
     """A dataset whose runs have come to step 0 under attempt 2, with and without a roster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "MAX_WRITE_BYTES", 20_000)
         patch.setattr(limits, "MAX_CHARGE_USERS", 60)
-        patch.setattr(auditor_charges, "_MOST_WRITTEN", 20_000)
         patch.setattr(auditor_charges, "_MOST_USERS", 60)
         log = RosterLog(partitions=2)
         log.create()

@@ -14,11 +14,10 @@ from msgspec import UNSET
 
 from accounting import MinSeparationFilter, ZcdpFilter, banded_step
 from accounting.exact.units import budget_units
-from streams.ledger import limits
 from streams.ledger.ledger import Ledger
-from streams.schemas import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened, encode
+from streams.schemas import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened
 from streams.wire.packing import unpack_users
-from tests.unit.ledger.ledgers import Log, admitted, exhausted, halted_for, rebuilt
+from tests.unit.ledger.ledgers import admitted, exhausted, halted_for, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_nested import DATASETS, nested
 from tests.unit.ledger.test_rosters import Worker
@@ -208,18 +207,6 @@ def test_of_each_user_one_participation_is_kept_at_most_however_many_steps_there
         assert sum(map(len, entries)) <= 4 * users
         assert len(entries) <= 39
     log.audit()
-
-
-def test_no_charge_of_such_a_run_writes_more_than_is_counted():
-    name, users = "d" * 128, np.arange(2**63 - 400, 2**63, dtype=np.uint64).astype(np.int64)
-    log = Log()
-    log.create(name, budget=4.0, odometer_step=[1], on_exhaustion="clip")
-    log.open(name, "r" * 128, min_separation=2)
-    about = {"dataset": name, "run": "r" * 128}
-    log.charge(0, users.tobytes(), np.full(400, 20.0), **about)
-    assert len(log.outputs[-1]) == 401
-    written = len(log.changes[-1]) + len(encode(log.outputs[-1]))
-    assert written <= limits.most_written(400, 0, name, 1)
 
 
 @given(

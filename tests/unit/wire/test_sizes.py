@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from streams.ledger.ledger import Ledger, Output
-from streams.ledger.limits import most_answered
 from streams.schemas import (
+    MAX_ACCOUNTS,
     MAX_CHARGE_USERS,
-    MAX_REQUEST_BYTES,
-    MAX_ROSTER_WRITE_BYTES,
     ChargeRoster,
     CreateDataset,
     Enrol,
@@ -136,14 +134,6 @@ def roster_outputs(
     return outputs
 
 
-def most_members(*, clip: bool) -> int:
-    """Of a dataset with a name of one letter."""
-    count = (MAX_ROSTER_WRITE_BYTES - 4096) // (200 + 2 + 25)
-    while most_answered(count, clip) > MAX_REQUEST_BYTES:
-        count -= 1
-    return count
-
-
 @pytest.mark.slow
 def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
     users = [f"{i:05}" + "\U0001f9ee" * 251 for i in range(16_000)]
@@ -159,8 +149,8 @@ def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
     ("on_exhaustion", "price"), [pytest.param("halt", 4, marks=pytest.mark.thorough), ("clip", 6)]
 )
 def test_what_is_said_of_the_largest_roster_fits(on_exhaustion: str, price: int) -> None:
-    """Of as many integers as a step may charge; all are charged, then halted or granted less."""
-    count = most_members(clip=on_exhaustion == "clip")
+    """All members are charged, then halted or granted a lower level."""
+    count = MAX_ACCOUNTS
     ids = np.arange(count, dtype="<i8")
     parts = [ids[i : i + 2**19].tobytes() for i in range(0, count, 2**19)]
     levels = b"\1" * count
