@@ -37,7 +37,7 @@ class Reason(StrEnum):
     NO_ROSTERS = "no-rosters"  # a run with a minimum separation has none
     UNKNOWN_ROSTER = "unknown-roster"  # nobody has been enrolled in the run
     ROSTER_CHANGED = "roster-changed"  # not the users, the clip norm or the grid that it has
-    TOO_LARGE = "too-large"  # too many users, or more than a worker can write at once
+    TOO_LARGE = "too-large"  # above a fixed maximum (MAX_... in streams.schemas)
     LENGTH_MISMATCH = "length-mismatch"  # not one norm per user
     INVALID_MECHANISM = "invalid-mechanism"  # the measure cannot charge it, or its scale is bad
     INVALID_COST_TABLE = "invalid-cost-table"  # impossible prices, or a table not known here

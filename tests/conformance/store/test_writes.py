@@ -178,7 +178,7 @@ def test_a_commit_larger_than_one_command_is_written_completely_or_not_at_all(ru
 
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.claim()
+        holding = await owner.acquire()
         await commit(holding, 0, 1, b"first")
         large, outputs = bytes(range(75)), (b"o" * 30, b"p", b"q" * 12)
         await bench.store.stage(guard_of(holding), Stage({}, [b"old"], {"9/9": b"old"}, True))
@@ -190,7 +190,7 @@ def test_a_commit_larger_than_one_command_is_written_completely_or_not_at_all(ru
         for first, verdict in ((1, Verdict.DUPLICATE), (3, Verdict.GAP)):
             assert await commit(holding, first, 4, large, outputs) is verdict
             assert bench.hand.read(P) == before
-        other = await bench.owner("b").claim()
+        other = await bench.owner("b").acquire()
         before = bench.hand.read(P)
         assert await commit(holding, 2, 3, large, outputs) is Verdict.FENCED
         assert bench.hand.read(P) == before

@@ -12,12 +12,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger.ledger import Ledger, Output
+from streams.ledger.ledger import Channel, Ledger, Output
 from streams.schemas import (
     MAX_ACCOUNTS,
+    MAX_BALANCES,
     MAX_CHARGE_USERS,
+    MAX_DATASETS,
     ChargeRoster,
     CreateDataset,
+    DatasetClosed,
     Enrol,
     OpenRun,
     Policy,
@@ -156,3 +159,37 @@ def test_what_is_said_of_the_largest_roster_fits(on_exhaustion: str, price: int)
     levels = b"\1" * count
     outputs = roster_outputs(parts, price, levels, dataset="d", on_exhaustion=on_exhaustion)
     assert all(map(fits, outputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("budgets", "orders"),
+    [
+        pytest.param(MAX_ACCOUNTS // MAX_CHARGE_USERS, 1, marks=pytest.mark.thorough),
+        (1, MAX_BALANCES // MAX_CHARGE_USERS),
+    ],
+)
+def test_the_largest_charge_fits_when_every_odometer_rises(budgets: int, orders: int) -> None:
+    ledger = Ledger(partition=0, partitions=1)
+    parent: dict[str, Any] = {}
+    for number in range(budgets):
+        measure = {"measure": "renyi", "orders": [2.0 + order for order in range(orders)]}
+        units = {"budget": [2**60] * orders, "odometer_step": [1] * orders}
+        rules = units | (measure if orders > 1 else {"measure": "zcdp"}) | parent
+        policy = Policy(dataset=f"d{number}", partitions=1, **rules)
+        ledger.apply(number, encode(CreateDataset(request="t", policy=policy)))
+        parent = {"parent": f"d{number}"}
+    about = {"dataset": f"d{budgets - 1}", "run": "r", "attempt": 1}
+    ledger.apply(budgets, encode(OpenRun(request="t", **about)))
+    users = np.arange(MAX_CHARGE_USERS, dtype="<i8").tobytes()
+    norms = [1] * MAX_CHARGE_USERS
+    outputs = ledger.apply(budgets + 1, encode(CHARGE | about | {"users": users, "norms": norms}))
+    assert len(outputs) == 1 + budgets * MAX_CHARGE_USERS
+    assert all(map(fits, outputs))
+
+
+def test_an_answer_can_name_all_datasets() -> None:
+    names = ["d" * 128] * MAX_DATASETS
+    about = {"v": 1, "dataset": "d" * 128, "request": "t" * 64, "partition": 0, "offset": 2**53}
+    answer = encode(DatasetClosed(**about, datasets=names))
+    assert fits(Output(Channel.HALTS, None, answer))
