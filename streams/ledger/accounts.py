@@ -1,27 +1,54 @@
-"""The accounts of one dataset in one partition: who has spent what, and who is admitted.
+"""The accounts of one dataset in one partition: users, their balances, and what charges do to them.
 
-``charge`` carries out a plan that was made of what ``seek`` found. What a step comes to is said by
-``rule``: here that is asked for blocks of users, and written to their rows.
+``seek`` finds users and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries out a
+plan that was made of what ``seek`` found. ``rule`` computes a step for blocks of users; here the
+results are written to the users' rows. Rows become pages and changes, and are restored from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Mechanism, best_order
-from streams.ledger.balances import AccountsChanges
-from streams.ledger.columns import Numbers, RowChanges, joined
-from streams.ledger.kept_accounts import KeptAccounts, Raised
-from streams.ledger.rule import NOBODY, Before, Bill, Settled
-from streams.schemas import User
-from streams.wire.packing import pack_users
+from accounting.filters.accounts import AccountCostTable, BalanceColumns
+from accounting.filters.recurring import BudgetAccount
+from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalances, Page
+from streams.ledger.charges import check_new_users, check_no_member, check_once
+from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, joined, slots_of
+from streams.ledger.index import UNKNOWN, UserIndex
+from streams.ledger.packed import pack_numbers, unpack_numbers
+from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
+from streams.schemas import Policy, User
+from streams.wire.packing import pack_users, select_users, unpack_users
 
 _Number = TypeVar("_Number", bound=np.generic)
+_BY_LEVEL = "spent+"
+"""Instead of a column: the levels at which rows are charged."""
+_SMALL_COST_TABLE = 1024
+"""Bytes of one that comes with a step kept by its levels however few the users are."""
+_SEEN = "charged~"
+"""In a page beside the columns: how many steps it has seen that are kept by their levels."""
+
+
+class Sought(NamedTuple):
+    """Where users are."""
+
+    slots: Numbers  # those of new users are the next ones
+    new_users: NDArray[np.int64] | list[User]
+
+
+class Raised(NamedTuple):
+    """Whose bound rose."""
+
+    user: User
+    bound: list[float]
+    order: float | None  # that the user is bound to, if so
 
 
 @dataclass(frozen=True)
@@ -48,8 +75,97 @@ class Outcome:
     changes: AccountsChanges
 
 
-class Accounts(KeptAccounts):
-    """Charges users, and writes what comes of it."""
+class Accounts:
+    """All users of one dataset in one partition.
+
+    A step that charges everybody at another level is not kept by what each user has spent since,
+    eight bytes for each order, but by the levels, a byte each: the same charges are made again when
+    it is put back. They must be made once. So such steps are counted, changes say how many there
+    were by then, and so do pages: a page that has seen more of them than some changes is newer, and
+    has all that they say.
+
+    Attributes:
+        policy: under what they are charged.
+        rule: what comes of it.
+        account: their numbers, for the rosters with recurring charges.
+        erased: the keyed hashes of erased users in all datasets that share the budget.
+    """
+
+    def __init__(self, policy: Policy, partition: int) -> None:
+        self.policy = policy
+        self.rule = Rule(policy)
+        self._partition = partition
+        self._index = UserIndex()
+        self._own = OwnBalances() if self.rule.binds else None
+        self._rows: Balances = self._own or Balances(self.rule.orders)
+        self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
+        self._exhausted: int | None = 0  # None: to be counted
+        self.erased: set[str] = set()
+        self._charged = 0  # steps that are kept by their levels
+        self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
+        self._cost_table = b""  # of the last one that was put back
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def exhausted_users(self) -> int:
+        """How many users have nothing left; users with accrued charges have something left."""
+        if self._exhausted is None:
+            count = len(self._index)
+            order = None if self._own is None else self._own.order[:count]
+            exhausted = self.rule.exhausted(self._rows.spent[:count], order)
+            self._exhausted = int(np.count_nonzero(exhausted))
+        return self._exhausted
+
+    @property
+    def first_user(self) -> User | None:
+        """Who was charged or enrolled first, if anybody was."""
+        return self._index.user(0) if len(self._index) else None
+
+    def seek(self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY) -> Sought:
+        """The slots of users who are all different, and who of them is new; nothing has changed.
+
+        Those of new users are the next ones, in their order.
+
+        Args:
+            users: who is sought.
+            members: slots of users who may not be among them.
+
+        Raises:
+            Rejection: DUPLICATE_USER or WRONG_PARTITION.
+        """
+        slots = self._index.find(users)
+        new = positions(slots == UNKNOWN)
+        new_users = select_users(users, new)
+        check_once(users, slots)
+        if len(members):
+            check_no_member(users, slots, members)
+        if len(new):
+            check_new_users(new_users, self._partition, self.policy.partitions, self.erased)
+            slots[new] = np.arange(len(self._index), len(self._index) + len(new))
+        return Sought(slots, new_users)
+
+    def knows(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.bool_]:
+        """Which of these users have an account, (n,)."""
+        return np.asarray(self._index.find(users) != UNKNOWN)
+
+    def erase(self, slot: int, name: str) -> None:
+        """Put a keyed hash in the place of an id, if it is not there yet."""
+        if self._index.user(slot) != name:
+            self._index.erase(slot, name)
+            self._rows.touch(np.array([slot]))
+        self.erased.add(name)
+
+    def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
+        """The ids in these slots."""
+        return self._index.users_at(slots)
+
+    def enrol(self, new_users: NDArray[np.int64] | list[User]) -> AccountsChanges:
+        """Give users their slots before anything is charged to them."""
+        first = len(self._index)
+        self._enrol(new_users)
+        return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [], self._charged)
 
     def spend_the_rest(self, slot: int) -> AccountsChanges:
         """Charge a user all that is left; the odometer says nothing of it."""
@@ -145,6 +261,119 @@ class Accounts(KeptAccounts):
         rows.bound[slots[charged]] = 1
         return slots[charged], len(charged) < len(free)
 
+    def note(
+        self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
+    ) -> AccountsChanges:
+        """What says how rows are that a roster has written.
+
+        Args:
+            slots: of all of them.
+            raised: of those whose odometer rose.
+            bound: of those who were bound to an order.
+            charged: what they were charged, if they were charged nothing else.
+        """
+        by_level = charged is not None and self._is_shorter(charged)
+        rows = [
+            self._rows.note(written, *columns)
+            for written, columns in (
+                (bound, ("order", "bound")),  # before what is charged there
+                (NOBODY if by_level else slots, ("spent",)),
+                (raised, ("base", "ticks")),
+            )
+            if isinstance(written, slice) or len(written)
+        ]
+        cost_table = b""
+        if charged is not None and by_level:
+            rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels}))
+            cost_table = charged.cost_table
+            self._charged += 1
+        if rows:  # else nobody has to be counted again
+            self._exhausted = None
+        count = len(self._index)
+        return AccountsChanges(self.policy.dataset, b"", count, rows, self._charged, cost_table)
+
+    def put_back(self, changes: AccountsChanges) -> None:
+        """Set the values that were decided before, and charge again what was charged by levels."""
+        known = len(self._index) - changes.first_new_slot
+        if known < 0:
+            first = changes.first_new_slot
+            raise ValueError(f"changes enrol from slot {first}: {-known} are missing")
+        self._enrol(unpack_users(changes.new_users)[known:])  # a newer page may hold the first ones
+        self._charged = max(self._charged, changes.charged)
+        self._cost_table = changes.cost_table or self._cost_table
+        for rows in changes.rows:
+            if _BY_LEVEL in rows.values:
+                self._charge_again(rows, changes.charged)
+            else:
+                self._rows.put_back(rows, self._behind(slots_of(rows), changes.charged))
+        self._exhausted = None
+
+    def changed_pages(self) -> list[int]:
+        """The numbers of the pages that changed since they were last taken."""
+        return self._rows.changed_pages()
+
+    def expect(self, pages: int) -> None:
+        """Have room for so many pages in all, which are about to be put back."""
+        self._index.expect(pages * PAGE_ROWS)
+        self._rows.reserve(pages * PAGE_ROWS)
+
+    def take_page(self, number: int) -> Page:
+        """A page as it is now; from here on it counts as written."""
+        count = len(self._index)
+        first, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count)
+        users = pack_users(self._index.users(first, end))
+        columns = self._rows.take_page(number, count)
+        if self._charged:
+            columns[_SEEN] = pack_numbers(np.array([self._charged]))
+        return Page(users, columns)
+
+    def load_page(self, number: int, page: Page) -> None:
+        """Put a page back; pages come in the order of their numbers, from 0."""
+        start = number * PAGE_ROWS
+        if start != len(self._index):
+            raise ValueError(f"page {number} follows {len(self._index)} users, not {start}")
+        self._enrol(unpack_users(page.users))
+        columns = dict(page.columns)
+        if (seen := columns.pop(_SEEN, None)) is not None:
+            self._seen[number] = int(unpack_numbers(seen)[0])
+            self._charged = max(self._charged, self._seen[number])
+        self._rows.load_page(number, columns)
+        self._exhausted = None
+
+    def spent_units(self) -> tuple[NDArray[np.int64] | list[User], Numbers]:
+        """All users and their spent units, what is accrued charges included.
+
+        Of shape (n,), or (n, orders) if all orders have to hold.
+        """
+        count = len(self._index)
+        spent = self._rows.spent[:count].copy()
+        for recurring in self.account.recurring_charges:
+            slots, units = recurring.accrued(self.account)
+            if len(slots):  # nothing accrues before the first step
+                spent[slots] += units
+        return self._index.users(0, count), spent
+
+    def numbers(self, slots: Rows) -> dict[str, NDArray[np.integer]]:
+        """All numbers of these users, by name, with accrued charges.
+
+        That is settled for it and not noted: for ledgers of which nothing is stored.
+        """
+        self.account.settle(slots)
+        return self._rows.all_numbers(slots)
+
+    def bounds(self) -> NDArray[np.float64]:
+        """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
+        count = len(self._index)
+        order = None if self._own is None else self._own.order[:count]
+        return self.rule.bounds(self._rows.ticks[:count], order)
+
+    def bounds_raised(self, slots: Numbers, ticks_before: Numbers) -> Iterator[Raised]:
+        """Of those whose odometer rose from so many ticks, whose bound did."""
+        # As they are now: what is read later may have risen again.
+        ticks = self._rows.ticks.take(slots)
+        order = None if self._own is None else self._own.order.take(slots)
+        return self._bounds_raised(slots, ticks, order, ticks_before.copy())
+
     def _blocks(self, slots: Numbers) -> list[slice]:
         users = self.rule.block_users
         return [slice(i, i + users) for i in range(0, max(1, len(slots)), users)]
@@ -221,6 +450,63 @@ class Accounts(KeptAccounts):
             self._own.order[slots[bound]] = bill.order[bound]
             self._own.bound[slots[bound]] = 1
         return rows.note(slots)
+
+    def _bounds_raised(
+        self, slots: Numbers, risen: Numbers, orders_of: OrderIndex | None, ticks_before: Numbers
+    ) -> Iterator[Raised]:
+        users = self.rule.block_users
+        for start in range(0, len(slots), users):
+            block = slice(start, start + users)
+            order = None if orders_of is None else orders_of[block]
+            ticks = np.concatenate([risen[block], ticks_before[block]])
+            both = self.rule.bounds(ticks, None if order is None else np.tile(order, 2))
+            bounds, before = both[: len(both) // 2], both[len(both) // 2 :]
+            higher = bounds > before
+            news = np.flatnonzero(higher.any(axis=1) if higher.ndim == 2 else higher)
+            raised = self._index.users_at(slots[block][news])
+            names = raised if isinstance(raised, list) else raised.tolist()
+            orders: Iterable[float | None] = repeat(None)
+            if order is not None:
+                orders = map(self.policy.orders.__getitem__, order[news].tolist())
+            yield from map(Raised, names, _lists(bounds[news]), orders)
+
+    def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> None:
+        slots = self._index.add(new_users)
+        self._rows.reserve(len(self._index))
+        self._rows.touch(slots)
+
+    def _is_shorter(self, charged: ByLevel) -> bool:
+        """Whether a step is kept by its levels: of no other roster may the same users be."""
+        spent = 8 * (self.rule.orders or 1) * len(charged.levels)
+        alone = len(self.account.recurring_charges) == 1
+        return alone and len(charged.cost_table) <= max(2 * spent, _SMALL_COST_TABLE)
+
+    def _behind(self, slots: Numbers, charged: int) -> NDArray[np.bool_] | None:
+        """Which rows, (n,), are in pages that have seen no more of these steps; None: all are."""
+        newer = [number for number, seen in self._seen.items() if seen > charged]
+        return np.isin(slots // PAGE_ROWS, newer, invert=True) if newer else None
+
+    def _charge_again(self, rows: RowChanges, charged: int) -> None:
+        """Charge the step of that number again, to those in whose pages it is not yet."""
+        slots = slots_of(rows)
+        levels = np.broadcast_to(np.frombuffer(rows.values[_BY_LEVEL], np.uint8), slots.shape)
+        behind = self._behind(slots, charged - 1)
+        if behind is not None:
+            slots, levels = slots[behind], levels[behind]
+        tables = AccountCostTable(self.rule.terms, self._unpacked_cost_table())
+        cells = tables.cells(levels, self.account.order_of(slots))
+        self._rows.spent[slots] += tables.charges(cells)
+        self._rows.touch(slots)
+
+    def _unpacked_cost_table(self) -> Numbers:
+        units = np.frombuffer(self._cost_table, dtype="<i8").astype(np.int64, copy=False)
+        orders = len(self.policy.budget)
+        return units if self.rule.terms.orders == "none" else units.reshape(-1, orders)
+
+
+def _lists(bounds: NDArray[np.float64]) -> list[list[float]]:
+    rows: list[list[float]] = (bounds if bounds.ndim == 2 else bounds[:, np.newaxis]).tolist()
+    return rows
 
 
 def _joined(parts: Iterable[NDArray[_Number]]) -> NDArray[_Number]:

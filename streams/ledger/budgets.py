@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput
-from streams.ledger.accounts import Accounts, Plan
+from streams.ledger.accounts import Accounts, Plan, Raised, Sought
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
-from streams.ledger.kept_accounts import Raised, Sought
 from streams.schemas import ERASED, TOO_SOON, Charge, Policy, User
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)

@@ -17,8 +17,8 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting.filters.recurring import StepOutcome
+from streams.ledger.accounts import Raised
 from streams.ledger.budgets import Budgets, Charged
-from streams.ledger.kept_accounts import Raised
 from streams.ledger.members import Members, Terms
 from streams.ledger.runs import RunState
 from streams.schemas import (

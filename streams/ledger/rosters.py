@@ -19,9 +19,9 @@ import numpy as np
 
 from accounting import InvalidInput
 from accounting.costs.norm_levels import grid_norms
+from streams.ledger.accounts import Sought
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Numbers
-from streams.ledger.kept_accounts import Sought
 from streams.ledger.limits import check_balances, check_request, check_rosters
 from streams.ledger.members import Bytes, Members, Pricing, Terms
 from streams.ledger.policies import check_roster_mechanism

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import columns, kept_accounts, members, rosters, state
+from streams.ledger import accounts, columns, members, rosters, state
 from streams.store import image
 from streams.worker import compaction, images, partitions, processor, rebuild
 
@@ -170,7 +170,7 @@ class Temper:
                 (partitions, "_COMPACT_EVERY", self.compact_every),
                 (columns, "_PAGE_BITS", self.page_bits),
                 (columns, "PAGE_ROWS", 1 << self.page_bits),
-                (kept_accounts, "PAGE_ROWS", 1 << self.page_bits),
+                (accounts, "PAGE_ROWS", 1 << self.page_bits),
                 (members, "PAGE_ROWS", 1 << self.page_bits),
                 (rosters, "PAGE_ROWS", 1 << self.page_bits),
                 (state, "PAGE_ROWS", 1 << self.page_bits),

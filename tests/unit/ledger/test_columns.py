@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger import kept_accounts
+from streams.ledger import accounts
 from streams.ledger.balances import Balances
 from streams.ledger.columns import (
     PAGE_ROWS,
@@ -107,7 +107,7 @@ class WithVisits(Balances):
 def log(monkeypatch) -> Log:
     """A log, and from here on accounts that know of visits."""
     log = random_log(4)
-    monkeypatch.setattr(kept_accounts, "Balances", WithVisits)
+    monkeypatch.setattr(accounts, "Balances", WithVisits)
     return log
 
 
