@@ -92,18 +92,19 @@ def ledger_of(
         UnknownState: another release wrote some of it.
     """
     ledger = Ledger(partition, partitions, topic, erasure_keys, operator_keys)
-    ledger.load(kept.pages)
+    ledger.state.load(kept.pages)
     for changes in kept.changes:
-        ledger.put_back(msgspec.msgpack.decode(changes, type=Changes))
-    ledger.check_whole()
+        ledger.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
+    ledger.state.check_whole()
     ledger.chain = chain
     return ledger
 
 
-class Ledger(State):
-    """All datasets and runs of one partition, and what a record does to them.
+class Ledger:
+    """Applies records to the state of one partition.
 
     Attributes:
+        state: all datasets and runs of the partition.
         erasure_keys: by which users who were erased are known again.
         operator_keys: of the operators whose word is followed.
         chain: the digest of the records applied so far. Offsets that hold no record leave it as
@@ -119,7 +120,7 @@ class Ledger(State):
         operator_keys: str = "",
     ) -> None:
         erasing, operators = ErasureKeys(erasure_keys), Operators(operator_keys)
-        super().__init__(topic, partition, partitions, erasing, operators)
+        self.state = State(topic, partition, partitions, erasing, operators)
         self.erasure_keys, self.operator_keys = erasure_keys, operator_keys
         self.chain = genesis(topic, partition, partitions)
 
@@ -133,51 +134,51 @@ class Ledger(State):
                 record has users who were erased under a key that is missing here. Nothing has
                 changed, the chain included.
         """
-        place, request = Place(self.partition, offset), None
+        place, request = Place(self.state.partition, offset), None
         try:
             request, sender = decode_signed(value)
-            self.gate.check(request, sender)
+            self.state.gate.check(request, sender)
             outputs = self._apply(place, request, sender)
         except Rejection as rejection:
             request = request or rejection.request
-            run = self.runs.get(request.address) if request else None
+            run = self.state.runs.get(request.address) if request else None
             outputs = [reject(value, request, rejection, run.attempt if run else None, place)]
         self.chain = self.chain.then(offset, value)
-        self._put_out += sum(output.size for output in outputs)
+        self.state.add_output_bytes(sum(output.size for output in outputs))
         return outputs
 
     def wake(self) -> None:
-        """Have all rosters go on from what is stored of them, so that they can be looked at."""
-        for name in self.datasets:
-            wake(self, self.policies.budgets(name))
+        """Restore all rosters from their stored state, so that they can be read."""
+        for name in self.state.datasets:
+            wake(self.state, self.state.policies.budgets(name))
 
     def summary(self) -> Summary:
-        """What is here, in a few numbers."""
-        return summary_of(self)
+        """Return the state in a few numbers."""
+        return summary_of(self.state)
 
     def _apply(self, place: Place, request: Request, sender: Sender | None) -> list[Output]:
         answer: Answer
         match request:
             case Charge():
-                return charge(self, place, request)
+                return charge(self.state, place, request)
             case ChargeRoster():
-                return charge_roster(self, place, request)
+                return charge_roster(self.state, place, request)
             case Erase():
-                return erase(self, place, request, sender)
+                return erase(self.state, place, request, sender)
             case Enrol():
-                answer = enrol(self, place, request)
+                answer = enrol(self.state, place, request)
             case CreateDataset():
-                answer = create_dataset(self, place, request, sender)
+                answer = create_dataset(self.state, place, request, sender)
             case WithdrawDataset():
-                answer = withdraw_dataset(self, place, request)
+                answer = withdraw_dataset(self.state, place, request)
             case OpenRun():
-                answer = open_run(self, place, request)
+                answer = open_run(self.state, place, request)
             case CloseRun():
-                answer = close_run(self, place, request)
+                answer = close_run(self.state, place, request)
             case CloseDataset():
-                answer = close_dataset(self, place, request)
+                answer = close_dataset(self.state, place, request)
             case BindOperator():
-                answer = bind_operator(self, place, request, sender)
+                answer = bind_operator(self.state, place, request, sender)
             case RegisterPrincipal():
-                answer = register_principal(self, place, request, sender)
+                answer = register_principal(self.state, place, request, sender)
         return [answer_to(request, encode(answer))]

@@ -152,6 +152,10 @@ class State:
         """About how much was changed and put out since ``take_changes`` was called last."""
         return self._put_out + sum(entries.changed_bytes for entries in self._kinds.values())
 
+    def add_output_bytes(self, size: int) -> None:
+        """Count the outputs of a record towards the size of the next write."""
+        self._put_out += size
+
     def take_changes(self) -> Changes:
         """What changed since the last call."""
         entries = {

@@ -95,9 +95,9 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
         compared.append(fold.compared)
         ledger = fold.ledger
         ledger.wake()
-        if dataset not in ledger.datasets:
+        if dataset not in ledger.state.datasets:
             continue
-        budgets = ledger.policies.budgets(dataset)
+        budgets = ledger.state.policies.budgets(dataset)
         accounts = budgets.own
         policies.append(accounts.policy)
         everybody = np.arange(len(accounts))

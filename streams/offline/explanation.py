@@ -195,17 +195,17 @@ class _Told:
         """What the state that the log is applied from has of the user, by dataset."""
         ledger = self._ledger
         ledger.wake()
-        for name in ledger.datasets:
+        for name in ledger.state.datasets:
             if self._slot(name) is not None:
                 yield self._earlier(partition, offset, name, math.nan)
-        for address, members in ledger.rosters.members.items():
+        for address, members in ledger.state.rosters.members.items():
             there = np.flatnonzero(members.slots == self._slot(address[0]))
             if len(there):
                 self._positions[address] = int(there[0])
 
     def _earlier(self, partition: int, offset: int, dataset: str, time: float) -> Event:
         """All that is known of what happened before, in one dataset."""
-        budgets = self._ledger.policies.budgets(dataset)
+        budgets = self._ledger.state.policies.budgets(dataset)
         if all(measure_of(policy).covers(_SAMPLED) for policy in budgets.policies):
             self._sampled.add(budgets.names[-1])  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
@@ -256,7 +256,7 @@ class _Told:
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
         if len(clipped):
             granted = float(np.frombuffer(decision.granted, dtype="<f8")[clipped[0]])
-        budgets = self._ledger.policies.budgets(charge.dataset)
+        budgets = self._ledger.state.policies.budgets(charge.dataset)
         reason = None
         if not admitted[place]:
             granted = 0.0
@@ -280,7 +280,10 @@ class _Told:
 
     def _charged_by_level(self, applied: Applied, charge: ChargeRoster) -> Event:
         address = charge.address
-        members, terms = self._ledger.rosters.members[address], self._ledger.rosters[address]
+        members, terms = (
+            self._ledger.state.rosters.members[address],
+            self._ledger.state.rosters[address],
+        )
         row = np.array([self._positions[address]])
         numbers = members.numbers(row)
         level, granted = int(numbers["level"][0]), int(numbers["granted"][0])
@@ -293,7 +296,7 @@ class _Told:
         if not halted:
             self._reasons.pop(address, None)
         norms = grid_norms(terms.clip_norm, terms.levels)
-        budgets = self._ledger.policies.budgets(charge.dataset)
+        budgets = self._ledger.state.policies.budgets(charge.dataset)
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
             self._sampled.add(budgets.names[-1])
         asked = [cost_table[level] for cost_table in budgets.cost_tables(terms.units, terms.levels)]
@@ -318,12 +321,12 @@ class _Told:
         slot = self._slot(enrol.dataset)
         if slot is None:
             return None
-        members = self._ledger.rosters.members[enrol.address]
+        members = self._ledger.state.rosters.members[enrol.address]
         there = np.flatnonzero(members.slots == slot)
         if not len(there):
             return None
         self._positions[enrol.address] = int(there[0])
-        budgets = self._ledger.policies.budgets(enrol.dataset)
+        budgets = self._ledger.state.policies.budgets(enrol.dataset)
         return Event(
             **_place(applied, enrol),
             step=None,
@@ -339,7 +342,7 @@ class _Told:
         assert isinstance(answer, Erased)
         if len(applied.outputs) == 1:  # there was nothing to erase, or nothing any more
             return None
-        budgets = map(self._ledger.policies.budgets, answer.datasets)
+        budgets = map(self._ledger.state.policies.budgets, answer.datasets)
         return Event(
             time=applied.record.written,
             partition=applied.partition,
@@ -393,7 +396,7 @@ class _Told:
             self._reasons[address] = answer.reasons[users.index(self._user)]
 
     def _slot(self, dataset: str) -> int | None:
-        budgets = self._ledger.policies.budgets(dataset)
+        budgets = self._ledger.state.policies.budgets(dataset)
         known = budgets.known_as(alone(self._user))
         if not budgets.own.knows(known)[0]:
             return None

@@ -229,7 +229,7 @@ class Fold:
             PartitionError: the ledger cannot go on; what was applied before stays.
             Unreadable: users came who were erased under a key that is not known here.
         """
-        partition = self.ledger.partition
+        partition = self.ledger.state.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)
         for record in self._archive.read(NORMS, partition, extent):
             self._compare(record.offset)
@@ -239,7 +239,7 @@ class Fold:
                 outputs = self.ledger.apply(record.offset, record.value)
             except LostErasureKey as lost:
                 raise Unreadable(f"partition {partition}: {lost}") from lost
-            self.ledger.take_changes()  # which nobody stores
+            self.ledger.state.take_changes()  # which nobody stores
             self.next = record.offset + 1
             self.records += 1
             yield Applied(partition, record, outputs)
@@ -254,6 +254,6 @@ class Fold:
             if stored.next is not None and stored.next <= reached:
                 head = self.ledger.chain.head
                 if head != stored.head:
-                    raise HeadMismatch(self.ledger.partition, stored, head, reached)
+                    raise HeadMismatch(self.ledger.state.partition, stored, head, reached)
                 self.compared.offsets[stored.holder] = stored.next
                 self._heads.remove(stored)

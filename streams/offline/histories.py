@@ -239,7 +239,7 @@ class Histories:
 
     def _doubt(self, applied: Applied, charge: Charge | ChargeRoster, what: str) -> None:
         """Coins fell before, in something that shares a budget: this may have followed them."""
-        budgets = self._ledger.policies.budgets(charge.dataset)
+        budgets = self._ledger.state.policies.budgets(charge.dataset)
         histories = self._of(budgets)
         if not histories[-1].has_sampled:
             return
@@ -248,7 +248,7 @@ class Histories:
             history.doubt = history.doubt or Doubt(*place, what)
 
     def _charged(self, charge: Charge, decision: Decision) -> None:
-        budgets = self._ledger.policies.budgets(charge.dataset)
+        budgets = self._ledger.state.policies.budgets(charge.dataset)
         users = budgets.known_as(unpack_users(charge.users))
         if not len(users):
             return
@@ -268,8 +268,8 @@ class Histories:
                 history.add(alike, highest, _LEVELS, slots, at, 1)
 
     def _enrolled(self, enrol: Enrol) -> None:
-        members = self._ledger.rosters.members[enrol.address]
-        terms = self._ledger.rosters[enrol.address]
+        members = self._ledger.state.rosters.members[enrol.address]
+        terms = self._ledger.state.rosters[enrol.address]
         roster = self._rosters.setdefault(enrol.address, _Roster(terms.clip_norm, terms.levels, []))
         roster.slots = members.slots_of(np.arange(len(members)))
         more = len(members) - len(roster.granted)
@@ -292,13 +292,13 @@ class Histories:
             packed = (decision.halted, decision.readmitted, decision.regranted)
             told = [unpack_positions(positions, decision.members) for positions in packed]
             moved = np.unique(np.concatenate([listed, fresh, *told]))
-        now = self._ledger.rosters.members[charge.address].numbers(moved)["granted"]
+        now = self._ledger.state.rosters.members[charge.address].numbers(moved)["granted"]
         moved, now = moved[(change := now != roster.granted[moved])], now[change]
         self._settle(charge.dataset, roster, moved)
         roster.granted[moved], roster.since[moved] = now, roster.steps
         roster.steps += 1
         if isinstance(mechanism, PoissonGaussian):
-            budgets = self._ledger.policies.budgets(charge.dataset)
+            budgets = self._ledger.state.policies.budgets(charge.dataset)
             self._of(budgets)[-1].has_sampled = True
 
     def _settle(self, dataset: str, roster: _Roster, rows: Counts) -> None:
@@ -310,7 +310,7 @@ class Histories:
         if not len(rows):
             return
         times, at = roster.steps - roster.since[rows], roster.granted[rows]
-        budgets = self._ledger.policies.budgets(dataset)
+        budgets = self._ledger.state.policies.budgets(dataset)
         for history, slots in zip(self._of(budgets), roster.slots, strict=True):
             if isinstance(mechanism, Gaussian):
                 norms = grid_norms(roster.clip_norm, roster.levels)[at]

@@ -109,8 +109,8 @@ class Kept:
         meta, add = snapshot.meta, partial(self._findings.add, self._check, offset=snapshot.next)
         for name, ours, theirs in (
             ("layout", LAYOUT, meta.layout),
-            ("id of norms", ledger.topic.hex(), meta.topic),
-            ("number of partitions", ledger.partitions, meta.partitions),
+            ("id of norms", ledger.state.topic.hex(), meta.topic),
+            ("number of partitions", ledger.state.partitions, meta.partitions),
         ):
             if ours != theirs:
                 add(f"the state has another {name} than the log", expected=ours, found=theirs)
@@ -123,9 +123,9 @@ class Kept:
         try:
             state = ledger_of(
                 snapshot,
-                ledger.partition,
-                ledger.partitions,
-                ledger.topic,
+                ledger.state.partition,
+                ledger.state.partitions,
+                ledger.state.topic,
                 meta.chain,
                 ledger.erasure_keys,
                 ledger.operator_keys,

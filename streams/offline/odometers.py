@@ -96,7 +96,7 @@ class Odometers:
         """
         ledger.wake()
         waiting = {output.key for output in outbox}
-        last = {name: _Last(accounts) for name, accounts in ledger.datasets.items()}
+        last = {name: _Last(accounts) for name, accounts in ledger.state.datasets.items()}
         decode = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
         for record in self._published.records():
             if record.value is None:
@@ -114,7 +114,7 @@ class Odometers:
             elif not last[said.dataset].take(slot, said):
                 problem = "it says more than the checkpoint does, which comes after it"
                 self._say_before(problem, said, last[said.dataset].bound(slot))
-        for name, accounts in ledger.datasets.items():
+        for name, accounts in ledger.state.datasets.items():
             for slot in last[name].behind().tolist():
                 (user,) = accounts.users_at(np.array([slot]))
                 user = user if isinstance(user, str) else int(user)
@@ -266,7 +266,7 @@ class _Last:
 
 def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
     """Where the user of a record is, if there is one."""
-    accounts = ledger.datasets.get(said.dataset)
+    accounts = ledger.state.datasets.get(said.dataset)
     if accounts is None or not accounts.knows(alone(said.user))[0]:
         return None
     (slot,) = accounts.seek(alone(said.user)).slots.tolist()
@@ -275,15 +275,15 @@ def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
 
 def _may_be_erased(ledger: Ledger, said: OdometerCheckpoint) -> bool:
     """Whether the user was erased since: then a tombstone follows, which compaction awaits."""
-    if said.dataset not in ledger.datasets:
+    if said.dataset not in ledger.state.datasets:
         return False
-    budgets = ledger.policies.budgets(said.dataset)
+    budgets = ledger.state.policies.budgets(said.dataset)
     return budgets.are_erased(budgets.known_as(alone(said.user))) is not None
 
 
 def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:
     """Every user of every dataset, with the bound that the odometer says by now."""
-    for name, accounts in ledger.datasets.items():
+    for name, accounts in ledger.state.datasets.items():
         bounds = accounts.bounds()
         for slot in range(len(accounts)):
             (user,) = accounts.users_at(np.array([slot]))

@@ -42,8 +42,8 @@ class Prices:
 
     def check(self, offset: int, charge: ChargeRoster, ledger: Ledger, findings: Findings) -> None:
         """Compare what a step charges, which the ledger has just applied."""
-        terms = ledger.rosters[charge.address]
-        policies = ledger.policies.budgets(charge.dataset).policies
+        terms = ledger.state.rosters[charge.address]
+        policies = ledger.state.policies.budgets(charge.dataset).policies
         key = (
             (charge.mechanism, charge.scale, charge.sampling_rate),
             (terms.clip_norm, terms.levels),

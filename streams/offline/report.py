@@ -128,7 +128,7 @@ def report(
                 progress(partition, fold.records)
         compared.append(fold.compared)
         found = histories.end()
-        for name, accounts in fold.ledger.datasets.items():
+        for name, accounts in fold.ledger.state.datasets.items():
             if dataset in (None, name):
                 history = found.get(name, DatasetHistory())
                 # Unless the policy denies it, levels may have followed the coins of any dataset
@@ -136,7 +136,7 @@ def report(
                 follow_coins = accounts.policy.sampled_levels is not False
                 if history.doubt is not None and follow_coins:
                     raise ReportRefused(_in_words(name, history.doubt))
-                budgets = fold.ledger.policies.budgets(name)
+                budgets = fold.ledger.state.policies.budgets(name)
                 erased = budgets.erased_at(np.arange(len(accounts)))
                 outermost = found.get(budgets.names[-1], DatasetHistory())
                 declared = accounts.policy.sampled_levels is True

@@ -45,7 +45,7 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
     entries = [
         difference
         for what in _ENTRIES
-        for difference in _entries(what, getattr(expected, what), getattr(found, what))
+        for difference in _entries(what, getattr(expected.state, what), getattr(found.state, what))
     ]
     yield from entries
     if entries:
@@ -56,10 +56,10 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
     except (ValueError, LookupError) as error:
         yield Difference(f"rosters cannot go on from what is stored: {error!r}", {}, None, None)
         return
-    for name, accounts in expected.datasets.items():
-        yield from _accounts(name, accounts, found.datasets[name])
-    for address, members in expected.rosters.members.items():
-        yield from _members(address, members, found.rosters.members[address])
+    for name, accounts in expected.state.datasets.items():
+        yield from _accounts(name, accounts, found.state.datasets[name])
+    for address, members in expected.state.rosters.members.items():
+        yield from _members(address, members, found.state.rosters.members[address])
 
 
 def _entries(

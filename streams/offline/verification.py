@@ -183,7 +183,7 @@ class _Partition:
         self._end_receipt(fold)
         result.next, result.head = fold.next, fold.ledger.chain.head
         result.records = fold.records
-        result.users = sum(map(len, fold.ledger.datasets.values()))
+        result.users = sum(map(len, fold.ledger.state.datasets.values()))
         result.halts = self._published[Channel.HALTS].matched
         result.rejects = self._published[Channel.REJECTS].matched
         result.awaited = sum(published.awaited for published in self._published.values())
@@ -191,7 +191,8 @@ class _Partition:
         result.bare = sum(published.bare for published in self._published.values())
         result.expired = sum(published.expired for published in self._published.values())
         result.policies = {
-            name: msgspec.msgpack.encode(policy) for (name,), policy in fold.ledger.policies.items()
+            name: msgspec.msgpack.encode(policy)
+            for (name,), policy in fold.ledger.state.policies.items()
         }
         self._tell(fold)
         result.seconds = monotonic() - self._began

@@ -55,27 +55,27 @@ class Compaction:
         self._expect_ok = expect_ok
         self._decided: dict[Address, RunState | None] = {}
         """Runs as they were when pages may have received decisions that name erased users."""
-        if ledger.erased:  # the previous owner's knowledge of such runs is lost
-            self._decided = dict.fromkeys(ledger.runs)
+        if ledger.state.erased:  # the previous owner's knowledge of such runs is lost
+            self._decided = dict.fromkeys(ledger.state.runs)
 
     def is_due(self) -> bool:
         """Return whether a merge is worth its cost now, or has to remove an erased id."""
-        users = sum(len(accounts) for accounts in self._ledger.datasets.values())
+        users = sum(len(accounts) for accounts in self._ledger.state.datasets.values())
         large = max(COMPACT_BYTES, COMPACT_RATIO * BYTES_PER_USER * users)
         backlog = self._holding.backlog
-        if self._ledger.erased.is_uncompacted or self._moved_on():
+        if self._ledger.state.erased.is_uncompacted or self._moved_on():
             return True
         return backlog.bytes > large or backlog.entries > COMPACT_ENTRIES
 
     def _moved_on(self) -> bool:
         """Return whether a run has moved on from a decision that may name an erased user."""
-        runs = self._ledger.runs
+        runs = self._ledger.state.runs
         return any(runs.get(address) is not run for address, run in self._decided.items())
 
     def _still_decided(self) -> dict[Address, RunState | None]:
         """Return the runs of which pages may name an erased user after a merge that begins now."""
-        runs = self._ledger.runs
-        if self._ledger.erased.is_uncompacted or None in self._decided.values():
+        runs = self._ledger.state.runs
+        if self._ledger.state.erased.is_uncompacted or None in self._decided.values():
             return {address: run for address, run in runs.items() if run.decision}
         return {a: run for a, run in self._decided.items() if runs.get(a) is run}
 
@@ -89,7 +89,7 @@ class Compaction:
             if not may_write:
                 return
             covered, reached = self._holding.backlog, position()
-            names, decided = self._ledger.uncompacted(), self._still_decided()
+            names, decided = self._ledger.state.uncompacted(), self._still_decided()
         behind = deque(names)
         while behind:
             async with self._quiet() as may_write:
@@ -108,6 +108,6 @@ class Compaction:
         size = 0
         while behind and size < WRITE_BYTES:
             name = behind.popleft()
-            pages[name] = page = self._ledger.take_page(name)
+            pages[name] = page = self._ledger.state.take_page(name)
             size += len(name) + len(page or b"")
         return pages

@@ -60,7 +60,7 @@ class Heartbeat:
                 end,
                 waiting,
                 processor.imaging.reached,
-                (self._public_key,) in processor.ledger.erasure,
+                (self._public_key,) in processor.ledger.state.erasure,
             )
             verdict = await processor.holding.beat(encode(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")

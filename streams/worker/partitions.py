@@ -37,7 +37,7 @@ from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
-from streams.worker.processor import Processor, State
+from streams.worker.processor import Processor, ProcessorState
 from streams.worker.rebuild import find_checkpoint, restore
 from streams.worker.stops import Stop, Stops, stop_at
 
@@ -142,7 +142,7 @@ class Partitions:
     def decides(self, partition: int) -> bool:
         """Return whether the worker decides this partition."""
         owned = self._owned.get(partition)
-        return owned is not None and owned.processor.state is not State.STOPPED
+        return owned is not None and owned.processor.state is not ProcessorState.STOPPED
 
     def has_room(self, partition: int) -> bool:
         """Return whether a decided partition can queue more records."""
@@ -155,7 +155,7 @@ class Partitions:
             for partition, owned in self._owned.items()
         ]
         stopped = [
-            PartitionView(partition, State.STOPPED.value, str(stop))
+            PartitionView(partition, ProcessorState.STOPPED.value, str(stop))
             for partition, stop in self._stopped.items()
         ]
         return sorted(held + stopped, key=lambda view: view.partition)
@@ -211,7 +211,7 @@ class Partitions:
                 *(
                     owned.heartbeat.beat(end_of(partition))
                     for partition, owned in self._owned.items()
-                    if owned.processor.state is State.RUNNING
+                    if owned.processor.state is ProcessorState.RUNNING
                 )
             )
             await asyncio.sleep(BEAT_EVERY)
@@ -228,7 +228,7 @@ class Partitions:
             async with self._acquiring:
                 for owned in self._owned.values():
                     stop = _trouble(owned, seen)
-                    if stop and owned.processor.state is not State.STOPPED:
+                    if stop and owned.processor.state is not ProcessorState.STOPPED:
                         await owned.processor.halt(stop)
 
     async def _bound_partitions(self, seen: TopicsSeen) -> int:

@@ -73,7 +73,7 @@ SUSPEND_WITHIN = 2.0
 """Seconds that a suspension waits for outputs that are under way."""
 
 
-class State(Enum):
+class ProcessorState(Enum):
     """The state of a processor; the module docstring has the transitions."""
 
     RUNNING = "running"
@@ -83,10 +83,10 @@ class State(Enum):
 
 
 _FROM = {
-    State.RUNNING: {State.SUSPENDED},
-    State.SUSPENDED: {State.RUNNING},
-    State.STOPPED: {State.RUNNING, State.SUSPENDED},
-    State.CLOSED: set(State),
+    ProcessorState.RUNNING: {ProcessorState.SUSPENDED},
+    ProcessorState.SUSPENDED: {ProcessorState.RUNNING},
+    ProcessorState.STOPPED: {ProcessorState.RUNNING, ProcessorState.SUSPENDED},
+    ProcessorState.CLOSED: set(ProcessorState),
 }
 """The states from which each state can be reached."""
 
@@ -123,7 +123,7 @@ class Processor:
         self._time = asyncio.get_running_loop().time
         self.next = snapshot.next  # the first offset that Redis has not seen
         self.moved_at = self._time()  # the time of the last commit
-        self.state = State.RUNNING
+        self.state = ProcessorState.RUNNING
         self.stop: Stop | None = None  # why the partition is suspended, if it is
         self.ledger = ledger
         self.holding = holding
@@ -134,7 +134,7 @@ class Processor:
         self.imaging = Imaging(
             world.images_of(partition),
             world.image_every,
-            (ledger.topic, ledger.partitions),
+            (ledger.state.topic, ledger.state.partitions),
             holding,
             self.quiet,
             self.expect_ok,
@@ -142,7 +142,7 @@ class Processor:
         self._rewriting = asyncio.Lock()  # pages are rewritten, by a merge or for a snapshot
         self.outbox = Outbox(
             partition,
-            ledger.topic,
+            ledger.state.topic,
             snapshot.outbox,
             world.publisher,
             checkpoints,
@@ -155,7 +155,7 @@ class Processor:
     @property
     def can_resume(self) -> bool:
         """Whether the processor is suspended by a rebalance and can continue."""
-        return self.state is State.SUSPENDED and not self.outbox.broken
+        return self.state is ProcessorState.SUSPENDED and not self.outbox.broken
 
     def start(self) -> None:
         """Republish outputs that the previous owner may not have published, then take records."""
@@ -166,7 +166,7 @@ class Processor:
     async def suspend(self) -> None:
         """Take no more records until ``resume``, after work under way has ended."""
         async with self._lock:
-            self._move(State.SUSPENDED)
+            self._move(ProcessorState.SUSPENDED)
             self.intake.close()
         await self.outbox.settle(SUSPEND_WITHIN)
 
@@ -178,14 +178,14 @@ class Processor:
         """
         async with self._lock:
             self.holding.version = version
-            self._move(State.RUNNING)
+            self._move(ProcessorState.RUNNING)
             self.intake.begin_at(self.next)
             return self.next
 
     async def close(self) -> None:
         """Take no more records, permanently."""
         await self.suspend()
-        self._move(State.CLOSED)
+        self._move(ProcessorState.CLOSED)
         if self._running:
             self._running.cancel()
         await self.outbox.close()
@@ -209,7 +209,7 @@ class Processor:
 
     async def mark(self) -> None:
         """Append an invisible record to the compacted topics, if the processor is running."""
-        if self.state is State.RUNNING:
+        if self.state is ProcessorState.RUNNING:
             self.outbox.mark()
             async with self._rewriting:
                 await self.imaging.mark()
@@ -225,8 +225,8 @@ class Processor:
             return  # a batch is being processed
         async with self._lock:
             first = self.intake.position
-            if self.state is State.RUNNING and await self._gaps.at_the_end(end, waited):
-                changes = encode(self.ledger.take_changes())
+            if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end, waited):
+                changes = encode(self.ledger.state.take_changes())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
                 await self._commit(Batch(first, end, chain, leader_epoch, [], [], changes))
 
@@ -234,7 +234,7 @@ class Processor:
     async def quiet(self) -> AsyncIterator[bool]:
         """Hold the lock, under which memory and Redis agree; yield whether the owner may write."""
         async with self._lock:
-            yield self.state is State.RUNNING
+            yield self.state is ProcessorState.RUNNING
 
     def expect_ok(self, verdict: Verdict, write: str) -> None:
         """End the worker if a write was rejected: Redis is not in the state that the owner left."""
@@ -263,7 +263,7 @@ class Processor:
 
     async def _is_in_log(self, offset: int, origin: Origin) -> bool:
         """Return whether the log still contains the record that led to a published output."""
-        if origin.topic != self.ledger.topic:
+        if origin.topic != self.ledger.state.topic:
             return False
         async with self._world.read_log() as log:
             return await is_in(log, self.holding.partition, offset, origin.leader_epoch)
@@ -277,7 +277,7 @@ class Processor:
         while True:
             arrived = await self.intake.wait(FORGET_AFTER)
             async with self._lock:
-                if self.state is not State.RUNNING:
+                if self.state is not ProcessorState.RUNNING:
                     continue
                 try:
                     await (self._process_arrived() if arrived else self._forget())
@@ -326,11 +326,11 @@ class Processor:
             if (
                 len(records) >= BATCH_RECORDS
                 or read >= BATCH_BYTES
-                or self.ledger.unwritten_bytes >= WRITE_BYTES
+                or self.ledger.state.unwritten_bytes >= WRITE_BYTES
             ):
                 break
         self._leader_epoch = leader_epoch
-        changes = encode(self.ledger.take_changes())
+        changes = encode(self.ledger.state.take_changes())
         reached, chain = self.intake.position, self.ledger.chain
         return Batch(first, reached, chain, leader_epoch, records, outputs, changes)
 
@@ -367,14 +367,14 @@ class Processor:
             self.expect_ok(await self.holding.forget(published), "deleting published outputs")
 
     async def _halt(self, stop: Stop) -> None:
-        if not self._move(State.STOPPED):
+        if not self._move(ProcessorState.STOPPED):
             return
         self.intake.close()
         self.stop = stop
         logger.critical("partition %d is suspended: %s", self.holding.partition, stop)
         await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
 
-    def _move(self, to: State) -> bool:
+    def _move(self, to: ProcessorState) -> bool:
         """Change the state if the transition is allowed; return whether it changed."""
         may = self.state in _FROM[to]
         if may:
@@ -383,7 +383,7 @@ class Processor:
 
     def _cannot_publish(self, error: BaseException) -> None:
         # After a rebalance the next owner publishes the outputs that this one could not publish.
-        if self.state is State.RUNNING:
+        if self.state is ProcessorState.RUNNING:
             self._end(str(error), error)
         logger.warning(
             "partition %d: publishing failed after the partition was suspended here: %r",

@@ -144,35 +144,38 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     _same(
         f"runs of partition {partition}",
         [(k, run.attempt, run.request, run.step, run.closed) for k, run in runs.items()],
-        [(k, run.attempt, run.request, run.step, run.closed) for k, run in ledger.runs.items()],
+        [
+            (k, run.attempt, run.request, run.step, run.closed)
+            for k, run in ledger.state.runs.items()
+        ],
     )
-    for key, run in ledger.runs.items():
+    for key, run in ledger.state.runs.items():
         kept = bool(run.digest), bool(run.decision)
         assert kept == ((not run.closed and run.step >= 0),) * 2, f"{key} keeps {kept}"
     rosters = {key: run.roster for key, run in runs.items() if run.roster is not None}
-    _same(f"rosters of partition {partition}", rosters, ledger.rosters)
+    _same(f"rosters of partition {partition}", rosters, ledger.state.rosters)
     for key, roster in rosters.items():
         found = roster_of(ledger, key)
         assert roster == found, f"the roster of {key} is {roster!r:.2000}, not {found!r:.2000}"
     separated = {key: run for key, run in runs.items() if run.separation is not None}
-    _same(f"runs of partition {partition} with a separation", separated, ledger.separations)
-    kept = {address[:2] for address in ledger.participants}
+    _same(f"runs of partition {partition} with a separation", separated, ledger.state.separations)
+    kept = {address[:2] for address in ledger.state.participants}
     _same(f"runs of which participants are kept in {partition}", separated.keys() & kept, kept)
     for key, run in separated.items():
         counting = {u: s for u, s in run.took_part.items() if s + run.separation > run.step + 1}
         expected, found = (run.separation, counting), participations_of(ledger, key)
         assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"
-    _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.datasets)
+    _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.state.datasets)
     summary = ledger.summary()
     known = auditor.known[partition]
     assert summary.operator == (known.operator or b"")
     assert {n: (p.key, p.creates) for n, p in summary.principals.items()} == known.keys
-    holders = {(name,): (h.dataset, h.run) for (name,), h in ledger.holds.items()}
+    holders = {(name,): (h.dataset, h.run) for (name,), h in ledger.state.holds.items()}
     assert holders == {(name,): run for name, run in auditor.holders[partition].items()}
     closed = sum(run.closed for run in runs.values())
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
-        policy = msgspec.to_builtins(ledger.datasets[name].policy)
+        policy = msgspec.to_builtins(ledger.state.datasets[name].policy)
         later = "per_user_order", "parent", "pseudonyms", "allow"
         later += "share_of", "assume_independent_timing", "sampled_levels"
         unsaid = dict.fromkeys(later, NOT_GIVEN)

@@ -16,7 +16,9 @@ Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
 def state_of(ledger: Ledger, name: str) -> Rows:
     """user -> (spent, used on the current tick, ticks, per-user order), with accrued charges."""
-    accounts = budgets_of(ledger, name).own  # which has rosters go on from what Redis has of them
+    accounts = budgets_of(
+        ledger.state, name
+    ).own  # which has rosters go on from what Redis has of them
     width = 1 if accounts.policy.per_user_order is True else len(accounts.policy.budget)
     users, spent = accounts.spent_units()
     spent = spent.reshape(-1, width).tolist()
@@ -40,13 +42,13 @@ def state_of(ledger: Ledger, name: str) -> Rows:
 
 def participations_of(ledger: Ledger, address: tuple[str, ...]) -> tuple[int, dict[User, int]]:
     """How far a run keeps participations apart, and the steps that still count, by user."""
-    separation, last = ledger.separations[address], ledger.runs[address].step
+    separation, last = ledger.state.separations[address], ledger.state.runs[address].step
     steps: dict[User, int] = {}
-    for (*run, place), packed in ledger.participants.items():
+    for (*run, place), packed in ledger.state.participants.items():
         if run == list(address):
             slots = struct.unpack(f"<{len(packed) // 4}I", packed)
             step = next(s for s in range(last, -1, -1) if s % (separation - 1) == int(place))
-            users = ledger.datasets[address[0]].users_at(np.array(slots, dtype=np.int64))
+            users = ledger.state.datasets[address[0]].users_at(np.array(slots, dtype=np.int64))
             ids = users if isinstance(users, list) else users.tolist()
             assert ids, f"nobody took part in step {step} of {address}, and that is kept"
             assert not steps.keys() & set(ids), f"{ids} took part before step {step} of {address}"
@@ -64,9 +66,9 @@ def unpacked(packed: bytes) -> list[int]:
 
 def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
     """A roster, as Redis has it."""
-    terms, members = ledger.rosters[address], ledger.rosters.members[address]
-    accounts = ledger.datasets[address[0]]
-    orders = [len(policy.budget) for policy in ledger.policies.budgets(address[0]).policies]
+    terms, members = ledger.state.rosters[address], ledger.state.rosters.members[address]
+    accounts = ledger.state.datasets[address[0]]
+    orders = [len(policy.budget) for policy in ledger.state.policies.budgets(address[0]).policies]
     users = accounts.users_at(members.slots)
     return Roster(
         clip_norm=terms.clip_norm,

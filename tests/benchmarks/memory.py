@@ -84,8 +84,8 @@ def _keep(redis: Redis, users: int, ids: str) -> int:
             _charge(roster)
     size = 0
     for partition, ledger in enumerate(connection.ledgers):
-        for name in ledger.uncompacted():
-            if (page := ledger.take_page(name)) is not None:
+        for name in ledger.state.uncompacted():
+            if (page := ledger.state.take_page(name)) is not None:
                 redis.hset(f"pages-{partition}", name, page)
                 size += len(page)
     return size
@@ -109,14 +109,14 @@ def _load(redis: Redis) -> int:
 def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
     """A ledger that has loaded its state and charged a step."""
     ledger = Ledger(partition, PARTITIONS)
-    ledger.load({name.decode(): page for name, page in pages.items()})
-    terms, run = ledger.rosters[_ADDRESS], ledger.runs[_ADDRESS]
+    ledger.state.load({name.decode(): page for name, page in pages.items()})
+    terms, run = ledger.state.rosters[_ADDRESS], ledger.state.runs[_ADDRESS]
     step = ChargeRoster(
         dataset=_ADDRESS[0],
         run=_ADDRESS[1],
         attempt=run.attempt,
         step=run.step + 1,
-        members=len(ledger.rosters.members[_ADDRESS]),
+        members=len(ledger.state.rosters.members[_ADDRESS]),
         mechanism="poisson-gaussian",
         scale=NOISE,
         sampling_rate=RATE,
@@ -125,7 +125,7 @@ def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
     outputs = ledger.apply(0, encode(step))
     if any(output.channel is Channel.REJECTS for output in outputs):
         raise AssertionError(f"the step is wrong: {outputs}")
-    ledger.take_changes()
+    ledger.state.take_changes()
     return ledger
 
 

@@ -158,7 +158,7 @@ def _move(count: int) -> Sequence[object]:
     announced, _ = landing.announcement(policy, 0, "t")
     _apply(new, encode(announced))
     taken = _seconds(lambda: [_apply(new, record) for record in records])
-    users, size = len(new.datasets["d"]), sum(map(len, records))
+    users, size = len(new.state.datasets["d"]), sum(map(len, records))
     return (
         f"{count:,}",
         f"{laid_out / count * 1e6:.2f}",
@@ -268,7 +268,7 @@ def _ledger() -> Ledger:
 
 def _apply(ledger: Ledger, value: bytes) -> None:
     ledger.apply(ledger.chain.last + 1, value)
-    ledger.take_changes()
+    ledger.state.take_changes()
 
 
 def _create(ledger: Ledger, name: str) -> None:
@@ -288,7 +288,7 @@ def _open(ledger: Ledger, dataset: str, run: str) -> None:
 
 
 def _charge(ledger: Ledger, dataset: str, run: str, users: np.ndarray) -> None:
-    step = ledger.runs[dataset, run].step + 1
+    step = ledger.state.runs[dataset, run].step + 1
     charge = Charge(
         dataset=dataset,
         run=run,
@@ -303,7 +303,7 @@ def _charge(ledger: Ledger, dataset: str, run: str, users: np.ndarray) -> None:
 
 def _acquired(ledger: Ledger) -> tuple[int, float]:
     """The bytes of all pages, and the seconds to have a ledger of them."""
-    pages = {name: ledger.take_page(name) or b"" for name in ledger.uncompacted()}
+    pages = {name: ledger.state.take_page(name) or b"" for name in ledger.state.uncompacted()}
     kept = SimpleNamespace(pages=pages, changes=[])
     load = _seconds(lambda: ledger_of(kept, 0, 1, _TOPIC, ledger.chain))
     return sum(map(len, pages.values())), load

@@ -106,8 +106,8 @@ def _apply(users: int, named: int) -> float:
         if offset == len(records) - _CHARGES:
             began = time.process_time()
         ledger.apply(offset, record)
-        ledger.take_changes()
-    assert ledger.runs["d", "r"].step == _CHARGES - 1
+        ledger.state.take_changes()
+    assert ledger.state.runs["d", "r"].step == _CHARGES - 1
     return (time.process_time() - began) * 1e6 / _CHARGES
 
 

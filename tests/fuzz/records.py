@@ -68,7 +68,7 @@ class Records:
         rng = self._rng
         kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
         dataset, run = rng.choice(DATASETS), rng.choice(RUNS)
-        state = self._ledger.runs.get((dataset, run))
+        state = self._ledger.state.runs.get((dataset, run))
         record = {"type": kind, "v": rng.choice([VERSION] * 19 + [2]), **REQUESTS[kind]}
         if kind == "create-dataset":
             kinds = rng.choice(["one-kind", "mixed"])
@@ -163,7 +163,7 @@ class Records:
 
     def _roster_step(self, dataset: str, run: str, last: int) -> dict[str, Any]:
         rng, count = self._rng, len(self._members(dataset, run))
-        terms = self._ledger.rosters.get((dataset, run))
+        terms = self._ledger.state.rosters.get((dataset, run))
         units = b""
         if terms is None or not terms.cost_table_digest or rng.random() < 0.5:
             units = self._cost_table(dataset, 3 if terms is None else terms.levels)
@@ -191,9 +191,10 @@ class Records:
         """Prices of every level and order; now and then what is no cost table."""
         rng = self._rng
         orders = [1]
-        if dataset in self._ledger.datasets:
+        if dataset in self._ledger.state.datasets:
             orders = [
-                len(policy.budget) for policy in self._ledger.policies.budgets(dataset).policies
+                len(policy.budget)
+                for policy in self._ledger.state.policies.budgets(dataset).policies
             ]
         steps = [0, 1, 2**38, 2**42, 2**44, 2**60]
         units: list[int] = []
@@ -213,10 +214,10 @@ class Records:
 
     def _members(self, dataset: str, run: str) -> list[Any]:
         """Of a roster, as the ledger has them."""
-        members = self._ledger.rosters.members.get((dataset, run))
+        members = self._ledger.state.rosters.members.get((dataset, run))
         if members is None:
             return []
-        users = self._ledger.datasets[dataset].users_at(members.slots)
+        users = self._ledger.state.datasets[dataset].users_at(members.slots)
         return users if isinstance(users, list) else users.tolist()
 
     def _encoded(self, record: dict[str, Any]) -> bytes:

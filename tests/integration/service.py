@@ -180,7 +180,7 @@ class Service:
         """The settled accounts of one dataset, of all partitions."""
         rows: Rows = {}
         for ledger in self.ledgers().values():
-            if dataset in ledger.datasets:
+            if dataset in ledger.state.datasets:
                 rows |= state_of(ledger, dataset)
         return rows
 

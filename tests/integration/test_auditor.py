@@ -114,7 +114,7 @@ def test_what_the_log_does_not_say_is_noticed(
 @pytest.mark.parametrize("units", [-1, 1, 2**44], ids="{:+d} units".format)
 def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None:
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
-    accounts = ledgers[0].datasets["d"]
+    accounts = ledgers[0].state.datasets["d"]
     _, spent = accounts.spent_units()
     row = RowChanges(
         slots=np.array([0], dtype="<u4").tobytes(),
@@ -129,8 +129,8 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
     """Puts another value into the first row of a roster, wherever it is kept."""
 
     def change(ledger: Ledger) -> None:
-        budgets_of(ledger, "d")  # the roster goes on from what is stored of it
-        members = ledger.rosters.members["d", "by-roster"]
+        budgets_of(ledger.state, "d")  # the roster goes on from what is stored of it
+        members = ledger.state.rosters.members["d", "by-roster"]
         assert members.recurring
         roster = members.recurring._roster
         if name == "slot":
@@ -143,37 +143,45 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
 
 
 STATES: dict[str, Callable[[Ledger], object]] = {
-    "a run that is open again": lambda ledger: ledger.runs.update(
-        {("d", "other"): replace(ledger.runs["d", "other"], closed=False)}
+    "a run that is open again": lambda ledger: ledger.state.runs.update(
+        {("d", "other"): replace(ledger.state.runs["d", "other"], closed=False)}
     ),
-    "a closed run that keeps its decision": lambda ledger: ledger.runs.update(
-        {("d", "other"): replace(ledger.runs["d", "other"], digest=b"x", decision=b"x")}
+    "a closed run that keeps its decision": lambda ledger: ledger.state.runs.update(
+        {("d", "other"): replace(ledger.state.runs["d", "other"], digest=b"x", decision=b"x")}
     ),
-    "an open run that has lost its decision": lambda ledger: ledger.runs.update(
-        {("d", "r"): replace(ledger.runs["d", "r"], decision=b"")}
+    "an open run that has lost its decision": lambda ledger: ledger.state.runs.update(
+        {("d", "r"): replace(ledger.state.runs["d", "r"], decision=b"")}
     ),
-    "another token": lambda ledger: ledger.runs.update(
-        {("d", "r"): replace(ledger.runs["d", "r"], request="stolen")}
+    "another token": lambda ledger: ledger.state.runs.update(
+        {("d", "r"): replace(ledger.state.runs["d", "r"], request="stolen")}
     ),
-    "a dataset that was withdrawn": lambda ledger: ledger.datasets.update(
-        {"gone": ledger.datasets["d"]}
+    "a dataset that was withdrawn": lambda ledger: ledger.state.datasets.update(
+        {"gone": ledger.state.datasets["d"]}
     ),
     "another policy": lambda ledger: setattr(
-        ledger.datasets["d"], "policy", replace(ledger.datasets["d"].policy, user_ids="mixed")
+        ledger.state.datasets["d"],
+        "policy",
+        replace(ledger.state.datasets["d"].policy, user_ids="mixed"),
     ),
-    "another count of the exhausted": lambda ledger: setattr(ledger.datasets["d"], "_exhausted", 1),
+    "another count of the exhausted": lambda ledger: setattr(
+        ledger.state.datasets["d"], "_exhausted", 1
+    ),
     "another level": member("level", 3),
     "another level granted": member("granted", 3),
     "a member who is not halted": member("flags", 0),
     "a member who has nothing left": member("flags", 3),
     "another member": member("slot", 1),
-    "another cost table": lambda ledger: ledger.rosters.update(
-        {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], cost_table_digest=bytes(16))}
+    "another cost table": lambda ledger: ledger.state.rosters.update(
+        {
+            ("d", "by-roster"): replace(
+                ledger.state.rosters["d", "by-roster"], cost_table_digest=bytes(16)
+            )
+        }
     ),
-    "another grid": lambda ledger: ledger.rosters.update(
-        {("d", "by-roster"): replace(ledger.rosters["d", "by-roster"], levels=9)}
+    "another grid": lambda ledger: ledger.state.rosters.update(
+        {("d", "by-roster"): replace(ledger.state.rosters["d", "by-roster"], levels=9)}
     ),
-    "a roster that is gone": lambda ledger: ledger.rosters.pop(("d", "by-roster")),
+    "a roster that is gone": lambda ledger: ledger.state.rosters.pop(("d", "by-roster")),
 }
 
 

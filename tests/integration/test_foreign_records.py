@@ -73,7 +73,7 @@ def test_compressed_records_are_applied_like_others(service: Service, codec: str
     start = end_of_log(service)
     write(service, [open_run("compressed"), b"x" * 5000, open_run("too")], compression_type=codec)
     charge(service, "after")
-    runs = {run for _, run in service.ledgers()[0].runs}
+    runs = {run for _, run in service.ledgers()[0].state.runs}
     assert runs == {"compressed", "too", "after"}
     assert rejected(service, start + 1).reason == "malformed"
 
@@ -107,7 +107,7 @@ def test_control_records_are_passed_over_in_the_middle_and_at_the_end(
     kept = service.settle()[0]
     assert kept.next == service.log.norms_ends()[0]
     assert kept.meta.chain.last < kept.next - 1
-    runs = {run for _, run in service.ledgers()[0].runs}
+    runs = {run for _, run in service.ledgers()[0].state.runs}
     assert runs == {"first", "second", "third", "between", "last"}
     service.audit()
     assert not any(service.problems())

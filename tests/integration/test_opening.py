@@ -119,7 +119,7 @@ turnstile.create_dataset(name, budget=8.0)
 def half_made(service: Service, name: str, life: Life) -> None:
     """A creator is killed after the first partition has answered."""
     assert life("-c", CREATOR, service.kafka, service.prefix, name) == KILLED
-    holders = [p for p, ledger in service.ledgers().items() if name in ledger.datasets]
+    holders = [p for p, ledger in service.ledgers().items() if name in ledger.state.datasets]
     assert holders == partitions_of([name], service.partitions).tolist()
 
 

@@ -125,7 +125,7 @@ def make_lifecycle(seed: int) -> Log:
         log.open(dataset=name, attempt=0, request="first")
     for number in range(160):
         name = str(rng.choice(list(ids)))
-        run = log.ledger.runs[name, "r"]
+        run = log.ledger.state.runs[name, "r"]
         users = [ids[name][0][i] for i in rng.choice(len(ids[name][0]), rng.integers(0, 30), False)]
         strange = rng.choice(["", "", "", "", "", "", "7", "e\u0308", "\U00011131\U00011127"])
         users += [7 if strange == "7" else str(strange)] if strange else []
@@ -154,7 +154,7 @@ def make_lifecycle(seed: int) -> Log:
                 log.open(dataset=name, run=other, attempt=0)
             case 5:
                 log.send([b"{", None, b"\x81\xa1v\x07"][rng.integers(3)])
-    log.close(dataset="names", attempt=log.ledger.runs["names", "r"].attempt)
+    log.close(dataset="names", attempt=log.ledger.state.runs["names", "r"].attempt)
     log.charge(0, [], [], dataset="names")
     log.audit()
     return log
@@ -208,9 +208,9 @@ def make_rosters(seed: int) -> Log:
     for number in range(300):
         name = str(rng.choice(list(ROSTERS)))
         run = f"{name}-{rng.integers(1, 3)}"
-        state, ids = log.ledger.runs[name, run], users[name]
+        state, ids = log.ledger.state.runs[name, run], users[name]
         about = {"dataset": name, "run": run, "attempt": state.attempt}
-        members = len(log.ledger.rosters.members.get((name, run), ()))
+        members = len(log.ledger.state.rosters.members.get((name, run), ()))
         policy, mechanisms = ROSTERS[name]
         mechanism = mechanisms[rng.integers(len(mechanisms))]
         noise = _as_said(mechanism)
@@ -301,7 +301,7 @@ def _charge_all(
     for _ in range(steps):
         name, by_roster = str(rng.choice(list(NESTED))), bool(rng.integers(2))
         run = "by-roster" if by_roster else "by-norms"
-        state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
+        state, scale = log.ledger.state.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
         step = max(0, state.step + int(rng.choice([0, 1, 1, 1, 1, 1, 1, 1])))
         about = {"dataset": name, "run": run, "attempt": state.attempt}
         if rng.random() < 0.05:
@@ -310,12 +310,12 @@ def _charge_all(
             some = [users[i] for i in rng.choice(len(users), rng.integers(0, 20), replace=False)]
             log.charge(step, some, rng.choice([0.0, 0.3, 1.0, np.e / 3], len(some)), scale, **about)
         else:
-            members = len(log.ledger.rosters.members[name, run])
+            members = len(log.ledger.state.rosters.members[name, run])
             rows = np.flatnonzero(rng.random(members) < rng.choice([0.0, 0.1, 0.5]))
             units = _chain_cost_table(name, scale) if rng.random() < 0.4 or step == 0 else b""
             levels = rng.integers(0, LEVELS + 1, len(rows))
             about |= {"scale": scale, "positions": rows, "levels": levels}
-            log.units[run] = log.ledger.rosters[name, run].units
+            log.units[run] = log.ledger.state.rosters[name, run].units
             log.step(step, units, members=members, **about)
 
 
@@ -395,7 +395,7 @@ def make_separated(seed: int) -> Log:
             log.open(dataset=name, run=run, attempt=0, request="first", min_separation=separation)
     for number in range(320):
         name, run = str(rng.choice(list(SEPARATED))), str(rng.choice(list(kept)))
-        state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
+        state, scale = log.ledger.state.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
         step = max(0, state.step + int(rng.choice([0, 1, 1, 1, 1, 1, 1, 1])))
         about = {"dataset": name, "run": run, "attempt": state.attempt}
         kind = int(rng.integers(24))
@@ -446,7 +446,7 @@ def make_erased(seed: int) -> Log:
             log.open(dataset=name, run=run, min_separation=separation)
     for number in range(240):
         name, run = str(rng.choice(list(ERASING))), str(rng.choice(["r", "s", "separated"]))
-        state, scale = log.ledger.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
+        state, scale = log.ledger.state.runs[name, run], float(rng.choice([2.7, 5.0, 11.0]))
         about = {"dataset": name, "run": run}
         some = [users[i] for i in rng.choice(len(users), rng.integers(1, 15), replace=False)]
         kind = int(rng.integers(12))
@@ -456,10 +456,10 @@ def make_erased(seed: int) -> Log:
         elif kind == 1:
             log.send(log.records[-int(rng.integers(1, 4))])
         elif kind < 7 and run == "s":
-            policies = log.ledger.policies.budgets(name).policies
+            policies = log.ledger.state.policies.budgets(name).policies
             units = b"".join(prices(scale, p.measure, p.orders or None) for p in policies)
             log.enrol(users[: 5 + number // 20], **about)
-            members = len(log.ledger.rosters.members[name, run])
+            members = len(log.ledger.state.rosters.members[name, run])
             log.step(state.step + 1, units, members=members, **about)
         else:
             norms = rng.choice([0.0, 0.3, 1.0, np.e / 3], len(some))
@@ -480,7 +480,7 @@ def make_closed(seed: int) -> Log:
     ends = {int(at): name for at, name in zip([40, 80, 100], [*NESTED][::-1], strict=False)}
     for number in range(120):
         name, run = str(rng.choice(list(NESTED))), str(rng.choice(["r", "separated"]))
-        state, about = log.ledger.runs[name, run], {"dataset": name, "run": run}
+        state, about = log.ledger.state.runs[name, run], {"dataset": name, "run": run}
         if number in ends:
             log.send(CloseDataset(dataset=ends[number], request=f"c{number}"))
         elif number % 20 == 19:
@@ -543,7 +543,7 @@ def make_signed(seed: int) -> Log:
             wrong = [{"key": "thief"}, {"partition": 0}, {"log": bytes(15) + b"1"}]
             how = wrong[int(rng.integers(3))] if kind == 3 else {}
             with log.signing(names[who], **{"key": key, **how}):
-                state = log.ledger.runs.get((name, "r"))
+                state = log.ledger.state.runs.get((name, "r"))
                 if state is None or kind == 4:
                     log.open(attempt=0, request=f"o{number}", **about)
                 elif kind == 5:
@@ -573,11 +573,15 @@ MAKERS = {
 
 def recording_of(log: Log) -> Recording:
     """What is kept of a log."""
-    spent = {name: [list(pair) for pair in log.spent(name).items()] for name in log.ledger.datasets}
+    spent = {
+        name: [list(pair) for pair in log.spent(name).items()] for name in log.ledger.state.datasets
+    }
     ledger = log.ledger
     outputs = [[_without_text(output) for output in published] for published in log.outputs]
     head = ledger.chain.head
-    return Recording(ledger.partition, ledger.partitions, log.records, outputs, spent, head)
+    return Recording(
+        ledger.state.partition, ledger.state.partitions, log.records, outputs, spent, head
+    )
 
 
 def _without_text(output: Output) -> Output:

@@ -70,10 +70,10 @@ class Audit:
         for p, offset, value in self.world.log.records["norms"]:
             if p == partition and offset >= image.manifest.next:
                 made.apply(offset, value)
-        if made.chain != ledger.chain or dict(made.runs) != dict(ledger.runs):
+        if made.chain != ledger.chain or dict(made.state.runs) != dict(ledger.state.runs):
             raise Wrong(f"the image of {partition} at {image.manifest.next} leads elsewhere")
-        for name in ledger.datasets:
-            if name not in made.datasets or state_of(made, name) != state_of(ledger, name):
+        for name in ledger.state.datasets:
+            if name not in made.state.datasets or state_of(made, name) != state_of(ledger, name):
                 raise Wrong(f"the image of {partition} at {image.manifest.next} differs in {name}")
 
     def begin_catastrophe(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from streams.worker.processor import State
+from streams.worker.processor import ProcessorState
 from streams.worker.stops import StopReason
 from tests.doubles.memory_store import Contents
 from tests.simulation.audit import Audit
@@ -71,7 +71,7 @@ class Service:
             owned = {} if decides_nothing else process.owned._owned
             for partition, one in owned.items():
                 is_other = what == "other-partitions" or partition in self.world.lost
-                if is_other and one.processor.state is State.RUNNING:
+                if is_other and one.processor.state is ProcessorState.RUNNING:
                     raise Wrong(f"{process.name} decides {partition}: {what}")
 
     def _is_anybody_paused(self) -> bool:
@@ -94,7 +94,7 @@ class Service:
         for process in self.slots:
             if process.name == owner and not process.is_dead:
                 owned = process.owned._owned.get(partition)
-                if owned is not None and owned.processor.state is State.RUNNING:
+                if owned is not None and owned.processor.state is ProcessorState.RUNNING:
                     return owned.processor
         return None
 

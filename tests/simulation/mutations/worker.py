@@ -28,7 +28,7 @@ def lock_not_held() -> Patches:
 
     @asynccontextmanager
     async def quiet(self: Any) -> AsyncIterator[bool]:
-        yield self.state is processor.State.RUNNING
+        yield self.state is processor.ProcessorState.RUNNING
 
     yield replaced(processor.Processor, "quiet", quiet)
 
@@ -42,13 +42,13 @@ def changes_dropped_first() -> Patches:
             if not may_write:
                 return
             covered, reached = self._holding.backlog, position()
-            names = self._ledger.uncompacted()
+            names = self._ledger.state.uncompacted()
             self._expect_ok(await self._holding.drop(covered, reached), "trim")
         for name in names:
             async with self._quiet() as may_write:
                 if not may_write:
                     return
-                page = {name: self._ledger.take_page(name)}
+                page = {name: self._ledger.state.take_page(name)}
                 self._expect_ok(await self._holding.compact(position(), page), "compaction")
 
     yield replaced(compaction.Compaction, "run", run)
@@ -61,7 +61,7 @@ def loaded_changes_not_compacted() -> Patches:
 
     def ledger_of(*arguments: Any) -> Any:
         made = real(*arguments)
-        for each in made.datasets.values():
+        for each in made.state.datasets.values():
             each._rows._changed_pages[:] = False
         return made
 

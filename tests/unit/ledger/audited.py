@@ -19,7 +19,7 @@ class AuditedLog(Log):
 
     def send(self, record) -> list:
         outputs = super().send(record)
-        here, offset = self.ledger.partition, len(self.records) - 1
+        here, offset = self.ledger.state.partition, len(self.records) - 1
         for output in outputs:
             self.published[output.channel.value].append((here, offset, output.value))
         # The auditor takes from a decision what clipping granted, and nothing else.
@@ -29,13 +29,13 @@ class AuditedLog(Log):
 
     def reason(self) -> str | None:
         """Why the auditor refuses the last record; None if it does not."""
-        place = self.ledger.partition, len(self.records) - 1
+        place = self.ledger.state.partition, len(self.records) - 1
         return self.auditor.rejects.get(place, (None,))[0]
 
     def audit(self) -> None:
         """State, answers, rejects, checkpoints and chain; the state as a new owner has it, too."""
-        here = self.ledger.partition
-        again = rebuilt(self.changes, self.ledger.partitions, here)
+        here = self.ledger.state.partition
+        again = rebuilt(self.changes, self.ledger.state.partitions, here)
         for ledger in (self.ledger, again):
             compare(self.auditor, SimpleNamespace(records=self.published), {here: ledger})
         compare_chain(self.auditor, here, self.ledger.chain)

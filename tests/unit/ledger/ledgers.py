@@ -39,7 +39,7 @@ class Log:
         outputs = self.apply(value)
         self.records.append(value)
         self.outputs.append(outputs)
-        self.changes.append(encode(self.ledger.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_changes()))
         return outputs
 
     def apply(self, value: bytes | None) -> list:
@@ -54,7 +54,7 @@ class Log:
         units = [budget_units(number) for number in np.atleast_1d(budget).tolist()]
         defaults = {
             "dataset": name,
-            "partitions": self.ledger.partitions,
+            "partitions": self.ledger.state.partitions,
             "measure": "zcdp",
             "budget": units,
             "odometer_step": [max(1, unit // 8) for unit in units],
@@ -94,7 +94,7 @@ class Log:
         return answer_of(self.send(charge))
 
     def spent(self, dataset="d") -> dict:
-        users, units = self.ledger.datasets[dataset].spent_units()
+        users, units = self.ledger.state.datasets[dataset].spent_units()
         ids = users.tolist() if isinstance(users, np.ndarray) else users
         return dict(zip(ids, units.tolist(), strict=True))
 
@@ -125,5 +125,5 @@ def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Le
     """A ledger that an owner before has left as changes."""
     ledger = Ledger(partition, partitions)
     for one in changes:
-        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
     return ledger

@@ -157,8 +157,8 @@ class Scenario:
             self.log.send(self.log.records[-min(what[0], len(self.log.records))])
             return
         run, *rest = what
-        state = self.log.ledger.runs["d", run]
-        members = len(self.log.ledger.rosters.members.get(("d", run), ()))
+        state = self.log.ledger.state.runs["d", run]
+        members = len(self.log.ledger.state.rosters.members.get(("d", run), ()))
         about = {"run": run, "attempt": state.attempt}
         match kind, *rest:
             case "enrol", first, users:
@@ -185,7 +185,7 @@ class Scenario:
 
     def _prices(self, parts: list[int]) -> bytes:
         """A cost table that grows from level to level by so many eighths of each budget."""
-        budgets = self.log.ledger.datasets["d"].policy.budget
+        budgets = self.log.ledger.state.datasets["d"].policy.budget
         turns = np.resize(parts, (LEVELS, len(budgets)))
         units = np.cumsum(turns // 4 * (np.array(budgets) // 8) + turns % 4, axis=0)
         return np.vstack([np.zeros_like(units[:1]), units]).astype("<i8").tobytes()

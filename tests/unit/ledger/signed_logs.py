@@ -23,7 +23,7 @@ class SignedLog(RosterLog):
 
     def send(self, record) -> list:
         if self.how is not None:
-            record = signed(record, **{"partition": self.ledger.partition, **self.how})
+            record = signed(record, **{"partition": self.ledger.state.partition, **self.how})
         return super().send(record)
 
     @contextmanager
@@ -41,7 +41,9 @@ class SignedLog(RosterLog):
     def follow(self, operator_keys: str) -> None:
         """Be a worker with these settings."""
         ledger = self.ledger
-        self.ledger = Ledger(ledger.partition, ledger.partitions, operator_keys=operator_keys)
+        self.ledger = Ledger(
+            ledger.state.partition, ledger.state.partitions, operator_keys=operator_keys
+        )
 
 
 def refusal(answer: Any) -> Reason | None:

@@ -120,14 +120,14 @@ def stored(ledger: Ledger) -> dict:
             column: numbers.tolist()
             for column, numbers in known._rows.all_numbers(slice(0, len(known))).items()
         }
-        for name, known in ledger.datasets.items()
+        for name, known in ledger.state.datasets.items()
     }
     members = {
         address: {
             column: numbers.tolist()
             for column, numbers in roster.numbers(slice(0, len(roster))).items()
         }
-        for address, roster in ledger.rosters.members.items()
+        for address, roster in ledger.state.rosters.members.items()
     }
     return accounts | members
 
@@ -135,10 +135,10 @@ def stored(ledger: Ledger) -> dict:
 def check_accruals(ledger: Ledger) -> None:
     """A user has accrued charges on at most one of the rosters that share a budget."""
     behind: list[int] = []
-    for address, members in ledger.rosters.members.items():
+    for address, members in ledger.state.rosters.members.items():
         since = members.numbers(slice(0, len(members)))["since"]
-        late = np.flatnonzero(since < ledger.runs[address].roster_steps)
-        budgets = ledger.policies.budgets(address[0])
+        late = np.flatnonzero(since < ledger.state.runs[address].roster_steps)
+        budgets = ledger.state.policies.budgets(address[0])
         own = budgets.own.users_at(members.slots[late])
         behind += np.asarray(own).tolist()
     assert len(behind) == len(set(behind))

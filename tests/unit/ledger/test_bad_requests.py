@@ -190,10 +190,15 @@ class Judge:
         self.log: RosterLog = pickle.loads(pickled_log())
 
     def _state(self) -> tuple[Any, ...]:
-        ledger, members = self.log.ledger, self.log.ledger.rosters.members
-        rosters = dict(ledger.rosters), {key: bytes(m.levels) for key, m in members.items()}
+        ledger, members = self.log.ledger, self.log.ledger.state.rosters.members
+        rosters = dict(ledger.state.rosters), {key: bytes(m.levels) for key, m in members.items()}
         return (
-            *(ledger.summary(), ledger.uncompacted(), dict(ledger.runs), self.log.spent()),
+            *(
+                ledger.summary(),
+                ledger.state.uncompacted(),
+                dict(ledger.state.runs),
+                self.log.spent(),
+            ),
             rosters,
         )
 

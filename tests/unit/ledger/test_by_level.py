@@ -36,7 +36,7 @@ def restored(
     log.hand_over(ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain))
     log.ledger.wake()
     assert log.spent() == spent
-    compacted = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    compacted = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     log.audit()
     return pages | compacted
 
@@ -49,7 +49,7 @@ def test_they_are_charged_once_whichever_pages_are_newer_than_changes(policy, se
     rng = np.random.default_rng(seed)
     log = begun(range(USERS), **POLICIES[policy])
     log.open(run="aside")
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     known = len(log.changes)
     step = aside = 0
     # All others are kept by what was spent after them, which hides what was charged before.
@@ -66,9 +66,9 @@ def test_they_are_charged_once_whichever_pages_are_newer_than_changes(policy, se
             answer = log.step(step, new, members=USERS, levels=levels)
             step += 1
         assert not isinstance(answer, Rejected)
-        for name in log.ledger.uncompacted():
+        for name in log.ledger.state.uncompacted():
             if rng.random() < 0.1:
-                pages[name] = log.ledger.take_page(name)
+                pages[name] = log.ledger.state.take_page(name)
     assert by_level(log) > 2
     pages = restored(log, pages, log.changes[known:])
     restored(log, pages, [])
@@ -88,7 +88,7 @@ def test_they_take_two_bytes_a_user_and_their_cost_table_comes_once_a_batch():
         following = msgspec.msgpack.decode(record)
         following |= {"step": following["step"] + 2}
         log.ledger.apply(offset, msgspec.msgpack.encode(following))
-    both = msgspec.msgpack.encode(log.ledger.take_changes())
+    both = msgspec.msgpack.encode(log.ledger.state.take_changes())
     one = len(log.changes[-1])
     assert by_level(log) == 4
     assert 2 * users < one < 2 * users + len(units) + 1500
@@ -105,4 +105,4 @@ def test_a_release_that_does_not_know_them_reads_neither_changes_nor_pages():
     with pytest.raises(UnknownState, match="spent"):
         rows.put_back(kept)
     with pytest.raises(UnknownState, match="charged"):
-        rows.load_page(0, log.ledger.datasets["d"].take_page(0).columns)
+        rows.load_page(0, log.ledger.state.datasets["d"].take_page(0).columns)

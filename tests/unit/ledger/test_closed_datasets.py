@@ -51,7 +51,7 @@ def test_accrued_charges_of_members_are_charged_when_it_is_closed():
     close(log, "d")
     assert log.spent() == spent
     assert min(spent.values()) > 0
-    assert not log.ledger.rosters
+    assert not log.ledger.state.rosters
     log.audit()
 
 
@@ -63,7 +63,7 @@ def test_those_within_it_are_closed_with_it_and_those_around_it_go_on():
     assert close(log, "ads").datasets == ["ads", "tuning"]
     assert reason(log.charge(1, [1], [0.1], dataset="tuning", run="t")) is Reason.DATASET_CLOSED
     for run, dataset in (("p", "person"), ("s", "search")):
-        state = log.ledger.runs[dataset, run]
+        state = log.ledger.state.runs[dataset, run]
         assert reason(log.charge(state.step + 1, [1], [0.1], dataset=dataset, run=run)) is None
     log.audit()
 
@@ -83,8 +83,8 @@ def test_a_run_that_kept_participations_apart_leaves_nothing_of_it():
     log.open(min_separation=3)
     log.charge(0, [1, 2], [1.0, 1.0])
     close(log, "d")
-    assert not log.ledger.separations
-    assert not log.ledger.participants
+    assert not log.ledger.state.separations
+    assert not log.ledger.state.participants
     log.audit()
 
 
@@ -105,6 +105,6 @@ def test_a_new_owner_knows_what_is_closed():
     log = nested()
     close(log, "ads")
     again = rebuilt(log.changes)
-    assert dict(again.closed) == dict(log.ledger.closed)
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    assert dict(again.state.closed) == dict(log.ledger.state.closed)
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     assert {"closed:ads", "closed:tuning"} <= pages.keys()

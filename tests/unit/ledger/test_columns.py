@@ -112,17 +112,17 @@ def log(monkeypatch) -> Log:
 
 
 def pages_of(ledger: Ledger) -> dict[str, bytes]:
-    return {name: ledger.take_page(name) for name in ledger.uncompacted()}
+    return {name: ledger.state.take_page(name) for name in ledger.state.uncompacted()}
 
 
 def test_a_new_number_has_its_initial_value_in_states_that_are_older(log):
     loaded, rebuilt = Ledger(0, 1), Ledger(0, 1)
     for changes in log.changes:
-        rebuilt.put_back(msgspec.msgpack.decode(changes, type=Changes))
-    loaded.load(pages_of(log.ledger))
+        rebuilt.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
+    loaded.state.load(pages_of(log.ledger))
     for ledger in (loaded, rebuilt):
         assert state_of(ledger) == state_of(log.ledger)
-        for dataset in ledger.datasets.values():
+        for dataset in ledger.state.datasets.values():
             assert (dataset._rows.visits[: len(dataset)] == 3).all()
 
 
@@ -130,12 +130,12 @@ def test_a_new_number_is_written_compacted_and_put_back(log):
     ledger = Ledger(0, 1)
     outputs = [ledger.apply(offset, record) for offset, record in enumerate(log.records)]
     assert outputs == log.outputs
-    ledger.take_changes()
-    written = ledger.datasets["d"]._rows.write(np.array([2, 0]), {"visits": np.array([5, 7])})
+    ledger.state.take_changes()
+    written = ledger.state.datasets["d"]._rows.write(np.array([2, 0]), {"visits": np.array([5, 7])})
     loaded = Ledger(0, 1)
-    loaded.load(pages_of(ledger))
-    assert loaded.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
+    loaded.state.load(pages_of(ledger))
+    assert loaded.state.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
     again = Ledger(0, 1)
-    again.load(pages_of(log.ledger))
-    again.datasets["d"]._rows.put_back(written)
-    assert again.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
+    again.state.load(pages_of(log.ledger))
+    again.state.datasets["d"]._rows.put_back(written)
+    assert again.state.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]

@@ -44,7 +44,7 @@ def test_who_is_erased_is_admitted_to_nothing_and_everybody_else_as_before():
     decision = log.charge(1, [8, 7, 11], [1.0, 0.0, 1.0])
     assert admitted(decision) == [True, False, True]
     assert are_erased(decision) == exhausted(decision) == [False, True, False]
-    assert len(log.ledger.datasets["d"]) == 5  # those of the roster, and 11
+    assert len(log.ledger.state.datasets["d"]) == 5  # those of the roster, and 11
     assert 7 not in log.spent()
     assert log.spent()[8] > spent[8]
     log.audit()
@@ -57,7 +57,7 @@ def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
         before = len(log.outputs)
         erase(log, user)
         octets = user.encode() if isinstance(user, str) else user.to_bytes(8, "little")
-        pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+        pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
         again = ledger_of(Stored(pages), 0, 1, NO_TOPIC, log.ledger.chain)
         assert octets not in b"".join(pages.values())
         log.charge(1, [user, other], [1.0, 1.0])
@@ -65,7 +65,7 @@ def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
         said = [out for outputs in log.outputs[before:] for out in outputs]
         assert octets not in b"".join(out.value for out in said)
         assert [out.key for out in said if octets in (out.key or b"")] in ([], [said[1].key])
-        assert again.erased == log.ledger.erased
+        assert again.state.erased == log.ledger.state.erased
         log.audit()
 
 
@@ -147,8 +147,8 @@ def test_a_keyed_hash_is_no_id(user_ids, known):
     log.charge(0, [7], [0.1])
     if known:
         erase(log, 7)
-    name = log.ledger.erasure.ring.name(7, log.ledger.erasure.ring.first)
-    step = log.ledger.runs["d", "r"].step + 1
+    name = log.ledger.state.erasure.ring.name(7, log.ledger.state.erasure.ring.first)
+    step = log.ledger.state.runs["d", "r"].step + 1
     for users in ([name], ["erased:"], [8, "erased:x"]):
         assert log.charge(step, users, [0.1] * len(users)).reason is Reason.MALFORMED
         assert log.enrol(users, first=4).reason is Reason.MALFORMED
@@ -168,16 +168,18 @@ def test_user_0_is_not_taken_for_an_erased_user_nor_the_other_way_round():
     gone = [user in users[::3] for user in users]
     for ledger in (log.ledger, rebuilt(log.changes), loaded(log.ledger)):
         log.hand_over(ledger)
-        step = log.ledger.runs["d", "r"].step + 1
+        step = log.ledger.state.runs["d", "r"].step + 1
         decision = log.charge(step, users, [0.1] * 80)
         assert are_erased(decision) == [not is_in for is_in in admitted(decision)] == gone
-        assert len(log.ledger.datasets["d"]) == 80
+        assert len(log.ledger.state.datasets["d"]) == 80
 
 
 def loaded(ledger: Ledger) -> Ledger:
     """The state of a ledger, written as pages and loaded."""
     again = Ledger(0, 1)
-    again.load({name: ledger.take_page(name) or b"" for name in ledger.uncompacted()})
+    again.state.load(
+        {name: ledger.state.take_page(name) or b"" for name in ledger.state.uncompacted()}
+    )
     return again
 
 
@@ -215,7 +217,7 @@ def test_no_answer_depends_on_the_key_and_every_name_does():
     erase(log, 7)
     records = [*log.records]
     ledgers = [keyed(keys, records) for keys in ("", KEY, OTHER)]
-    names = [dict(ledger.erased) for ledger in ledgers]
+    names = [dict(ledger.state.erased) for ledger in ledgers]
     assert len({str(each) for each in names}) == 3
     summaries = [ledger.summary() for ledger in ledgers]
     assert summaries[0] == summaries[1] == summaries[2]
@@ -226,7 +228,7 @@ def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
     log.charge(0, [7], [1.0])
     erase(log, 7)
     ledger = keyed(KEY, log.records)
-    changes = [encode(ledger.take_changes())]
+    changes = [encode(ledger.state.take_changes())]
     for keys in (KEY, f"{OTHER} {KEY}"):
         again = ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, keys)
         (*_, answer) = again.apply(99, encode(Erase(request="f", user=7)))
@@ -241,10 +243,15 @@ def test_after_another_key_came_those_who_were_erased_before_are_known_again():
     erase(log, 7)
     first = keyed(KEY, log.records)
     later = ledger_of(
-        Stored({}, [encode(first.take_changes())]), 0, 1, NO_TOPIC, first.chain, f"{OTHER}\n{KEY}"
+        Stored({}, [encode(first.state.take_changes())]),
+        0,
+        1,
+        NO_TOPIC,
+        first.chain,
+        f"{OTHER}\n{KEY}",
     )
     later.apply(90, encode(Erase(request="f", user=8)))
-    assert len(set(later.erasure)) == 2
+    assert len(set(later.state.erasure)) == 2
     for user in (7, 8):
         (answer,) = later.apply(91, encode(Erase(request="f", user=user)))
         assert answer_of([answer]).datasets == ["d"]
@@ -344,4 +351,4 @@ def test_an_answer_says_where_and_in_what_order():
     answer = erase(log, 5)
     assert isinstance(answer, Erased)
     assert answer.datasets == ["ads", "person", "tuning"]
-    assert rebuilt(log.changes).erased == log.ledger.erased
+    assert rebuilt(log.changes).state.erased == log.ledger.state.erased

@@ -39,7 +39,7 @@ def around(policies: dict[str, Policy], name: str) -> list[str]:
     )
 )
 def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(steps):
-    policies, plain = Ledger(0, 1).policies, {}
+    policies, plain = Ledger(0, 1).state.policies, {}
     for name, outer, budget in steps:
         is_used = any(other.parent == name for other in plain.values())
         if outer is not UNSET and (outer not in plain or name in around(plain, outer)):
@@ -59,12 +59,12 @@ def test_it_is_known_in_whatever_order_policies_are_put_back():
     log = Log()
     for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
         log.create(name, parent=outer)
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     for order in (sorted(pages), sorted(pages, reverse=True)):
         again = rebuilt([])
-        again.load({name: pages[name] for name in order})
-        assert again.policies.with_nested("z") == ["a", "b", "m", "z"]
-        assert again.policies.with_nested("m") == ["a", "m"]
+        again.state.load({name: pages[name] for name in order})
+        assert again.state.policies.with_nested("z") == ["a", "b", "m", "z"]
+        assert again.state.policies.with_nested("m") == ["a", "m"]
 
 
 @pytest.mark.parametrize("datasets", [20, 80])

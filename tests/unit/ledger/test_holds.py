@@ -26,7 +26,7 @@ def test_a_rejected_opening_names_the_holder_and_changes_nothing() -> None:
     assert isinstance(rejected, Rejected)
     assert rejected.reason is Reason.BUDGET_HELD
     assert rejected.holder == Holder(dataset="d", run="first")
-    assert ("inner", "second") not in log.ledger.runs
+    assert ("inner", "second") not in log.ledger.state.runs
     assert isinstance(log.charge(0, [1], [1.0], run="first"), Decision)
     log.audit()
 
@@ -94,13 +94,13 @@ def test_ledger_and_auditor_agree_about_holds_and_shares(happenings, has_inner) 
                 fields = {"take_over": True} if take_over else {}
                 log.open(dataset, run, attempt=0, request=f"{run}{token}", **fields)
             case "charge", (dataset, run), norm:
-                state = log.ledger.runs.get((dataset, run))
+                state = log.ledger.state.runs.get((dataset, run))
                 about = {"dataset": dataset, "run": run}
                 if state is not None:
                     about["attempt"] = state.attempt
                 log.charge(0 if state is None else state.step + 1, [1, 2], [norm, 1.0], **about)
             case "close", (dataset, run):
-                state = log.ledger.runs.get((dataset, run))
+                state = log.ledger.state.runs.get((dataset, run))
                 log.close(dataset, run, attempt=1 if state is None else state.attempt)
             case "share", name, parts:
                 log.create(name, budget=1 / parts, share_of="d", **EXCLUSIVE)
@@ -112,6 +112,6 @@ def test_ledger_and_auditor_agree_about_holds_and_shares(happenings, has_inner) 
                 log.send(log.records[-min(back, len(log.records))])
             case _:
                 log.hand_over(rebuilt(log.changes))
-        budgets = [p.budget[0] for p in log.ledger.policies.values() if p.share_of == "d"]
+        budgets = [p.budget[0] for p in log.ledger.state.policies.values() if p.share_of == "d"]
         assert sum(budgets) <= budget_units(1.0)
     log.audit()

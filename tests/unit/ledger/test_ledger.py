@@ -42,9 +42,9 @@ def state_of(ledger: Ledger) -> tuple:
     datasets = {
         name: [part.tolist() if isinstance(part, np.ndarray) else part for part in a.spent_units()]
         + [a.bounds().tolist()]
-        for name, a in ledger.datasets.items()
+        for name, a in ledger.state.datasets.items()
     }
-    return datasets, dict(ledger.runs)
+    return datasets, dict(ledger.state.runs)
 
 
 def test_exactly_as_many_steps_are_admitted_as_fit(new_log):
@@ -121,7 +121,7 @@ def test_a_refused_charge_leaves_no_trace(log, what, change, reason):
     assert rejected.reason is reason
     assert rejected.record == log.records[-1]
     assert state_of(log.ledger) == before
-    assert log.changes[-1] == encode(Ledger(0, 1).take_changes())
+    assert log.changes[-1] == encode(Ledger(0, 1).state.take_changes())
     assert isinstance(log.charge(**good), Decision)
 
 
@@ -202,7 +202,7 @@ def test_the_odometer_is_published_on_every_increase_and_never_below_the_spend(l
     bounds = [rise.bound[0] for rise in rises]
     assert bounds == sorted(set(bounds))
     assert bounds[-1] <= 1.0
-    final = log.ledger.datasets["d"].bounds()[0]
+    final = log.ledger.state.datasets["d"].bounds()[0]
     assert final == bounds[-1] >= log.spent()[1] / 2**44
 
 
@@ -270,25 +270,25 @@ def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
     covered = 0
     for offset, record in enumerate(source.records):
         ledger.apply(offset, record)
-        changes.append(encode(ledger.take_changes()))
+        changes.append(encode(ledger.state.take_changes()))
         if not pending and rng.random() < 0.1:
-            pending, covered = ledger.uncompacted(), len(changes)
+            pending, covered = ledger.state.uncompacted(), len(changes)
         elif pending:
             name = pending.pop(0)
-            pages[name] = ledger.take_page(name)
+            pages[name] = ledger.state.take_page(name)
             if not pending:
                 del changes[:covered]
     taken_over = Ledger(0, 1)
-    taken_over.load(pages)
+    taken_over.state.load(pages)
     for one in changes:
-        taken_over.put_back(msgspec.msgpack.decode(one, type=Changes))
+        taken_over.state.put_back(msgspec.msgpack.decode(one, type=Changes))
     assert state_of(taken_over) == state_of(source.ledger)
     follow_up = encode(
         Charge(
             dataset="d",
             run="r",
             attempt=1,
-            step=source.ledger.runs["d", "r"].step + 1,
+            step=source.ledger.state.runs["d", "r"].step + 1,
             users=[1, "u3"],
             norms=pack_norms(np.array([0.5, 0.5])),
             scale=2.0,
@@ -304,12 +304,12 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     before = Ledger(0, 1)
     for offset, record in enumerate(source.records[:half]):
         before.apply(offset, record)
-    before.take_changes()
-    pages = {name: before.take_page(name) for name in before.uncompacted()}
+    before.state.take_changes()
+    pages = {name: before.state.take_page(name) for name in before.state.uncompacted()}
     changes = []
     for offset, record in enumerate(source.records[half:-1], start=half):
         before.apply(offset, record)
-        changes.append(encode(before.take_changes()))
+        changes.append(encode(before.state.take_changes()))
     kept = SimpleNamespace(pages=pages, changes=changes)
     after = ledger_of(kept, 0, 1, NO_TOPIC, before.chain)
     assert state_of(after) == state_of(before)
@@ -327,13 +327,16 @@ def test_a_compaction_of_many_pages_survives_users_that_arrive_meanwhile(new_log
     ids = np.arange(3 * PAGE_ROWS)
     half = len(ids) // 2
     log.charge(0, ids[:half].tobytes(), np.full(half, 0.5))
-    names = log.ledger.uncompacted()
-    pages = {names[0]: log.ledger.take_page(names[0]), names[1]: log.ledger.take_page(names[1])}
+    names = log.ledger.state.uncompacted()
+    pages = {
+        names[0]: log.ledger.state.take_page(names[0]),
+        names[1]: log.ledger.state.take_page(names[1]),
+    }
     log.charge(1, ids[half:].tobytes(), np.full(len(ids) - half, 0.5))
     for name in names[2:]:  # the second page of users is now fuller than the changes know
-        pages[name] = log.ledger.take_page(name)
+        pages[name] = log.ledger.state.take_page(name)
     ledger = Ledger(0, 1)
-    ledger.load(pages)
+    ledger.state.load(pages)
     for one in log.changes[3:]:
-        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
     assert state_of(ledger)[0] == state_of(log.ledger)[0]

@@ -24,9 +24,9 @@ COMPOSED, DECOMPOSED = "Zoë", unicodedata.normalize("NFD", "Zoë")
 
 def compacted(ledger: Ledger) -> Ledger:
     """A ledger that loads the pages of this one, after the changes before were dropped."""
-    pages = {name: ledger.take_page(name) for name in ledger.uncompacted()}
-    loaded = Ledger(ledger.partition, ledger.partitions)
-    loaded.load({name: value for name, value in pages.items() if value is not None})
+    pages = {name: ledger.state.take_page(name) for name in ledger.state.uncompacted()}
+    loaded = Ledger(ledger.state.partition, ledger.state.partitions)
+    loaded.state.load({name: value for name, value in pages.items() if value is not None})
     return loaded
 
 
@@ -46,7 +46,7 @@ CREATED_AGAIN = [
 def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(new_log, first, second, answered):
     log = new_log()
     log.create(user_ids=first)
-    policy = log.ledger.datasets["d"].policy
+    policy = log.ledger.state.datasets["d"].policy
     again = log.create(user_ids=second)
     if answered is None:
         assert again.reason is Reason.POLICY_CHANGED
@@ -54,7 +54,7 @@ def test_kinds_of_ids_are_part_of_the_policy_that_never_changes(new_log, first, 
         assert again.policy.user_ids == answered
         opened = log.open()
         assert opened.policy == again.policy
-    assert log.ledger.datasets["d"].policy == policy
+    assert log.ledger.state.datasets["d"].policy == policy
 
 
 KINDS = [
@@ -110,7 +110,7 @@ def test_a_dataset_that_nobody_used_can_be_withdrawn_and_created_otherwise(new_l
     log.create(budget=8.0)
     withdrawn = log.withdraw()
     assert isinstance(withdrawn, DatasetWithdrawn)
-    assert log.ledger.datasets == {}
+    assert log.ledger.state.datasets == {}
     assert log.open().reason is Reason.UNKNOWN_DATASET
     assert isinstance(log.create(budget=1.0), DatasetCreated)
     log.open()
@@ -141,16 +141,16 @@ def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
     log = new_log()
     log.create()
     log.create("other", budget=2.0)
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     log.withdraw()
-    assert log.ledger.uncompacted() == ["policy:d"]
-    assert log.ledger.take_page("policy:d") is None
-    assert log.ledger.uncompacted() == []
+    assert log.ledger.state.uncompacted() == ["policy:d"]
+    assert log.ledger.state.take_page("policy:d") is None
+    assert log.ledger.state.uncompacted() == []
     behind = Ledger(0, 1)
-    behind.load(pages)
-    behind.put_back(msgspec.msgpack.decode(log.changes[-1], type=Changes))
-    assert list(behind.datasets) == list(rebuilt(log.changes).datasets) == ["other"]
-    assert behind.uncompacted() == ["policy:d"]
+    behind.state.load(pages)
+    behind.state.put_back(msgspec.msgpack.decode(log.changes[-1], type=Changes))
+    assert list(behind.state.datasets) == list(rebuilt(log.changes).state.datasets) == ["other"]
+    assert behind.state.uncompacted() == ["policy:d"]
 
 
 def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice(new_log):
@@ -162,9 +162,11 @@ def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice
     log.open()
     log.charge(0, [1, 2], [1.0, 5.0])
     ahead = Ledger(0, 1)
-    ahead.load({name: log.ledger.take_page(name) for name in log.ledger.uncompacted()})
+    ahead.state.load(
+        {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    )
     for one in log.changes:
-        ahead.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ahead.state.put_back(msgspec.msgpack.decode(one, type=Changes))
     log.hand_over(ahead)
     assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
 
@@ -186,9 +188,9 @@ def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log):
     batch = Ledger(0, 1)
     for offset, record in enumerate(records):
         batch.apply(offset, record)
-    after = rebuilt([encode(batch.take_changes())])
-    assert list(after.datasets) == ["d"]
-    assert after.datasets["d"].policy == log.ledger.datasets["d"].policy
+    after = rebuilt([encode(batch.state.take_changes())])
+    assert list(after.state.datasets) == ["d"]
+    assert after.state.datasets["d"].policy == log.ledger.state.datasets["d"].policy
     assert after.summary() == batch.summary() == log.ledger.summary()
 
 
@@ -203,7 +205,7 @@ def policy_for(partitions: int, name: str = "d") -> Policy:
 
 def everything(ledger: Ledger) -> tuple:
     """All that a record might have changed."""
-    return ledger.chain, ledger.summary(), ledger.uncompacted(), ledger.unwritten_bytes
+    return ledger.chain, ledger.summary(), ledger.state.uncompacted(), ledger.state.unwritten_bytes
 
 
 def test_a_log_of_another_number_of_partitions_stops_before_anything_changes():
@@ -263,6 +265,6 @@ def test_state_of_another_number_of_partitions_is_not_loaded():
     log.create()
     changes = msgspec.msgpack.decode(log.changes[0], type=Changes)
     with pytest.raises(LayoutMismatch):
-        Ledger(0, 2).put_back(changes)
+        Ledger(0, 2).state.put_back(changes)
     with pytest.raises(LayoutMismatch):
-        Ledger(0, 2).load({"partitions": log.ledger.take_page("partitions")})
+        Ledger(0, 2).state.load({"partitions": log.ledger.state.take_page("partitions")})

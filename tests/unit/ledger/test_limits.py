@@ -179,14 +179,14 @@ def test_unwritten_bytes_are_about_what_is_written(seed):
     source = random_log(seed)
     ledger = Ledger(0, 1)
     outputs = []
-    assert ledger.unwritten_bytes == 0
+    assert ledger.state.unwritten_bytes == 0
     for offset, record in enumerate(source.records):
         outputs += ledger.apply(offset, record)
         if offset % 20 == 19:
-            unwritten = ledger.unwritten_bytes
-            written = len(encode(ledger.take_changes())) + len(encode(outputs))
+            unwritten = ledger.state.unwritten_bytes
+            written = len(encode(ledger.state.take_changes())) + len(encode(outputs))
             assert written <= unwritten <= 2 * written + 20 * 1024
-            assert ledger.unwritten_bytes == 0
+            assert ledger.state.unwritten_bytes == 0
             outputs = []
 
 
@@ -194,12 +194,12 @@ def test_what_is_loaded_or_put_back_is_written_already():
     source = random_log(0)
     ledger = Ledger(0, 1)
     for one in source.changes:
-        ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
-    assert ledger.unwritten_bytes == 0
+        ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+    assert ledger.state.unwritten_bytes == 0
     loaded = Ledger(0, 1)
-    loaded.load({name: ledger.take_page(name) for name in ledger.uncompacted()})
-    assert loaded.unwritten_bytes == 0
-    assert loaded.uncompacted() == []
+    loaded.state.load({name: ledger.state.take_page(name) for name in ledger.state.uncompacted()})
+    assert loaded.state.unwritten_bytes == 0
+    assert loaded.state.uncompacted() == []
     assert loaded.summary() == source.ledger.summary()
 
 

@@ -119,11 +119,11 @@ def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fi
     log.create("depth1")
     for depth in range(2, MAX_BUDGETS + 1):
         log.create(f"depth{depth}", parent=f"depth{depth - 1}")
-    before = dict(log.ledger.policies)
+    before = dict(log.ledger.state.policies)
     answer = log.create("new", **fields)
     assert isinstance(answer, Rejected)
     assert answer.reason is reason
-    assert dict(log.ledger.policies) == before
+    assert dict(log.ledger.state.policies) == before
     log.audit()
 
 
@@ -172,7 +172,7 @@ def test_whoever_opens_a_run_is_told_of_all_budgets():
     log = nested()
     opened = log.open("tuning", "t", attempt=2, request="other")
     assert [policy.dataset for policy in opened.outer] == ["ads", "person"]
-    assert opened.outer[0] == log.ledger.datasets["ads"].policy
+    assert opened.outer[0] == log.ledger.state.datasets["ads"].policy
     assert log.open("person", "p", attempt=2, request="other").outer is UNSET
 
 
@@ -236,8 +236,8 @@ class Scenario:
     def happen(self, kind: str, run: str, *what) -> None:
         """One of ``OPERATIONS``."""
         log, dataset = self.log, RUNS[run]
-        state = log.ledger.runs[dataset, run]
-        count = len(log.ledger.rosters.members.get((dataset, run), ()))
+        state = log.ledger.state.runs[dataset, run]
+        count = len(log.ledger.state.rosters.members.get((dataset, run), ()))
         about = {"dataset": dataset, "run": run, "attempt": state.attempt}
         match kind, *what:
             case "enrol", users:
@@ -259,14 +259,14 @@ class Scenario:
 
     def hand_over(self) -> None:
         """All pages are written, and another owner goes on from them."""
-        for name in self.log.ledger.uncompacted():
-            page = self.log.ledger.take_page(name)
+        for name in self.log.ledger.state.uncompacted():
+            page = self.log.ledger.state.take_page(name)
             if page is None:
                 self.pages.pop(name, None)
             else:
                 self.pages[name] = page
         again = Ledger(0, 1)
-        again.load(self.pages)
+        again.state.load(self.pages)
         self.log.hand_over(again)
 
 

@@ -66,7 +66,7 @@ STRANGERS = {
 
 def state(log: SignedLog) -> tuple:
     ledger = log.ledger
-    return ledger.summary(), dict(ledger.runs), log.spent(), ledger.uncompacted()
+    return ledger.summary(), dict(ledger.state.runs), log.spent(), ledger.state.uncompacted()
 
 
 @pytest.mark.parametrize("act", CHARGING)
@@ -109,7 +109,7 @@ def test_one_that_nobody_has_used_is_withdrawn_by_who_manages_it():
     for name, expected in (("alice", Reason.NOT_ALLOWED), ("mary", None)):
         with log.signing(name):
             assert refusal(log.withdraw()) is expected
-    assert not log.ledger.datasets
+    assert not log.ledger.state.datasets
     log.audit()
 
 
@@ -130,7 +130,7 @@ def test_what_is_signed_does_not_count_when_a_byte_of_it_is_another():
     }
     assert state(log) == before
     log.send(value)
-    assert log.ledger.runs["d", "r"].step == 1
+    assert log.ledger.state.runs["d", "r"].step == 1
     log.audit()
 
 
@@ -356,10 +356,10 @@ def test_what_the_gate_knows_is_put_back():
     log.tell(registration("bob", 20, key=UNSET))
     again = rebuilt(log.changes)
     assert again.summary() == log.ledger.summary()
-    taken = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    taken = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     pages = {name: page for name, page in taken.items() if page is not None}
     kept = type("Kept", (), {"pages": pages, "changes": []})
-    loaded = ledger_of(kept, 0, 1, log.ledger.topic, log.ledger.chain)
+    loaded = ledger_of(kept, 0, 1, log.ledger.state.topic, log.ledger.chain)
     assert loaded.summary() == log.ledger.summary()
     log.hand_over(loaded)
     for name, expected in (("alice", None), ("bob", Reason.NOT_ALLOWED)):
@@ -379,7 +379,7 @@ def test_a_worker_stops_where_an_operator_is_bound_whom_it_does_not_follow():
     with pytest.raises(UnknownOperator, match="operator_keys here does not have"):
         log.ledger.apply(0, signed(binding(1, "zoe"), None, key="zoe"))
     assert log.ledger.chain == before
-    assert not log.ledger.take_changes().entries
+    assert not log.ledger.state.take_changes().entries
     assert log.tell(binding()) is None
     with pytest.raises(PartitionError):
         log.ledger.apply(1, signed(binding(2, "zoe"), None))
@@ -392,7 +392,7 @@ def test_a_worker_does_not_go_on_from_a_state_of_an_operator_whom_it_does_not_fo
     log = guarded()
     log.tell(binding(30, "next"))
     kept = type("Kept", (), {"pages": {}, "changes": log.changes})
-    where = 0, 1, log.ledger.topic, log.ledger.chain
+    where = 0, 1, log.ledger.state.topic, log.ledger.chain
     for keys in (KNOWN, public_text(public_key("zoe"))):
         with pytest.raises(UnknownOperator):
             ledger_of(kept, *where, operator_keys=keys)

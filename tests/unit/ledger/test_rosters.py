@@ -87,13 +87,13 @@ def test_what_is_not_the_roster_is_refused_and_changes_nothing(reason, fields):
     log = begun()
     if reason is Reason.OLDER_ATTEMPT:
         log.open(attempt=2, request="other")
-    before = log.ledger.rosters.members["d", "r"].slots.tolist()
+    before = log.ledger.state.rosters.members["d", "r"].slots.tolist()
     users = fields.pop("users")
     answer = log.enrol(users, **fields)
     assert isinstance(answer, Rejected)
     assert answer.reason is reason
-    assert log.ledger.rosters.members["d", "r"].slots.tolist() == before
-    assert len(log.ledger.datasets["d"]) == 4
+    assert log.ledger.state.rosters.members["d", "r"].slots.tolist() == before
+    assert len(log.ledger.state.datasets["d"]) == 4
     log.audit()
 
 
@@ -102,8 +102,8 @@ def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_ros
     log.create()
     log.open()
     assert log.enrol([1], clip_norm=5e-324).reason is Reason.INVALID_LEVELS
-    assert not log.ledger.rosters
-    assert not len(log.ledger.datasets["d"])
+    assert not log.ledger.state.rosters
+    assert not len(log.ledger.state.datasets["d"])
     log.audit()
 
 
@@ -202,13 +202,15 @@ def test_budget_aware_clipping_grants_the_highest_level_that_fits():
 def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
     log = begun()
     log.step(0, prices())
-    for name in log.ledger.uncompacted():
-        log.ledger.take_page(name)
+    for name in log.ledger.state.uncompacted():
+        log.ledger.state.take_page(name)
     log.close()
-    assert not log.ledger.rosters
-    gone = {name for name in log.ledger.uncompacted() if log.ledger.take_page(name) is None}
+    assert not log.ledger.state.rosters
+    gone = {
+        name for name in log.ledger.state.uncompacted() if log.ledger.state.take_page(name) is None
+    }
     assert gone == {"roster:d/r", "members:d/r/0"}
-    assert not log.ledger.uncompacted()
+    assert not log.ledger.state.uncompacted()
     log.audit()
 
 
@@ -276,13 +278,13 @@ def test_an_owner_that_takes_over_at_any_moment_goes_on_the_same(steps, cut, com
     for step, (scale, moved) in enumerate(steps):
         if step == cut:
             if compacted:
-                for name in log.ledger.uncompacted():
-                    if (page := log.ledger.take_page(name)) is None:
+                for name in log.ledger.state.uncompacted():
+                    if (page := log.ledger.state.take_page(name)) is None:
                         pages.pop(name, None)
                     else:
                         pages[name] = page
                 ledger = Ledger(0, 1)
-                ledger.load(pages)
+                ledger.state.load(pages)
                 log.hand_over(ledger)
             else:
                 log.hand_over(rebuilt(log.changes))
@@ -319,7 +321,7 @@ class Worker:
         """After a record: the batch may be over, pages may be compacted, the worker may die."""
         if self.rng.random() < 0.4:
             return
-        self.changes.append(encode(self.ledger.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_changes()))
         for _ in range(self.rng.choice([0, 0, 1, 3, 9])):
             self.compact_a_page()
         if not self.pending and self.rng.random() < 0.5:
@@ -331,11 +333,11 @@ class Worker:
         """Apply records in a batch."""
         for record in records:
             self.ledger.apply(self.ledger.chain.last + 1, record)
-        self.changes.append(encode(self.ledger.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_changes()))
 
     def list_pages(self) -> None:
         """Begin a compaction."""
-        self.pending, self._covered = self.ledger.uncompacted(), len(self.changes)
+        self.pending, self._covered = self.ledger.state.uncompacted(), len(self.changes)
 
     def compact_a_page(self) -> None:
         """The next page of a compaction; with the last one, what it covers is dropped."""
@@ -343,7 +345,7 @@ class Worker:
             self.list_pages()
         if self.pending:
             name = self.pending.pop(0)
-            if (page := self.ledger.take_page(name)) is None:
+            if (page := self.ledger.state.take_page(name)) is None:
                 self.pages.pop(name, None)
             else:
                 self.pages[name] = page
@@ -353,15 +355,15 @@ class Worker:
     def die(self) -> None:
         """Another one takes over what is kept."""
         self.ledger, self.pending = Ledger(0, 1), []
-        self.ledger.load(self.pages)
+        self.ledger.state.load(self.pages)
         for one in self.changes:
-            self.ledger.put_back(msgspec.msgpack.decode(one, type=Changes))
+            self.ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
 
     def finish(self) -> None:
         """Commit, die, and compact all there is."""
-        self.changes.append(encode(self.ledger.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_changes()))
         self.die()
-        while self.changes or self.ledger.uncompacted():
+        while self.changes or self.ledger.state.uncompacted():
             self.compact_a_page()
 
 
@@ -406,7 +408,7 @@ def test_a_run_may_close_between_the_listing_of_pages_and_the_taking_of_each(tak
 @pytest.mark.parametrize("missing", [0, 1])
 def test_members_of_whom_a_page_is_missing_are_not_loaded(missing):
     log = begun(range(10))
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     del pages[f"members:d/r/{missing}"]
     kept = SimpleNamespace(pages=pages, changes=[])
     with pytest.raises(ValueError, match="pages of the members of d/r are missing"):
@@ -431,7 +433,7 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
     worker.finish()
     fresh = rebuilt(log.changes)
     # Which pages there are; the accrued charges in them depend on who took over when.
-    names = {name for name in fresh.uncompacted() if fresh.take_page(name) is not None}
+    names = {name for name in fresh.state.uncompacted() if fresh.state.take_page(name) is not None}
     assert worker.pages.keys() == names
     worker.die()
     log.hand_over(worker.ledger)
@@ -482,7 +484,7 @@ def test_whoever_has_no_order_is_looked_for_where_a_step_says_something_new(monk
     assert looked == [6, 2, 6, 7, 2]
     log.step(7, members=7)
     log.audit()
-    assert log.ledger.datasets["d"].numbers(slice(0, 7))["bound"].tolist() == [1] * 7
+    assert log.ledger.state.datasets["d"].numbers(slice(0, 7))["bound"].tolist() == [1] * 7
 
 
 def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they_were(monkeypatch):
@@ -513,17 +515,17 @@ def test_a_roster_that_is_closed_while_pages_are_written_is_gone_for_the_next_ow
     """Some of its pages were deleted, and neither its entry nor the others: changes say it."""
     users = list(range(3 * columns.PAGE_ROWS))
     log = begun(users)
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
-    log.ledger.take_changes()
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    log.ledger.state.take_changes()
     log.step(0, prices(), members=len(users))
     log.close()
     for number in deleted:
-        assert log.ledger.take_page(f"members:d/r/{number}") is None
+        assert log.ledger.state.take_page(f"members:d/r/{number}") is None
         del pages[f"members:d/r/{number}"]
     kept = SimpleNamespace(pages=pages, changes=log.changes[-2:])
     again = ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain)
-    assert ("d", "r") not in again.rosters
+    assert ("d", "r") not in again.state.rosters
     left = {number for number in range(3) if number not in deleted}
-    assert {number for _, number in again.rosters.dropped} >= left
+    assert {number for _, number in again.state.rosters.dropped} >= left
     log.hand_over(again)
     log.audit()

@@ -112,20 +112,20 @@ def test_only_the_current_attempt_can_close_a_run(log, change, reason, is_closed
     refused = log.close(**{"attempt": 2, **change})
     assert refused.reason is reason
     assert refused.request == "token"
-    assert log.ledger.runs["d", "r"].closed == is_closed
+    assert log.ledger.state.runs["d", "r"].closed == is_closed
 
 
 def test_closed_runs_cost_bytes_and_stay_closed_for_later_owners(log):
     log.open()
     log.charge(0, list(range(1000)), [1.0] * 1000)
-    open_bytes = len(log.ledger.take_page("run:d/r"))
+    open_bytes = len(log.ledger.state.take_page("run:d/r"))
     log.close()
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     assert len(pages["run:d/r"]) < 64 < open_bytes
     loaded = Ledger(0, 1)
-    loaded.load(pages)
+    loaded.state.load(pages)
     for ledger in (loaded, rebuilt(log.changes)):
-        assert ledger.runs == log.ledger.runs
+        assert ledger.state.runs == log.ledger.state.runs
         assert ledger.summary() == log.ledger.summary()
 
 

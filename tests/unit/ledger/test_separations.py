@@ -160,7 +160,7 @@ def test_a_separation_is_fixed_with_the_first_step(before, charged, asked, expec
     opened = log.open(attempt=0, request="later", min_separation=asked or UNSET)
     if isinstance(expected, Reason):
         assert opened.reason is expected
-        assert log.ledger.runs["d", "r"].attempt == 1
+        assert log.ledger.state.runs["d", "r"].attempt == 1
     else:
         assert isinstance(opened, RunOpened)
         assert opened.min_separation == expected
@@ -187,14 +187,16 @@ def test_nothing_is_kept_of_a_run_that_is_closed():
     for step in range(4):
         log.charge(step, [step], [1.0])
     names = {"separation:d/r", "participants:d/r/0", "participants:d/r/1"}
-    pages = {name: log.ledger.take_page(name) for name in log.ledger.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
     assert {name for name in pages if name.startswith(("sep", "part"))} == {
         "partitions",
         *names,
     }
     log.close()
-    assert {n for n in log.ledger.uncompacted() if log.ledger.take_page(n) is None} == names
-    assert not log.ledger.participants._times
+    assert {
+        n for n in log.ledger.state.uncompacted() if log.ledger.state.take_page(n) is None
+    } == names
+    assert not log.ledger.state.participants._times
     log.audit()
 
 
@@ -203,7 +205,7 @@ def test_of_each_user_one_participation_is_kept_at_most_however_many_steps_there
     log, users = separated(40), 100
     for step in range(200):
         log.charge(step, list(range(users)), np.ones(users), scale=1e6)
-        entries = [value for (*_, _), value in log.ledger.participants.items()]
+        entries = [value for (*_, _), value in log.ledger.state.participants.items()]
         assert sum(map(len, entries)) <= 4 * users
         assert len(entries) <= 39
     log.audit()
@@ -279,7 +281,7 @@ def whatever_happens(policy: str, operations: list[tuple[Any, ...]]) -> RosterLo
             log.send(log.records[-min(what[0], len(log.records))])
             continue
         run, *rest = what
-        state = log.ledger.runs["d", run]
+        state = log.ledger.state.runs["d", run]
         about = {"run": run, "attempt": state.attempt}
         match kind, *rest:
             case "charge", users, norm:
@@ -313,14 +315,14 @@ def test_participations_survive_compactions_that_stop_anywhere(policy, operation
         assert worker.ledger.apply(offset, record) == outputs
         worker.go_on()
     worker.finish()
-    assert dict(worker.ledger.participants) == dict(log.ledger.participants)
-    assert dict(worker.ledger.separations) == dict(log.ledger.separations)
+    assert dict(worker.ledger.state.participants) == dict(log.ledger.state.participants)
+    assert dict(worker.ledger.state.separations) == dict(log.ledger.state.separations)
     ledger = Ledger(0, 1)
-    ledger.load(worker.pages)
-    for run, times in log.ledger.participants._times.items():
+    ledger.state.load(worker.pages)
+    for run, times in log.ledger.state.participants._times.items():
         slots = np.arange(len(USERS))
-        waiting = ledger.participants.have_to_wait(run, slots)
-        assert (waiting == log.ledger.participants.have_to_wait(run, slots)).all()
+        waiting = ledger.state.participants.have_to_wait(run, slots)
+        assert (waiting == log.ledger.state.participants.have_to_wait(run, slots)).all()
         assert times.max() == 1
 
 

@@ -102,7 +102,7 @@ class WithNotes(Ledger):
 
     def __init__(self, *place: Any) -> None:
         super().__init__(*place)
-        self.notes = self._keep(Tracked("note", Note))
+        self.notes = self.state._keep(Tracked("note", Note))
 
 
 @pytest.fixture
@@ -120,27 +120,27 @@ def ledger():
 
 
 def test_a_new_kind_of_state_is_written_with_each_batch_and_put_back(ledger):
-    taken = [encode(ledger.take_changes())]
+    taken = [encode(ledger.state.take_changes())]
     del ledger.notes["d", "second"]
-    taken.append(encode(ledger.take_changes()))
+    taken.append(encode(ledger.state.take_changes()))
     again = WithNotes(0, 1)
     for changes in taken:
-        again.put_back(msgspec.msgpack.decode(changes, type=Changes))
+        again.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
     assert dict(again.notes) == {("d", "first"): Note("kept")}
     assert again.summary() == ledger.summary()
-    assert again.uncompacted() == ledger.uncompacted()
+    assert again.state.uncompacted() == ledger.state.uncompacted()
 
 
 def test_a_new_kind_of_state_is_compacted_and_loaded(ledger):
-    assert "note:d/first" in ledger.uncompacted()
-    pages = {name: ledger.take_page(name) for name in ledger.uncompacted()}
-    assert ledger.uncompacted() == []
+    assert "note:d/first" in ledger.state.uncompacted()
+    pages = {name: ledger.state.take_page(name) for name in ledger.state.uncompacted()}
+    assert ledger.state.uncompacted() == []
     again = WithNotes(0, 1)
-    again.load(pages)
+    again.state.load(pages)
     assert dict(again.notes) == dict(ledger.notes)
-    assert dict(again.runs) == dict(ledger.runs)
-    assert again.uncompacted() == []
-    assert again.unwritten_bytes == 0
+    assert dict(again.state.runs) == dict(ledger.state.runs)
+    assert again.state.uncompacted() == []
+    assert again.state.unwritten_bytes == 0
 
 
 def test_a_ledger_can_be_copied_and_goes_its_own_way(ledger):
@@ -150,11 +150,11 @@ def test_a_ledger_can_be_copied_and_goes_its_own_way(ledger):
     del copied.notes["d", "first"]
     assert len(ledger.notes) == 2
     assert copied.summary() == ledger.summary()
-    assert copied.datasets["d"] is copied.policies.accounts["d"]
-    assert copied.datasets["d"] is not ledger.datasets["d"]
+    assert copied.state.datasets["d"] is copied.state.policies.accounts["d"]
+    assert copied.state.datasets["d"] is not ledger.state.datasets["d"]
 
 
 def test_a_new_kind_of_state_counts_among_what_is_not_written_yet(ledger):
-    ledger.take_changes()
+    ledger.state.take_changes()
     ledger.notes["d", "long"] = Note("x" * 10_000)
-    assert 10_000 < ledger.unwritten_bytes < 11_000
+    assert 10_000 < ledger.state.unwritten_bytes < 11_000

@@ -37,7 +37,7 @@ def spent(archived: Archived) -> dict[int, Any]:
     return {
         int(user): np.atleast_1d(units)
         for ledger in archived.ledgers
-        for user, units in zip(*ledger.datasets["d"].spent_units(), strict=True)
+        for user, units in zip(*ledger.state.datasets["d"].spent_units(), strict=True)
     }
 
 

@@ -25,7 +25,7 @@ def archived() -> Archived:
 
 
 def home(archived: Archived) -> int:
-    return next(p for p, ledger in enumerate(archived.ledgers) if ledger.erased)
+    return next(p for p, ledger in enumerate(archived.ledgers) if ledger.state.erased)
 
 
 def test_all_that_is_kept_and_published_fits(archived: Archived) -> None:

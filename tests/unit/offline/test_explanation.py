@@ -29,13 +29,15 @@ def test_what_is_told_adds_up_to_what_was_spent(archived: Archived, user: int) -
     events = told(archived, user)
     for name in ("d", "faces", "inner"):
         ledger = next(
-            ledger for ledger in archived.ledgers if user in ledger.datasets[name].spent_units()[0]
+            ledger
+            for ledger in archived.ledgers
+            if user in ledger.state.datasets[name].spent_units()[0]
         )
-        users, units = ledger.datasets[name].spent_units()
+        users, units = ledger.state.datasets[name].spent_units()
         spent = units.reshape(len(users), -1)[list(users).index(user)]
         shares = [s for event in events for s in event.budgets if s.dataset == name]
         power = 2 if name == "inner" else 1
-        assert shares[-1].spent == ledger.datasets[name].rule._measure.stated(spent).tolist()
+        assert shares[-1].spent == ledger.state.datasets[name].rule._measure.stated(spent).tolist()
         added = sum(share.cost[0] ** power for share in shares)
         assert added == pytest.approx(float(from_units(spent)[0]), rel=1e-12)
 

@@ -56,10 +56,13 @@ THIEF = Principal(public_key("thief"), creates=True)
 @pytest.mark.parametrize(
     ("tamper", "of"),
     [
-        (lambda state: state.principals.__setitem__(("alice",), THIEF), "principals"),
-        (lambda state: state.principals.__setitem__(("thief",), THIEF), "principals"),
-        (lambda state: state.principals.__delitem__(("alice",)), "principals"),
-        (lambda state: state.operator.__setitem__((), Operator(THIEF.key, 1, b"")), "operator"),
+        (lambda ledger: ledger.state.principals.__setitem__(("alice",), THIEF), "principals"),
+        (lambda ledger: ledger.state.principals.__setitem__(("thief",), THIEF), "principals"),
+        (lambda ledger: ledger.state.principals.__delitem__(("alice",)), "principals"),
+        (
+            lambda ledger: ledger.state.operator.__setitem__((), Operator(THIEF.key, 1, b"")),
+            "operator",
+        ),
     ],
     ids=["another key", "a stranger", "nobody", "another operator"],
 )

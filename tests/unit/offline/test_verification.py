@@ -159,12 +159,12 @@ def change_state(archived: Archived, entries: dict[str, bytes], *rows: AccountsC
 
 
 def policy_of(archived: Archived) -> bytes:
-    policy = archived.ledgers[0].policies["d",]
+    policy = archived.ledgers[0].state.policies["d",]
     return encode(msgspec.structs.replace(policy, budget=[2 * policy.budget[0]]))
 
 
 def spend(archived: Archived, units: int) -> None:
-    accounts = archived.ledgers[0].datasets["d"]
+    accounts = archived.ledgers[0].state.datasets["d"]
     spent = accounts.spent_units()[1][:1] + units
     row = RowChanges(bytes(4), {"spent": spent.astype("<i8").tobytes()})
     change_state(archived, {}, AccountsChanges("d", b"", len(accounts), [row]))
@@ -436,7 +436,7 @@ def charged(archived: Archived, charged_as: Any, **fields: Any) -> None:
         for record in reversed(archived.topics["norms", 0])
         if isinstance(request := readable(record.value), ChargeRoster) and request.run == "s"
     )
-    policies = [archived.ledgers[0].policies["faces",]]
+    policies = [archived.ledgers[0].state.policies["faces",]]
     priced = price(charged_as, policies, 1.0, 10)
     step = msgspec.structs.replace(
         last,
@@ -508,5 +508,5 @@ def test_a_state_that_is_looked_at_goes_on_as_if_nobody_had(path: Any) -> None:
     for offset, value in enumerate(recording.records):
         outputs = [ledger.apply(offset, value) for ledger in ledgers]
         assert outputs[0] == outputs[1]
-        for accounts in ledgers[0].datasets.values():
+        for accounts in ledgers[0].state.datasets.values():
             accounts.numbers(np.arange(len(accounts)))

@@ -107,8 +107,8 @@ class Partitions(MemoryConnection):
         """What every user has spent, in units, of one budget."""
         spent: dict[int | str, int] = {}
         for ledger in self.ledgers:
-            if dataset in ledger.datasets:
-                users, units = ledger.datasets[dataset].spent_units()
+            if dataset in ledger.state.datasets:
+                users, units = ledger.state.datasets[dataset].spent_units()
                 ids: Iterable[int | str] = users if isinstance(users, list) else users.tolist()
                 spent |= dict(zip(ids, units.reshape(-1).tolist(), strict=True))
         return spent

@@ -21,7 +21,7 @@ OTHERS = sorted({0, 1, 2} - {HOME})
 
 
 def holders(service: Partitions) -> list[int]:
-    return [p for p, ledger in enumerate(service.ledgers) if "d" in ledger.datasets]
+    return [p for p, ledger in enumerate(service.ledgers) if "d" in ledger.state.datasets]
 
 
 def test_nothing_is_created_elsewhere_before_the_home_partition_has_decided() -> None:

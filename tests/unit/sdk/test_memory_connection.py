@@ -95,7 +95,7 @@ def test_nothing_piles_up_in_the_ledgers() -> None:
     run = service.open()
     for _ in range(20):
         run.charge(range(100), np.ones(100), noise_stddev=4.0)
-    assert [ledger.unwritten_bytes for ledger in service.ledgers] == [0]
+    assert [ledger.state.unwritten_bytes for ledger in service.ledgers] == [0]
 
 
 def test_who_follows_wakes_up_when_somebody_charges() -> None:

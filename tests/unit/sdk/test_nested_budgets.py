@@ -59,7 +59,7 @@ class Budgets:
         """Of each epoch that was ever charged."""
         left = {}
         for ledger in self.turnstile._connection.ledgers:
-            accounts = ledger.datasets[name]
+            accounts = ledger.state.datasets[name]
             users, spent = accounts.spent_units()
             (budget,) = accounts.policy.budget
             left |= {

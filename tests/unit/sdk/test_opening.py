@@ -41,7 +41,7 @@ def test_a_new_run_begins_at_step_0_of_attempt_1() -> None:
     service.create()
     run = service.open()
     assert (run.attempt, run.step, run.interrupted) == (1, 0, False)
-    assert run.policy == service.ledgers[0].datasets["d"].policy
+    assert run.policy == service.ledgers[0].state.datasets["d"].policy
 
 
 def test_resuming_a_run_is_no_error_and_leaves_no_rejects() -> None:
@@ -66,7 +66,9 @@ def test_after_an_opening_that_came_half_way_the_partitions_agree_again(
             service.open()
     service.deaf = set()
     run = service.open()
-    assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt} == {4}
+    assert (
+        {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt} == {4}
+    )
     assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 0
     assert service.rejects == []
 
@@ -85,10 +87,10 @@ class Rivalry(Partitions):
         if self.times:
             self.times -= 1
             for partition in (1, 2):  # one more than the opening has got there
-                attempt = self.ledgers[partition].runs["d", "r"].attempt + 1
+                attempt = self.ledgers[partition].state.runs["d", "r"].attempt + 1
                 record = OpenRun(dataset="d", run="r", attempt=attempt, request="rival")
                 replies[partition] = self.publish(partition, record)
-            attempt = self.ledgers[0].runs["d", "r"].attempt + 1
+            attempt = self.ledgers[0].state.runs["d", "r"].attempt + 1
             record = OpenRun(dataset="d", run="r", attempt=attempt, request="third")
             self.publish(0, record)
         return replies
@@ -98,8 +100,8 @@ def test_an_opening_begins_again_when_another_trainer_comes_between() -> None:
     service = Rivalry(times=3)
     service.create()
     run = service.open()
-    assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
-    assert len({ledger.runs["d", "r"].request for ledger in service.ledgers}) == 1
+    assert {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
+    assert len({ledger.state.runs["d", "r"].request for ledger in service.ledgers}) == 1
 
 
 def test_trainers_that_keep_opening_a_run_are_told_so() -> None:
@@ -134,7 +136,7 @@ def test_a_repeated_answer_is_not_taken_for_the_next_one() -> None:
     create_in(service, 2, policy())
     service.publish(1, OpenRun(dataset="d", run="r", attempt=5, request="before"))
     run = service.open()
-    assert {ledger.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
+    assert {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
 
 
 def test_a_run_that_something_else_has_charged_is_not_gone_on_with() -> None:
@@ -220,7 +222,7 @@ def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> 
     with pytest.raises(RunIsClosed):
         service.open()  # which says nothing of the others
     assert service.close_run()
-    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+    assert all(ledger.state.runs["d", "r"].closed for ledger in service.ledgers)
     assert service.close_run(), "again is fine"
 
 
@@ -230,7 +232,7 @@ def test_only_a_run_that_there_is_can_be_closed() -> None:
         service.close_run()
     service.create()
     assert not service.close_run("typo")
-    assert not any(("d", "typo") in ledger.runs for ledger in service.ledgers)
+    assert not any(("d", "typo") in ledger.state.runs for ledger in service.ledgers)
     service.withdraw()  # as nobody has used it
 
 
@@ -243,11 +245,14 @@ def test_a_run_of_any_attempts_is_closed() -> None:
     service.deaf = {1, 2}
     with pytest.raises(DecisionTimeout):
         service.open()
-    assert [ledger.runs.get(("d", "r")) is None for ledger in service.ledgers] == [0, 1, 0]
-    assert service.ledgers[0].runs["d", "r"].attempt > service.ledgers[2].runs["d", "r"].attempt
+    assert [ledger.state.runs.get(("d", "r")) is None for ledger in service.ledgers] == [0, 1, 0]
+    assert (
+        service.ledgers[0].state.runs["d", "r"].attempt
+        > service.ledgers[2].state.runs["d", "r"].attempt
+    )
     service.deaf = set()
     assert service.close_run()
-    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+    assert all(ledger.state.runs["d", "r"].closed for ledger in service.ledgers)
 
 
 def test_closing_a_run_that_was_resumed_is_refused_in_one_partition_alone() -> None:

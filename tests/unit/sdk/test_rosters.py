@@ -287,7 +287,7 @@ def test_who_is_granted_more_again_is_clipped_to_that_however_levels_are_sent() 
 def test_a_decision_that_contradicts_what_was_heard_ends_the_run() -> None:
     service, _, roster = begun()
     roster.charge(noise_stddev=4.0)
-    stored = decode_answer(service.ledgers[0].runs["d", "r"].decision)
+    stored = decode_answer(service.ledgers[0].state.runs["d", "r"].decision)
     service.hear(stored)
     roster.charge(noise_stddev=4.0)
     assert isinstance(stored, RosterDecision)
@@ -303,8 +303,8 @@ def charged_levels(service: Partitions) -> dict[int, float]:
     """The norm that each user of the run was charged for by the last step; 0: halted."""
     found: dict[int, float] = {}
     for ledger in service.ledgers:
-        members = ledger.rosters.members["d", "r"]
-        users = ledger.policies.budgets("d").own.users_at(
+        members = ledger.state.rosters.members["d", "r"]
+        users = ledger.state.policies.budgets("d").own.users_at(
             members.slots_of(np.arange(len(members)))[0]
         )
         levels = grid_norms(1.0, 10)[members.granted]

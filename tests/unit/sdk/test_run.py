@@ -349,7 +349,7 @@ def test_an_attempt_whose_answer_is_lost_is_not_taken_to_hold(lost: str) -> None
 
 def test_a_copy_of_an_earlier_answer_does_not_confirm_an_attempt() -> None:
     service, run = opened()
-    token = service.ledgers[0].runs["d", "r"].request
+    token = service.ledgers[0].state.runs["d", "r"].request
     question = OpenRun(dataset="d", run="r", attempt=1, request=token)
     copy = service.publish(0, question)
     charge(run)
@@ -390,7 +390,7 @@ def test_a_closed_run_is_neither_charged_nor_opened_again() -> None:
     charge(run)
     run.close()
     run.close()
-    assert all(ledger.runs["d", "r"].decision == b"" for ledger in service.ledgers)
+    assert all(ledger.state.runs["d", "r"].decision == b"" for ledger in service.ledgers)
     for call in (lambda: charge(run), run.abandon, service.open):
         with pytest.raises(RunIsClosed, match="another name"):
             call()
@@ -408,7 +408,7 @@ def test_closing_is_completed_after_a_time_out(lost: str) -> None:
         charge(run)
     setattr(service, lost, set())
     run.close()
-    assert all(ledger.runs["d", "r"].closed for ledger in service.ledgers)
+    assert all(ledger.state.runs["d", "r"].closed for ledger in service.ledgers)
     assert service.rejects == []
 
 
@@ -514,7 +514,7 @@ def test_a_run_that_is_opened_again_here_remembers_the_contradiction() -> None:
     service, run = with_exhausted_users()
     true = charge(run)
     assert not true.admitted[1:].any()
-    stored = msgspec.msgpack.decode(service.ledgers[0].runs["d", "r"].decision, type=Decision)
+    stored = msgspec.msgpack.decode(service.ledgers[0].state.runs["d", "r"].decision, type=Decision)
     service.hear(admit_all(stored))
     with pytest.raises(ConflictingDecisions):
         charge(service.open())
@@ -524,7 +524,7 @@ def test_what_is_repeated_is_no_contradiction() -> None:
     service, run = opened()
     charge(run)
     for ledger in service.ledgers:
-        decision = msgspec.msgpack.decode(ledger.runs["d", "r"].decision, type=Decision)
+        decision = msgspec.msgpack.decode(ledger.state.runs["d", "r"].decision, type=Decision)
         service.hear(decision)
         service.hear(msgspec.structs.replace(decision, attempt=7))
     assert charge(run).step == 1
@@ -536,7 +536,7 @@ def test_what_is_remembered_of_a_run_is_bounded() -> None:
     first = None
     for _ in range(REMEMBERED_STEPS + 1):
         run.charge([1], [0.0], noise_stddev=1.0)
-        stored = service.ledgers[0].runs["d", "r"].decision
+        stored = service.ledgers[0].state.runs["d", "r"].decision
         first = first or msgspec.msgpack.decode(stored, type=Decision)
     assert first is not None
     service.hear(msgspec.structs.replace(first, exhausted=b"\1"))

@@ -388,9 +388,9 @@ class Clients(RuleBasedStateMachine):
             assert decision.digest, "only decisions of charges are remembered"
         for dataset in DATASETS:
             policies = {
-                ledger.datasets[dataset].policy.budget[0]
+                ledger.state.datasets[dataset].policy.budget[0]
                 for ledger in self.service.ledgers
-                if dataset in ledger.datasets
+                if dataset in ledger.state.datasets
             }
             held = self.service.spent_units(dataset)
             spent = {user: cost for (name, user), cost in exact.items() if name == dataset}
@@ -441,8 +441,8 @@ class Clients(RuleBasedStateMachine):
     @invariant()
     def a_dataset_that_is_in_use_is_everywhere_under_one_policy(self) -> None:
         for dataset in self.used:
-            assert all(dataset in ledger.datasets for ledger in self.service.ledgers)
-            held = {str(ledger.datasets[dataset].policy) for ledger in self.service.ledgers}
+            assert all(dataset in ledger.state.datasets for ledger in self.service.ledgers)
+            held = {str(ledger.state.datasets[dataset].policy) for ledger in self.service.ledgers}
             assert len(held) == 1
 
     def teardown(self) -> None:

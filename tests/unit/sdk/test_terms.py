@@ -49,7 +49,7 @@ def test_another_policy_is_told_in_the_words_of_who_creates_datasets(case: str) 
     first, second, there, asked = ASKED[case]
     service = Partitions()
     service.create(**first)
-    kept = service.ledgers[0].policies["d",]
+    kept = service.ledgers[0].state.policies["d",]
     with pytest.raises(PolicyChanged) as refused:
         service.create(**second)
     assert refused.value.held == kept

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Ledger
+from streams.ledger.state import State
 from streams.store.holding import Holding
 from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict
@@ -196,3 +197,10 @@ def bench(
     holding = Holding(store, 0, world.owner, snapshot)
     processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Stops("t.", 0, 0))
     return Bench(processor, store, broker, gate, ends)
+
+
+def ledger_with(state: type[State]) -> Ledger:
+    """Return an empty ledger whose state has the methods of a test's own class."""
+    ledger = Ledger(0, 1)
+    ledger.state.__class__ = state
+    return ledger

@@ -7,17 +7,24 @@ import sys
 import pytest
 
 from streams.ledger.ledger import Ledger
+from streams.ledger.state import State
 from streams.worker.exits import EXIT_RESTART
 from streams.worker.processor import YIELD_EVERY
 from tests.unit.worker.processors import Ended, Record, bench
 
 
 class HalfApplied(Ledger):
+    def __init__(self):
+        super().__init__(0, 1)
+        self.state.__class__ = Behind
+
     def apply(self, offset, value):
         if offset >= YIELD_EVERY:  # others have had their turn since the batch began
             raise MemoryError("in the middle of a batch")
         return []
 
+
+class Behind(State):
     def uncompacted(self):
         return ["run:d/r"]
 
@@ -27,7 +34,7 @@ class HalfApplied(Ledger):
 
 def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
     async def scenario():
-        made = bench(HalfApplied(0, 1))
+        made = bench(HalfApplied())
         made.processor.start()
         await made.arrive(*map(Record, range(YIELD_EVERY + 1)))
         await made.until(made.processor._lock.locked)

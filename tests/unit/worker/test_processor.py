@@ -13,27 +13,34 @@ from streams.ledger.ledger import (
     UnknownOperator,
 )
 from streams.ledger.principals import CannotVerify
+from streams.ledger.state import State as LedgerState
 from streams.schemas import Erase, encode
 from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Missing, NotSent
-from streams.worker.processor import State
+from streams.worker.processor import ProcessorState
 from streams.worker.stops import Stop, StopReason
 from tests.doubles.memory_broker import Effect
 from tests.unit.ledger.roster_logs import begun
-from tests.unit.worker.processors import Ended, Record, bench
+from tests.unit.worker.processors import Ended, Record, bench, ledger_with
 
 
 class Writes(Ledger):
     """A ledger whose records write as many bytes as their value says."""
 
-    unwritten_bytes = 0
+    def __init__(self):
+        super().__init__(0, 1)
+        self.state.__class__ = CountedBytes
 
     def apply(self, offset, value):
-        self.unwritten_bytes += int(value)
+        self.state.unwritten_bytes += int(value)
         return super().apply(offset, None)
+
+
+class CountedBytes(LedgerState):
+    unwritten_bytes = 0
 
     def take_changes(self):
         self.unwritten_bytes = 0
@@ -46,7 +53,7 @@ def run(scenario) -> None:
 
 def test_a_batch_ends_when_it_would_write_too_much():
     async def scenario():
-        made = bench(Writes(0, 1))
+        made = bench(Writes())
         half = str(batch_loop.WRITE_BYTES // 2).encode()
         made.processor.start()
         await made.arrive(*(Record(offset, half) for offset in range(7)))
@@ -95,7 +102,7 @@ def test_a_hole_stops_the_partition_and_the_stop_is_kept():
         await made.arrive(Record(0), Record(3))
         await made.until(lambda: made.store.stop)
         assert made.store.stop == StopReason.HOLE
-        assert made.processor.state is State.STOPPED
+        assert made.processor.state is ProcessorState.STOPPED
         await made.arrive(Record(1), Record(2), Record(3))
         await made.processor.compact()
         await made.processor.pass_tail(9, 2.0)
@@ -366,7 +373,7 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
         await made.arrive(Record(0))
         await made.until(lambda: made.gate.waiting[Effect.HEAR])
         suspended = asyncio.create_task(made.processor.suspend())
-        await made.until(lambda: made.processor.state is State.SUSPENDED)
+        await made.until(lambda: made.processor.state is ProcessorState.SUSPENDED)
         made.gate.waiting[Effect.HEAR][0].set_exception(NotSent("fenced"))
         await suspended
         assert not made.processor.can_resume
@@ -377,7 +384,7 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
 def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypatch):
     monkeypatch.setattr("streams.worker.compaction.WRITE_BYTES", 1)
 
-    class Dirty(Ledger):
+    class Dirty(LedgerState):
         def uncompacted(self):
             return ["run:d/a", "policy:gone"]
 
@@ -385,7 +392,7 @@ def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypat
             return None if name == "policy:gone" else encode(name)
 
     async def scenario():
-        made = bench(Dirty(0, 1))
+        made = bench(ledger_with(Dirty))
         made.processor.start()
         await made.arrive(Record(0), Record(1))
         await made.until(lambda: made.processor.next == 2)
@@ -406,7 +413,7 @@ def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypat
 
 
 def test_a_compaction_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
-    class Dirty(Ledger):
+    class Dirty(LedgerState):
         def uncompacted(self):
             return [f"run:d/{name}" for name in "abcde"]
 
@@ -414,7 +421,7 @@ def test_a_compaction_writes_as_many_pages_at_once_as_a_write_may_take(monkeypat
             return bytes(100)
 
     async def scenario():
-        made = bench(Dirty(0, 1))
+        made = bench(ledger_with(Dirty))
         made.processor.start()
         await made.processor.compact()
         written = [len(exchange.pages) for exchange in made.store.exchanges]
@@ -434,7 +441,7 @@ def test_a_stop_is_told_once_and_outlasts_a_rebalance():
         assert (told["reason"], told["problem"]) == (stop.reason, stop.problem)
         assert told["remedy"] == stop.remedy
         await made.processor.suspend()
-        assert made.processor.state is State.STOPPED
+        assert made.processor.state is ProcessorState.STOPPED
         assert not made.processor.can_resume
 
     run(scenario)

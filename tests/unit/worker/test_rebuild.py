@@ -521,10 +521,12 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
         assert (await after.acquire())[0] == 0
         await after.decide()
         ledger = after.processor.ledger
-        (name,) = ledger.erased.values()
-        assert ledger.erased.known_as([user], ledger.datasets["d"]) == [name]
-        assert [number for (number, *_) in ledger.erasure] == [ledger.erasure.ring.first]
-        assert ledger.datasets["d"].exhausted_users == 1
+        (name,) = ledger.state.erased.values()
+        assert ledger.state.erased.known_as([user], ledger.state.datasets["d"]) == [name]
+        assert [number for (number, *_) in ledger.state.erasure] == [
+            ledger.state.erasure.ring.first
+        ]
+        assert ledger.state.datasets["d"].exhausted_users == 1
         await after.leave()
 
     asyncio.run(scenario())
