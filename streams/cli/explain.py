@@ -14,11 +14,11 @@ from streams.cli.output import Exit, as_cell, note, plain, say, show, show_table
 from streams.cli.presence import is_known_absent, no_dataset
 from streams.cli.users import ids, user_of
 from streams.config import Config
-from streams.offline.explanation import Event, Explanation, Share
-from streams.offline.explanation import explain as explanation_of
-from streams.offline.fold import in_words, unproven
-from streams.offline.service import KafkaArchive
 from streams.operations.times import utc
+from streams.replay.explanation import Event, Explanation, Share
+from streams.replay.explanation import explain as explanation_of
+from streams.replay.fold import in_words, unproven
+from streams.replay.service import KafkaArchive
 from streams.schemas import User
 
 NOBODY = "Nothing was ever charged to this user."

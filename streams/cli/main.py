@@ -17,9 +17,9 @@ from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
 from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
-from streams.offline.archive import BrokenLog, Unreadable
-from streams.offline.receipts import UnusableReceipt
 from streams.operations.errors import Unavailable
+from streams.replay.archive import BrokenLog, Unreadable
+from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,

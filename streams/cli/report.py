@@ -18,11 +18,11 @@ from accounting import InvalidInput
 from streams.cli.output import Exit, UnusableInput, as_cell, note, say, show, show_table
 from streams.cli.presence import no_dataset
 from streams.config import Config
-from streams.offline.aggregates import NoAggregate, aggregate, shares_of
-from streams.offline.fold import Compared, in_words, unproven
-from streams.offline.report import Losses, Report, ReportRefused
-from streams.offline.report import report as report_of
-from streams.offline.service import KafkaArchive
+from streams.replay.aggregates import NoAggregate, aggregate, shares_of
+from streams.replay.fold import Compared, in_words, unproven
+from streams.replay.report import Losses, Report, ReportRefused
+from streams.replay.report import report as report_of
+from streams.replay.service import KafkaArchive
 from streams.sdk.client import Turnstile
 
 COLUMNS = (

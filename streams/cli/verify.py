@@ -11,8 +11,8 @@ from typing import Any
 
 from streams.cli.output import Exit, note, plain, say, show, show_table
 from streams.config import Config
-from streams.offline.findings import Finding
-from streams.offline.receipts import (
+from streams.replay.findings import Finding
+from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
     check_signature,
@@ -21,9 +21,9 @@ from streams.offline.receipts import (
     signed,
     write,
 )
-from streams.offline.results import PartitionVerified, Progress, Verified
-from streams.offline.service import KafkaArchive, RedisStates
-from streams.offline.verification import verify as compare
+from streams.replay.results import PartitionVerified, Progress, Verified
+from streams.replay.service import KafkaArchive, RedisStates
+from streams.replay.verification import verify as compare
 
 _COLUMNS = {
     "partition": "partition",

@@ -24,14 +24,14 @@ import numpy as np
 import redis
 from rich.console import Console
 from rich.table import Table
-from streams.offline.moves import Landing, departure
+from streams.replay.moves import Landing, departure
 
 from streams import Turnstile
 from streams.config import Config
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
-from streams.offline.receipts import Head
 from streams.operations.status import read_owners
+from streams.replay.receipts import Head
 from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
 from streams.wire.partitioner import partitions_of
 from tests.benchmarks.servers import resident_bytes, wait_until

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 
-from streams.offline.archive import Holder
-from streams.offline.fold import Fold
-from streams.offline.receipts import Receipt
-from streams.offline.service import KafkaArchive
+from streams.replay.archive import Holder
+from streams.replay.fold import Fold
+from streams.replay.receipts import Receipt
+from streams.replay.service import KafkaArchive
 from streams.schemas import Rejected
 from streams.store.snapshot import Snapshot
 from streams.topics.clients import new_reader

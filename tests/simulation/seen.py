@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streams.offline.archive import Archive, Holder, MissingRecord, States, Stored, StoredHead
+from streams.replay.archive import Archive, Holder, MissingRecord, States, Stored, StoredHead
 from streams.store.image import Image
 from streams.store.layout import Damaged
 from streams.store.snapshot import Snapshot

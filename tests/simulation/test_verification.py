@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streams.offline.findings import Check
-from streams.offline.results import Verified
-from streams.offline.verification import verify
+from streams.replay.findings import Check
+from streams.replay.results import Verified
+from streams.replay.verification import verify
 from tests.simulation.audit import Audit
 from tests.simulation.seen import Seen
 from tests.simulation.simulation import simulate

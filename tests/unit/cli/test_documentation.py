@@ -89,7 +89,7 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
     for path in DOCUMENTS:
         fenced = path.read_text(encoding="utf-8").split("```")[1::2]
         kinds = {block.partition("\n")[0] for block in fenced}
-        # What has no kind is a picture; tests/unit/offline/test_documents.py is for the consoles.
+        # What has no kind is a picture; tests/unit/replay/test_documents.py is for the consoles.
         shown = {"console"} if path.name == "proving.md" else set()
         # Those in braces are directives, which building the site runs.
         kinds = {kind for kind in kinds if not kind.startswith("{")}

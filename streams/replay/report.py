@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from accounting import NormGrid, ReportAccountant
 from accounting.reports.accountant import Method
 from streams.ledger.accounts import Accounts
-from streams.offline.amounts import Amounts
-from streams.offline.archive import Archive
-from streams.offline.fold import Compared, Fold
-from streams.offline.histories import (
+from streams.replay.amounts import Amounts
+from streams.replay.archive import Archive
+from streams.replay.fold import Compared, Fold
+from streams.replay.histories import (
     Column,
     Counts,
     DatasetHistory,

@@ -14,9 +14,9 @@ from streams.ledger.ledger import (
     UnknownState,
     ledger_of,
 )
-from streams.offline.archive import Archive, Holder, StoredHead
-from streams.offline.findings import Check, Findings
-from streams.offline.states import differences
+from streams.replay.archive import Archive, Holder, StoredHead
+from streams.replay.findings import Check, Findings
+from streams.replay.states import differences
 from streams.store.layout import LAYOUT, Damaged
 from streams.store.snapshot import Snapshot
 from streams.topics.topics import NORMS

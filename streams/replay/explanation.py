@@ -21,10 +21,10 @@ from streams.ledger.erasure import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
-from streams.offline.amounts import Amounts, Units
-from streams.offline.archive import Archive, Unreadable
-from streams.offline.fold import Applied, Compared, Fold
 from streams.operations.guarantees import budget_epsilon
+from streams.replay.amounts import Amounts, Units
+from streams.replay.archive import Archive, Unreadable
+from streams.replay.fold import Applied, Compared, Fold
 from streams.schemas import (
     ERASED,
     TOO_SOON,

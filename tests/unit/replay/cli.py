@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from tests.integration.command import Done, turnstile
-from tests.unit.offline.service import Archived
+from tests.unit.replay.service import Archived
 
 
 def command_on(archived: Archived, *arguments: str, **settings: str) -> Done:

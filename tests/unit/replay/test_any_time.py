@@ -10,11 +10,11 @@ import pytest
 
 from accounting import MEASURES, candidate_orders
 from streams import Turnstile
-from streams.offline.explanation import Event, explain
-from streams.offline.report import report
+from streams.replay.explanation import Event, explain
+from streams.replay.report import report
 from tests.unit.accounting.stopping import reached_delta
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service
 
 DELTA = 1e-5
 ORDERS = [3.0, 5.0, 9.0, 17.0]

@@ -32,9 +32,9 @@ from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import MECHANISMS
 from streams.ledger.tracked import Address
-from streams.offline.explanation import decode_offset
-from streams.offline.fold import Applied
-from streams.offline.prices import mechanism_of
+from streams.replay.explanation import decode_offset
+from streams.replay.fold import Applied
+from streams.replay.prices import mechanism_of
 from streams.schemas import (
     Charge,
     ChargeRoster,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from streams import Turnstile
-from streams.offline.explanation import explain
-from streams.offline.report import report
-from streams.offline.verification import verify
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, used
+from streams.replay.explanation import explain
+from streams.replay.report import report
+from streams.replay.verification import verify
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, used
 
 USER = 7
 

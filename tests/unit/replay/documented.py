@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from streams.schemas import ChargeRoster, decode_request, encode
 from tests.readme import TOP
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service
-from tests.unit.offline.test_receipts import keys
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service
+from tests.unit.replay.test_receipts import keys
 
 PAGE = TOP / "docs" / "proving.md"
 

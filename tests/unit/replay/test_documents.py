@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.offline.documented import blocks, outputs, steady
+from tests.unit.replay.documented import blocks, outputs, steady
 
 
 @pytest.mark.slow

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from streams.config import Config
-from streams.offline.archive import (
+from streams.operations.errors import Unavailable
+from streams.operations.images import ImagesUnavailable, read_image
+from streams.operations.status import read_glances
+from streams.replay.archive import (
     Archive,
     Holder,
     MissingRecord,
@@ -17,9 +20,6 @@ from streams.offline.archive import (
     StoredHead,
     Unreadable,
 )
-from streams.operations.errors import Unavailable
-from streams.operations.images import ImagesUnavailable, read_image
-from streams.operations.status import read_glances
 from streams.store.image import Image, UnusableImage
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from streams.offline.aggregates import shares_of
-from streams.offline.archive import BrokenLog, Holder, MissingRecord, StoredHead
-from streams.offline.explanation import explain
-from streams.offline.findings import Check
-from streams.offline.fold import Fold, HeadMismatch
-from streams.offline.report import report
-from streams.offline.verification import verify
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service
+from streams.replay.aggregates import shares_of
+from streams.replay.archive import BrokenLog, Holder, MissingRecord, StoredHead
+from streams.replay.explanation import explain
+from streams.replay.findings import Check
+from streams.replay.fold import Fold, HeadMismatch
+from streams.replay.report import report
+from streams.replay.verification import verify
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service
 
 USER = 3
 REPLAYS: dict[str, Callable[[Archived], Any]] = {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from accounting import InvalidInput
-from streams.offline.aggregates import NoAggregate, aggregate, shares_of
+from streams.replay.aggregates import NoAggregate, aggregate, shares_of
 from streams.sdk.errors import InvalidRequest
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service
 
 USERS = np.arange(400)
 SPENT = {

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.ledger.outputs import Output
-from streams.offline.archive import Archive, Stored
-from streams.offline.findings import KEPT_FINDINGS, Check, Findings
+from streams.replay.archive import Archive, Stored
+from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.schemas import (
     Answer,
     Halted,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streams.offline.findings import Finding, Findings
-from streams.offline.receipts import Head, policies_digest
+from streams.replay.findings import Finding, Findings
+from streams.replay.receipts import Head, policies_digest
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service
-from tests.unit.offline.test_receipts import keys
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service
+from tests.unit.replay.test_receipts import keys
 
 
 @pytest.fixture

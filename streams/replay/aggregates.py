@@ -35,8 +35,8 @@ from accounting.release import (
 )
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.policies import has_per_user_order
-from streams.offline.archive import Archive, Unreadable
-from streams.offline.fold import Compared, Fold
+from streams.replay.archive import Archive, Unreadable
+from streams.replay.fold import Compared, Fold
 from streams.schemas import Policy, User
 from streams.sdk.run import Run
 

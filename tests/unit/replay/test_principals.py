@@ -5,14 +5,14 @@ import pytest
 from streams import Turnstile
 from streams.ledger.ledger import PartitionError
 from streams.ledger.principals import Operator, Principal
-from streams.offline.aggregates import shares_of
-from streams.offline.archive import Unreadable
-from streams.offline.fold import Fold
-from streams.offline.verification import verify
+from streams.replay.aggregates import shares_of
+from streams.replay.archive import Unreadable
+from streams.replay.fold import Fold
+from streams.replay.verification import verify
 from streams.topics.topics import NORMS
 from streams.wire.signatures import public_text
 from tests.keys import OPERATOR, private_key, public_key
-from tests.unit.offline.service import Archived
+from tests.unit.replay.service import Archived
 
 
 @pytest.fixture

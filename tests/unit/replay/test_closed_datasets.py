@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
-from streams.offline.report import report
-from streams.offline.verification import verify
-from tests.unit.offline.service import used
+from streams.replay.report import report
+from streams.replay.verification import verify
+from tests.unit.replay.service import used
 
 
 @pytest.mark.slow

@@ -15,15 +15,15 @@ from accounting import Gaussian, PoissonGaussian
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Changes, Ledger
-from streams.offline.findings import Check, Finding
-from streams.offline.receipts import Head, Receipt
-from streams.offline.results import Progress, Verified
-from streams.offline.verification import verify
+from streams.replay.findings import Check, Finding
+from streams.replay.receipts import Head, Receipt
+from streams.replay.results import Progress, Verified
+from streams.replay.verification import verify
 from streams.schemas import ChargeRoster, decode_request, encode
 from streams.sdk.pricing import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording
-from tests.unit.offline.service import TOPIC, Archived, new_service, used
+from tests.unit.replay.service import TOPIC, Archived, new_service, used
 
 
 @pytest.fixture(scope="module")

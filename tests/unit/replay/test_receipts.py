@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from streams.offline.findings import Check
-from streams.offline.receipts import (
+from streams.replay.findings import Check
+from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
     check_signature,
@@ -25,9 +25,9 @@ from streams.offline.receipts import (
     signed,
     write,
 )
-from streams.offline.verification import verify
+from streams.replay.verification import verify
 from streams.wire.signatures import new_keys
-from tests.unit.offline.service import Archived, new_service
+from tests.unit.replay.service import Archived, new_service
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 
 from streams.local.ports import free_ports
-from streams.offline.archive import Unreadable
-from streams.offline.service import KafkaArchive
+from streams.replay.archive import Unreadable
+from streams.replay.service import KafkaArchive
 from streams.sdk.run import Run
 from streams.worker.ports import Extent
 from tests.integration.command import Done, turnstile

@@ -11,7 +11,7 @@ import numpy as np
 
 from streams import Turnstile
 from streams.ledger.ledger import Ledger, Output
-from streams.offline.archive import Holder, MissingRecord, Stored, StoredHead
+from streams.replay.archive import Holder, MissingRecord, Stored, StoredHead
 from streams.schemas import encode, tombstone_offset
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.image import Draft, Image, Moment, Search

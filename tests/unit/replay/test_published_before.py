@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.offline.archive import Stored
-from streams.offline.findings import Check
-from streams.offline.service import stored
-from streams.offline.verification import verify
+from streams.replay.archive import Stored
+from streams.replay.findings import Check
+from streams.replay.service import stored
+from streams.replay.verification import verify
 from streams.topics.authentic import RecordVerifier, record_signer_of
 from streams.topics.batches import FetchedRecord
 from streams.wire.signatures import Content, TrustStore, new_keys
-from tests.unit.offline.service import Archived, used
+from tests.unit.replay.service import Archived, used
 from tests.unit.topics.test_authentic import config
 
 PRIVATE, PUBLIC = new_keys()

@@ -24,7 +24,7 @@ from streams.ledger.ledger import (
 )
 from streams.ledger.outputs import Channel
 from streams.ledger.partition_error import PartitionError
-from streams.offline.archive import (
+from streams.replay.archive import (
     Archive,
     BrokenLog,
     Holder,

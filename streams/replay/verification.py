@@ -29,15 +29,15 @@ import msgspec
 
 from streams.ledger.ledger import Output, PartitionError
 from streams.ledger.outputs import Channel
-from streams.offline.archive import Archive, BrokenLog, Holder, States
-from streams.offline.findings import Check, Findings
-from streams.offline.fold import Applied, Fold, HeadMismatch
-from streams.offline.kept import Kept
-from streams.offline.odometers import Odometers
-from streams.offline.prices import Prices
-from streams.offline.published import HALTS, ODOMETER, REJECTS, Published
-from streams.offline.receipts import Receipt
-from streams.offline.results import PartitionVerified, Progress, Verified
+from streams.replay.archive import Archive, BrokenLog, Holder, States
+from streams.replay.findings import Check, Findings
+from streams.replay.fold import Applied, Fold, HeadMismatch
+from streams.replay.kept import Kept
+from streams.replay.odometers import Odometers
+from streams.replay.prices import Prices
+from streams.replay.published import HALTS, ODOMETER, REJECTS, Published
+from streams.replay.receipts import Receipt
+from streams.replay.results import PartitionVerified, Progress, Verified
 from streams.schemas import ChargeRoster
 from streams.store.snapshot import Snapshot
 from streams.topics.topics import NORMS

@@ -24,8 +24,8 @@ from streams.ledger.accounts import Accounts
 from streams.ledger.erasure import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
-from streams.offline.findings import KEPT_FINDINGS, Check, Findings
-from streams.offline.published import Published
+from streams.replay.findings import KEPT_FINDINGS, Check, Findings
+from streams.replay.published import Published
 from streams.schemas import OdometerCheckpoint, User, odometer_key, tombstone_offset
 
 _AT_A_TIME = 2**16

@@ -19,11 +19,11 @@ from accounting import (
     PureDP,
     ReportAccountant,
 )
-from streams.offline.explanation import Event, explain
-from streams.offline.report import Losses, ReportRefused, report
+from streams.replay.explanation import Event, explain
+from streams.replay.report import Losses, ReportRefused, report
 from streams.schemas import User
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service, used
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service, used
 
 DELTA = 1e-5
 

@@ -9,10 +9,10 @@ import pytest
 
 from accounting.exact.units import from_units
 from streams import Turnstile
-from streams.offline.explanation import CutOff, Event, explain
+from streams.replay.explanation import CutOff, Event, explain
 from streams.schemas import User
-from tests.unit.offline.cli import command_on
-from tests.unit.offline.service import Archived, new_service, used
+from tests.unit.replay.cli import command_on
+from tests.unit.replay.service import Archived, new_service, used
 
 
 def told(archived: Archived, user: User, **options: Any) -> list[Event]:
