@@ -105,8 +105,7 @@ def _add_local(verbs: Any) -> None:
     up.add_argument(
         "--secure",
         action="store_true",
-        help="with TLS, logins, rights, signed decisions and an operator; prints the settings "
-        "of each role",
+        help="with TLS, logins, rights and signed decisions; prints the settings of each role",
     )
     up.add_argument("--data", type=path_of, metavar="DIR", help="keep data and ports here")
     up.add_argument(
@@ -212,17 +211,6 @@ def _add_datasets(verbs: Any) -> None:
         help="norm levels may follow sampling coins, so only the whole budget has an epsilon "
         "(default: only if the measure is renyi)",
     )
-    for right, what in (
-        ("charge", "open, charge and close runs of it"),
-        ("manage", "close it, erase its users and create datasets nested in it"),
-    ):
-        create.add_argument(
-            f"--allow-{right}",
-            nargs="+",
-            type=name_of,
-            metavar="PRINCIPAL",
-            help=f"who may {what}; requests of others are refused from then on",
-        )
     show = verb(
         verbs, "show", commands.dataset_show, "the policy and the users of a dataset", OBSERVER
     )

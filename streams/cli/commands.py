@@ -53,9 +53,6 @@ def up(options: argparse.Namespace, config: Config) -> int:
             show({"role": role, "config": path}, False)
         if roles:
             note(f"\nfor example: turnstile status --config {roles['operator']}")
-            note("who else may create and charge datasets, by a key of their own:")
-            note("  turnstile keys new --for requests --out alice.key")
-            note(f"  turnstile principal add alice PUBLIC_KEY --creates --config {roles['admin']}")
             return
         note("\nFor other commands, in another terminal:")
         for name in ("kafka", "redis"):
@@ -125,7 +122,6 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             on_exhaustion=options.on_exhaustion,
             user_ids=options.user_ids,
             parent=options.parent,
-            allow=_allow(options.allow_charge, options.allow_manage),
         )
     delta = DELTA if options.delta is None else options.delta
     show({**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta}, options.json)
@@ -192,7 +188,7 @@ def erase(options: argparse.Namespace, config: Config) -> int:
     if not_allowed:
         note(
             f"turnstile: you may not manage {', '.join(sorted(not_allowed))}, so the user was not "
-            "erased there: ask who may, or sign as a principal that may"
+            "erased there: sign with a key that may (request_key)"
         )
         return Exit.REFUSED
     if not found:
@@ -328,12 +324,6 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "allow": to_builtins(policy.allow) if policy.allow else None,
         "partitions": policy.partitions,
     }
-
-
-def _allow(charge: list[str] | None, manage: list[str] | None) -> dict[str, list[str]] | None:
-    given = {"charge": charge, "manage": manage}
-    named = {right: names for right, names in given.items() if names is not None}
-    return named or None
 
 
 def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:

@@ -25,12 +25,7 @@ _NAMES = {
     "requests": (
         "request_key",
         "public_key",
-        "can ask in the name of the principal: show it to that client alone",
-    ),
-    "operator": (
-        "operator_key",
-        "operator_keys",
-        "says whose requests count: show it to nobody, and to no worker",
+        "can sign requests of this client: show it to that client alone",
     ),
 }
 

@@ -1,21 +1,15 @@
-"""The arguments of the commands for rights and keys: acl, topics, keys, principal, operator."""
+"""The arguments of the commands for rights and keys: acl, topics, keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from streams.cli import acl
-from streams.cli.options import CLIENT, OBSERVER, Later, name_of, path_of, verb
+from streams.cli.options import Later, path_of, verb
 from streams.topics.access import ROLES
 
 commands = Later("streams.cli.commands")
 keys = Later("streams.cli.keys")
-principals = Later("streams.cli.principals")
-
-_BY_OPERATOR = (
-    "Signed with the setting operator_key (TURNSTILE_OPERATOR_KEY or _FILE), which only those need "
-    "who say whose keys count. Doing it again is fine, and completes what was half done."
-)
 
 
 def add_security(verbs: Any) -> None:
@@ -61,71 +55,14 @@ def add_security(verbs: Any) -> None:
     made.add_argument(
         "--for",
         dest="purpose",
-        choices=("decisions", "answers", "requests", "operator"),
+        choices=("decisions", "answers", "requests"),
         default="decisions",
-        help="who signs: workers their decisions, an answerer its answers, a client its requests, "
-        "or the operator, who says whose requests count (default decisions)",
+        help="who signs: workers their decisions, an answerer its answers, or a client its requests "
+        "(default decisions)",
     )
     made.add_argument(
         "--out",
         type=path_of,
         metavar="FILE",
         help="for the private key, readable by its owner alone",
-    )
-
-    _add_principals(verbs)
-
-
-def _add_principals(verbs: Any) -> None:
-    principal = verbs.add_parser("principal", help="add, remove or list who signs requests")
-    commands_of = principal.add_subparsers(required=True, metavar="COMMAND")
-    add = verb(
-        commands_of,
-        "add",
-        principals.add,
-        "have requests count that a principal signs with a key, and with no other",
-        CLIENT,
-        _BY_OPERATOR,
-    )
-    add.add_argument("name", type=name_of, help="by which datasets name it")
-    add.add_argument("public_key", help="as `turnstile keys new --for requests` prints it")
-    add.add_argument(
-        "--creates", action="store_true", help="it may create datasets, without a guarded parent"
-    )
-    remove = verb(
-        commands_of,
-        "remove",
-        principals.remove,
-        "have nothing count any more that a principal signs",
-        CLIENT,
-        _BY_OPERATOR,
-    )
-    remove.add_argument("name", type=name_of)
-    verb(
-        commands_of,
-        "list",
-        principals.listed,
-        "the operator, and who signs with which key",
-        OBSERVER,
-        "From Redis, without a key.",
-    )
-    operator = verbs.add_parser("operator", help="bind who says whose keys count")
-    bind = verb(
-        operator.add_subparsers(required=True, metavar="COMMAND"),
-        "bind",
-        principals.bind,
-        "bind the operator to the service, or another one in its place",
-        CLIENT,
-        f"The first principal that is added binds it as well. {_BY_OPERATOR}",
-    )
-    bind.add_argument(
-        "--successor",
-        metavar="KEY",
-        help="the public key from now on; workers have it in operator_keys before, or they stop",
-    )
-    bind.add_argument(
-        "--also",
-        action="append",
-        metavar="LOG",
-        help="the id of a log whose records are copied to this one next; again for more",
     )

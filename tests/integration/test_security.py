@@ -31,7 +31,6 @@ from streams.config import Config
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack
 from streams.operations.images import read_image
-from streams.operations.principals import read_principals
 from streams.store.image import MANIFEST, UnusableImage
 from streams.topics.answers import ANSWER_TOPICS
 from streams.topics.authentic import verifier_of
@@ -240,59 +239,6 @@ def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None
         create_a_topic(config)
     with pytest.raises(KafkaError, match="Authorization"):
         delete_the_log(config)
-
-
-# --- whose requests count -------------------------------------------------------------------------
-
-
-def test_nobody_but_the_admin_binds_an_operator_or_says_who_signs(stack: SecureStack) -> None:
-    private, public = new_keys()
-    other = replace(stack.config_of("trainer"), operator_key=private)
-    with Turnstile(config=other) as client:
-        with pytest.raises(RequestRejected, match="another one by the one before"):
-            client.bind_operator()
-        with pytest.raises(RequestRejected, match="another one by the one before"):
-            client.add_principal("mallory", public, creates=True)
-    known = read_principals(stack.config_of("operator"))
-    assert list(known.operators.values()) == [tuple(range(PARTITIONS))]
-    assert "mallory" not in {principal.name for principal in known.principals}
-    for role in ("worker", "auditor"):
-        assert list(known.operators) == stack.config_of(role).operator_keys.splitlines()
-
-
-def test_who_writes_the_log_creates_nothing_without_a_key_that_the_admin_registered(
-    stack: SecureStack, tmp_path: Path
-) -> None:
-    trainer, key = stack.config_of("trainer"), tmp_path / "alice.key"
-    alice = replace(trainer, principal="alice", request_key=new_keys()[0])
-    for config in (replace(trainer, principal="", request_key=""), alice):
-        with (
-            Turnstile(config=config) as client,
-            pytest.raises(RequestRejected, match="not-allowed"),
-        ):
-            client.create_dataset("hers", budget=0.5)
-    made = turnstile("keys", "new", "--for", "requests", "--out", str(key), "--json")
-    public = made.lines[0]["public_key"]
-    admin = str(stack.roles["admin"])
-    done = turnstile("principal", "add", "alice", public, "--creates", "--config", admin)
-    assert done.code == 0
-    with Turnstile(config=replace(alice, request_key=key.read_text().strip())) as client:
-        client.create_dataset("hers", budget=0.5, allow={"charge": ["alice"]})
-    with Turnstile(config=trainer) as client, pytest.raises(RequestRejected, match="not-allowed"):
-        client.run("hers", "r")
-
-
-def test_what_was_said_by_the_operator_stays_when_the_stack_settles_again(
-    stack: SecureStack,
-) -> None:
-    admin = stack.config_of("admin")
-    with Turnstile(config=admin) as client:
-        client.remove_principal("answerer")
-    stack.settle()
-    known = read_principals(stack.config_of("operator"))
-    assert "answerer" not in {principal.name for principal in known.principals}
-    with Turnstile(config=admin) as client:
-        client.add_principal("answerer", stack.secrets.request_keys["answerer"])
 
 
 # --- who is not let in ----------------------------------------------------------------------------

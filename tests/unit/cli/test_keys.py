@@ -40,7 +40,6 @@ def test_without_a_file_both_are_printed_whatever_the_settings_are(
     [
         ("answers", "signing_key", "answer_keys"),
         ("requests", "request_key", "public_key"),
-        ("operator", "operator_key", "operator_keys"),
     ],
 )
 def test_keys_are_named_as_the_settings_that_they_are_for(capsys, purpose, private, public):
