@@ -133,10 +133,7 @@ class Config:
     signing_key: str = _secret()  # with which a worker or an answerer signs; unsigned without
     trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
     answer_keys: str = field(default="", metadata={"file": True})  # of answerers; the same
-    principal: str = ""  # of a client: under this name its requests are signed
-    request_key: str = _secret()  # with which it signs them
-    operator_key: str = _secret()  # of the operator: who says whose keys count
-    operator_keys: str = field(default="", metadata={"file": True})  # those workers follow; or all
+    request_key: str = _secret()  # of a client: the private key that signs its requests
 
     def __post_init__(self) -> None:
         _check_brokers(self.kafka)
@@ -163,11 +160,6 @@ class Config:
             raise ConfigurationError(f"traces is {self.traces!r}; it must be otel, or empty")
         self._check_login()
         self._check_certificates()
-        if bool(self.principal) != bool(self.request_key):
-            given, lacking = "principal", "request_key (or request_key_file)"
-            if self.request_key:
-                given, lacking = "request_key", "principal, the name under which it is registered"
-            raise ConfigurationError(f"{given} is set without {lacking}: give both")
         for name in ("erasure_keys", "portal_key"):
             _check_secrets(name, getattr(self, name))
         if 0 < len(self.dashboard_password) < _PASSWORD_LENGTH:

@@ -80,9 +80,6 @@ def local_stack(
             stack.start_worker()
         if workers:
             _wait_for_owners(stack, here, before, workers)
-            stack.settle()
-        elif secure:
-            note("Without a worker no operator can be bound: start this once with a worker")
         yield stack
 
 

@@ -57,7 +57,7 @@ def add_security(verbs: Any) -> None:
         dest="purpose",
         choices=("decisions", "answers", "requests"),
         default="decisions",
-        help="who signs: workers their decisions, an answerer its answers, or a client its requests "
+        help="what is signed: decisions by workers, answers by an answerer, requests by a client "
         "(default decisions)",
     )
     made.add_argument(

@@ -34,7 +34,7 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
     check_homes(alone(request.user), place.partition, state.partitions)
     erased: list[str] = []
     tombstones: list[Output] = []
-    allowed = [name for name in outermost if state.gate.may_manage(name, sender)]
+    allowed = [name for name in outermost if state.authorization.may_manage(name, sender)]
     for name in allowed:
         family = state.policies.family(name)
         there, left = _erase_in(state, family, state.policies.budgets(name), request.user)

@@ -14,22 +14,19 @@ from streams.ledger.columns import UnknownState
 from streams.ledger.erasing import erase
 from streams.ledger.erasure import ErasureKeys, LostErasureKey
 from streams.ledger.lifecycle import (
-    bind_operator,
     close_dataset,
     close_run,
     create_dataset,
     open_run,
-    register_principal,
+    set_access,
     withdraw_dataset,
 )
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
 from streams.ledger.partition_error import PartitionError
-from streams.ledger.principals import Operators, UnknownOperator
 from streams.ledger.state import Changes, Kept, LayoutMismatch, State
 from streams.ledger.summaries import DatasetSummary, Summary, summary_of
 from streams.schemas import (
     Answer,
-    BindOperator,
     Charge,
     ChargeRoster,
     CloseDataset,
@@ -38,10 +35,10 @@ from streams.schemas import (
     Enrol,
     Erase,
     OpenRun,
-    RegisterPrincipal,
     Rejection,
     Request,
     Sender,
+    SetAccess,
     WithdrawDataset,
     decode_signed,
     encode,
@@ -59,7 +56,6 @@ __all__ = [
     "Output",
     "PartitionError",
     "Summary",
-    "UnknownOperator",
     "UnknownState",
     "ledger_of",
 ]
@@ -72,7 +68,6 @@ def ledger_of(
     topic: bytes,
     chain: Chain,
     erasure_keys: str = "",
-    operator_keys: str = "",
 ) -> Ledger:
     """The state of a partition as it was committed last.
 
@@ -83,15 +78,13 @@ def ledger_of(
         topic: the 16 bytes of the topic's id in Kafka.
         chain: the digest of the log up to there.
         erasure_keys: by which users who were erased are known again; see ``ErasureKeys``.
-        operator_keys: of the operators whose word is followed; see ``Operators``.
 
     Raises:
         LayoutMismatch: the state is of another P.
         LostErasureKey: users were erased under a key that is not among these.
-        UnknownOperator: the operator is not among these.
         UnknownState: another release wrote some of it.
     """
-    ledger = Ledger(partition, partitions, topic, erasure_keys, operator_keys)
+    ledger = Ledger(partition, partitions, topic, erasure_keys)
     ledger.state.load(kept.pages)
     for changes in kept.changes:
         ledger.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
@@ -106,7 +99,6 @@ class Ledger:
     Attributes:
         state: all datasets and runs of the partition.
         erasure_keys: by which users who were erased are known again.
-        operator_keys: of the operators whose word is followed.
         chain: the digest of the records applied so far. Offsets that hold no record leave it as
             it is: they are not applied.
     """
@@ -117,11 +109,9 @@ class Ledger:
         partitions: int,
         topic: bytes = NO_TOPIC,
         erasure_keys: str = "",
-        operator_keys: str = "",
     ) -> None:
-        erasing, operators = ErasureKeys(erasure_keys), Operators(operator_keys)
-        self.state = State(topic, partition, partitions, erasing, operators)
-        self.erasure_keys, self.operator_keys = erasure_keys, operator_keys
+        self.state = State(topic, partition, partitions, ErasureKeys(erasure_keys))
+        self.erasure_keys = erasure_keys
         self.chain = genesis(topic, partition, partitions)
 
     def apply(self, offset: int, value: bytes | None) -> list[Output]:
@@ -130,14 +120,14 @@ class Ledger:
         A record that cannot be applied changes nothing and comes back on the rejects channel.
 
         Raises:
-            PartitionError: the log is of another P, the signer cannot be checked here, or the
+            PartitionError: the log is of another P, a signature cannot be verified here, or the
                 record has users who were erased under a key that is missing here. Nothing has
                 changed, the chain included.
         """
         place, request = Place(self.state.partition, offset), None
         try:
             request, sender = decode_signed(value)
-            self.state.gate.check(request, sender)
+            self.state.authorization.check(request, sender)
             outputs = self._apply(place, request, sender)
         except Rejection as rejection:
             request = request or rejection.request
@@ -177,8 +167,6 @@ class Ledger:
                 answer = close_run(self.state, place, request)
             case CloseDataset():
                 answer = close_dataset(self.state, place, request)
-            case BindOperator():
-                answer = bind_operator(self.state, place, request, sender)
-            case RegisterPrincipal():
-                answer = register_principal(self.state, place, request, sender)
+            case SetAccess():
+                answer = set_access(self.state, place, request, sender)
         return [answer_to(request, encode(answer))]

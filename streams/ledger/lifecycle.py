@@ -1,7 +1,7 @@
-"""What makes datasets and runs, and what ends them; and who is bound or registered.
+"""What makes datasets and runs, and what ends them.
 
-``streams.ledger.runs`` has the states of a run, ``streams.ledger.principals`` who may do what. The
-states of a dataset in one partition:
+``streams.ledger.runs`` has the states of a run, ``streams.ledger.authorization`` those of an access
+list. The states of a dataset in one partition:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from streams.ledger.access import budgets_of, check_open, open_budgets_of
 from streams.ledger.accrual import drop_roster
+from streams.ledger.authorization import check_access
 from streams.ledger.holds import release_hold, take_hold
 from streams.ledger.outputs import Place
 from streams.ledger.policies import (
@@ -36,7 +37,7 @@ from streams.ledger.state import LayoutMismatch, State
 from streams.ledger.tracked import Address
 from streams.schemas import (
     MAX_DATASETS,
-    BindOperator,
+    AccessSet,
     CloseDataset,
     CloseRun,
     CreateDataset,
@@ -44,15 +45,13 @@ from streams.schemas import (
     DatasetCreated,
     DatasetWithdrawn,
     OpenRun,
-    OperatorBound,
     Policy,
-    PrincipalRegistered,
     Reason,
-    RegisterPrincipal,
     Rejection,
     RunClosed,
     RunOpened,
     Sender,
+    SetAccess,
     WithdrawDataset,
 )
 
@@ -63,13 +62,13 @@ def create_dataset(
     """Have a dataset under a policy, or find that it is there under the same one."""
     policy = request.policy
     check_policy(policy)
+    state.authorization.check_list(request)
     outer = _policies_around(state, policy)
     whole = _policy_shared(state, policy)
     check_ancestors(policy, outer)
     above = whole or outer
     if policy.partitions != state.partitions:
-        if not state.layout:  # only a sender who may create the dataset can stop the partition
-            state.gate.check_creation(policy, above, sender)
+        if not state.layout:
             raise LayoutMismatch(policy.partitions, state.partitions)
         detail = f"the topic has {state.partitions} partitions, not {policy.partitions}"
         raise Rejection(Reason.INVALID_POLICY, detail)
@@ -79,10 +78,11 @@ def create_dataset(
         if named is not UNSET and not above:
             detail = f"dataset {named!r} does not exist: create it first"
             raise Rejection(Reason.UNKNOWN_DATASET, detail)
-        state.gate.check_creation(policy, above, sender)
+        state.authorization.check_creation(request, sender)
         if above:
             check_open(state, above[0].dataset)
-        if len(state.policies) >= MAX_DATASETS:
+        names = state.policies.keys() | state.access.keys()  # with some that were withdrawn
+        if request.address not in names and len(names) >= MAX_DATASETS:
             detail = f"the log has {MAX_DATASETS} datasets, closed ones included, and takes no more"
             raise Rejection(Reason.TOO_LARGE, detail)
         _check_shares(state, policy, whole)
@@ -90,11 +90,13 @@ def create_dataset(
         if not state.layout:  # the first dataset binds P of the log
             state.layout[()] = stored.partitions
         state.policies[request.address] = stored
+        state.authorization.created(request)
     elif not is_same_policy(stored, policy):
         detail = (
             f"dataset {policy.dataset!r} exists with another policy, and a policy never changes"
         )
         raise Rejection(Reason.POLICY_CHANGED, detail, held=stored)
+    state.authorization.check_log(request)
     check_open(state, policy.dataset)
     return DatasetCreated(
         request=request.request,
@@ -120,6 +122,7 @@ def withdraw_dataset(state: State, place: Place, request: WithdrawDataset) -> Da
             detail = f"dataset {name!r} cannot be withdrawn: another dataset is nested in it"
             raise Rejection(Reason.DATASET_IN_USE, detail)
         del state.policies[request.address]
+        state.authorization.withdrawn(request.address)
     return DatasetWithdrawn(
         dataset=name,
         request=request.request,
@@ -195,31 +198,19 @@ def close_run(state: State, place: Place, request: CloseRun) -> RunClosed:
     )
 
 
-def bind_operator(
-    state: State, place: Place, request: BindOperator, sender: Sender | None
-) -> OperatorBound:
-    """Have an operator, or another one."""
-    state.gate.bind(request, sender)
-    return OperatorBound(
+def set_access(state: State, place: Place, request: SetAccess, sender: Sender | None) -> AccessSet:
+    """Replace the access list of a dataset."""
+    check_access(request.allow)
+    if request.address not in state.policies:
+        detail = f"dataset {request.dataset!r} does not exist: create it first"
+        raise Rejection(Reason.UNKNOWN_DATASET, detail)
+    state.authorization.set_access(request, sender)
+    return AccessSet(
+        dataset=request.dataset,
         request=request.request,
         partition=place.partition,
         offset=place.offset,
         number=request.number,
-        operator=request.operator,
-    )
-
-
-def register_principal(
-    state: State, place: Place, request: RegisterPrincipal, sender: Sender | None
-) -> PrincipalRegistered:
-    """Know a principal by another key, or no more."""
-    state.gate.register(request, sender)
-    return PrincipalRegistered(
-        request=request.request,
-        partition=place.partition,
-        offset=place.offset,
-        number=request.number,
-        principal=request.principal,
     )
 
 

@@ -120,11 +120,6 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
             f"pseudonyms are of another key than those of dataset {nearest.dataset!r}: nobody in "
             "one of them would be anybody in the other"
         )
-    elif policy.allow is not UNSET and all(each.allow is UNSET for each in outer):
-        complaint = (
-            f"allow names who may charge it, and dataset {nearest.dataset!r}, whose budget it "
-            "shares, names nobody: anybody could spend that, and erase its users"
-        )
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)
 
@@ -159,8 +154,6 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         )
     elif policy.user_ids not in (UNSET, whole.user_ids) or policy.pseudonyms != whole.pseudonyms:
         complaint = f"user_ids and pseudonyms must be those of dataset {name!r}"
-    elif whole.allow is not UNSET and policy.allow is UNSET:
-        complaint = f"dataset {name!r} names who may charge it, so its share has to name them, too"
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)
 

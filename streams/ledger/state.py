@@ -22,13 +22,13 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from streams.ledger.authorization import Access, Authorization
 from streams.ledger.balances import AccountsChanges, Page
 from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
 from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
 from streams.ledger.families import Policies
 from streams.ledger.members import MemberChanges
 from streams.ledger.partition_error import PartitionError
-from streams.ledger.principals import BoundOperator, Gate, Operators, Principal, Principals
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.separations import Participants, Separations
@@ -104,9 +104,8 @@ class State:
         closed: (dataset,) -> the offset from which on it is closed, if it is.
         erasure: the keys by which users who were erased have names.
         erased: (dataset, slot) -> such a name.
-        operator: () -> the operator whose word counts, once there is one.
-        principals: (name,) -> by which key it is known, and what it may.
-        gate: looks at who asks for what.
+        access: (dataset,) -> its own access list, if it has one.
+        authorization: checks what the signer of a request may do.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class State:
         partition: int,
         partitions: int,
         keys: ErasureKeys,
-        operators: Operators,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -133,9 +131,8 @@ class State:
         self.erasure = self._keep(KeysInUse(keys))
         self.erased = self._keep(ErasedUsers(self.datasets, self.erasure))
         self.policies.known_as = self.erased.known_as
-        self.operator = self._keep(BoundOperator(operators))
-        self.principals: Principals = self._keep(Tracked("principal", Principal))
-        self.gate = Gate((topic, partition), self.operator, self.principals, self.policies)
+        self.access: Tracked[Access] = self._keep(Tracked("access", Access))
+        self.authorization = Authorization(partition, self.access, self.policies)
         self._accounts: list[AccountsChanges] = []  # since the last batch
         self._members: list[MemberChanges] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
@@ -224,14 +221,11 @@ class State:
             kind.is_compacted()
 
     def check_whole(self) -> None:
-        """Check, when all changes are put back, that no roster has lost some of its pages, and that
-        the operator is one whose word counts here.
+        """Check, when all changes are put back, that no roster has lost some of its pages.
 
         Raises:
             ValueError: one has.
-            UnknownOperator: it is not.
         """
-        self.operator.check()
         for address in self._torn:
             if address in self.rosters:
                 raise ValueError(f"pages of the members of {'/'.join(address)} are missing")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from streams.ledger.principals import Principal
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import RunState, counted
 from streams.ledger.state import State
-from streams.schemas import Policy
+from streams.schemas import Allowed, Policy
 
 MOST_RUNS = 500
 """Of a summary, which is shown every few seconds."""
@@ -21,6 +20,7 @@ class DatasetSummary(msgspec.Struct, frozen=True):
     users: int
     exhausted: int  # users with nothing left
     closed: bool = False
+    allow: list[Allowed] | None = None  # the access list in force; None: the dataset is open
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -41,8 +41,6 @@ class Summary(msgspec.Struct, frozen=True):
     datasets: dict[str, DatasetSummary]
     open_runs: int
     closed_runs: int
-    operator: bytes = b""  # its public key, once one is bound
-    principals: dict[str, Principal] = {}
     runs: list[RunSummary] = []  # open ones first, by name, and at most so many
 
 
@@ -56,13 +54,13 @@ def summary_of(state: State) -> Summary:
                 len(accounts),
                 accounts.exhausted_users,
                 (name,) in state.closed,
+                None if access is None else access.allow,
             )
             for name, accounts in state.datasets.items()
+            for access in (state.authorization.of(name),)
         },
         len(state.runs) - state.runs.closed,
         state.runs.closed,
-        state.operator[()].key if state.operator else b"",
-        {name: principal for (name,), principal in sorted(state.principals.items())},
         [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
     )
 

@@ -15,13 +15,12 @@ from streams.local.directory import make_private, write_private
 from streams.topics.access import ROLES
 from streams.wire.signatures import Signer, new_keys
 
-_RINGS = {  # private key -> file of trusted public keys: of workers, of answerers, of operators
+_RINGS = {  # private key -> file of trusted public keys: of workers, of answerers
     "signing.key": "trusted.keys",
     "answer-signing.key": "answer.keys",
-    "operator.key": "operator.keys",
 }
-PRINCIPALS: Mapping[str, bool] = {"trainer": True, "answerer": False}
-"""The roles that sign their requests, by name, and whether each may create datasets."""
+CLIENTS = ("trainer", "answerer")
+"""The roles that sign their requests."""
 
 
 class Secrets:
@@ -30,7 +29,7 @@ class Secrets:
     Attributes:
         directory: the directory.
         passwords: of each role, the same for Kafka and Redis.
-        request_keys: the public key of each role that signs its requests.
+        request_keys: the public key of each role that signs its requests, for access lists.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,9 +41,10 @@ class Secrets:
             public = self._public(private)
             if not (directory / ring).exists():  # the operator may have added keys
                 write_private(directory / ring, f"{public}\n".encode())
-        self.request_keys = {role: self._public(f"{role}.key") for role in PRINCIPALS}
+        self.request_keys = {role: self._public(f"{role}.key") for role in CLIENTS}
+        for role, public in self.request_keys.items():
+            write_private(directory / f"{role}.public", f"{public}\n".encode())
         self._kept("erasure.keys", lambda: token_hex(32))
-        self._bound = directory / "operator.bound"
 
     def settings_of(self, role: str) -> Path:
         """Return the settings file of a role, or of the admin."""
@@ -80,21 +80,12 @@ class Secrets:
             if known.consumes:
                 settings["signing_key_file"] = "answer-signing.key"
             if known.redis in ("audit", "decide"):  # these roles replay the log
-                settings["operator_keys_file"] = "operator.keys"
                 settings["erasure_keys_file"] = "erasure.keys"
-            if role in PRINCIPALS:
-                settings |= {"principal": role, "request_key_file": f"{role}.key"}
+            if role in CLIENTS:
+                settings["request_key_file"] = f"{role}.key"
             self._write(role, settings)
         admin = {"kafka": internal, "kafka_security": "SSL", "kafka_certificate": "admin.pem"}
-        self._write("admin", {**common, **admin, "operator_key_file": "operator.key"})
-
-    def is_bound(self, log: str) -> bool:
-        """Return whether the operator was bound in the log with this id."""
-        return self._bound.exists() and self._bound.read_text(encoding="utf-8").strip() == log
-
-    def note_bound(self, log: str) -> None:
-        """Record that the operator was bound, so that its later changes stay."""
-        write_private(self._bound, f"{log}\n".encode())
+        self._write("admin", {**common, **admin})
 
     def config_of(self, role: str) -> Config:
         """Return the settings of a role, regardless of environment variables."""

@@ -1,8 +1,8 @@
 """An installation on this machine with TLS, a login for each role, and the rights of that role.
 
 It sets up what an operator sets up elsewhere: an authority and certificates, a Kafka user and a
-Redis user per role with the rights that ``turnstile acl`` prints, the topics, signing keys for
-workers, and an operator that registers who may sign requests.
+Redis user per role with the rights that ``turnstile acl`` prints, the topics, and keys with which
+workers sign decisions and clients sign requests.
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ from streams.config import Config
 from streams.local.certificates import Authority
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
-from streams.local.secrets import PRINCIPALS, Secrets
+from streams.local.secrets import Secrets
 from streams.local.secure_broker import ADMIN, ADMIN_FILE, SecureBroker
 from streams.local.secure_redis import SecureRedis
 from streams.local.stack import SECURE_FOLDER, LocalStack
-from streams.operations.errors import Unavailable
-from streams.operations.status import topics_of
-from streams.sdk.client import Turnstile
-from streams.sdk.errors import TurnstileError
 from streams.store.rights import rights
 from streams.topics.access import ROLES, rules_of
 from streams.topics.answers import ensure_answer_topics
@@ -74,33 +70,6 @@ class SecureStack(LocalStack):
     def config_of(self, role: str) -> Config:
         """Return the settings of a role."""
         return self.secrets.config_of(role)
-
-    def settle(self) -> None:
-        """Bind the operator and register the principals that sign requests, once per log.
-
-        The operator's key is the admin's. Workers have its public key when they start, so they stop
-        if another key was bound before.
-
-        Raises:
-            LocalStackError: a partition refused.
-        """
-        admin = self.config_of("admin")
-        try:
-            log = topics_of(admin).topic.hex()
-            if self.secrets.is_bound(log):
-                return
-            self._say("Binding the operator and registering principals")
-            with Turnstile(config=admin) as operator:
-                for name, creates in PRINCIPALS.items():
-                    public = self.secrets.request_keys[name]
-                    operator.add_principal(name, public, creates=creates)
-        except (TurnstileError, Unavailable) as error:
-            raise LocalStackError(
-                f"The operator could not be bound: {error}. If another one was bound in this log "
-                f"before, add its public key to {self.secrets.directory / 'operator.keys'}, and "
-                "replace operator.key there by its private key."
-            ) from error
-        self.secrets.note_bound(log)
 
     def _start_servers(self, directory: DataDirectory) -> None:
         secrets = self._secrets = Secrets(directory.path / SECURE_FOLDER)

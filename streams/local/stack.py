@@ -172,9 +172,6 @@ class LocalStack:
             raise
         return worker
 
-    def settle(self) -> None:
-        """Finish the installation once workers decide; a stack without logins needs nothing."""
-
     def stop_worker(self, index: int) -> None:
         """Stop a worker; it is not restarted."""
         self._workers[index].stop()

@@ -78,13 +78,11 @@ class Archive(Protocol):
         topic: the 16 bytes of the id of norms.
         partitions: P.
         erasure_keys: by which users who were erased are known again.
-        operator_keys: of the operators whose word is followed.
     """
 
     topic: bytes
     partitions: int
     erasure_keys: str = ""
-    operator_keys: str = ""
 
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics norms, halts, odometer and rejects begins and ends now."""

@@ -73,8 +73,8 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         Unreadable: Kafka does not answer.
     """
     topic, partitions = archive.topic, archive.partitions
-    keys = archive.erasure_keys, archive.operator_keys
-    nothing = Beginning(Ledger(partition, partitions, topic, *keys), 0)
+    keys = archive.erasure_keys
+    nothing = Beginning(Ledger(partition, partitions, topic, keys), 0)
     start = archive.extent(NORMS, partition).start
     if start == 0:
         return nothing

@@ -128,7 +128,6 @@ class Kept:
                 ledger.state.topic,
                 meta.chain,
                 ledger.erasure_keys,
-                ledger.operator_keys,
             )
         except _NO_STATE as error:
             add(f"the state cannot be put together: {error!r}")

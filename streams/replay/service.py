@@ -24,7 +24,7 @@ from streams.store.image import Image, UnusableImage
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
-from streams.topics.authentic import RecordVerifier, header, operator_keys_of, verifier_of
+from streams.topics.authentic import RecordVerifier, header, verifier_of
 from streams.topics.batches import FetchedRecord, Gap
 from streams.topics.seen import TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
@@ -57,7 +57,6 @@ class KafkaArchive(Archive):
             )
         self.topic, self.partitions = seen.topic, seen.partitions
         self.erasure_keys = config.erasure_keys
-        self.operator_keys = operator_keys_of(config)
         self._verifier = verifier_of(config, seen.topic)
         self._glances: list[Glance] | None = None
         self._silent = ""

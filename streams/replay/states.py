@@ -18,10 +18,10 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("closed", "erasure", "erased", "operator", "principals"),
+    *("closed", "erasure", "erased", "access"),
 )
 """What a state keeps by name."""
-_NAMES = {"erased": ("dataset", "slot"), "principals": ("principal",)}
+_NAMES = {"erased": ("dataset", "slot")}
 """What the parts of an address are, where they are not a dataset and a run."""
 _TOLD_OF_MEMBERS = ("slot", "level", "granted", "flags")
 """Without the step since which charges accrue: accounts are compared with accrued charges."""

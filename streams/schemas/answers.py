@@ -168,24 +168,13 @@ class Erased(Record, frozen=True, tag="erased"):
     not_allowed: list[Name] = msgspec.field(default_factory=list)
 
 
-class OperatorBound(Record, frozen=True, tag="operator-bound"):
-    """This partition knows the operator by this key."""
+class AccessSet(OfDataset, frozen=True, tag="access-set"):
+    """This partition has the access list that was asked for."""
 
     request: Token
     partition: int
     offset: int
     number: int
-    operator: bytes
-
-
-class PrincipalRegistered(Record, frozen=True, tag="principal-registered"):
-    """This partition knows a principal by the key that was said, or by none any more."""
-
-    request: Token
-    partition: int
-    offset: int
-    number: int
-    principal: Name
 
 
 Answer: TypeAlias = (
@@ -199,8 +188,7 @@ Answer: TypeAlias = (
     | RosterDecision
     | Halted
     | Erased
-    | OperatorBound
-    | PrincipalRegistered
+    | AccessSet
 )
 
 

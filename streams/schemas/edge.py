@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from streams.normal_form import first_irregular, normal_form
 from streams.schemas.answers import Answer
@@ -67,7 +66,9 @@ def decode_request(value: bytes | None) -> Request:
 
 
 def decode_signed(value: bytes | None) -> tuple[Request, Sender | None]:
-    """The same, and who is said to have signed it; None if nobody is. Nothing is verified here.
+    """Read a request and the key that is said to have signed it; None if it is unsigned.
+
+    Nothing is verified here.
 
     Raises:
         Rejection: as ``decode_request``.
@@ -83,8 +84,7 @@ def decode_signed(value: bytes | None) -> tuple[Request, Sender | None]:
     request = _decode(record.request)
     if isinstance(request, Signed):
         raise Rejection(Reason.MALFORMED, "a request that is signed twice")
-    principal = None if record.principal is UNSET else record.principal
-    return _checked(request), Sender(principal, record.signature, record.request)
+    return _checked(request), Sender(record.key, record.signature, record.request)
 
 
 def _decode(value: bytes) -> Request | Signed:

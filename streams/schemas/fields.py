@@ -57,13 +57,18 @@ MinSeparation: TypeAlias = Annotated[int, Meta(ge=2, le=MAX_SEPARATION)]
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
 PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
-"""Of Ed25519; ``streams.wire.requests`` says which 32 bytes are one."""
+"""An Ed25519 public key; ``streams.wire.requests`` says which 32 bytes are one."""
 Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
 LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """What Kafka calls the id of the topic norms."""
 DELTA = 1e-5
 """At which an epsilon is told if nobody says at which: a policy has none of its own."""
-Principals: TypeAlias = Annotated[list[Name], Meta(max_length=64)]
+Right: TypeAlias = Literal["charge", "manage"]
+"""``charge``: open, charge and close runs, and enrol users. ``manage``: withdraw and close the
+dataset, erase users, create datasets inside it, and change its access list."""
+Rights: TypeAlias = Annotated[list[Right], Meta(min_length=1, max_length=2)]
+MAX_KEYS = 32
+"""Keys in an access list. A worker checks each of them, which takes about a millisecond."""
 
 
 class Record(

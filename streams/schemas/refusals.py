@@ -19,11 +19,11 @@ class Reason(StrEnum):
     UNSUPPORTED_VERSION = "unsupported-version"
     MALFORMED = "malformed"  # not MessagePack, not JSON, truncated, wrong types or ranges
     INVALID_POLICY = "invalid-policy"
-    INVALID_KEY = "invalid-key"  # 32 bytes that are no key by which signatures are told apart
+    INVALID_ACCESS = "invalid-access"  # an access list with an invalid key, or without a manager
     POLICY_CHANGED = "policy-changed"  # the dataset exists with another policy
     UNKNOWN_DATASET = "unknown-dataset"
-    NOT_ALLOWED = "not-allowed"  # not signed by somebody who may do this
-    SUPERSEDED = "superseded"  # the operator has said something later
+    NOT_ALLOWED = "not-allowed"  # not signed by a key that has the right
+    SUPERSEDED = "superseded"  # the access list was set with this number or a higher one
     DATASET_CLOSED = "dataset-closed"  # nothing is charged to it any more, and it stays
     DATASET_IN_USE = "dataset-in-use"  # it cannot be withdrawn: a run has been opened
     DATASET_SHARED = "dataset-shared"  # it is charged through its shares, or one is not closed

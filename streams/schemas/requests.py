@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from streams.schemas.fields import (
     DELTA,
+    MAX_KEYS,
     AskedAttempt,
     Attempt,
     BudgetUnits,
@@ -28,9 +29,9 @@ from streams.schemas.fields import (
     OnExhaustion,
     Order,
     Positive,
-    Principals,
     PublicKey,
     Record,
+    Rights,
     RosterMechanism,
     Signature,
     StringUser,
@@ -40,11 +41,15 @@ from streams.schemas.fields import (
 )
 
 
-class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which principals may do what with a dataset."""
+class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of an access list: a public key and its rights."""
 
-    charge: Principals = []  # open, charge and close runs, and enrol users
-    manage: Principals = []  # withdraw and close it, erase users, create datasets nested in it
+    key: PublicKey
+    rights: Rights  # in alphabetical order
+
+
+AccessList: TypeAlias = Annotated[list[Allowed], Meta(min_length=1, max_length=MAX_KEYS)]
+"""The keys that may charge and manage a dataset, in increasing order; one at least may manage."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,9 +82,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # The fingerprint of the key that users' pseudonyms are made with. Under another key, or none,
     # each user would be another user with nothing spent.
     pseudonyms: Fingerprint | UnsetType = UNSET
-    # Requests about the dataset have to be signed by one of these principals. Not given: the access
-    # list of the nearest dataset around it applies; without any, requests need no signature.
-    allow: Allow | UnsetType = UNSET
+    # The access list that the dataset begins with; set-access replaces it. Requests about the
+    # dataset have to be signed by a key with the right. Not given: the list of the nearest parent
+    # that has one applies; without any list, requests need no signature.
+    allow: AccessList | UnsetType = UNSET
     # The dataset from whose budget this one has a fixed share. The shares of a dataset add up to at
     # most its budget; it is charged through them only.
     share_of: Name | UnsetType = UNSET
@@ -203,6 +209,9 @@ class CreateDataset(Record, frozen=True, tag="create-dataset"):
 
     request: Token
     policy: Policy
+    # Given with an access list: the id of this log. Requests about the dataset are signed for it,
+    # also in a copy of the log.
+    log: LogId | UnsetType = UNSET
 
     @property
     def address(self) -> tuple[str, ...]:
@@ -310,39 +319,16 @@ class Erase(Record, frozen=True, tag="erase"):
         return () if self.dataset is UNSET else (self.dataset,)
 
 
-class BindOperator(Record, frozen=True, tag="bind-operator"):
-    """Says by which key the operator is known from now on; sent to every partition.
+class SetAccess(OfDataset, frozen=True, tag="set-access"):
+    """Replaces the access list of a dataset; sent to every partition.
 
-    The first one is signed by that key, later ones by the key before.
+    It is signed by a key that may manage the dataset under the list that is in force.
     """
 
     request: Token
-    number: Counter  # above those of all that the operator said before
-    log: LogId  # for which it was signed
-    operator: PublicKey
-    # Of other logs, signatures for which count here: those of which records were copied to this one
-    # are named by its first record.
-    also: Annotated[list[LogId], Meta(max_length=16)] = msgspec.field(default_factory=list)
-
-    @property
-    def address(self) -> tuple[str, ...]:
-        """It is about no dataset."""
-        return ()
-
-
-class RegisterPrincipal(Record, frozen=True, tag="register-principal"):
-    """Says by which key a principal is known; signed by the operator, sent to every partition."""
-
-    request: Token
-    number: Counter  # above those of all that the operator said before
-    principal: Name
-    key: PublicKey | UnsetType = UNSET  # not given: by none any more
-    creates: bool = False  # it may create datasets, nested in none that says who may
-
-    @property
-    def address(self) -> tuple[str, ...]:
-        """It is about no dataset."""
-        return ()
+    number: Counter  # above those of all earlier changes of this dataset's list
+    allow: AccessList  # the whole list
+    log: LogId  # for which requests about the dataset are signed from now on
 
 
 Request: TypeAlias = (
@@ -355,22 +341,21 @@ Request: TypeAlias = (
     | Enrol
     | ChargeRoster
     | Erase
-    | BindOperator
-    | RegisterPrincipal
+    | SetAccess
 )
 
 
 class Signed(Record, frozen=True, tag="signed"):
-    """A request, and who signed it for this log and this partition."""
+    """A request with a signature for one log and one partition."""
 
     request: bytes  # as it would be without: MessagePack or JSON
     signature: Signature  # see ``streams.wire.requests``
-    principal: Name | UnsetType = UNSET  # not given: the operator
+    key: PublicKey  # by which it can be verified
 
 
 class Sender(NamedTuple):
-    """Who is said to have signed a request."""
+    """The key that is said to have signed a request."""
 
-    principal: str | None  # None: the operator
+    key: bytes
     signature: bytes
     request: bytes  # what was signed

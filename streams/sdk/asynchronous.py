@@ -135,9 +135,7 @@ class AsyncTurnstile:
     close_run = _awaited(Turnstile.close_run)
     erase = _awaited(Turnstile.erase)
     run = _opened(Turnstile.run)
-    add_principal = _awaited(Turnstile.add_principal)
-    remove_principal = _awaited(Turnstile.remove_principal)
-    bind_operator = _awaited(Turnstile.bind_operator)
+    set_access = _awaited(Turnstile.set_access)
     halts = _followed(Turnstile.halts)
     odometer = _followed(Turnstile.odometer)
 

@@ -11,7 +11,8 @@ from msgspec import structs
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
-from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, User, UserIds
+from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, Right, User, UserIds
+from streams.sdk.access import access_list, set_access, signer_of
 from streams.sdk.connection import Connection
 from streams.sdk.datasets import close, create, policy_from, withdraw
 from streams.sdk.erasing import erase
@@ -24,7 +25,6 @@ from streams.sdk.followers import (
 )
 from streams.sdk.observing import Observer
 from streams.sdk.opening import close_run, open_run
-from streams.sdk.principals import allow_from, bind_operator, operator_of, register, signer_of
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.sdk.run import Run
 
@@ -44,10 +44,8 @@ class Turnstile:
         pseudonym_key: 16 to 64 secret, random bytes. The log then contains pseudonyms of users,
             which only this key can make, and never their ids. Never change the key of a service:
             under another key every user would begin with nothing spent.
-        principal: the name under which the operator has registered the public key of
-            ``request_key``. Requests are signed, and datasets that name this principal accept
-            them.
-        request_key: the private key, as ``turnstile keys new`` makes it.
+        request_key: the private key that signs requests, as ``turnstile keys new`` makes it.
+            Datasets accept them whose access list contains its public key.
         connection: another connection to the service than Kafka; no settings are read then.
 
     Raises:
@@ -63,11 +61,9 @@ class Turnstile:
         timeout: float | None = None,
         prefix: str | None = None,
         pseudonym_key: str | bytes | None = None,
-        principal: str | None = None,
         request_key: str | None = None,
         connection: Connection | None = None,
     ) -> None:
-        self._operator_key: str | None = None
         if connection is None:
             # Import late: in memory the Kafka client is not needed, and it is slow to import.
             from streams.sdk.kafka_connection import KafkaConnection
@@ -76,14 +72,13 @@ class Turnstile:
                 config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
             pseudonym_key = pseudonym_key or config.pseudonym_key
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
-            signer = signer_of(principal or config.principal, request_key or config.request_key)
-            self._operator_key = config.operator_key
+            signer = signer_of(request_key or config.request_key)
             connection = KafkaConnection(config)
             if config.traces:
                 connection.observe(_traces())
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
-            signer = signer_of(principal, request_key)
+            signer = signer_of(request_key)
         connection.pseudonyms = self._pseudonyms = pseudonyms
         connection.signer = signer
         self._connection = connection
@@ -94,7 +89,6 @@ class Turnstile:
         *,
         partitions: int = 4,
         pseudonym_key: str | bytes | None = None,
-        principal: str | None = None,
         request_key: str | None = None,
     ) -> Turnstile:
         """Run the service in this process, for tests and notebooks: no Kafka, no Redis, no thread.
@@ -107,18 +101,12 @@ class Turnstile:
         Args:
             partitions: how many partitions users are spread over; no decision depends on it.
             pseudonym_key: as that of ``Turnstile``.
-            principal: as that of ``Turnstile``.
             request_key: as that of ``Turnstile``.
         """
         from streams.sdk.memory_connection import MemoryConnection
 
         connection = MemoryConnection(partitions, Config().timeout)
-        return cls(
-            connection=connection,
-            pseudonym_key=pseudonym_key,
-            principal=principal,
-            request_key=request_key,
-        )
+        return cls(connection=connection, pseudonym_key=pseudonym_key, request_key=request_key)
 
     @property
     def partitions(self) -> int:
@@ -172,7 +160,7 @@ class Turnstile:
         share: float | None = None,
         assume_independent_timing: bool = False,
         sampled_levels: bool | None = None,
-        allow: Mapping[str, Sequence[str]] | None = None,
+        allow: Mapping[str, Sequence[Right]] | None = None,
         timeout: float | None = None,
     ) -> Policy:
         """Create a dataset with a policy, which never changes.
@@ -215,11 +203,12 @@ class Turnstile:
                 may, only the whole budget is a guarantee, and no epsilon below it is shown. None:
                 True for renyi, False otherwise. Pass True for any measure if levels follow the
                 coins of another dataset's steps.
-            allow: the access list: principals that may "charge" the dataset (open, charge and close
-                runs, enrol users) and that may "manage" it (withdraw and close it, erase users,
-                create datasets nested in it). Their requests must be signed. A right left out
-                belongs to no principal. None: as the parent dataset, or no restriction. The list
-                never changes; the key of a principal may.
+            allow: the access list: public keys, as ``turnstile keys new`` prints them, and their
+                rights. "charge": open, charge and close runs, and enrol users. "manage": withdraw
+                and close the dataset, erase users, create datasets inside it, and change the list
+                (``set_access``). At least one key must be a manager. None: as the parent dataset,
+                or no restriction. A dataset inside another one can have a list only if that one
+                has.
             timeout: seconds to wait for all partitions.
 
         Returns:
@@ -249,11 +238,43 @@ class Turnstile:
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
             parent=parent,
-            allow=allow_from(allow),
+            allow=None if allow is None else access_list(allow),
             pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
         )
         self._connection.check_partitions()
         return create(self._connection, policy, deadline, delta)
+
+    def set_access(
+        self,
+        name: str,
+        allow: Mapping[str, Sequence[Right]],
+        *,
+        copied_from: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Replace the access list of a dataset. This client's key must be one of its managers.
+
+        Requests signed by keys that are not in the new list are rejected from then on. To replace
+        a manager's key, add the new key first and remove the old one by a call with the new key:
+        then each call can be repeated if it was interrupted.
+
+        Args:
+            name: of the dataset.
+            allow: the whole new list, as in ``create_dataset``.
+            copied_from: if the log was copied to another topic, the id of the log in which the
+                dataset was created, or in which its list was set last. From this call on, requests
+                are signed for the new log.
+            timeout: seconds to wait for all partitions.
+
+        Raises:
+            InvalidRequest: this client has no request_key, or an argument is invalid.
+            RequestRejected: the dataset does not exist or has no list, this client may not manage
+                it, or a later change was made.
+            DecisionTimeout: not all partitions answered; try again, which completes it.
+        """
+        deadline = self._connection.deadline(timeout)
+        self._connection.check_partitions()
+        set_access(self._connection, name, access_list(allow), deadline, copied_from)
 
     def withdraw_dataset(self, name: str, *, timeout: float | None = None) -> None:
         """Withdraw a dataset of which no run was ever opened. This does nothing if it does not
@@ -401,79 +422,6 @@ class Turnstile:
         deadline = self._connection.deadline(timeout)
         self._connection.check_partitions()
         return erase(self._connection, user, dataset, deadline)
-
-    def add_principal(
-        self,
-        name: str,
-        public_key: str,
-        *,
-        creates: bool = False,
-        operator_key: str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Register a principal's public key: requests signed with it, and with no other key, count.
-
-        The first call binds the operator to the service. From then on only that operator registers
-        keys and decides which principals may create datasets.
-
-        Args:
-            name: of the principal; access lists contain it.
-            public_key: the public key of its ``request_key``.
-            creates: whether it may create datasets, unless a parent dataset's access list decides
-                that.
-            operator_key: the private key of the operator; by default the setting of that name.
-            timeout: seconds to wait for all partitions.
-
-        Raises:
-            InvalidRequest: the name or a key is invalid.
-            RequestRejected: the service has another operator.
-            DecisionTimeout: not all partitions answered; try again, which completes it.
-        """
-        operator = operator_of(operator_key or self._operator_key)
-        deadline = self._connection.deadline(timeout)
-        register(self._connection, operator, name, public_key, deadline, creates=creates)
-
-    def remove_principal(
-        self, name: str, *, operator_key: str | None = None, timeout: float | None = None
-    ) -> None:
-        """Remove a principal: requests that it signs are rejected. It may be added again later.
-
-        Raises:
-            InvalidRequest: the name or a key is invalid.
-            RequestRejected: the service has another operator.
-            DecisionTimeout: not all partitions answered; try again, which completes it.
-        """
-        operator = operator_of(operator_key or self._operator_key)
-        deadline = self._connection.deadline(timeout)
-        register(self._connection, operator, name, None, deadline)
-
-    def bind_operator(
-        self,
-        *,
-        successor: str | None = None,
-        also: Sequence[str] = (),
-        operator_key: str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Bind the operator to the service, or replace it by a successor.
-
-        Args:
-            successor: the public key that replaces the operator's. Add it to the workers' setting
-                ``operator_keys`` first; workers that do not know it stop.
-            also: the ids of logs whose records are about to be copied to this log, before any other
-                record is written to it. Signatures for those logs count here. Bind with the key
-                with which those logs began.
-            operator_key: the private key of the operator; by default the setting of that name.
-            timeout: seconds to wait for all partitions.
-
-        Raises:
-            InvalidRequest: a key or the id of a log is invalid.
-            RequestRejected: the service has another operator.
-            DecisionTimeout: not all partitions answered; try again, which completes it.
-        """
-        operator = operator_of(operator_key or self._operator_key)
-        deadline = self._connection.deadline(timeout)
-        bind_operator(self._connection, operator, deadline, successor=successor, also=also)
 
     def halts(
         self,

@@ -250,9 +250,7 @@ class Connection(ABC):
         return uuid4().hex
 
     def now(self) -> int:
-        """Return the time in microseconds. Of two statements of an operator, the later one
-        counts.
-        """
+        """Return the time in microseconds: of two changes of an access list, the later counts."""
         return time_ns() // 1000
 
     def ask(
@@ -261,7 +259,7 @@ class Connection(ABC):
         requests: Mapping[int, bytes],
         deadline: Deadline,
         *,
-        signer: RequestSigner | None = None,
+        log: bytes | None = None,
     ) -> dict[int, Answer]:
         """Send each partition its request and return the answers by partition.
 
@@ -269,14 +267,14 @@ class Connection(ABC):
             key: identifies the answers.
             requests: by partition.
             deadline: of the wait.
-            signer: signs the requests; by default that of the connection.
+            log: the id of the log that the requests are signed for; by default the connection's.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
             RequestRejected: the first rejection; other partitions may have accepted.
             DecisionTimeout: not all partitions answered in time.
         """
-        return self.receive(key, self.send(key, Waiting(requests), signer), deadline)
+        return self.receive(key, self.send(key, Waiting(requests), log), deadline)
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
@@ -288,14 +286,14 @@ class Connection(ABC):
         """
         return self._receive(key, self.send(key, Waiting(requests, to_the_end=True)), deadline)
 
-    def send(self, key: Hashable, waiting: Waiting, signer: RequestSigner | None = None) -> Waiting:
+    def send(self, key: Hashable, waiting: Waiting, log: bytes | None = None) -> Waiting:
         """Sign the requests and send each partition its own; ``receive`` returns the answers.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
         """
         self.check_usable()
-        waiting.requests = self._signed(waiting.requests, signer or self.signer)
+        waiting.requests = self._signed(waiting.requests, log or self.log)
         if not waiting.requests:
             return waiting
         with ExitStack() as observed:
@@ -330,12 +328,11 @@ class Connection(ABC):
             self._witnesses[dataset, run] = witness
             return witness
 
-    def _signed(
-        self, requests: Mapping[int, bytes], signer: RequestSigner | None
-    ) -> Mapping[int, bytes]:
+    def _signed(self, requests: Mapping[int, bytes], log: bytes) -> Mapping[int, bytes]:
+        signer = self.signer
         if signer is None:
             return requests
-        signed = {p: signer.sign(self.log, p, request) for p, request in requests.items()}
+        signed = {p: signer.sign(log, p, request) for p, request in requests.items()}
         for partition, request in signed.items():
             if len(request) > MAX_REQUEST_BYTES:
                 raise InvalidRequest(

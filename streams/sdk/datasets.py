@@ -16,15 +16,14 @@ from typing import get_args
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec import UNSET, to_builtins
 
 from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_orders
 from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.policies import check_policy
 from streams.schemas import (
     DELTA,
-    Allow,
+    AccessList,
     Answer,
     CloseDataset,
     CreateDataset,
@@ -62,7 +61,7 @@ def policy_from(
     user_ids: UserIds | None,
     parent: str | None = None,
     pseudonyms: str | None = None,
-    allow: Allow | None = None,
+    allow: AccessList | None = None,
     share_of: Policy | None = None,
     share: float | None = None,
     assume_independent_timing: bool = False,
@@ -133,7 +132,7 @@ def policy_from(
                 **({"per_user_order": True} if per_user_order else {}),
                 **({} if parent is None else {"parent": parent}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
-                **({} if allow is None else {"allow": asdict(allow)}),
+                **({} if allow is None else {"allow": to_builtins(allow, builtin_types=(bytes,))}),
                 **({} if share_of is None else {"share_of": share_of.dataset}),
                 **({"assume_independent_timing": True} if assume_independent_timing else {}),
                 **({} if sampled_levels is None else {"sampled_levels": sampled_levels}),
@@ -319,7 +318,8 @@ def _created(
     deadline: Deadline,
 ) -> dict[int, DatasetCreated]:
     token = connection.new_token()
-    request = encode(CreateDataset(request=token, policy=policy))
+    log = UNSET if policy.allow is UNSET else connection.log
+    request = encode(CreateDataset(request=token, policy=policy, log=log))
     answers = connection.ask(token, dict.fromkeys(partitions, request), deadline)
     return {p: answer for p, answer in answers.items() if isinstance(answer, DatasetCreated)}
 

@@ -164,7 +164,7 @@ class ErasedInPart(TurnstileError):
     def __init__(self, datasets: list[str], not_allowed: list[str]) -> None:
         super().__init__(
             f"the user is erased from {datasets}, but this client may not manage {not_allowed}: "
-            "sign the request as a principal that may"
+            "sign the request with a key that may"
         )
         self.datasets, self.not_allowed = datasets, not_allowed
 
@@ -204,17 +204,23 @@ ADVICE: dict[Reason, str] = {
     Reason.UNSUPPORTED_VERSION: "the worker is older than this SDK: upgrade the workers first",
     Reason.MALFORMED: _OTHER_VERSION,
     Reason.INVALID_POLICY: "change the arguments of create_dataset",
+    Reason.INVALID_ACCESS: (
+        "give at least one key the right to manage the dataset, and make keys with "
+        "`turnstile keys new --for requests`"
+    ),
     Reason.POLICY_CHANGED: (
         "use the policy that the dataset has. A dataset of another name would let the same users "
         "begin with nothing spent"
     ),
-    Reason.INVALID_KEY: "make a pair of keys with `turnstile keys new`",
     Reason.UNKNOWN_DATASET: "check its name, or create it with create_dataset",
     Reason.NOT_ALLOWED: (
-        "sign requests as a principal that may: the settings principal and request_key. The "
-        "operator registers its public key with `turnstile principal add`"
+        "sign requests with a key that has the right: the setting request_key. A manager of the "
+        "dataset adds its public key to the access list with `turnstile dataset access`"
     ),
-    Reason.SUPERSEDED: "send it again if it should replace the later change",
+    Reason.SUPERSEDED: (
+        "look at the list that is in force; set it again if yours should replace it, and check the "
+        "clocks of those who set it"
+    ),
     Reason.DATASET_CLOSED: (
         "use another dataset of these users, nested in one whose budget is still charged"
     ),

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from accounting.exact.units import from_units_down
 from streams.schemas import DELTA, Policy, Reason
 from streams.sdk.errors import PolicyChanged
+from streams.wire.signatures import public_text
 
 _SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "per_user_order")
 
@@ -39,7 +40,7 @@ def _terms(policy: Policy) -> dict[str, Any]:
     for field in ("budget", "odometer_step"):
         found[field] = [float(from_units_down(units)) for units in found[field]]
     if policy.allow is not UNSET:
-        found["allow"] = asdict(policy.allow)
+        found["allow"] = {public_text(entry.key): entry.rights for entry in policy.allow}
     return found
 
 

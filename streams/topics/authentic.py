@@ -24,8 +24,6 @@ from streams.wire.signatures import (
     Signer,
     TrustStore,
     Unsigned,
-    keys_in,
-    public_bytes,
 )
 
 logger = logging.getLogger("turnstile.signatures")
@@ -189,20 +187,6 @@ def verifier_of(config: Config, log: bytes, signers: Signers = WORKERS) -> Recor
     """
     trust_store = _trust_store_of(config, signers)
     return None if trust_store is None else RecordVerifier(trust_store, log, signers)
-
-
-def operator_keys_of(config: Config) -> str:
-    """Return the setting ``operator_keys``, checked.
-
-    Raises:
-        ConfigurationError: it contains something that is not a key.
-    """
-    try:
-        for key in keys_in(config.operator_keys):
-            public_bytes(key)
-    except InvalidKey as error:
-        raise ConfigurationError(f"operator_keys: {error}") from None
-    return config.operator_keys
 
 
 def _trust_store_of(config: Config, signers: Signers) -> TrustStore | None:

@@ -1,13 +1,12 @@
-"""Who sent a request: an Ed25519 signature over its bytes, and over where it is meant for.
+"""Signatures of requests: Ed25519 over the bytes of a request, and over the place it is meant for.
 
-What is signed are these 76 or, with a principal, 108 bytes:
+These 75 bytes are signed:
 
     "dp-turnstile request 1", 0 | id of the log: 16 | partition: 4, big-endian |
-    0, or 1 and SHA-256 of the principal | SHA-256 of the request
+    SHA-256 of the request
 
-where 0 stands for the operator. So a signature is of no use in another log or partition, under
-another name, or for other bytes. That a request is new it does not say: what is said twice is found
-out by run, attempt and step, and of the operator by a number.
+So a signature is invalid in another log or partition, and for other bytes. It does not say that a
+request is new: run, attempt and step show a repeated request, and the number of a set-access.
 
 Two workers have to agree about every signature, whatever their libraries are. RFC 8032 leaves three
 things open, on which libraries differ, and which are settled here:
@@ -52,50 +51,44 @@ class RequestSigner:
 
     Args:
         private: the key, as ``turnstile keys new`` writes it.
-        principal: by which name its public key is registered; None: it is the operator's.
 
     Attributes:
-        principal: that name.
         public: the 32 bytes of the public key.
 
     Raises:
         InvalidKey: it is no key.
     """
 
-    def __init__(self, private: str, principal: str | None) -> None:
+    def __init__(self, private: str) -> None:
         self._key = private_key_of(private)
-        self.principal = principal
         self.public = self._key.public_key().public_bytes_raw()
 
     def __repr__(self) -> str:
         """Without the private key."""
-        return f"RequestSigner({self.principal!r}, {public_text(self.public)})"
+        return f"RequestSigner({public_text(self.public)})"
 
     def sign(self, log: bytes, partition: int, request: bytes) -> bytes:
-        """A request as a record that is signed.
+        """Return a request as a signed record.
 
         Args:
-            log: the 16 bytes of the id of norms.
+            log: the 16 bytes of the id of the log that the dataset's signatures are for.
             partition: to which it is sent.
             request: its bytes.
         """
-        signature = self._key.sign(_message(log, partition, self.principal, request))
-        if self.principal is None:
-            return encode(Signed(request=request, signature=signature))
-        return encode(Signed(request=request, signature=signature, principal=self.principal))
+        signature = self._key.sign(_message(log, partition, request))
+        return encode(Signed(request=request, signature=signature, key=self.public))
 
 
-def is_signed_by(public: bytes, log: bytes, partition: int, sender: Sender) -> bool:
-    """Whether a public key, which ``check_public_key`` has let pass, has signed a request.
+def is_signed(log: bytes, partition: int, sender: Sender) -> bool:
+    """Return whether the sender's key has signed a request for this log and partition.
 
     Args:
-        public: 32 bytes.
-        log: the 16 bytes of the id of norms.
+        log: the 16 bytes of the id of the log that the dataset's signatures are for.
         partition: in which the request is.
-        sender: the request, its signature, and who is said to have signed it.
+        sender: the request, its signature, and the key, which ``check_public_key`` has accepted.
 
     Raises:
-        NoVerifier: that cannot be told here.
+        NoVerifier: the package that verifies signatures is not installed.
     """
     if int.from_bytes(sender.signature[32:], "little") >= _ORDER:
         return False
@@ -104,8 +97,8 @@ def is_signed_by(public: bytes, log: bytes, partition: int, sender: Sender) -> b
     except ImportError as error:
         raise NoVerifier(str(error)) from error
     try:
-        message = _message(log, partition, sender.principal, sender.request)
-        _key_of(public).verify(sender.signature, message)
+        message = _message(log, partition, sender.request)
+        _key_of(sender.key).verify(sender.signature, message)
     except InvalidSignature:
         return False
     return True
@@ -113,10 +106,9 @@ def is_signed_by(public: bytes, log: bytes, partition: int, sender: Sender) -> b
 
 @lru_cache(maxsize=256)
 def check_public_key(public: bytes) -> str | None:
-    """What is wrong with 32 bytes that are to be a public key; None if they are one.
+    """Return what is wrong with 32 bytes that should be a public key; None if they are one.
 
-    It takes milliseconds, and every partition and everybody who applies a log again asks about the
-    same keys.
+    It takes about a millisecond, and all partitions check the same keys.
     """
     y = int.from_bytes(public, "little") & (2**255 - 1)
     if y >= _PRIME:
@@ -131,10 +123,8 @@ def check_public_key(public: bytes) -> str | None:
     return None
 
 
-def _message(log: bytes, partition: int, principal: str | None, request: bytes) -> bytes:
-    who = b"\0" if principal is None else b"\1" + hashlib.sha256(principal.encode()).digest()
-    place = log + partition.to_bytes(4, "big")
-    return _PURPOSE + place + who + hashlib.sha256(request).digest()
+def _message(log: bytes, partition: int, request: bytes) -> bytes:
+    return _PURPOSE + log + partition.to_bytes(4, "big") + hashlib.sha256(request).digest()
 
 
 @lru_cache(maxsize=256)

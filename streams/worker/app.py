@@ -19,7 +19,7 @@ from uuid import uuid4
 from streams.config import Config, lacking
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
-from streams.topics.authentic import operator_keys_of, record_signer_of, verifier_of
+from streams.topics.authentic import record_signer_of, verifier_of
 from streams.topics.seen import TopicsUnavailable, log_name
 from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
@@ -96,7 +96,6 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         images_of=lambda partition: KafkaImageTopic(config, partition, signer, verifier),
         image_every=config.checkpoint_seconds,
         erasure_keys=config.erasure_keys,
-        operator_keys=operator_keys_of(config),
         end=end_process,
     )
     app.end = world.end

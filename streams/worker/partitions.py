@@ -348,7 +348,6 @@ class Partitions:
                 seen.topic,
                 snapshot.meta.chain,
                 self._world.erasure_keys,
-                self._world.operator_keys,
             )
         except PartitionError as error:
             raise Stopped(stop_at(error)) from error

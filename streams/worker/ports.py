@@ -217,7 +217,6 @@ class World:
         images_of: returns the topic partition of a partition's snapshots.
         image_every: seconds from one snapshot of a partition to the next; 0: none is written.
         erasure_keys: the keys that identify erased users.
-        operator_keys: the public keys of the trusted operators.
         end: ends the worker.
     """
 
@@ -232,4 +231,3 @@ class World:
     image_every: float
     end: End
     erasure_keys: str = ""
-    operator_keys: str = ""

@@ -30,7 +30,7 @@ class StopReason(StrEnum):
     HOLE = "hole"  # a record that has to be applied next is missing
     CHECKPOINT = "checkpoint"  # the last checkpoint is needed, and is incomplete
     ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
-    OPERATOR_KEY = "operator-key"  # the bound operator is not one that this worker trusts
+    CANNOT_VERIFY = "cannot-verify"  # the package that verifies signatures is not installed
     REBUILDING = "rebuilding"  # not a stop: the state is being restored, and decisions follow
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.audit.auditor_access import check_list
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import keyed_hash, outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Stopped
@@ -62,8 +63,8 @@ class Auditor(Policies):
                     answer = self._close_dataset(place, request)
                 case "erase":
                     answer = self._erase(place, request)
-                case "bind-operator" | "register-principal":
-                    answer = self._hear_operator(place, request)
+                case "set-access":
+                    answer = self._set_access(place, request)
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -89,6 +90,8 @@ class Auditor(Policies):
 
     def _check_allowed(self, partition: int, request: dict[str, Any]) -> None:
         """Whether who asks may; not of datasets that are not there, nor of creating one."""
+        if request["type"] == "set-access":
+            return
         datasets, name = self.datasets[partition], request.get("dataset", NOT_GIVEN)
         about = [] if name is NOT_GIVEN else [name]
         if request["type"] == "erase" and name is not NOT_GIVEN:
@@ -104,31 +107,30 @@ class Auditor(Policies):
             return
         for each in about:
             if each in datasets:
-                policies = [dataset.policy for dataset in self._chain(partition, each)]
-                self.known[partition].check_request(policies, request)
+                lineage = self._lineage(partition, each)
+                self.access[partition].check_request(lineage, request)
 
     def _may_manage(self, partition: int, name: str, request: dict[str, Any]) -> bool:
         """Whether who asks may manage a dataset."""
-        policies = [dataset.policy for dataset in self._chain(partition, name)]
         try:
-            self.known[partition].check_request(policies, request)
+            self.access[partition].check_request(self._lineage(partition, name), request)
         except Rejection:
             return False
         return True
 
-    def _hear_operator(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+    def _set_access(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
-        self.known[partition].hear_operator(request)
-        is_bound = request["type"] == "bind-operator"
-        said = "operator" if is_bound else "principal"
+        check_list(request["allow"])
+        self._dataset(partition, request["dataset"])
+        self.access[partition].change(self._lineage(partition, request["dataset"]), request)
         return {
-            "type": "operator-bound" if is_bound else "principal-registered",
+            "type": "access-set",
             "v": request["v"],
+            "dataset": request["dataset"],
             "request": request["request"],
             "partition": partition,
             "offset": offset,
             "number": request["number"],
-            said: request[said],
         }
 
     def _create(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
@@ -145,10 +147,12 @@ class Auditor(Policies):
         if whole is not None:
             chain = [whole]
         if known is None:
-            self._check_creation(partition, chain, request)
+            self._check_creation(partition, request)
         if known is None and chain and chain[0].is_closed:
             raise Rejection("dataset-closed")
-        if known is None and len(self.datasets[partition]) >= _MOST_DATASETS:
+        names = self.datasets[partition].keys() | self.access[partition].numbers.keys()
+        is_new = policy["dataset"] not in names
+        if known is None and is_new and len(names) >= _MOST_DATASETS:
             raise Rejection("too-large")
         if known is None and chain and whole is None and self._shares(partition, policy["parent"]):
             raise Rejection("dataset-shared")
@@ -159,8 +163,10 @@ class Auditor(Policies):
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
             stored = {**policy, "user_ids": kinds} if unsaid else policy
             known = self.datasets[partition][policy["dataset"]] = Dataset(stored)
+            self.access[partition].create(request)
         elif known.policy != ({**policy, "user_ids": known.kinds} if unsaid else policy):
             raise Rejection("policy-changed")
+        self.access[partition].check_known(request)
         if known.is_closed:
             raise Rejection("dataset-closed")
         return {
@@ -185,6 +191,7 @@ class Auditor(Policies):
         if self._shares(partition, name):
             raise Rejection("dataset-in-use")
         self.datasets[partition].pop(name, None)
+        self.access[partition].withdraw(name)
         return {
             "type": "dataset-withdrawn",
             "v": request["v"],

@@ -38,6 +38,8 @@ class Policies(Charges):
         )
         if wrong:
             raise Rejection("invalid-policy")
+        around = self._lineage(partition, policy["parent"])
+        self.access[partition].check_new(request, around)
         chain = []
         if policy["parent"] in self.datasets[partition]:
             chain = self._chain(partition, policy["parent"])
@@ -47,22 +49,16 @@ class Policies(Charges):
                 or (clips and any(outer.measure == "pure-dp" for outer in chain))
                 or policy["user_ids"] not in (NOT_GIVEN, kinds)
                 or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
-                or (
-                    policy["allow"] is not NOT_GIVEN
-                    and all(outer.policy["allow"] is NOT_GIVEN for outer in chain)
-                )
             ):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
             if not self._has_had_datasets[partition]:
-                self._check_creation(partition, chain, request)
                 raise Stopped
             raise Rejection("invalid-policy")
         return chain
 
-    def _check_creation(
-        self, partition: int, chain: list[Dataset], request: dict[str, Any]
-    ) -> None:
-        """Whether who asks may create a dataset within these."""
-        outer = [dataset.policy for dataset in chain]
-        self.known[partition].check_creation(outer, request["sender"])
+    def _check_creation(self, partition: int, request: dict[str, Any]) -> None:
+        """Check that the signer may create a dataset inside these, or as a share."""
+        for parent in (request["policy"]["parent"], request["policy"]["share_of"]):
+            lineage = self._lineage(partition, parent)
+            self.access[partition].check(lineage, "manage", request["sender"])

@@ -70,8 +70,14 @@ def _is_of(size: int) -> Any:
 def _is_allow(value: Any) -> bool:
     if value is NOT_GIVEN:
         return True
-    rules = dict.fromkeys(("charge", "manage"), _is_list(_is_name, 0, 64))
-    return type(value) is dict and fits(value, rules)
+    return _is_access_list(value)
+
+
+def _is_access_list(value: Any) -> bool:
+    right = lambda value: value in ("charge", "manage")  # noqa: E731
+    rules = {"key": _is_of(32), "rights": _is_list(right, 1, 2)}
+    entry = lambda value: type(value) is dict and fits(value, rules)  # noqa: E731
+    return _is_list(entry, 1, 32)(value)
 
 
 def _is_float(value: Any) -> bool:
@@ -117,6 +123,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             **shared,
             "request": _is_token,
             "policy": lambda value: type(value) is dict and fits(value, POLICY),
+            "log": lambda value: value is NOT_GIVEN or _is_of(16)(value),
         },
         "open-run": {
             **run,
@@ -174,27 +181,19 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "dataset": lambda value: value is NOT_GIVEN or _is_name(value),
             "pseudonyms": POLICY["pseudonyms"],
         },
-        "bind-operator": {
+        "set-access": {
             **shared,
+            "dataset": _is_name,
             "request": _is_token,
             "number": counter,
+            "allow": _is_access_list,
             "log": _is_of(16),
-            "operator": _is_of(32),
-            "also": _is_list(_is_of(16), 0, 16),
-        },
-        "register-principal": {
-            **shared,
-            "request": _is_token,
-            "number": counter,
-            "principal": _is_name,
-            "key": lambda value: value is NOT_GIVEN or _is_of(32)(value),
-            "creates": lambda value: type(value) is bool,
         },
         "signed": {
             **shared,
             "request": _is_bytes,
             "signature": _is_of(64),
-            "principal": lambda value: value is NOT_GIVEN or _is_name(value),
+            "key": _is_of(32),
         },
     }
 
@@ -204,9 +203,9 @@ _PACKED = {
     "charge": {"users": 8, "norms": 8},
     "enrol": {"users": 8},
     "charge-roster": {"units": 8, "positions": 4, "cost_table_digest": 1, "levels": 1},
-    "bind-operator": {"log": 1, "operator": 1},
-    "register-principal": {"key": 1},
-    "signed": {"request": 1, "signature": 1},
+    "create-dataset": {"log": 1},
+    "set-access": {"log": 1},
+    "signed": {"request": 1, "signature": 1, "key": 1},
 }
 """What may be packed, in JSON as base64, and how many bytes an entry has."""
 _DEFAULTS = {
@@ -230,10 +229,7 @@ _DEFAULTS = {
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
     "erase": {"dataset": NOT_GIVEN},
-    "bind-operator": {"also": []},
-    "register-principal": {"key": NOT_GIVEN, "creates": False},
-    "signed": {"principal": NOT_GIVEN},
-    "": {"charge": [], "manage": []},  # what a policy allows
+    "create-dataset": {"log": NOT_GIVEN},
 }
 """Of one kind of request alone, beside those that all have."""
 
@@ -289,9 +285,10 @@ def _read(value: bytes | None) -> dict[str, Any]:
         for name in _PACKED.get(kind, {}):
             if type(request.get(name)) is str:
                 request[name] = _from_base64(request[name])
-        if kind == "bind-operator" and type(request.get("also")) is list:
-            also = request["also"]
-            request["also"] = [_from_base64(e) if type(e) is str else e for e in also]
+        for allow in (request.get("allow"), _allow_of(request.get("policy"))):
+            for entry in allow if type(allow) is list else []:
+                if type(entry) is dict and type(entry.get("key")) is str:
+                    entry["key"] = _from_base64(entry["key"])
     if not fits(request, rules, kind):
         raise Rejection("malformed")
     request["type"] = kind
@@ -303,6 +300,10 @@ def _read(value: bytes | None) -> dict[str, Any]:
     if is_uneven(request) or not all(map(is_normal, names)):
         raise Rejection("malformed", request)
     return request
+
+
+def _allow_of(policy: Any) -> Any:
+    return policy.get("allow") if type(policy) is dict else None
 
 
 def _from_base64(text: str) -> bytes | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from kafka.partitioner.default import murmur2
 
+from tests.audit.auditor_access import AccessLists
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import Names, renamed
-from tests.audit.auditor_principals import Members
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User
 from tests.audit.auditor_rosters import Roster
 
@@ -73,7 +73,7 @@ class Held:
         self.stopped: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
         self.names = [Names() for _ in range(partitions)]
-        self.known = [Members((topic, p)) for p in range(partitions)]  # who signs
+        self.access = [AccessLists(p) for p in range(partitions)]
         self.tombstones: dict[tuple[str, User], Place] = {}  # the last of each
         # outermost dataset -> the run that may charge its budget
         self.holders: list[dict[str, tuple[str, str]]] = [{} for _ in range(partitions)]
@@ -91,6 +91,15 @@ class Held:
         while (outer := chain[-1].policy["parent"]) is not NOT_GIVEN:
             chain.append(self.datasets[partition][outer])
         return chain
+
+    def _lineage(self, partition: int, name: Any) -> list[str]:
+        """Return a dataset and those that it is inside of or a share of, the nearest first."""
+        found = []
+        while name in self.datasets[partition]:
+            found.append(name)
+            policy = self.datasets[partition][name].policy
+            name = policy["share_of"] if policy["parent"] is NOT_GIVEN else policy["parent"]
+        return found
 
     def _open_chain(self, partition: int, name: str) -> list[Dataset]:
         chain = self._chain(partition, name)
@@ -118,8 +127,7 @@ class Held:
         )
         nested = held["parent"] is not NOT_GIVEN or held["share_of"] is not NOT_GIVEN
         ids = policy["user_ids"] in (NOT_GIVEN, held["user_ids"])
-        unnamed = held["allow"] is not NOT_GIVEN and policy["allow"] is NOT_GIVEN
-        if used or nested or not fits or not own or not ids or unnamed:
+        if used or nested or not fits or not own or not ids:
             raise Rejection("invalid-policy")
 
     def _check_held(self, partition: int, chain: list[Dataset], run: tuple[str, str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.audit.auditor_rosters import cost_table_digest
 from tests.audit.auditor_state import home
-from tests.keys import binding, registration, signed
+from tests.keys import allowing, signed
 
 NAN, INF = math.nan, math.inf
 PARTITIONS = 3
@@ -273,40 +273,42 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "withdrawn in use": ("dataset-in-use", {}),
 }
 
-ELSEWHERE = b"another log, 16 "
+LIST = allowing(alice="charge", mary="manage")
+ALLOW = msgspec.to_builtins(LIST, builtin_types=(bytes,))
+
+
+def _setting(lane: Lane, **changes: Any) -> dict[str, Any]:
+    fields = {"number": 1, "allow": ALLOW, "log": bytes(16)}
+    return {**lane.request("set-access"), **fields, **changes}
+
+
 SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
-    "an operator that nobody has signed": (
+    "a list for an open dataset": ("not-allowed", _setting),
+    "a list for an open dataset, signed": (
         "not-allowed",
-        lambda lane: msgspec.msgpack.encode(binding()),
+        lambda lane: signed(as_msgpack(_setting(lane)), "mary"),
     ),
-    "an operator that somebody else has signed": (
-        "not-allowed",
-        lambda lane: signed(binding(log=ELSEWHERE), None, key="a thief"),
+    "a list for no dataset": (
+        "unknown-dataset",
+        lambda lane: _setting(lane, dataset="nobody-created-this"),
     ),
-    "an operator of another log": (
-        "not-allowed",
-        lambda lane: signed(binding(log=ELSEWHERE), None, log=ELSEWHERE),
+    "a list without a manager": (
+        "invalid-access",
+        lambda lane: _setting(lane, allow=[{**ALLOW[0], "rights": ["charge"]}]),
     ),
-    "a principal where no operator is": (
-        "not-allowed",
-        lambda lane: signed(registration("alice", 1), None),
+    "a list with a key of small order": (
+        "invalid-access",
+        lambda lane: _setting(lane, allow=[{"key": bytes(32), "rights": ["manage"]}]),
     ),
-    "a principal with a key of small order": (
-        "invalid-key",
-        lambda lane: {
-            "type": "register-principal",
-            "request": "token",
-            "number": 1,
-            "principal": "a",
-            "key": bytes(32),
-        },
+    "a list with nothing in it": ("malformed", lambda lane: _setting(lane, allow=[])),
+    "a list with too many keys": ("malformed", lambda lane: _setting(lane, allow=ALLOW * 17)),
+    "a list with a key that is cut off": (
+        "malformed",
+        lambda lane: _setting(lane, allow=[{"key": bytes(31), "rights": ["manage"]}]),
     ),
     "signed twice": ("malformed", lambda lane: signed(signed(good(lane), "a"), "a")),
     "a signature that is cut off": ("malformed", lambda lane: _sealed(lane, signature=bytes(63))),
-    "signed by a name that nobody can have": (
-        "malformed",
-        lambda lane: _sealed(lane, principal="a b"),
-    ),
+    "signed by a key that is cut off": ("malformed", lambda lane: _sealed(lane, key=bytes(31))),
     "signed, and nothing in it": ("malformed", lambda lane: _sealed(lane, request=b"")),
     "signed, and cut off in it": (
         "malformed",
@@ -321,7 +323,7 @@ SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
 
 def _sealed(lane: Lane, **changes: Any) -> dict[str, Any]:
     whole = {"type": "signed", "request": good(lane), "signature": bytes(64)}
-    return {**whole, "principal": "a", **changes}
+    return {**whole, "key": bytes(32), **changes}
 
 
 TWO_ORDERS = {"measure": "renyi", "budget": [1, 1], "odometer_step": [1, 1]}
@@ -343,11 +345,12 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "unknown measure": ("malformed", {"measure": "vibes"}),
     "unknown user_ids": ("malformed", {"user_ids": "both"}),
     "user_ids null": ("malformed", {"user_ids": None}),
-    "allow with a right that there is not": ("malformed", {"allow": {"read": ["a"]}}),
-    "allow with a name that nobody can have": (
+    "allow with a right that there is not": (
         "malformed",
-        {"allow": {"manage": ["a b"]}},
+        {"allow": [{**ALLOW[0], "rights": ["read"]}]},
     ),
+    "allow by name": ("malformed", {"allow": {"manage": ["a"]}}),
+    "allow without a log": ("invalid-access", {"allow": ALLOW}),
 }
 
 MECHANISMS: dict[str, tuple[dict[str, Any], str]] = {
@@ -621,9 +624,9 @@ def _table() -> dict[str, BadInput]:
                 policy={"user_ids": kinds},
             )
     add(
-        "policy: allow within a dataset that names nobody",
-        "invalid-policy",
-        lambda lane: lane.policy(parent=lane.dataset, allow={"charge": ["a"]}),
+        "policy: allow inside a dataset without a list",
+        "invalid-access",
+        lambda lane: {**lane.policy(parent=lane.dataset, allow=ALLOW), "log": bytes(16)},
     )
     for name, (reason, record) in SIGNED.items():
         add(f"who may: {name}", reason, record)

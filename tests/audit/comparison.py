@@ -13,6 +13,7 @@ import msgspec
 
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor import Auditor
+from tests.audit.auditor_access import AccessLists
 from tests.audit.auditor_accounts import UNIT
 from tests.audit.auditor_requests import LARGEST_RECORD, NOT_GIVEN
 from tests.audit.log import Log
@@ -139,6 +140,18 @@ def _check_bound(measure: str, bound: float, exact: Fraction) -> None:
     assert Fraction(below) ** power < exact <= Fraction(bound) ** power
 
 
+def _compare_access(access: AccessLists, ledger: Ledger) -> None:
+    """The own lists of all datasets, and the numbers of those that were withdrawn."""
+    held = {name: own for (name,), own in ledger.state.access.items()}
+    lists = {
+        name: (own.log, {entry.key: entry.rights for entry in own.allow})
+        for name, own in held.items()
+        if own.allow
+    }
+    assert lists == {name: (each.log, each.rights) for name, each in access.lists.items()}
+    assert {name: own.number for name, own in held.items() if own.number} == access.numbers
+
+
 def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     runs = auditor.runs[partition]
     _same(
@@ -167,15 +180,13 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         assert found == expected, f"{key} has {found!r:.2000}, not {expected!r:.2000}"
     _same(f"datasets of partition {partition}", auditor.datasets[partition], ledger.state.datasets)
     summary = ledger.summary()
-    known = auditor.known[partition]
-    assert summary.operator == (known.operator or b"")
-    assert {n: (p.key, p.creates) for n, p in summary.principals.items()} == known.keys
+    _compare_access(auditor.access[partition], ledger)
     holders = {(name,): (h.dataset, h.run) for (name,), h in ledger.state.holds.items()}
     assert holders == {(name,): run for name, run in auditor.holders[partition].items()}
     closed = sum(run.closed for run in runs.values())
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
-        policy = msgspec.to_builtins(ledger.state.datasets[name].policy)
+        policy = msgspec.to_builtins(ledger.state.datasets[name].policy, builtin_types=(bytes,))
         later = "per_user_order", "parent", "pseudonyms", "allow"
         later += "share_of", "assume_independent_timing", "sampled_levels"
         unsaid = dict.fromkeys(later, NOT_GIVEN)
@@ -184,6 +195,9 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
         assert counts.closed == dataset.is_closed
+        listed = auditor.access[partition].in_force(auditor._lineage(partition, name))
+        shown = counts.allow and {entry.key: entry.rights for entry in counts.allow}
+        assert shown == (listed and listed.rights)
         state = state_of(ledger, name)
         for user, (spent, *_) in state.items():
             budget = dataset.at_orders(dataset.accounts[user], dataset.budget)

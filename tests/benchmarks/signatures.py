@@ -1,5 +1,5 @@
 """What signing a record takes, and checking that: alone, and among those sent with it; and what a
-request takes in a dataset that asks who sent it.
+request takes in a dataset with an access list.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import Allow, Charge, CreateDataset, OpenRun, Policy, encode
+from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
 from streams.wire.chain import NO_TOPIC
 from streams.wire.requests import RequestSigner
 from streams.wire.signatures import TOGETHER, Content, Place, Signer, TrustStore, new_keys
-from tests.keys import binding, private_key, registration, signed
+from tests.keys import allowing, private_key
 
 _PLACE = Place(bytes(16), "turnstile.halts", 0)
 _RECORDS = 4096
@@ -66,7 +66,7 @@ class Asking:
 
 
 def measure_requests(rounds: int) -> list[Asking]:
-    """Charges of a few users and of many, of a dataset of everybody and of one that names alice."""
+    """Charges of a few users and of many, of an open dataset and of a listed one."""
     return [
         Asking(users, *(median(_apply(users, named) for _ in range(rounds)) for named in (0, 1)))
         for users in (10, 4096)
@@ -75,7 +75,7 @@ def measure_requests(rounds: int) -> list[Asking]:
 
 def _apply(users: int, named: int) -> float:
     ledger = Ledger(0, 1)
-    allow = {"allow": Allow(charge=["alice"])} if named else {}
+    allow = {"allow": allowing(alice="charge manage")} if named else {}
     units = [2**60]
     policy = Policy(
         dataset="d", partitions=1, measure="zcdp", budget=units, odometer_step=units, **allow
@@ -95,12 +95,12 @@ def _apply(users: int, named: int) -> float:
         )
         for step in range(_CHARGES)
     ]
-    before = [CreateDataset(request="t", policy=policy), opening]
+    log = {"log": NO_TOPIC} if named else {}
+    before = [CreateDataset(request="t", policy=policy, **log), opening]
     records = [encode(record) for record in (*before, *charges)]
     if named:
-        signer = RequestSigner(private_key("alice"), "alice")
-        of_operator = [signed(binding(), None), signed(registration("alice", 2), None)]
-        records[1:] = [*of_operator, *(signer.sign(NO_TOPIC, 0, each) for each in records[1:])]
+        signer = RequestSigner(private_key("alice"))
+        records[1:] = [signer.sign(NO_TOPIC, 0, each) for each in records[1:]]
     began = 0.0
     for offset, record in enumerate(records):
         if offset == len(records) - _CHARGES:
@@ -130,7 +130,7 @@ def lines(results: list[Signing], requests: list[Asking]) -> list[str]:
         "",
         "Microseconds of a processor to apply a charge by norms.",
         "",
-        "| users | everybody may | signed by who may |",
+        "| users | open dataset | listed dataset |",
         "|---:|---:|---:|",
         *(f"| {r.users} | {r.unsigned:.0f} | {r.signed:.0f} |" for r in requests),
         "",

@@ -140,7 +140,6 @@ def _secure(
             worker_environment=environment,
         )
     )
-    stack.settle()
     partitions = shape.partitions
     return {
         "brokers": stack.cluster.brokers if shape.brokers > 1 else [stack.broker],

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.schemas import MAX_REQUEST_BYTES, Allow, OpenRun, Rejected
+from streams.schemas import MAX_REQUEST_BYTES, OpenRun, Rejected
 from tests.fuzz.hostile import HOSTILE, hostile
-from tests.fuzz.records import Records, repeats_a_field
-from tests.keys import binding, registration, signed
+from tests.fuzz.records import LISTS, Records, repeats_a_field
+from tests.keys import signed
 from tests.unit.ledger.ledgers import rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 
@@ -120,10 +120,7 @@ class Fuzz:
         for dataset in ("a", "b", "inner"):
             log.open(dataset=dataset, run="separated", min_separation=3)
         log.enrol([1, 2, 3], dataset="a", levels=3, clip_norm=2.0)
-        log.create("guarded", budget=9.0, allow=Allow(charge=["alice"], manage=["mary"]))
-        log.send(signed(binding(), None))
-        for number, name in enumerate(("alice", "mary", "cora"), start=2):
-            log.send(signed(registration(name, number, creates=name == "cora"), None))
+        log.create("guarded", budget=9.0, allow=LISTS[0])
         opening = OpenRun(dataset="guarded", run="r", attempt=1, request="t")
         log.send(signed(opening, "alice"))
         self._aside = rebuilt(log.changes)

@@ -10,16 +10,20 @@ import msgspec
 from streams.ledger.ledger import Ledger
 from streams.schemas import VERSION
 from tests.audit.auditor_rosters import cost_table_digest
-from tests.keys import public_key, signed
+from tests.keys import allowing, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES
 
 DATASETS = [
     *("a", "b", "c", "own", "inner", "clips", "old", "guarded", "parts", "part", "more"),
     "nobody-created-this",
 ]
-SIGNERS = ["alice", "mary", "cora", "eve", None]
-"""Alice charges what is guarded, mary manages it, cora creates others; None is the operator."""
-ALLOW = {"charge": ["alice"], "manage": ["mary"]}
+LISTS = [
+    allowing(alice="charge", mary="manage"),
+    allowing(alice="charge manage", mary="manage"),
+    allowing(mary="charge manage"),
+]
+"""Access lists of the dataset ``guarded``, the first one and later ones."""
+SIGNERS = ["alice", "mary", "eve"]
 RUNS = ["r", "s", "separated", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 MOST_FIELDS = 28
@@ -37,8 +41,7 @@ KINDS = {
     "charge-roster": 14,
     "erase": 0.5,
     "close-dataset": 0.02,
-    "bind-operator": 0.2,
-    "register-principal": 0.4,
+    "set-access": 0.4,
 }
 DAMAGES = {"not": 80, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structure": 6, "none": 1}
 
@@ -73,27 +76,26 @@ class Records:
         if kind == "create-dataset":
             kinds = rng.choice(["one-kind", "mixed"])
             record["policy"] = {**POLICY, "dataset": dataset, "user_ids": kinds}
+            if rng.random() < 0.7:
+                del record["policy"]["allow"], record["log"]
             if rng.random() < 0.3:
                 record["policy"]["parent"] = rng.choice(DATASETS)
                 record["policy"]["on_exhaustion"] = rng.choice(["halt", "clip"])
-            if rng.random() < 0.2:
-                record["policy"]["allow"] = ALLOW
             if rng.random() < 0.2:
                 record["policy"]["share_of"] = rng.choice(DATASETS)
             if rng.random() < 0.2:
                 record["policy"]["assume_independent_timing"] = True
             if rng.random() < 0.2:
                 record["policy"]["sampled_levels"] = rng.random() < 0.5
-        elif kind in ("bind-operator", "register-principal"):
-            self._number += rng.choice([1, 1, 1, 0, -1])
-            record["number"] = self._number
-            if kind == "register-principal":
-                name = rng.choice(SIGNERS[:3])
-                record |= {"principal": name, "key": public_key(name), "creates": name == "cora"}
         elif kind == "erase" and rng.random() < 0.3:
             del record["dataset"]
         else:
             record["dataset"] = dataset
+        if kind == "set-access":
+            self._number += rng.choice([1, 1, 1, 0, -1])
+            allow = msgspec.to_builtins(rng.choice(LISTS), builtin_types=(bytes,))
+            record |= {"number": self._number, "allow": allow}
+            record["dataset"] = rng.choice([dataset, "guarded", "guarded"])
         if kind == "erase":
             record["user"] = rng.choice([*INTEGERS, *range(40), *NAMES])
         if "run" in record:
@@ -117,20 +119,18 @@ class Records:
         return record
 
     def _signed(self, record: dict[str, Any], value: bytes) -> bytes:
-        """As somebody sends it who may, mostly, where not everybody may."""
+        """Sign most of the requests that have to be signed, and some others."""
         rng = self._rng
-        signers = {"erase": "mary", "close-dataset": "mary", "create-dataset": "cora"}
-        by = signers.get(str(record["type"]), "alice")
-        guarded = record.get("dataset") == "guarded" or record["type"] == "create-dataset"
-        if record["type"] in ("bind-operator", "register-principal"):
-            by = None
-        elif not guarded and rng.random() < 0.9:
+        manages = ("erase", "close-dataset", "withdraw-dataset", "set-access", "create-dataset")
+        key = "mary" if record["type"] in manages else "alice"
+        if record.get("dataset") != "guarded" and rng.random() < 0.9:
             return value
         if rng.random() < 0.1:
             return value
         if rng.random() < 0.1:
-            by = rng.choice(SIGNERS)
-        return signed(value, by, key="eve" if rng.random() < 0.05 else None)
+            key = rng.choice(SIGNERS)
+        partition = 1 if rng.random() < 0.05 else 0
+        return signed(value, key, partition=partition)
 
     def _step(self, last: int) -> dict[str, Any]:
         rng = self._rng

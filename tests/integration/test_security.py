@@ -26,11 +26,12 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
-from streams import DecisionTimeout, RequestRejected, ServiceUnavailable, Turnstile
+from streams import DecisionTimeout, InvalidRequest, RequestRejected, ServiceUnavailable, Turnstile
 from streams.config import Config
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack
 from streams.operations.images import read_image
+from streams.schemas import Reason
 from streams.store.image import MANIFEST, UnusableImage
 from streams.topics.answers import ANSWER_TOPICS
 from streams.topics.authentic import verifier_of
@@ -54,7 +55,6 @@ def stack() -> Iterator[SecureStack]:
         worker_command=IMPATIENT_WORKER,
         worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
     ) as running:
-        running.settle()
         yield running
         end_at_once(running, running.broker, running.redis_server)
 
@@ -239,6 +239,42 @@ def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None
         create_a_topic(config)
     with pytest.raises(KafkaError, match="Authorization"):
         delete_the_log(config)
+
+
+# --- access lists ---------------------------------------------------------------------------------
+
+
+def test_a_dataset_is_charged_with_the_keys_of_its_list_alone(stack: SecureStack) -> None:
+    keys = stack.secrets.request_keys
+    trainer, answerer = stack.config_of("trainer"), stack.config_of("answerer")
+    strangers = [
+        answerer,
+        replace(trainer, request_key=""),
+        replace(trainer, request_key=new_keys()[0]),
+    ]
+    with Turnstile(config=trainer) as client:
+        client.create_dataset("listed", budget=0.5, allow={keys["trainer"]: ["charge", "manage"]})
+    for config in strangers:
+        with Turnstile(config=config) as client:
+            for ask in (
+                lambda client=client: client.run("listed", "r"),
+                lambda client=client: client.close_dataset("listed"),
+                lambda client=client: client.create_dataset("in", budget=0.1, parent="listed"),
+                lambda client=client: client.set_access("listed", {keys["answerer"]: ["manage"]}),
+            ):
+                with pytest.raises((RequestRejected, InvalidRequest)) as refused:
+                    ask()
+                if config.request_key:
+                    assert refused.value.reason is Reason.NOT_ALLOWED
+    with Turnstile(config=trainer) as client:
+        run = client.run("listed", "r")
+        assert run.charge(USERS, [0.1] * len(USERS), noise_stddev=5.0).admitted.all()
+        client.set_access("listed", {keys["answerer"]: ["charge", "manage"]})
+        with pytest.raises(RequestRejected) as removed:
+            run.charge(USERS, [0.1] * len(USERS), noise_stddev=5.0)
+        assert removed.value.reason is Reason.NOT_ALLOWED
+    with Turnstile(config=answerer) as client:
+        assert client.run("listed", "s", take_over=True).step == 0
 
 
 # --- who is not let in ----------------------------------------------------------------------------

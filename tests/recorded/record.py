@@ -15,8 +15,7 @@ rebuilt. The texts of rejects, which are for people, are not recorded.
     separated   runs with a minimum separation, and without
     erased   users erased between the steps of rosters, nested datasets and separated runs
     closed      datasets that are closed and charged all the same
-    signed      signed requests, allowed and refused, while keys of principals and of the operator
-                change
+    signed      signed requests, allowed and refused, while access lists change
 """
 
 import sys
@@ -31,7 +30,6 @@ from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import cost_table
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import (
-    Allow,
     CloseDataset,
     Decision,
     Erase,
@@ -39,7 +37,7 @@ from streams.schemas import (
     encode,
 )
 from streams.wire.partitioner import partitions_of
-from tests.keys import OPERATOR, binding, registration
+from tests.keys import allowing
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
@@ -498,51 +496,54 @@ def make_closed(seed: int) -> Log:
 
 
 ALLOWING = {
-    "person": {"budget": 0.6, "allow": Allow(charge=["alice"], manage=["mary"])},
-    "ads": {"measure": "gdp", "budget": 0.9, "parent": "person", "allow": Allow(charge=["anna"])},
+    "person": {"budget": 0.6, "allow": allowing(alice="charge", mary="manage")},
+    "ads": {
+        "measure": "gdp",
+        "budget": 0.9,
+        "parent": "person",
+        "allow": allowing(anna="charge", mary="manage"),
+    },
     "news": {"budget": 0.5, "parent": "person"},
     "open": {"budget": 0.4},
 }
 
 
 def make_signed(seed: int) -> Log:
-    """Principals of whom some may, with keys that change; now and then somebody else asks."""
+    """Listed datasets, with keys that change; now and then a request is signed by a wrong key."""
     rng = np.random.default_rng(700 + seed)
     log = SignedLog(partitions=3, partition=1)
     users = [u for u, p in enumerate(partitions_of(np.arange(60), 3)) if p == 1]
-    names, keys = ["alice", "anna", "mary", "cora", "bob"], dict.fromkeys(range(5), 0)
-    operator = OPERATOR
-    log.tell(binding())
-
-    def register(number: int, who: int, key: Any) -> None:
-        record = registration(names[who], 10 * number, key=key, creates=names[who] == "cora")
-        log.tell(record, key=operator)
-
-    for who in range(5):
-        register(1 + who, who, f"{names[who]}, 0")
-    creators = ["cora", "mary", "mary", "cora"]
-    for (name, policy), creator in zip(ALLOWING.items(), creators, strict=True):
-        for by in (names[int(rng.integers(5))], creator):
-            with log.signing(by, key=f"{by}, 0"):
+    # dataset -> the keys that may charge and manage it
+    keys = {"person": ("alice", "mary"), "ads": ("anna", "mary")}
+    keys["news"] = keys["open"] = keys["person"]
+    changes: list[bytes] = []
+    for name, policy in ALLOWING.items():
+        for key in ("alice", "mary"):
+            with log.signing(key):
                 log.create(name, **policy)
     for number in range(10, 190):
-        name, who = str(rng.choice(list(ALLOWING))), int(rng.integers(5))
-        if rng.random() < 0.7:  # somebody who may
-            who = {"ads": 1}.get(name, 0)
-        key = f"{names[who]}, {keys[who]}"
-        kind, about = int(rng.integers(14)), {"dataset": name}
+        name, kind = str(rng.choice(list(ALLOWING))), int(rng.integers(14))
+        about, (charges, manages) = {"dataset": name}, keys[name]
         if kind == 0:
-            keys[who] += int(rng.integers(2))
-            register(number, who, [UNSET, f"{names[who]}, {keys[who]}"][int(rng.random() < 0.7)])
+            charges = f"charges {number}"
+            if rng.random() < 0.2:
+                manages = f"manages {number}"
+            allow = allowing(**{charges: "charge", manages: "manage"})
+            if log.set(10 * number, allow, name, key=keys[name][1]) is None:
+                changes.append(log.records[-1])
+                keys[name] = charges, manages
+                if name == "person" and ("news",) not in log.ledger.state.access:
+                    keys["news"] = keys[name]
+        elif kind == 1 and number % 2 and changes:
+            log.send(changes[int(rng.integers(len(changes)))])
         elif kind == 1:
             log.send(log.records[-int(rng.integers(1, min(60, len(log.records))))])
-        elif kind == 2 and number % 5 == 0:
-            log.tell(binding(10 * number, f"operator {number}"), key=operator)
-            operator = f"operator {number}"
         else:
             wrong = [{"key": "thief"}, {"partition": 0}, {"log": bytes(15) + b"1"}]
             how = wrong[int(rng.integers(3))] if kind == 3 else {}
-            with log.signing(names[who], **{"key": key, **how}):
+            if rng.random() < 0.1:
+                charges, manages = manages, charges
+            with log.signing(**{"key": manages if kind in (5, 6) else charges, **how}):
                 state = log.ledger.state.runs.get((name, "r"))
                 if state is None or kind == 4:
                     log.open(attempt=0, request=f"o{number}", **about)

@@ -94,7 +94,7 @@ HOLD = [
     ),
     (
         "signed",
-        {"operator-bound", "principal-registered", "decision", "rejected"},
+        {"access-set", "decision", "erased", "dataset-closed", "rejected"},
         {Reason.NOT_ALLOWED, Reason.SUPERSEDED},
         set(),
     ),

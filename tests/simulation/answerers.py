@@ -165,7 +165,8 @@ class Answerer:
             except RequestRejected as error:
                 if error.reason != "not-allowed" or self.signing is None:
                     raise
-                self._note("is not known, or by another key")
+                self.signing.refused()
+                self._note("has a key that is not on the list")
             fibre.wait(asyncio.sleep(self._chance.uniform(0.0, 1.0)))
 
     @property

@@ -7,18 +7,21 @@ told about its steps, and releases them: what it was told is what the simulation
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from streams.schemas import CreateDataset, Policy, WithdrawDataset, encode
+from streams.sdk.access import access_list
 from streams.sdk.client import Turnstile
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import (
     BudgetHeld,
     DatasetIsClosed,
     DecisionTimeout,
+    ErasedInPart,
     Fenced,
     InvalidRequest,
     PartitionsDisagree,
@@ -27,7 +30,6 @@ from streams.sdk.errors import (
     RunIsClosed,
     StepContentChanged,
 )
-from streams.sdk.principals import allow_from
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
 from tests.simulation.charging import ByLevels, ByNorms, Charging, check_under_way
@@ -141,7 +143,8 @@ class Trainer:
             except RequestRejected as error:
                 if self.signing is None or error.reason != "not-allowed":
                     raise
-                self._note("is not known, or by another key")
+                self.signing.refused()
+                self._note("has a key that is not on the list")
             fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
 
     def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
@@ -347,9 +350,16 @@ class Trainer:
     def _erase(self, turnstile: Turnstile) -> None:
         user = self._chance.choice(self.plan.users)
         dataset = self._chance.choice((None, self.plan.dataset))
-        with suppress(DecisionTimeout):
+        try:
             datasets = turnstile.erase(user, dataset)
             self._note(f"has {user!r} erased in {datasets}")
+        except DecisionTimeout:
+            pass
+        except ErasedInPart as error:
+            if self.signing is None:
+                raise
+            self.signing.refused()
+            self._note(f"may not manage {error.not_allowed}")
 
     def _create(self, turnstile: Turnstile) -> None:
         whole: dict[str, Any] = {}
@@ -434,8 +444,7 @@ class Trainer:
             return error.reason in ("unknown-dataset", "invalid-policy")
         if plan.outer is None:
             return False
-        # Before the operator is bound in a partition, a thief can have a dataset made there.
-        is_other = self.signing is not None or any(each.contradicted for each in plan.outer.chain)
+        is_other = any(each.contradicted for each in plan.outer.chain)
         return error.reason == "unknown-dataset" or (is_other and error.reason == "invalid-policy")
 
     def _contradict(self, plan: Plan) -> None:
@@ -447,11 +456,12 @@ class Trainer:
         plan.policies.append(terms)
         plan.contradicted = True
         other = self._policy(name, terms)
+        log = UNSET if other.allow is UNSET else world.broker.topic
         partition = world.rng.randrange(world.broker.partitions)
         self._note(f"has another policy of {name} in {partition}")
         for request in (
             WithdrawDataset(dataset=name, request=world.token(self.name)),
-            CreateDataset(policy=other, request=world.token(self.name)),
+            CreateDataset(policy=other, request=world.token(self.name), log=log),
         ):
             sign = self.signing
             value = sign.signed(self.name, partition, request) if sign else encode(request)
@@ -462,7 +472,9 @@ class Trainer:
         unsaid = dict.fromkeys(
             ("budget", "epsilon", "delta", "orders", "odometer_step", "user_ids")
         )
-        terms = unsaid | terms | {"allow": allow_from(terms.get("allow"))}
+        if "allow" in terms:
+            terms = terms | {"allow": access_list(terms["allow"])}
+        terms = unsaid | terms
         return policy_from(name, partitions=self.world.broker.partitions, **terms)
 
     def _note(self, what: str) -> None:

@@ -1,15 +1,16 @@
-"""An operator who says whose keys count, and changes its mind, and a thief without a key.
+"""A manager who changes access lists, and a thief without a key that counts.
 
-Where a simulation has them, every dataset names the trainers, who sign what they ask. The thief
-reads the log and writes to it: what others said in other partitions, without its signature, in the
-name of somebody else, and what the operator has said before. None of it may ever count: of all that
-the auditor, who reads the same log, knows nothing.
+Where a simulation has them, every dataset has an access list with the keys of the trainers, who
+sign their requests. The manager replaces keys now and then. The thief reads the log and writes to
+it: requests that were signed for other partitions, requests without their signatures, requests
+signed by keys that are on no list or were removed, and earlier changes of a list. None of it may
+ever count, and the auditor, who reads the same log, knows nothing of the thief.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -18,96 +19,120 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streams.schemas import (
-    BindOperator,
     Charge,
     ChargeRoster,
     CreateDataset,
-    RegisterPrincipal,
     Rejection,
     Request,
+    Right,
+    SetAccess,
     decode_signed,
     encode,
 )
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import DecisionTimeout
+from streams.sdk.errors import DecisionTimeout, RequestRejected
 from streams.wire.requests import RequestSigner
-from streams.wire.signatures import public_text
-from tests.keys import OPERATOR, private_key, public_key
+from tests.keys import allowing, private_key, public, public_key
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
 from tests.simulation.world import World
 
-_EVE = "eve"
-"""She is registered and may create datasets, and no dataset names her."""
+_MANAGER, _EVE = "manager", "eve"
+_ROUND = 0.5
+"""Seconds after which the manager looks again for lists that have to be set."""
 
 
 class Signing:
-    """Who signs in a simulation, and by which keys.
+    """The keys and access lists of a simulation.
 
     Args:
         seed: of the simulation.
         world: of it.
         names: of the trainers.
+        datasets: the names of all datasets.
     """
 
-    def __init__(self, seed: int, world: World, names: Iterable[str]) -> None:
+    def __init__(
+        self, seed: int, world: World, names: Iterable[str], datasets: Iterable[str]
+    ) -> None:
         self.world = world
-        self.names = [*names, _EVE]
+        self.names = [*names]
+        self._datasets = sorted(datasets)
         self._chance = Random(f"signatures of {seed}")
         self._keys = dict.fromkeys(self.names, 0)  # how often each was changed
-        self._counting = dict.fromkeys(self.names, -1)  # the one that alone counts everywhere
-        self.words = 0  # that the operator still has to say, beside what settles all
-        self.is_settled = False
+        # (dataset, trainer) -> the version of its key that alone is on the list, everywhere
+        self._counting: dict[tuple[str, str], int] = {}
+        self._due: set[str] = set()  # datasets whose list has to be set
+        self._changes = 0  # that the manager still makes
 
     @property
-    def allow(self) -> dict[str, list[str]]:
-        """What every dataset says."""
-        trainers = self.names[:-1]
-        return {"charge": trainers, "manage": trainers}
+    def allow(self) -> dict[str, list[Right]]:
+        """The list that every dataset begins with."""
+        trainers: dict[str, list[Right]] = {
+            public(f"{name}, 0"): ["charge", "manage"] for name in self.names
+        }
+        return {**trainers, public(_MANAGER): ["manage"]}
 
     def credentials(self, name: str) -> dict[str, str]:
-        """With what a trainer signs now."""
-        return {"principal": name, "request_key": private_key(self._key(name))}
+        """The key with which a trainer signs now."""
+        return {"request_key": private_key(self._key(name))}
 
     def signed(self, name: str, partition: int, request: Any) -> bytes:
-        """A request as a trainer sends it past the SDK."""
-        signer = RequestSigner(private_key(self._key(name)), name)
+        """Return a request as a trainer sends it past the SDK."""
+        signer = RequestSigner(private_key(self._key(name)))
         return signer.sign(self.world.broker.topic, partition, encode(request))
 
-    def begin(self) -> None:
-        """Have the operator say something in what follows."""
-        self.is_settled, self.words = False, self._chance.randint(0, 3)
+    def refused(self) -> None:
+        """Note that a trainer's key is not on a list: a dataset was created again, perhaps."""
+        self._due.update(self._datasets)
 
-    def operate(self, fibre: Fibre) -> None:
-        """Register everybody, change keys now and then, and in the end have all be known."""
+    def begin(self) -> None:
+        """Have the manager make some changes in what follows."""
+        self._changes = self._chance.randint(0, 5)
+
+    def manage(self, fibre: Fibre, is_over: Callable[[], bool]) -> None:
+        """Replace keys now and then, and set every list that is due, until all is over."""
         lives = 0
-        while not self.is_settled:
+        while not is_over():
             lives += 1
-            connection = SimulatedConnection(self.world, fibre, f"operator.{lives}")
-            with suppress(Died, DecisionTimeout), Turnstile(connection=connection) as turnstile:
-                for name in self.names:
-                    self._register(turnstile, name)
-                while self.words > 0:
-                    fibre.wait(asyncio.sleep(self._chance.uniform(0.2, 3.0)))
-                    self.words -= 1
-                    self._change(turnstile, self._chance.choice(self.names))
-                self.is_settled = True
+            connection = SimulatedConnection(self.world, fibre, f"manager.{lives}")
+            key = private_key(_MANAGER)
+            with (
+                suppress(Died, DecisionTimeout),
+                Turnstile(connection=connection, request_key=key) as turnstile,
+            ):
+                while not is_over():
+                    if self._changes > 0 and self._chance.random() < 0.5:
+                        self._changes -= 1
+                        self._change(self._chance.choice(self.names))
+                    for dataset in sorted(self._due):
+                        self._set(turnstile, dataset)
+                    fibre.wait(asyncio.sleep(_ROUND))
             fibre.wait(asyncio.sleep(0.1))
 
-    def _change(self, turnstile: Turnstile, name: str) -> None:
-        """Take a key away, give another one, and give one that was taken away before."""
-        if self._chance.random() < 0.5:
-            turnstile.remove_principal(name, operator_key=private_key(OPERATOR))
-            self.world.note("operator", f"knows {name} no more")
+    def _change(self, name: str) -> None:
         self._keys[name] += 1
-        self._register(turnstile, name)
+        self._due.update(self._datasets)
+        self.world.note("manager", f"replaces a key by {self._key(name)}")
 
-    def _register(self, turnstile: Turnstile, name: str) -> None:
-        public = public_text(public_key(self._key(name)))
-        operator_key = private_key(OPERATOR)
-        turnstile.add_principal(name, public, creates=name != _EVE, operator_key=operator_key)
-        self._counting[name] = self._keys[name]
-        self.world.note("operator", f"knows {self._key(name)}")
+    def _set(self, turnstile: Turnstile, dataset: str) -> None:
+        keys = dict(self._keys)
+        for name in self.names:  # whoever reads the log may have either key while this lasts
+            self._counting.pop((dataset, name), None)
+        trainers: dict[str, list[Right]] = {
+            public(f"{name}, {key}"): ["charge", "manage"] for name, key in keys.items()
+        }
+        try:
+            turnstile.set_access(dataset, {**trainers, public(_MANAGER): ["manage"]})
+        except RequestRejected as error:
+            if error.reason not in ("unknown-dataset", "superseded"):
+                raise
+            self._due.discard(dataset)  # who creates it asks again
+            return
+        self.world.note("manager", f"has set the list of {dataset}")
+        self._counting |= {(dataset, name): key for name, key in keys.items()}
+        self._due.discard(dataset)
+        self._due.update([dataset] if keys != self._keys else [])
 
     def _key(self, name: str) -> str:
         return f"{name}, {self._keys[name]}"
@@ -121,7 +146,7 @@ class Signing:
             records = self.world.log.records["norms"]
             if not records or self.world.catastrophe:
                 continue
-            # What is new is worth more than what is old, but for the words of the operator.
+            # New records are worth more than old ones, but for changes of a list.
             at = self._chance.choice((-1, -1, -2, -5, self._chance.randrange(-len(records), 0)))
             here, _, value = records[max(at, -len(records))]
             for partition, forged in self._forged(here, value):
@@ -136,33 +161,48 @@ class Signing:
             return []
         if sender is None or value is None:
             return []
-        if isinstance(request, BindOperator) and max(self._counting.values()) < 0:
-            return []  # where no operator is bound anybody may bind one, as the documents say
-        elsewhere = self._chance.randrange(self.world.broker.partitions)
-        forged = [(here, encode(request)), *[(elsewhere, value)] * (elsewhere != here)]
-        by_operator = isinstance(request, BindOperator | RegisterPrincipal)
-        if by_operator or isinstance(request, Charge | ChargeRoster):
-            forged.append((here, value))  # what was said is said again
-        later = _one_later(request)
         log = self.world.broker.topic
-        signers = [(sender.principal, "thief"), (_EVE, self._key(_EVE))]
-        if sender.principal is not None and self._counting.get(sender.principal, -1) > 0:
-            signers.append((sender.principal, f"{sender.principal}, 0"))  # taken away by now
-        for name, key in signers:
-            forged.append((here, RequestSigner(private_key(key), name).sign(log, here, later)))
+        elsewhere = self._chance.randrange(self.world.broker.partitions)
+        later = _one_later(request)
+        forged = [
+            (here, RequestSigner(private_key(key)).sign(log, here, later))
+            for key in ("thief", _EVE, *self._removed(request, sender.key))
+        ]
+        if not isinstance(request, CreateDataset):  # that needs no key where there is no dataset
+            forged += [(here, encode(request)), *[(elsewhere, value)] * (elsewhere != here)]
+        if isinstance(request, Charge | ChargeRoster | SetAccess):
+            forged.append((here, value))  # the same again
         return self._chance.sample(forged, min(2, len(forged)))
+
+    def _removed(self, request: Request, key: bytes) -> list[str]:
+        """A key of the same trainer that the list of the dataset had and has no more.
+
+        Not the first one: it is on the list again when the dataset is created again.
+        """
+        dataset = getattr(request, "dataset", None)
+        for name in self.names:
+            last = self._counting.get((str(dataset), name), 0)
+            if last > 1 and key == public_key(f"{name}, {last}"):
+                return [f"{name}, {last - 1}"]
+        return []
 
 
 def _one_later(request: Request) -> bytes:
-    """A request as its sender may say it next."""
+    """A request as its sender may send it next."""
     if isinstance(request, Charge | ChargeRoster):
         return encode(replace(request, step=request.step + 1))
-    if isinstance(request, RegisterPrincipal):
-        return encode(replace(request, number=request.number + 10**6, key=public_key("thief")))
-    if isinstance(request, BindOperator):
-        later = request.number + 10**6
-        return encode(replace(request, number=later, operator=public_key("thief")))
+    if isinstance(request, SetAccess):
+        allow = allowing(thief="charge manage")
+        return encode(replace(request, number=request.number + 10**6, allow=allow))
     if isinstance(request, CreateDataset):
-        own = replace(request.policy, dataset="of-the-thief", parent=UNSET, allow=UNSET)
-        return encode(replace(request, policy=own))
+        inside = replace(
+            request.policy,
+            dataset="of-the-thief",
+            parent=request.policy.dataset,
+            allow=UNSET,
+            share_of=UNSET,
+            user_ids=UNSET,
+            assume_independent_timing=UNSET,
+        )
+        return encode(replace(request, policy=inside, log=UNSET))
     return encode(request)

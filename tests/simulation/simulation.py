@@ -12,6 +12,7 @@ import logging
 import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -64,10 +65,11 @@ class Simulation:
             self._have_all_sign(seed)
 
     def _have_all_sign(self, seed: int) -> None:
-        """An operator says whose keys count, and datasets name those who charge them."""
+        """Give every dataset an access list of the trainers' keys, which a manager changes."""
         clients = [*self.trainers, *self.answerers]
         names = [client.name for client in clients]
-        self.signing = Signing(seed, self.world, names)
+        datasets = {plan.dataset for client in clients for plan in client.plan.chain}
+        self.signing = Signing(seed, self.world, names, datasets)
         for client in clients:
             client.signing = self.signing
             for plan in client.plan.chain:
@@ -237,7 +239,8 @@ class Simulation:
         clients = [world.start(Fibre(client.work).run()) for client in working]
         if self.signing is not None:
             self.signing.begin()
-            clients.append(world.start(Fibre(self.signing.operate).run()))
+            manage = partial(self.signing.manage, is_over=self._is_over)
+            clients.append(world.start(Fibre(manage).run()))
             faults.append(world.start(self.signing.steal()))
         over = world.loop.time() + _CHAOS_SECONDS
         if catastrophe is None:
@@ -283,6 +286,12 @@ class Simulation:
         if running:
             await asyncio.wait(running)
         self._check_failures()
+
+    def _is_over(self) -> bool:
+        """Whether no trainer and no answerer has anything left to do."""
+        return all(t.quota <= 0 or t.is_closed for t in self.trainers) and all(
+            answerer.is_over for answerer in self.answerers
+        )
 
     def _take(self, error: BaseException) -> None:
         """An error of a client: fine if the world has come to an end, else raised."""

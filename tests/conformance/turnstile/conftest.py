@@ -44,7 +44,7 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
 
 @pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
 def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], Any]]:
-    """Gives the client of a principal, or of nobody, to one service of an operator."""
+    """Return a function that opens a client with a key, or with none, to one service."""
     address: dict[str, Any] = {"connection": MemoryConnection(PARTITIONS, 10.0)}
     with ExitStack() as opened:
         if request.param == "kafka":
@@ -54,7 +54,7 @@ def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], A
             address = {"kafka": shared.kafka, "prefix": "signed.", "timeout": HANGS_AFTER}
 
         def client(name: str | None) -> Any:
-            who = {} if name is None else {"principal": name, "request_key": private_key(name)}
+            who = {} if name is None else {"request_key": private_key(name)}
             if request.param == "awaited":
                 return opened.enter_context(BlockingTurnstile(AsyncTurnstile(**address, **who)))
             return opened.enter_context(Turnstile(**address, **who))

@@ -7,16 +7,16 @@ those of one room.
 
 from __future__ import annotations
 
-from tests.simulation.mutations import acquisition, answerer, ledger, principals, sdk, store, worker
+from tests.simulation.mutations import access, acquisition, answerer, ledger, sdk, store, worker
 from tests.simulation.mutations.registry import MUTATIONS, mutated
 
 __all__ = [
     "MUTATIONS",
+    "access",
     "acquisition",
     "answerer",
     "ledger",
     "mutated",
-    "principals",
     "sdk",
     "store",
     "worker",

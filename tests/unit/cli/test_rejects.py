@@ -11,7 +11,7 @@ import pytest
 from streams.cli.output import show
 from streams.operations.rejected import by_request, decoded, readable
 from streams.schemas import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
-from tests.keys import signed
+from tests.keys import public_key, signed
 
 CHARGE = Charge(
     dataset="d",
@@ -144,7 +144,7 @@ def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
 
 def test_what_was_signed_is_shown_in_what_signed_it():
     record = decoded(signed(CHARGE, "alice"))
-    assert (record["type"], record["principal"]) == ("signed", "alice")
+    assert (record["type"], record["key"]) == ("signed", public_key("alice"))
     assert record["request"] == decoded(encode(CHARGE))
     twice = decoded(signed(signed(CHARGE, "alice"), "alice"))
     assert isinstance(twice["request"]["request"], bytes), "no deeper than one is looked"

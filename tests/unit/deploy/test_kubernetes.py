@@ -105,7 +105,7 @@ def test_workers_of_the_secure_overlay_have_every_key_ring() -> None:
     config = yaml.safe_load((FOLDER / "overlays" / "secure" / KUSTOMIZED).read_text())
     literals = config["configMapGenerator"][0]["literals"]
     named = {literal.partition("=")[0] for literal in literals}
-    rings = {"SIGNING_KEY", "TRUSTED_KEYS", "OPERATOR_KEYS", "ERASURE_KEYS"}
+    rings = {"SIGNING_KEY", "TRUSTED_KEYS", "ERASURE_KEYS"}
     assert {f"TURNSTILE_{ring}_FILE" for ring in rings} <= named
 
 

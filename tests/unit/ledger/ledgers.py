@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from accounting.exact.units import budget_units
 from streams.ledger.ledger import Changes, Channel, Ledger
@@ -17,6 +18,7 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
+from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import pack_norms, unpack_bits
 
 
@@ -50,7 +52,7 @@ class Log:
         ledger.chain = self.ledger.chain
         self.ledger = ledger
 
-    def create(self, name="d", budget=1.0, request="token", **policy):
+    def create(self, name="d", budget=1.0, request="token", log=NO_TOPIC, **policy):
         units = [budget_units(number) for number in np.atleast_1d(budget).tolist()]
         defaults = {
             "dataset": name,
@@ -63,7 +65,8 @@ class Log:
             # Most tests charge one budget by several runs; test_holds.py has one run at a time.
             defaults["assume_independent_timing"] = True
         fields = Policy(**{**defaults, **policy})
-        return answer_of(self.send(CreateDataset(request=request, policy=fields)))
+        log = UNSET if fields.allow is UNSET else log
+        return answer_of(self.send(CreateDataset(request=request, policy=fields, log=log)))
 
     def withdraw(self, name="d", request="token"):
         record = WithdrawDataset(dataset=name, request=request)

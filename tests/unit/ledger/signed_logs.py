@@ -1,21 +1,19 @@
-"""Logs of an operator, whose requests are signed; the auditor looks on."""
+"""Logs of listed datasets, whose requests are signed; the auditor looks on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streams.ledger.ledger import Ledger
-from streams.schemas import Allow, Reason, Rejected
-from tests.keys import binding, registration, signed
+from streams.schemas import Reason, Rejected
+from tests.keys import allowing, setting, signed
 from tests.unit.ledger.ledgers import answer_of
 from tests.unit.ledger.roster_logs import RosterLog
 
-ALLOW = Allow(charge=["alice", "anna"], manage=["mary"])
-NAMES = ("alice", "anna", "mary", "cora", "bob")
+ALLOW = allowing(alice="charge", anna="charge", mary="manage")
 
 
 class SignedLog(RosterLog):
-    """What is sent within ``signing`` is signed by somebody, for this log and partition."""
+    """What is sent within ``signing`` is signed by a key, for this log and partition."""
 
     def __init__(self, partitions: int = 1, partition: int = 0) -> None:
         super().__init__(partitions, partition)
@@ -27,23 +25,19 @@ class SignedLog(RosterLog):
         return super().send(record)
 
     @contextmanager
-    def signing(self, by: str | None, **how: Any) -> Iterator[None]:
-        """Sign what is sent: by whom, and by which key, for which partition or log instead."""
-        before, self.how = self.how, {"by": by, **how}
+    def signing(self, key: str | None, **how: Any) -> Iterator[None]:
+        """Sign what is sent, for another partition or log if one is given; None: do not sign."""
+        before, self.how = self.how, None if key is None else {"key": key, **how}
         yield
         self.how = before
 
-    def tell(self, record, **how: Any) -> Reason | None:
-        """Have the operator say something; why it is refused, if it is."""
-        with self.signing(None, **how):
-            return refusal(answer_of(self.send(record)))
-
-    def follow(self, operator_keys: str) -> None:
-        """Be a worker with these settings."""
-        ledger = self.ledger
-        self.ledger = Ledger(
-            ledger.state.partition, ledger.state.partitions, operator_keys=operator_keys
-        )
+    def set(self, number: int, allow=ALLOW, dataset="d", *, key="mary", **fields: Any) -> Any:
+        """Set an access list; why it is refused, if it is."""
+        how = {name: fields.pop(name) for name in ("partition", "signed_for") if name in fields}
+        if "signed_for" in how:
+            how["log"] = how.pop("signed_for")
+        with self.signing(key, **how):
+            return refusal(answer_of(self.send(setting(dataset, number, allow, **fields))))
 
 
 def refusal(answer: Any) -> Reason | None:
@@ -51,18 +45,8 @@ def refusal(answer: Any) -> Reason | None:
     return answer.reason if isinstance(answer, Rejected) else None
 
 
-def operated(names=NAMES, **where: int) -> SignedLog:
-    """A log of an operator, who has registered these; cora may create datasets."""
+def listed(allow=ALLOW, **where: int) -> SignedLog:
+    """A dataset that alice and anna charge and mary manages."""
     log = SignedLog(**where)
-    assert log.tell(binding()) is None
-    for number, name in enumerate(names, start=10):
-        assert log.tell(registration(name, number, creates=name == "cora")) is None
-    return log
-
-
-def guarded(**where: int) -> SignedLog:
-    """A dataset that alice and anna charge and mary manages; cora, who made it, may create."""
-    log = operated(**where)
-    with log.signing("cora"):
-        assert refusal(log.create(allow=ALLOW)) is None
+    assert refusal(log.create(allow=allow)) is None
     return log

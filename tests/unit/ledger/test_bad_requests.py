@@ -13,9 +13,11 @@ import pytest
 from streams.ledger.ledger import Channel
 from streams.schemas import VERSION
 from streams.wire.packing import cost_table_digest
-from tests.keys import OPERATOR, binding, public_key, registration, signed
+from tests.keys import allowing, public_key, signed
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
+LIST = allowing(alice="charge", mary="manage")
+ALLOW: list[Any] = msgspec.to_builtins(LIST, builtin_types=(bytes,))
 POLICY = {
     "dataset": "fresh",
     "partitions": 1,
@@ -25,11 +27,12 @@ POLICY = {
     "orders": [2.0, 8.5],
     "on_exhaustion": "halt",
     "user_ids": "one-kind",
+    "allow": ALLOW,
 }
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "create-dataset": {"request": "t", "policy": POLICY},
+    "create-dataset": {"request": "t", "policy": POLICY, "log": bytes(16)},
     "withdraw-dataset": {"dataset": "idle", "request": "t"},
     "open-run": {"dataset": "d", "run": "r", "attempt": 3, "request": "t"},
     "close-run": {"dataset": "d", "run": "ended", "attempt": 2, "request": "t"},
@@ -70,34 +73,23 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "erase": {"request": "t", "user": 1, "dataset": "d"},
     "close-dataset": {"dataset": "idle", "request": "t"},
-    "bind-operator": {
+    "set-access": {
+        "dataset": "listed",
         "request": "t",
         "number": 100,
+        "allow": ALLOW,
         "log": bytes(16),
-        "operator": public_key(OPERATOR),
-        "also": [],
-    },
-    "register-principal": {
-        "request": "t",
-        "number": 100,
-        "principal": "alice",
-        "key": public_key("alice"),
-        "creates": False,
     },
     "signed": {
         "request": msgspec.msgpack.encode(
             {"type": "open-run", "dataset": "d", "run": "s", "attempt": 3, "request": "t"}
         ),
         "signature": bytes(64),
-        "principal": "alice",
+        "key": public_key("alice"),
     },
 }
-SIGNERS = {
-    "create-dataset": "cora",
-    "bind-operator": None,
-    "register-principal": None,
-}
-"""Who signs requests that are allowed to nobody else; None: the operator."""
+SIGNERS = {"set-access": "mary"}
+"""The keys that sign requests which no other key may send."""
 
 VALUES: list[Any] = [
     *(None, True, False),
@@ -110,7 +102,9 @@ VALUES: list[Any] = [
     *([], [1], [1, 1], [2, 1], [0], [1.5], [1.5, 2], ["a"], ["", "a"], [None], [True], [[]], [{}]),
     *(["é"], ["e\u0308"], [2**63], [-(2**63), 2**63 - 1], [2**61], [2**61 + 1], [-1.0, 0.5]),
     *({}, {"a": 1}, POLICY, bytes(32), bytes(64), public_key("alice"), [bytes(16)], 100, 101),
-    *({"charge": ["a"]}, {"charge": ["a"], "manage": ["b"], "read": []}, {"manage": "a"}),
+    *(ALLOW, ALLOW * 33, ALLOW * 2, [{"key": bytes(32), "rights": ["manage"]}]),
+    *([{**ALLOW[0], "rights": rights}] for rights in ([], ["read"], ["charge"], ["manage"] * 2)),
+    *([{**ALLOW[0], "rights": ["manage", "charge"]}], [{**ALLOW[0], "key": "a"}], [ALLOW[0], 1]),
 ]
 IN_MSGPACK_ONLY = [float("nan"), float("inf"), [float("nan"), 1.0], [1.0, float("inf")]]
 
@@ -128,7 +122,7 @@ KINDS = pytest.mark.parametrize("kind", REQUESTS)
 
 
 def new_log() -> RosterLog:
-    """Two runs at step 0 under attempt 2 and an unused dataset; cora may create others."""
+    """Two runs at step 0 under attempt 2, an unused dataset, and a listed one."""
     log = RosterLog()
     log.create()
     for run in ("r", "ended"):
@@ -136,8 +130,7 @@ def new_log() -> RosterLog:
         log.charge(0, [1], [0.5], run=run, attempt=2)
     log.enrol([1, 2], attempt=2)
     log.create("idle")
-    log.send(signed(binding(), None))
-    log.send(signed(registration("cora", 2, creates=True), None))
+    log.create("listed", allow=LIST)
     return log
 
 
@@ -146,7 +139,7 @@ def good(kind: str) -> dict[str, Any]:
 
 
 def sealed(kind: str, value: bytes) -> bytes:
-    """As somebody sends it who may."""
+    """Sign a request if it has to be signed."""
     return signed(value, SIGNERS[kind]) if kind in SIGNERS else value
 
 
@@ -237,7 +230,7 @@ def test_any_value_in_any_field_is_judged_alike(judge, kind, encoded):
 def test_any_value_in_any_field_of_a_policy_is_judged_alike(judge, encoded):
     record = good("create-dataset")
     policy = record["policy"]
-    for field in [*policy, "user_ids", "allow", "unknown"]:
+    for field in [*policy, "unknown"]:
         without = {name: value for name, value in policy.items() if name != field}
         for other in [*({**policy, field: value} for value in VALUES), without]:
             judge.refuses(sealed("create-dataset", encoded({**record, "policy": other})))

@@ -13,17 +13,21 @@ import pytest
 from msgspec import UNSET
 
 from streams.ledger import limits
-from streams.schemas import VERSION, Allow, CloseDataset, Reason
+from streams.schemas import VERSION, CloseDataset, Reason
+from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import cost_table_digest
 from streams.wire.partitioner import partitions_of
 from tests.audit import auditor_charges
-from tests.keys import binding, public_key, registration, signed
+from tests.keys import allowing, setting, signed
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 
 HOMES = partitions_of(np.arange(1000), 2)
 HERE = [int(user) for user in np.flatnonzero(HOMES == 0)]
 THERE = [int(user) for user in np.flatnonzero(HOMES == 1)]
+
+
+LIST, BYTES = allowing(mary="manage"), (bytes,)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +59,8 @@ def log():
         log.create("shared")
         log.create("share", share_of="shared")
         for name in ("guarded", "guarded-ended"):
-            log.create(name, allow=Allow(manage=["mary"]))
-        log.send(signed(binding(), None))
-        log.send(signed(registration("mary", 2, creates=True), None))
+            log.create(name, allow=LIST)
+        log.send(signed(setting("guarded", 1, LIST), "mary"))
         log.send(signed(CloseDataset(dataset="guarded-ended", request="t"), "mary"))
         yield log
         log.audit()
@@ -126,16 +129,16 @@ def by_the_first(pairs: Iterable[tuple[str, ...]]) -> list[Any]:
     return [pytest.param(*first, found[first], id="-".join(first)) for first in found]
 
 
-SIGNERS = {"register-principal": "operator"}
-"""By whose key requests are signed that others may not send."""
+SIGNERS = {"set-access": "mary"}
+"""The keys that sign requests which no other key may send."""
 
 
 def reasons(log: AuditedLog, record: dict[str, Any]) -> tuple[str, str]:
-    """Why the ledger and the auditor refuse a record; what not everybody may is signed."""
+    """Why the ledger and the auditor refuse a record, which is signed if it has to be."""
     fields = dict(record)
     key = fields.pop("signed by", SIGNERS.get(record["type"]))
     value = msgspec.msgpack.encode(fields)
-    log.send(value if key is None else signed(value, None, key=key))
+    log.send(value if key is None else signed(value, key))
     rejected = msgspec.msgpack.decode(log.outputs[-1][0].value)
     return rejected.get("reason", "nothing"), log.reason() or "nothing"
 
@@ -235,14 +238,16 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[Reason, dict[str, Any]]]] = {
             Reason.OLDER_ATTEMPT: {"attempt": 1},
         },
     ),
-    "register-principal": (
-        {"number": 9, "principal": "p", "key": public_key("p")},
+    "set-access": (
+        {"dataset": "guarded", "number": 9, "allow": msgspec.to_builtins(LIST, builtin_types=BYTES)}
+        | {"log": NO_TOPIC},
         {
             Reason.UNSUPPORTED_VERSION: {"v": VERSION + 1},
             Reason.MALFORMED: {"discount": 1},
-            Reason.INVALID_KEY: {"key": bytes(32)},
+            Reason.INVALID_ACCESS: {"allow": [{"key": bytes(32), "rights": ["manage"]}]},
+            Reason.UNKNOWN_DATASET: {"dataset": "nobody-created-this"},
             Reason.NOT_ALLOWED: {"signed by": "somebody else"},
-            Reason.SUPERSEDED: {"number": 1},
+            Reason.SUPERSEDED: {"number": 0},
         },
     ),
 }

@@ -15,6 +15,7 @@ from streams.local.secrets import Secrets
 from streams.local.secure_stack import SecureStack
 from streams.topics.access import ROLES
 from streams.topics.authentic import ANSWERERS, record_signer_of, verifier_of
+from streams.wire.signatures import Signer
 
 
 def written(directory: Path, kafka: str = "127.0.0.1:1") -> Secrets:
@@ -47,10 +48,11 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
         assert bool(config.signing_key) is (role in ("worker", "answerer"))
         looks = role in ROLES and ROLES[role].redis is not None
         assert (config.redis != Config.redis) is looks
-        assert bool(config.operator_key) is (role == "admin")
-        assert bool(config.operator_keys) is (role in ("worker", "auditor"))
         assert bool(config.erasure_keys) is (role in ("worker", "auditor"))
-        assert config.principal == (role if role in ("trainer", "answerer") else "")
+        assert bool(config.request_key) is (role in ("trainer", "answerer"))
+        if config.request_key:
+            shown = (secrets.directory / f"{role}.public").read_text().strip()
+            assert Signer(config.request_key).public == shown == secrets.request_keys[role]
     assert configs["worker"].erasure_keys == configs["auditor"].erasure_keys
     assert record_signer_of(configs["worker"], b"log") is not None
     assert record_signer_of(configs["answerer"], b"log", ANSWERERS) is not None
@@ -58,22 +60,13 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
     assert configs["answerer"].signing_key != configs["worker"].signing_key
 
 
-@pytest.mark.parametrize("name", ["trusted.keys", "operator.keys"])
+@pytest.mark.parametrize("name", ["trusted.keys", "answer.keys"])
 def test_keys_that_were_added_to_a_ring_stay(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "secure"
     ring = written(folder).directory / name
     ring.write_text(ring.read_text() + "# another\n")
     written(folder)
     assert ring.read_text().endswith("# another\n")
-
-
-def test_an_operator_is_bound_once_in_each_log(tmp_path: Path) -> None:
-    folder = tmp_path / "secure"
-    secrets = written(folder)
-    assert not secrets.is_bound("a1")
-    secrets.note_bound("a1")
-    assert written(folder).is_bound("a1")
-    assert not secrets.is_bound("b2")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Archived(MemoryConnection):
     def __init__(self, partitions: int = 2, topic: bytes = TOPIC, erasure_keys: str = "") -> None:
         super().__init__(partitions, 30.0)
         self.topic = self.log = topic
-        self.erasure_keys, self.operator_keys = erasure_keys, ""
+        self.erasure_keys = erasure_keys
         self.ledgers = [Ledger(p, partitions, topic, erasure_keys) for p in range(partitions)]
         self.topics: Topics = {}
         self.starts: dict[tuple[str, int], int] = {}

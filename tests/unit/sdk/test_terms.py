@@ -8,6 +8,7 @@ import pytest
 
 from streams.sdk.errors import PolicyChanged
 from streams.sdk.terms import terms
+from tests.keys import public
 from tests.unit.sdk.partitions import Partitions
 
 EPSILON_1 = {"epsilon": 1.0, "delta": 1e-5, "budget": None}
@@ -34,9 +35,9 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "on_exhaustion 'clip', user_ids 'mixed'",
     ),
     "who may": (
-        {"allow": {"charge": ["ada"]}},
+        {"allow": {public("ada"): ["manage"]}},
         {},
-        "allow {'charge': ['ada'], 'manage': []}",
+        f"allow {{'{public('ada')}': ['manage']}}",
         "allow none",
     ),
     "odometers": ({}, {"odometer_step": 0.5}, "odometer_step [0.125]", "odometer_step [0.5]"),

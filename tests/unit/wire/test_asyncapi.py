@@ -26,7 +26,6 @@ from streams.schemas import (
     tombstone_offset,
 )
 from streams.topics.topics import CLIENT_TOPICS, SETTINGS
-from tests.keys import signed
 from tests.readme import TOP
 
 DOCUMENT: dict[str, Any] = yaml.load(
@@ -396,20 +395,20 @@ def test_other_examples_decode(channel: str, record: type[msgspec.Struct]) -> No
 def test_examples_are_what_a_worker_answers() -> None:
     order = ["create-dataset", "withdraw-dataset", "open-run", "charge"]
     order += ["enrol", "charge-roster", "close-run", "erase", "close-dataset"]
-    order += ["bind-operator", "signed"]
+    order += ["signed"]
     shown = [example for example in examples("norms") if example[1]["type"] in order]
     requests = sorted(shown, key=lambda example: order.index(example[1]["type"]))
     # What is about the dataset within the other one comes behind all that is about the other one.
     requests.sort(key=lambda example: _dataset_of(example[1]) == "digits")
     requests.sort(key=lambda example: (example[1].get("run"), example[1].get("step")) == LAST)
     requests.sort(key=lambda example: max(0, order.index(example[1]["type"]) - LAST_BUT))
+    # The dataset with an access list comes last, and then the change of its list.
+    requests.sort(key=lambda e: (e[1]["type"] == "signed", _dataset_of(e[1]) == "visits"))
     policy = examples("norms")[0][1]["policy"]
     ledger = Ledger(partition=2, partitions=policy["partitions"])
     answers: dict[str, list[Any]] = {channel.value: [] for channel in Channel}
     for offset, (content_type, payload) in enumerate(requests):
         value = as_sent(content_type, payload)
-        if payload["type"] == "bind-operator":
-            value = signed(value, None, partition=2)
         for output in ledger.apply(offset, value):
             if tombstone_offset(output.value) is None:
                 answers[output.channel.value].append(as_shown(output.value))
@@ -429,7 +428,7 @@ def _dataset_of(payload: Any) -> str | None:
 
 
 def test_the_signed_example_has_the_request_that_is_shown_beside_it() -> None:
-    (unsigned,) = (p for _, p in examples("norms") if p["type"] == "register-principal")
+    (unsigned,) = (p for _, p in examples("norms") if p["type"] == "set-access")
     (shown,) = (p for _, p in examples("norms") if p["type"] == "signed")
     assert json.loads(base64.b64decode(shown["request"])) == unsigned
 

@@ -4,15 +4,14 @@ import asyncio
 
 import pytest
 
+from streams.ledger.authorization import CannotVerify
 from streams.ledger.ledger import (
     Channel,
     LayoutMismatch,
     Ledger,
     LostErasureKey,
     Output,
-    UnknownOperator,
 )
-from streams.ledger.principals import CannotVerify
 from streams.ledger.state import State as LedgerState
 from streams.schemas import Erase, encode
 from streams.wire.requests import NoVerifier
@@ -224,10 +223,9 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
     [
         (LayoutMismatch(2, 1), StopReason.OTHER_PARTITIONS),
         (LostErasureKey("00ff"), StopReason.ERASURE_KEY),
-        (UnknownOperator("what", "remedy"), StopReason.OPERATOR_KEY),
-        (CannotVerify(NoVerifier("cryptography")), StopReason.OPERATOR_KEY),
+        (CannotVerify(NoVerifier("cryptography")), StopReason.CANNOT_VERIFY),
     ],
-    ids=["another P", "a key that is lost", "another operator", "nothing to verify with"],
+    ids=["another P", "a key that is lost", "nothing to verify with"],
 )
 def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reason):
     class Ending(Ledger):

@@ -1,0 +1,117 @@
+"""Which requests access lists let pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from streams.ledger import authorization, tracked
+from tests.simulation.mutations.registry import Patches, mutation, replaced
+
+
+@mutation
+def signatures_not_verified() -> Patches:
+    """The key that a request names is taken for the one that signed it."""
+    yield replaced(authorization, "is_signed", lambda *_: True)
+
+
+@mutation
+def signatures_of_other_partitions_count() -> Patches:
+    """What was signed for one partition can be asked of another."""
+    real = authorization.is_signed
+
+    def is_signed(log: bytes, _: int, sender: Any) -> bool:
+        return any(real(log, partition, sender) for partition in range(4))
+
+    yield replaced(authorization, "is_signed", is_signed)
+
+
+@mutation
+def every_key_may() -> Patches:
+    """A listed dataset takes what any key has signed."""
+
+    def check_right(self: Any, dataset: str, _: str, sender: Any) -> None:
+        access = self.of(dataset)
+        if access is None:
+            return
+        if sender is None or not authorization.is_signed(access.log, self._partition, sender):
+            reason = authorization.Reason.NOT_ALLOWED
+            raise authorization.Rejection(reason, "it is not signed")
+
+    yield replaced(authorization.Authorization, "_check_right", check_right)
+
+
+@mutation
+def unsigned_requests_count() -> Patches:
+    """A listed dataset takes what is not signed."""
+    real = authorization.Authorization.check
+
+    def check(self: Any, request: Any, sender: Any) -> None:
+        if sender is not None:
+            real(self, request, sender)
+
+    yield replaced(authorization.Authorization, "check", check)
+
+
+@mutation
+def every_client_creates_nested_datasets() -> Patches:
+    """A dataset is created inside a listed one without the right to manage that."""
+    yield replaced(authorization.Authorization, "check_creation", lambda *_: None)
+
+
+@mutation
+def keys_stay_when_they_are_removed() -> Patches:
+    """A new list has the keys of the old one, too."""
+    real = authorization.Authorization.set_access
+
+    def set_access(self: Any, request: Any, sender: Any) -> None:
+        before = self.of(request.dataset)
+        real(self, request, sender)
+        own = self._lists[request.address]
+        kept = {entry.key: entry for entry in (*(before.allow if before else ()), *own.allow)}
+        allow = [kept[key] for key in sorted(kept)]
+        self._lists[request.address] = replace(own, allow=allow)
+
+    yield replaced(authorization.Authorization, "set_access", set_access)
+
+
+@mutation
+def older_changes_count() -> Patches:
+    """A list that was set before, and is repeated, holds again."""
+    real = authorization.Authorization.set_access
+
+    def set_access(self: Any, request: Any, sender: Any) -> None:
+        own = self._lists.get(request.address)
+        if own is not None and own.allow and own.number > request.number:
+            self._lists[request.address] = replace(own, number=-1)
+        try:
+            real(self, request, sender)
+        except authorization.Rejection:
+            if own is not None:
+                self._lists[request.address] = own
+            raise
+
+    yield replaced(authorization.Authorization, "set_access", set_access)
+
+
+@mutation
+def numbers_begin_again_with_a_new_dataset() -> Patches:
+    """The number of the last change is dropped when a dataset is withdrawn."""
+
+    def withdrawn(self: Any, address: Any) -> None:
+        self._lists.pop(address, None)
+
+    yield replaced(authorization.Authorization, "withdrawn", withdrawn)
+
+
+@mutation
+def access_lists_not_merged() -> Patches:
+    """Of access lists there are deltas and no pages."""
+    real = tracked.Tracked.take_page
+
+    def take_page(self: Any, name: str) -> bytes | None:
+        page = real(self, name)
+        return None if self.kind == "access" else page
+
+    yield replaced(tracked.Tracked, "take_page", take_page)

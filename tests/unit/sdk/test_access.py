@@ -1,0 +1,156 @@
+"""Clients that sign: access lists that are set, and requests that are not even sent."""
+
+import pytest
+
+from streams import DecisionTimeout, InvalidRequest, PolicyChanged, RequestRejected, Turnstile
+from streams.config import Config
+from streams.schemas import MAX_REQUEST_BYTES, Reason
+from streams.sdk.access import signer_of
+from streams.sdk.memory_connection import MemoryConnection
+from streams.wire.signatures import public_text
+from tests.keys import private_key, public
+
+ALLOW = {public("alice"): ["charge"], public("mary"): ["manage"]}
+
+
+@pytest.fixture
+def service() -> MemoryConnection:
+    return MemoryConnection(3, 1.0)
+
+
+def client(service: MemoryConnection, name: str | None) -> Turnstile:
+    """Return a client that signs until another one is opened on the connection."""
+    key = None if name is None else private_key(name)
+    return Turnstile(connection=service, request_key=key)
+
+
+def refused(act) -> Reason | None:
+    """Why a request is rejected, if it is."""
+    try:
+        act()
+    except RequestRejected as error:
+        return error.reason
+    return None
+
+
+def charge(turnstile: Turnstile) -> None:
+    run = turnstile.run("d", "r")
+    assert run.charge([1, 2, 3], [0.1] * 3, noise_stddev=4.0).admitted.all()
+
+
+def test_a_dataset_is_created_charged_and_closed_with_the_keys_of_its_list(service):
+    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    charge(client(service, "alice"))
+    for name in (None, "mary", "zoe"):
+        assert refused(lambda name=name: charge(client(service, name))) is Reason.NOT_ALLOWED
+    assert refused(lambda: client(service, "alice").close_dataset("d")) is Reason.NOT_ALLOWED
+    assert client(service, "mary").close_dataset("d") == ["d"]
+
+
+def test_a_list_is_the_same_in_any_order_and_another_one_is_another_policy(service):
+    turnstile = client(service, None)
+    made = turnstile.create_dataset("d", budget=1.0, allow=ALLOW)
+    again = {key: rights * 2 for key, rights in reversed(ALLOW.items())}
+    assert turnstile.create_dataset("d", budget=1.0, allow=again) == made
+    for allow in (None, {public("mary"): ["manage"]}):
+        with pytest.raises(PolicyChanged) as error:
+            turnstile.create_dataset("d", budget=1.0, allow=allow)
+        assert error.value.held == made
+
+
+def test_a_manager_replaces_keys_and_runs_go_on(service):
+    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    charge(client(service, "alice"))
+    both = {public("anna"): ["charge"], public("mary"): ["manage"]}
+    client(service, "mary").set_access("d", both)
+    assert refused(lambda: charge(client(service, "alice"))) is Reason.NOT_ALLOWED
+    charge(client(service, "anna"))
+    client(service, "mary").set_access("d", {public("zoe"): ["charge", "manage"]})
+    for name, expected in (("mary", Reason.NOT_ALLOWED), ("zoe", None)):
+        again = client(service, name)
+        assert refused(lambda again=again: again.set_access("d", ALLOW)) is expected
+    charge(client(service, "alice"))
+
+
+def test_a_change_that_reached_some_partitions_is_completed_by_the_same_call(service, monkeypatch):
+    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    mary, publish = client(service, "mary"), service._publish
+    new = {public("anna"): ["charge"], public("mary"): ["manage"]}
+
+    def in_part(waiting):
+        waiting.requests = {0: waiting.requests[0]}
+        publish(waiting)
+        waiting.requests = {**waiting.requests, 1: b"not sent"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "_publish", in_part)
+        with pytest.raises(DecisionTimeout):
+            mary.set_access("d", new, timeout=0)
+    held = [ledger.state.access["d",].number > 0 for ledger in service.ledgers]
+    assert held == [True, False, False]
+    mary.set_access("d", new)
+    charge(client(service, "anna"))
+
+
+def test_a_list_is_set_only_with_a_key_and_only_where_there_is_one(service):
+    client(service, None).create_dataset("d", budget=1.0)
+    with pytest.raises(InvalidRequest):
+        client(service, None).set_access("d", ALLOW)
+    mary = client(service, "mary")
+    assert refused(lambda: mary.set_access("d", ALLOW)) is Reason.NOT_ALLOWED
+    assert refused(lambda: mary.set_access("e", ALLOW)) is Reason.UNKNOWN_DATASET
+
+
+def test_the_list_of_a_copied_dataset_is_moved_to_the_log_of_the_client(service):
+    service.log = b"another log, 16 "
+    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    copied_from, service.log = service.log.hex(), bytes(16)
+    assert refused(lambda: charge(client(service, "alice"))) is Reason.NOT_ALLOWED
+    mary = client(service, "mary")
+    assert refused(lambda: mary.set_access("d", ALLOW)) is Reason.NOT_ALLOWED
+    mary.set_access("d", ALLOW, copied_from=copied_from)
+    charge(client(service, "alice"))
+    mary = client(service, "mary")
+    for wrong in ("abc", "z" * 32):
+        with pytest.raises(InvalidRequest):
+            mary.set_access("d", ALLOW, copied_from=wrong)
+
+
+def test_a_client_that_could_not_sign_is_not_opened():
+    with pytest.raises(InvalidRequest) as error:
+        Turnstile.in_memory(request_key=public("alice"))
+    assert public("alice") not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "allow",
+    [
+        {},
+        {public("mary"): ["charge"]},
+        {public("mary"): []},
+        {public("mary"): ["manage", "read"]},
+        {public("mary"): "manage"},
+        {"mary": ["manage"]},
+        {private_key("mary"): ["manage"]},
+        {public_text(bytes(32)): ["manage"]},
+        {public(str(number)): ["manage"] for number in range(33)},
+    ],
+)
+def test_lists_that_workers_would_refuse_are_not_sent(service, allow):
+    with pytest.raises(InvalidRequest) as error:
+        client(service, None).create_dataset("d", budget=1.0, allow=allow)
+    assert private_key("mary") not in str(error.value)
+    with pytest.raises(InvalidRequest):
+        client(service, "mary").set_access("d", allow)
+    assert service._offsets == [0, 0, 0]
+
+
+def test_what_would_be_too_large_with_its_signature_is_not_sent(service):
+    service.signer = signer_of(private_key("alice"))
+    with pytest.raises(InvalidRequest):
+        service.ask("key", {0: bytes(MAX_REQUEST_BYTES - 100)}, service.deadline(1.0))
+    assert service._offsets[0] == service._offsets[1]
+
+
+def test_settings_do_not_show_the_key():
+    assert private_key("alice") not in repr(Config(request_key=private_key("alice")))
