@@ -18,6 +18,7 @@ from streams.cli.options import (
     OBSERVER,
     SETTING,
     Later,
+    add_allow,
     add_delta,
     add_take_over,
     add_user,
@@ -210,6 +211,24 @@ def _add_datasets(verbs: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="norm levels may follow sampling coins, so only the whole budget has an epsilon "
         "(default: only if the measure is renyi)",
+    )
+    add_allow(create)
+    access = verb(
+        verbs,
+        "access",
+        commands.dataset_access,
+        "replace the access list of a dataset",
+        CLIENT,
+        "Signed with the setting request_key, by a key that may manage the dataset. Give the whole "
+        "new list. Doing it again completes what reached only some partitions.",
+    )
+    access.add_argument("name", type=name_of)
+    add_allow(access, required=True)
+    access.add_argument(
+        "--copied-from",
+        metavar="LOG",
+        help="the id of the log that the dataset's requests were signed for before the log was "
+        "copied to this topic",
     )
     show = verb(
         verbs, "show", commands.dataset_show, "the policy and the users of a dataset", OBSERVER

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from msgspec import UnsetType, to_builtins
+from msgspec import UnsetType
 
 from accounting.exact.units import from_units_down
 from streams.cli.logs import log_as_json
@@ -31,9 +31,10 @@ from streams.operations.status import (
     read_datasets,
     read_glances,
 )
-from streams.schemas import DELTA, OdometerCheckpoint, Policy, Reason, User
+from streams.schemas import DELTA, AccessList, OdometerCheckpoint, Policy, Reason, User
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ErasedInPart, RequestRejected
+from streams.wire.signatures import public_text
 
 
 def up(options: argparse.Namespace, config: Config) -> int:
@@ -53,6 +54,10 @@ def up(options: argparse.Namespace, config: Config) -> int:
             show({"role": role, "config": path}, False)
         if roles:
             note(f"\nfor example: turnstile status --config {roles['operator']}")
+            note("a dataset that only the trainer's key charges and manages:")
+            create = "turnstile dataset create NAME --epsilon 1 --delta 1e-5"
+            public = shlex.quote(roles["trainer"].removesuffix(".toml") + ".public")
+            note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
             return
         note("\nFor other commands, in another terminal:")
         for name in ("kafka", "redis"):
@@ -122,9 +127,24 @@ def dataset_create(options: argparse.Namespace, config: Config) -> int:
             on_exhaustion=options.on_exhaustion,
             user_ids=options.user_ids,
             parent=options.parent,
+            allow=options.allow and dict(options.allow),
         )
     delta = DELTA if options.delta is None else options.delta
     show({**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta}, options.json)
+    return Exit.OK
+
+
+def dataset_access(options: argparse.Namespace, config: Config) -> int:
+    """Replace the access list of a dataset."""
+    allow = dict(options.allow)
+    with Turnstile(config=config) as turnstile:
+        try:
+            turnstile.set_access(options.name, allow, copied_from=options.copied_from)
+        except RequestRejected as refused:
+            if refused.reason is Reason.UNKNOWN_DATASET:
+                return no_dataset(options.name)
+            raise
+    show({"dataset": options.name, "allow": allow}, options.json)
     return Exit.OK
 
 
@@ -212,7 +232,13 @@ def dataset_show(options: argparse.Namespace, config: Config) -> int:
     datasets = read_datasets(config)
     if options.name not in datasets:
         return no_dataset(options.name)
-    show(_dataset(datasets[options.name], options.delta), options.json)
+    dataset = datasets[options.name]
+    show(_dataset(dataset, options.delta), options.json)
+    if not dataset.allow_agrees:
+        note(
+            "turnstile: not all partitions have the same access list: set it again with "
+            "`turnstile dataset access`, which completes the change"
+        )
     return Exit.OK
 
 
@@ -303,6 +329,8 @@ def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
         "users": dataset.users,
         "exhausted": dataset.exhausted,
         "closed": dataset.closed,
+        "allow": _allow(dataset.allow),
+        "allow_agrees": dataset.allow_agrees,
     }
 
 
@@ -321,9 +349,13 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "assume_independent_timing": policy.assume_independent_timing is True,
         "sampled_levels": policy.has_sampled_levels,
         "pseudonyms": policy.pseudonyms or None,
-        "allow": to_builtins(policy.allow) if policy.allow else None,
+        "allow": None if isinstance(policy.allow, UnsetType) else _allow(policy.allow),
         "partitions": policy.partitions,
     }
+
+
+def _allow(allow: AccessList | None) -> dict[str, Any] | None:
+    return None if allow is None else {public_text(entry.key): entry.rights for entry in allow}
 
 
 def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
-from streams.schemas import DELTA, Name
+from streams.schemas import DELTA, Name, Right
+from streams.wire.signatures import InvalidKey, public_bytes
 
 SETTING: Final[dict[str, dict[str, Any]]] = {
     "kafka": {"metavar": "HOST:PORT", "help": "bootstrap servers"},
@@ -83,6 +84,34 @@ def verb(
         command.add_argument(f"--{setting}", **SETTING[setting])
     command.add_argument("--json", action="store_true", help="one JSON object a line")
     return command
+
+
+def access_entry(text: str) -> tuple[str, list[Right]]:
+    """Takes a public key and its rights, as KEY:charge,manage."""
+    key, _, rights = text.rpartition(":")
+    given = rights.split(",")
+    try:
+        public_bytes(key)
+    except InvalidKey as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if not set(given) <= set(get_args(Right)):
+        known = " and ".join(get_args(Right))
+        raise argparse.ArgumentTypeError(f"{text!r}: the rights are {known}, with a comma between")
+    return key, [right for right in get_args(Right) if right in given]
+
+
+def add_allow(command: argparse.ArgumentParser, required: bool = False) -> None:
+    """Add the option for an access list."""
+    command.add_argument(
+        "--allow",
+        type=access_entry,
+        nargs="+",
+        action="extend",
+        required=required,
+        metavar="KEY:RIGHTS",
+        help="a public key and its rights, as KEY:charge,manage; requests about the dataset have "
+        "to be signed by one of these keys",
+    )
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

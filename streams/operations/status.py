@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from streams.config import Config
 from streams.operations.errors import Unavailable
-from streams.schemas import Policy
+from streams.schemas import AccessList, Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
@@ -56,6 +56,8 @@ class DatasetStatus:
     users: int = 0
     exhausted: int = 0
     closed: bool = False
+    allow: AccessList | None = None  # in force in the first partition; None: the dataset is open
+    allow_agrees: bool = True  # whether it is in force in all partitions
 
     @property
     def state(self) -> str:
@@ -158,7 +160,8 @@ def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
     datasets: dict[str, DatasetStatus] = {}
     for inventory in inventories:
         for name, found in inventory.summary.datasets.items():
-            dataset = datasets.setdefault(name, DatasetStatus(found.policy))
+            dataset = datasets.setdefault(name, DatasetStatus(found.policy, allow=found.allow))
+            dataset.allow_agrees &= dataset.allow == found.allow
             dataset.users += found.users
             dataset.exhausted += found.exhausted
             dataset.closed |= found.closed

@@ -252,8 +252,11 @@ def test_a_dataset_is_charged_with_the_keys_of_its_list_alone(stack: SecureStack
         replace(trainer, request_key=""),
         replace(trainer, request_key=new_keys()[0]),
     ]
-    with Turnstile(config=trainer) as client:
-        client.create_dataset("listed", budget=0.5, allow={keys["trainer"]: ["charge", "manage"]})
+    by_trainer = "--config", str(stack.roles["trainer"])
+    allow = "--allow", f"{keys['trainer']}:charge,manage"
+    assert (
+        turnstile("dataset", "create", "listed", "--budget", "0.5", *allow, *by_trainer).code == 0
+    )
     for config in strangers:
         with Turnstile(config=config) as client:
             for ask in (
@@ -269,12 +272,17 @@ def test_a_dataset_is_charged_with_the_keys_of_its_list_alone(stack: SecureStack
     with Turnstile(config=trainer) as client:
         run = client.run("listed", "r")
         assert run.charge(USERS, [0.1] * len(USERS), noise_stddev=5.0).admitted.all()
-        client.set_access("listed", {keys["answerer"]: ["charge", "manage"]})
+        allow = "--allow", f"{keys['answerer']}:manage,charge"
+        assert turnstile("dataset", "access", "listed", *allow, *by_trainer).code == 0
         with pytest.raises(RequestRejected) as removed:
             run.charge(USERS, [0.1] * len(USERS), noise_stddev=5.0)
         assert removed.value.reason is Reason.NOT_ALLOWED
     with Turnstile(config=answerer) as client:
         assert client.run("listed", "s", take_over=True).step == 0
+    by_operator = "--config", str(stack.roles["operator"])
+    (shown,) = turnstile("dataset", "show", "listed", "--json", *by_operator).lines
+    assert shown["allow"] == {keys["answerer"]: ["charge", "manage"]}
+    assert shown["allow_agrees"]
 
 
 # --- who is not let in ----------------------------------------------------------------------------

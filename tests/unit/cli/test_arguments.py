@@ -38,7 +38,9 @@ COMMANDS = {
     "publish": "NAME",
     "dataset create": "NAME",
     "dataset create d --budget 1": "--measure --epsilon --delta --orders --odometer-step "
-    "--on-exhaustion --user-ids --budget",
+    "--on-exhaustion --user-ids --budget --allow",
+    "dataset access": "NAME",
+    "dataset access d": "--allow",
     "dataset show": "NAME",
     "dataset show d": "--delta",
     "dataset withdraw": "NAME",
