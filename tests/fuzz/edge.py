@@ -134,7 +134,7 @@ class Fuzz:
             try:
                 if self._rng.random() < _HOSTILE_SHARE:
                     name, size = self._rng.choice(list(HOSTILE)), self._rng.choice(_HOSTILE_SIZES)
-                    value = hostile(name, size, self._aside.runs["a", "r"].step + 1)
+                    value = hostile(name, size, self._aside.state.runs["a", "r"].step + 1)
                     self._apply_aside(number, value)
                 elif repeats_a_field(value := self._records.next()):
                     self._apply_aside(number, value)
@@ -156,7 +156,7 @@ class Fuzz:
         """Nobody else says what has to become of it; but it must become something."""
         measured = self._rng.random() < _MEASURED_SHARE
         self.watch.apply(self._aside, number, value, measured)
-        self._aside.take_changes()
+        self._aside.state.take_changes()
 
 
 def apply_largest(watch: Watch) -> None:
