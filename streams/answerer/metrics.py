@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from streams.answerer.desk import Desk
 from streams.worker.exposition import exposition_of
-from streams.worker.partitions import PartitionView
+from streams.worker.partitions import PartitionView, Problem
 
 STUCK_AFTER = 30.0
 """Seconds for which a window may be due, or events wait, before the answerer is unhealthy."""
@@ -163,13 +163,15 @@ class Watched:
             since = now
         self._moved[partition] = position, since
         waiting = now - since
-        problem = None
+        problem, remedy = None, "Read the answerer's log; start it again if it has exited"
         if not self._progress.is_taken_over:
-            problem = "the run is not taken over yet"
+            problem = Problem("not-taken-over", "the run is not taken over yet", remedy)
         elif overdue > STUCK_AFTER:
-            problem = f"a window has been due for {overdue:.0f} seconds and is not answered"
+            text = f"a window has been due for {overdue:.0f} seconds and is not answered"
+            problem = Problem("window-overdue", text, remedy)
         elif waiting > STUCK_AFTER:
-            problem = f"events have waited for {waiting:.0f} seconds and none was taken"
+            text = f"events have waited for {waiting:.0f} seconds and none was taken"
+            problem = Problem("stalled", text, remedy)
         return PartitionView(partition, "running", problem, position, end)
 
     def _overdue(self, now: float) -> float:

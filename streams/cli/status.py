@@ -10,11 +10,12 @@ from streams.config import Config
 from streams.operations.guarantees import budget_of
 from streams.operations.status import (
     DatasetStatus,
+    PartitionState,
     PartitionStatus,
     read_overview,
 )
 
-_PARTITIONS = ("partition", "owner", "next", "lag", "users", "checkpoint", "seen", "decides")
+_PARTITIONS = ("partition", "owner", "next", "lag", "users", "checkpoint", "seen", "state")
 _DATASETS = ("dataset", "measure", "budget", "epsilon", "delta", "users", "state")
 _WORDS = {"dataset", "measure", "budget", "state"}
 
@@ -22,14 +23,20 @@ _WORDS = {"dataset", "measure", "budget", "state"}
 def status(options: argparse.Namespace, config: Config) -> int:
     """Every partition and, for people, every dataset."""
     seen = read_overview(config)
-    wrong = [partition for partition in seen.partitions if partition.problem]
+    wrong = [
+        partition for partition in seen.partitions if partition.state is not PartitionState.DECIDING
+    ]
     if options.json:
         for partition in seen.partitions:
             show(asdict(partition), True)
     else:
-        show_table(_PARTITIONS, [_row(partition) for partition in seen.partitions], {"owner"})
+        show_table(
+            _PARTITIONS, [_row(partition) for partition in seen.partitions], {"owner", "state"}
+        )
         for partition in wrong:
-            say(f"\npartition {partition.partition}: {plain(partition.problem)}")
+            problem = plain(partition.problem)
+            say(f"\npartition {partition.partition} is {partition.state}: {problem}")
+            say(f"-> {plain(partition.remedy)}")
         if seen.datasets:
             say("")
             found = [dataset for _, dataset in sorted(seen.datasets.items())]
@@ -47,7 +54,7 @@ def _row(partition: PartitionStatus) -> list[object]:
         partition.users,
         partition.checkpoint,
         None if partition.seen is None else f"{partition.seen} s ago",
-        "no" if partition.problem else "yes",
+        partition.state,
     ]
 
 

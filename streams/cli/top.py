@@ -20,6 +20,7 @@ from streams.cli.extras import extra
 from streams.cli.output import Exit, plain, show
 from streams.config import Config
 from streams.ledger.outputs import Channel
+from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ _SHOWN_RUNS = 12
 _BARS = " ▁▂▃▄▅▆▇█"
 _OF_A_RUN = ("dataset", "run", "attempt", "step", "rate", "closed", "moved")
 _OLD = "bright_black"
-_LOOKS = {"decides": "green", "rebuilding": "yellow", "waits": "red", "stopped": "bold red"}
+_LOOKS = {
+    PartitionState.DECIDING: "green",
+    PartitionState.RESTORING: "yellow",
+    PartitionState.WAITING: "red",
+    PartitionState.SUSPENDED: "bold red",
+}
 
 
 def top(options: argparse.Namespace, config: Config) -> int:

@@ -11,7 +11,7 @@ class PartitionError(Exception):
     """A partition cannot decide anything.
 
     Attributes:
-        kind: for programs: a value of ``streams.worker.stops.StopReason``.
+        kind: for programs: a value of ``streams.store.vital_signs.SuspensionReason``.
         reason: what is wrong, for the operator.
         remedy: what the operator can do about it.
     """

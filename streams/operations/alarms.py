@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streams.operations.endpoints import WorkerSeen
+from streams.operations.status import PartitionState
 
 NOT_YET = "not looked at yet"
 ESSENTIAL = ("Kafka", "Redis")
@@ -31,12 +32,12 @@ def alarms_of(
     partitions: Sequence[Mapping[str, Any]],
     workers: Sequence[WorkerSeen],
     now: float,
-) -> list[dict[str, str]]:
-    """All alarms: how bad, what is wrong and what to do.
+) -> list[dict[str, Any]]:
+    """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
 
     Args:
         sides: by their names.
-        partitions: with their ``problem``, ``remedy`` and ``state``.
+        partitions: with their ``state``, ``reason``, ``problem`` and ``remedy``.
         workers: as they answer at their addresses.
         now: by the clock of the sides.
     """
@@ -44,19 +45,20 @@ def alarms_of(
         alarm for name, side in sides.items() if (alarm := _away(name, side, now)) is not None
     ]
     for one in partitions:
-        if one["problem"]:
-            level = "warning" if one["state"] == "rebuilding" else "wrong"
-            what = f"Partition {one['partition']}: {one['problem']}"
-            do = one["remedy"] or "Start a worker: `turnstile worker`. If it ends, read its log"
-            alarms.append(_alarm(level, what, do))
+        if one["state"] != PartitionState.DECIDING:
+            level = "warning" if one["state"] == PartitionState.RESTORING else "wrong"
+            what = f"Partition {one['partition']} is {one['state']}: {one['problem']}"
+            about = {name: one[name] for name in ("partition", "state", "reason")}
+            alarms.append(_alarm(level, what, one["remedy"], about))
     for worker in workers:
         if worker.problem:
             what = f"Worker {worker.address}: {worker.problem}"
-            alarms.append(_alarm("wrong", what, "Read its log; start it again if it is gone"))
+            do = "Read its log; start it again if it is gone"
+            alarms.append(_alarm("wrong", what, do, {"worker": worker.address}))
     return sorted(alarms, key=lambda alarm: alarm["level"] != "wrong")
 
 
-def _away(name: str, side: Side, now: float) -> dict[str, str] | None:
+def _away(name: str, side: Side, now: float) -> dict[str, Any] | None:
     is_essential = name in ESSENTIAL
     if side.problem == NOT_YET and not is_essential:
         return None
@@ -71,10 +73,11 @@ def _away(name: str, side: Side, now: float) -> dict[str, str] | None:
         else "The rest is shown all the same"
     )
     if side.problem == NOT_YET:
-        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment")
+        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", {"side": name})
     level = "wrong" if is_essential else "warning"
-    return _alarm(level, f"{name}: {side.problem or 'does not answer'}", f"{old}{do}")
+    what = f"{name}: {side.problem or 'does not answer'}"
+    return _alarm(level, what, f"{old}{do}", {"side": name})
 
 
-def _alarm(level: str, what: str, do: str) -> dict[str, str]:
-    return {"level": level, "what": what, "do": do}
+def _alarm(level: str, what: str, do: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"level": level, "what": what, "do": do, "about": about}

@@ -8,6 +8,7 @@ from streams.config import Config
 from streams.operations.answerers import of_answerers
 from streams.operations.findings import Facts, Finding, Level, size_of
 from streams.operations.servers import of_kafka, of_redis, of_topics
+from streams.operations.status import PartitionState
 from streams.topics.topics import NORMS
 
 CLOCKS_APART = 5.0
@@ -43,19 +44,17 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
         return
     well = []
     for one in facts.overview.partitions:
-        if one.problem is None:
+        if one.state is PartitionState.DECIDING:
             well.append(one)
             continue
-        problem = one.problem.removesuffix(f". {one.remedy}") if one.remedy else one.problem
-        rebuilding = one.remedy is not None and not problem.startswith("stopped")
+        is_restoring = one.state is PartitionState.RESTORING
         yield Finding(
             "partitions",
-            Level.WARNING if rebuilding else Level.WRONG,
-            f"partition {one.partition} {problem}"
-            if one.remedy
-            else (f"partition {one.partition}: {problem}"),
+            Level.WARNING if is_restoring else Level.WRONG,
+            f"partition {one.partition} is {one.state}: {one.problem}",
             f"Nothing is decided for its users; {one.lag} records wait",
-            one.remedy or "Start a worker: `turnstile worker`, and read its log if it ends",
+            one.remedy or "",
+            {"partition": one.partition, "state": one.state, "reason": one.reason},
         )
     if well:
         waiting = sum(one.lag for one in well)
@@ -86,7 +85,11 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
 
 def _workers(facts: Facts) -> Iterator[Finding]:
     if not isinstance(facts.overview, str):
-        owners = {one.owner for one in facts.overview.partitions if one.owner and not one.problem}
+        owners = {
+            one.owner
+            for one in facts.overview.partitions
+            if one.owner and one.state is PartitionState.DECIDING
+        }
         if owners:
             yield Finding("workers", Level.OK, f"{len(owners)} alive, and own partitions")
     for worker in facts.workers:
@@ -97,6 +100,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
                 f"{worker.address}: {worker.problem}",
                 "Its partitions are decided late, or not at all",
                 "Read its log; start it again if it is gone",
+                {"worker": worker.address},
             )
         else:
             yield Finding(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
@@ -54,7 +55,7 @@ def ask_answerers(addresses: Sequence[str]) -> list[AnswererSeen]:
 def _ask_answerer(address: str) -> AnswererSeen:
     try:
         healthy, said, _ = _get(f"http://{address}/healthz")
-        problems = dict(json.loads(said).get("problems") or {})
+        problems = _problems(json.loads(said))
         _, metrics, _ = _get(f"http://{address}/metrics")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -66,7 +67,7 @@ def _ask_answerer(address: str) -> AnswererSeen:
     ]
     if not told:
         return AnswererSeen(address, "is no answerer: it has none of its metrics")
-    named = "; ".join(dict.fromkeys(map(str, problems.values())))
+    named = "; ".join(dict.fromkeys(text for _, text in problems))
     source, keeps = next(
         ((labels, value) for name, labels, value in told if name == "input_seconds"), ({}, 0.0)
     )
@@ -96,8 +97,7 @@ def _ask(address: str) -> WorkerSeen:
         reason = getattr(error, "reason", error)
         return WorkerSeen(address, f"does not answer: {reason}")
     samples = list(_samples(metrics))
-    problems = told.get("problems") or {}
-    named = "; ".join(f"partition {number}: {what}" for number, what in problems.items())
+    named = "; ".join(f"partition {number}: {text}" for number, text in _problems(told))
     return WorkerSeen(
         address,
         None if healthy else named or "it says that it is not healthy",
@@ -114,6 +114,18 @@ def _ask(address: str) -> WorkerSeen:
         },
         ahead=date,
     )
+
+
+def _problems(health: Any) -> list[tuple[Any, str]]:
+    """Return the partitions that a process does not decide, each with the text for people.
+
+    Raises:
+        ValueError: it is not what /healthz answers.
+    """
+    try:
+        return [(one["partition"], str(one["problem"])) for one in health["problems"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not an answer of /healthz: {error!r}") from error
 
 
 def _get(url: str) -> tuple[bool, str, float | None]:

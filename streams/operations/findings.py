@@ -22,13 +22,23 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a diagnosis."""
+    """One line of a diagnosis.
+
+    Attributes:
+        area: the part of the service.
+        level: how much it matters.
+        what: what was found, for people.
+        means: what follows from it, for people.
+        do: what the operator can do, for people.
+        about: the subject for programs: a partition, its state and reason, or a worker's address.
+    """
 
     area: str
     level: Level
     what: str
     means: str = ""
     do: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How the service is doing, told from what its parts show: no state is read, whatever its size."""
+"""The status of a service, from the facts that its parts show without reading any state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from enum import StrEnum
+from typing import Any, TypeAlias, TypeVar
 
 from streams.config import Config
 from streams.operations.errors import Unavailable
@@ -14,7 +15,13 @@ from streams.schemas import AccessList, Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.store.vital_signs import Inventory, Pulse, decode_inventory, decode_pulse
+from streams.store.vital_signs import (
+    Inventory,
+    Pulse,
+    SuspensionReason,
+    decode_inventory,
+    decode_pulse,
+)
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.topics.topics import NORMS, Topics
 
@@ -26,26 +33,75 @@ STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""
 _SUMMARY_WITHIN = 5.0
 _POLL = 0.1
-_REBUILDING = "rebuilding"
-"""What a worker shows while it builds a state again: no stop, see ``streams.worker.stops``."""
+_CHECK = "Start a worker: it checks the partition and stores what to do"
+
+
+class PartitionState(StrEnum):
+    """What happens to the records of a partition."""
+
+    DECIDING = "deciding"  # a worker decides them
+    RESTORING = "restoring"  # a worker restores the state from a snapshot; decisions follow
+    WAITING = "waiting"  # no worker decides them now
+    SUSPENDED = "suspended"  # no worker decides them until the cause is removed
+
+
+class WaitReason(StrEnum):
+    """Why no worker decides a partition that is not suspended."""
+
+    NEVER_OWNED = "never-owned"
+    NOT_SEEN = "not-seen"  # its owner has not sent a heartbeat yet
+    OWNER_SILENT = "owner-silent"  # its owner sends no heartbeat any more
+    STALLED = "stalled"  # its owner lives, and applies no record
+
+
+Reason: TypeAlias = SuspensionReason | WaitReason
 
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """One partition. ``lag`` records of the log are not decided yet."""
+    """The status of one partition.
+
+    Attributes:
+        partition: its number.
+        state: whether it is decided.
+        owner: the worker that owns it; None if it was never owned.
+        next: the offset to apply next.
+        lag: the number of records in the log that are not decided.
+        users: the number of users; None if no owner has reported it.
+        unpublished: the number of outbox entries that wait to be published.
+        changes: the number of deltas that are not merged.
+        seen: the seconds since the owner's last heartbeat; None if there was none.
+        head: the head of the hash chain; None if nothing was applied.
+        checkpoint: the offset at which the last checkpoint continues; None if there is none, or it
+            is not known.
+        reason: why it is not decided; None if it is, like the next two.
+        problem: the same for people.
+        remedy: what the operator can do.
+    """
 
     partition: int
+    state: PartitionState
     owner: str | None
     next: int
     lag: int
-    users: int | None  # None: no owner has said so yet
-    unpublished: int  # outbox entries that wait to be published
-    changes: int  # not compacted yet
-    seen: int | None  # seconds since its owner was last seen
-    head: str | None  # of the chain: the receipt of all that was applied
-    checkpoint: int | None  # where the last checkpoint continues; None: none, or not known
-    problem: str | None
-    remedy: str | None = None  # of a stop, which ``problem`` ends with
+    users: int | None
+    unpublished: int
+    changes: int
+    seen: int | None
+    head: str | None
+    checkpoint: int | None
+    reason: Reason | None = None
+    problem: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class _Obstacle:
+    """Why a partition is not decided."""
+
+    reason: Reason
+    problem: str
+    remedy: str = _CHECK
 
 
 @dataclass
@@ -208,14 +264,15 @@ def _status(
     next_offset = int(meta.get("next", "0"))
     summary = inventory.summary if inventory else None
     lag = max(0, end - next_offset)
-    problems = [
-        *_identity(meta, topics),
-        *_position(next_offset, extent),
-        *_life(glance, pulse, lag),
-    ]
-    stopped = _stopped(glance)
+    obstacle = (
+        _suspension(glance)
+        or _identity(meta, topics)
+        or _position(next_offset, extent)
+        or _life(glance, pulse, lag)
+    )
     return PartitionStatus(
         partition=partition,
+        state=_state(glance, obstacle),
         owner=meta.get("owner") or None,
         next=next_offset,
         lag=lag,
@@ -225,59 +282,102 @@ def _status(
         seen=None if glance.seen is None else max(0, glance.now - glance.seen),
         head=meta.get("head"),
         checkpoint=pulse.checkpoint if pulse else None,
-        problem=stopped or "; ".join(problems) or None,
-        remedy=glance.stopped.get("remedy") if stopped else None,
+        reason=None if obstacle is None else obstacle.reason,
+        problem=None if obstacle is None else obstacle.problem,
+        remedy=None if obstacle is None else obstacle.remedy,
     )
 
 
-def _stopped(glance: Glance) -> str | None:
-    stop = glance.stopped
-    if not stop:
+def _state(glance: Glance, obstacle: _Obstacle | None) -> PartitionState:
+    if obstacle is None:
+        return PartitionState.DECIDING
+    if not glance.suspended:
+        return PartitionState.WAITING
+    is_restoring = obstacle.reason is SuspensionReason.RESTORING
+    return PartitionState.RESTORING if is_restoring else PartitionState.SUSPENDED
+
+
+def _suspension(glance: Glance) -> _Obstacle | None:
+    """Return the reason that a worker has stored, if it has suspended the partition."""
+    stored = glance.suspended
+    if not stored:
         return None
-    told = f"{stop.get('problem')}. {stop.get('remedy')}"
-    return told if stop.get("reason") == _REBUILDING else f"stopped: {told}"
+    try:
+        reason = SuspensionReason(stored.get("reason", ""))
+    except ValueError:  # a worker of another release stored it
+        reason = SuspensionReason.OTHER_LAYOUT
+    return _Obstacle(reason, stored.get("problem", ""), stored.get("remedy", ""))
 
 
-def _identity(meta: dict[str, str], topics: TopicsSeen) -> list[str]:
-    """Whether state and topics belong together."""
-    problems = [topics.problem] if topics.problem else []
+def _identity(meta: dict[str, str], topics: TopicsSeen) -> _Obstacle | None:
+    """Return why state and topics do not belong together, if they do not."""
+    if topics.problem:
+        return _Obstacle(SuspensionReason.TOPICS, topics.problem)
     layout, topic, partitions = (meta.get(name) for name in ("layout", "topic", "partitions"))
     if not meta:
-        return problems
+        return None
     if layout != str(LAYOUT):
-        problems.append(f"Redis holds state of layout {layout}, not {LAYOUT}")
-    elif topic != topics.topic.hex():
-        problems.append(f"the state belongs to topic {topic}, norms is {topics.topic.hex()} now")
-    elif partitions != str(topics.partitions):
-        problems.append(
-            f"users were charged in {partitions} partitions, norms has {topics.partitions} now"
+        return _Obstacle(
+            SuspensionReason.OTHER_LAYOUT,
+            f"Redis holds state of layout {layout}, and this release reads layout {LAYOUT}",
         )
-    return problems
+    if topic != topics.topic.hex():
+        return _Obstacle(
+            SuspensionReason.OTHER_LOG,
+            f"the state belongs to the topic with id {topic}, and norms has the id "
+            f"{topics.topic.hex()} now",
+        )
+    if partitions != str(topics.partitions):
+        return _Obstacle(
+            SuspensionReason.OTHER_PARTITIONS,
+            f"users were charged in {partitions} partitions, and norms has {topics.partitions} now",
+        )
+    return None
 
 
-def _position(next_offset: int, extent: tuple[int, int]) -> list[str]:
-    """Whether state and log fit together."""
+def _position(next_offset: int, extent: tuple[int, int]) -> _Obstacle | None:
+    """Return why state and log do not fit together, if they do not."""
     start, end = extent
     if next_offset > end:
-        return [f"Redis continues at {next_offset}, beyond the end of the log, {end}"]
+        return _Obstacle(
+            SuspensionReason.LOG_ENDS_EARLY,
+            f"Redis continues at offset {next_offset}, beyond the end of the log, {end}",
+        )
     if next_offset < start:
-        return [f"Redis continues at {next_offset}, before the start of the log, {start}"]
-    return []
+        return _Obstacle(
+            SuspensionReason.LOG_BEGINS_LATE,
+            f"Redis continues at offset {next_offset}, before the start of the log, {start}",
+        )
+    return None
 
 
-def _life(glance: Glance, pulse: Pulse | None, lag: int) -> list[str]:
-    """Whether somebody decides."""
+def _life(glance: Glance, pulse: Pulse | None, lag: int) -> _Obstacle | None:
+    """Return why no worker decides the partition, if none does."""
     if not glance.meta.get("owner"):
-        return ["no worker has ever owned this partition"]
+        return _Obstacle(
+            WaitReason.NEVER_OWNED, "no worker has ever owned this partition", "Start a worker"
+        )
     if glance.seen is None or pulse is None:
-        return ["its owner has not been seen yet"]
+        return _Obstacle(
+            WaitReason.NOT_SEEN,
+            "its owner has not sent a heartbeat yet",
+            "Wait some seconds. If nothing changes, read the worker's log",
+        )
     silent = glance.now - glance.seen
     if silent > SILENT_AFTER:
         waiting = f", and {lag} records wait" if lag else ""
-        return [f"its owner was last seen {silent} seconds ago{waiting}: start a worker"]
+        return _Obstacle(
+            WaitReason.OWNER_SILENT,
+            f"its owner sent its last heartbeat {silent} seconds ago{waiting}",
+            "Start a worker. If it exits, read its log",
+        )
     if lag and pulse.waiting > STALLED_AFTER:
-        return [f"{lag} records wait, and none was applied for {pulse.waiting:.0f} seconds"]
-    return []
+        return _Obstacle(
+            WaitReason.STALLED,
+            f"{lag} records wait, and none was applied for {pulse.waiting:.0f} seconds",
+            "Read the worker's log",
+        )
+    return None
 
 
 def _summaries(config: Config, partitions: int) -> list[Inventory]:

@@ -57,8 +57,11 @@ HISTORY = 120
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
 _BACK = {Channel.HALTS: 64, Channel.REJECTS: 200, Channel.ODOMETER: None}
-_SHOWN = ("partition", "owner", "next", "lag", "seen", "checkpoint", "remedy")
-"""Of a partition, to everybody. The others depend on what users were charged."""
+_SHOWN = (
+    *("partition", "state", "reason", "problem", "remedy"),
+    *("owner", "next", "lag", "seen", "checkpoint"),
+)
+"""The fields of a partition that everyone may see. The others depend on the users' charges."""
 _SHOWN_REJECTS = 50
 _ROOM = 600  # characters of a record that was refused
 
@@ -155,9 +158,7 @@ class Watch:
         partitions = [
             {
                 **{name: getattr(one, name) for name in _SHOWN},
-                "problem": None if one.problem is None else _apart(one.problem, one.remedy),
                 "rate": rates.get(one.partition, 0.0),
-                "state": _state(one.problem, one.remedy),
             }
             for one in overview.partitions
         ]
@@ -353,16 +354,3 @@ class Watch:
 
 def _next(glance: Glance) -> int:
     return int(glance.meta.get("next", "0"))
-
-
-def _apart(problem: str, remedy: str | None) -> str:
-    """The problem without what to do about it."""
-    return problem.removesuffix(f". {remedy}") if remedy else problem
-
-
-def _state(problem: str | None, remedy: str | None) -> str:
-    if problem is None:
-        return "decides"
-    if problem.startswith("stopped"):
-        return "stopped"
-    return "rebuilding" if remedy else "waits"

@@ -7,7 +7,7 @@ All keys of partition p have one hash tag, so that Redis Cluster stores them tog
     turnstile.{norms-p}:pages     hash   policies, runs and pages of users
     turnstile.{norms-p}:outbox    hash   outputs, until they are published
     turnstile.{norms-p}:alive     hash   the owner's last heartbeat, and a summary; not state
-    turnstile.{norms-p}:stopped   hash   why the partition is suspended, if it is; not state
+    turnstile.{norms-p}:suspended hash   why the partition is suspended, if it is; not state
     turnstile.{norms-p}:staged-*  pieces of a snapshot or a large batch, until it is written
 
 The state is the pages, followed by the deltas in order. It is verified when it is read
@@ -39,7 +39,7 @@ STATE = ("meta", "changes", "pages", "outbox")
 """The keys of a partition's state."""
 STAGED = ("staged-changes", "staged-pages", "staged-outbox")
 """The keys of pieces that are written to the state later, all at once."""
-KEYS = (*STATE, "alive", "stopped", *STAGED)
+KEYS = (*STATE, "alive", "suspended", *STAGED)
 """All keys of a partition."""
 
 CHANGE_BYTES = 128 * 1024 * 1024

@@ -65,7 +65,7 @@ class Glance:
     seen: int | None  # the time of the owner's last heartbeat, by the same clock
     pulse: bytes
     summary: bytes
-    stopped: dict[str, str]
+    suspended: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -203,5 +203,5 @@ class Store(Protocol):
         detects by it that the store was rolled back. An empty summary leaves the previous one.
         """
 
-    async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
+    async def keep_suspension(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Store why a partition is suspended, until an owner decides it again."""

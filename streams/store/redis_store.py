@@ -196,15 +196,15 @@ class RedisStore(Store):
 
     async def glance(self, partition: int) -> Glance:
         """Return the facts about a partition that take the same time however large its state is."""
-        shown = (("HGETALL", name) for name in ("meta", "alive", "stopped"))
-        now, meta, alive, stopped = await self._at_once(partition, ("TIME",), *shown)
+        shown = (("HGETALL", name) for name in ("meta", "alive", "suspended"))
+        now, meta, alive, suspended = await self._at_once(partition, ("TIME",), *shown)
         return Glance(
             now=int(now[0]),
             meta=_text(meta),
             seen=int(alive[b"time"]) if b"time" in alive else None,
             pulse=alive.get(b"pulse", b""),
             summary=alive.get(b"summary", b""),
-            stopped=_text(stopped),
+            suspended=_text(suspended),
         )
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
@@ -291,14 +291,14 @@ class RedisStore(Store):
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
         """Report that a partition is decided; delete the reason for a suspension."""
         arguments = [guard.owner, guard.version, pulse, summary]
-        keys = (*STATE, "alive", "stopped")
+        keys = (*STATE, "alive", "suspended")
         return _verdict(await self._run("beat", guard.partition, keys, arguments))
 
-    async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
+    async def keep_suspension(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Store why a partition is suspended, until an owner decides it again."""
         now, _ = await self._ask(partition, lambda server: server.time())
         fields: Any = {"reason": reason, "problem": problem, "remedy": remedy, "time": now}
-        key = self._key(partition, "stopped")
+        key = self._key(partition, "suspended")
         await self._ask(partition, lambda server: server.hset(key, mapping=fields))
 
     def _key(self, partition: int, name: str) -> str:

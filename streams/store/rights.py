@@ -32,7 +32,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "decide": (*_CONNECTING, *_LOOKING, *_DECIDING, *_IN_SCRIPTS),
     "rewrite": ("bgrewriteaof", "info", "ping"),
 }
-_SHOWN = ("meta", "alive", "stopped")
+_SHOWN = ("meta", "alive", "suspended")
 """The keys of a partition (``layout``) that have no data of single users."""
 
 

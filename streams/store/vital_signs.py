@@ -1,10 +1,33 @@
-"""The heartbeat of a partition's owner: facts that can be read without the state."""
+"""The signs of a partition's owner that can be read without the state.
+
+These are its heartbeat, a summary of the state, and the reason if the partition is suspended.
+"""
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 import msgspec
 
 from streams.ledger.ledger import Summary
+
+
+class SuspensionReason(StrEnum):
+    """The reasons for a suspension, in the order in which an acquisition checks them."""
+
+    OTHER_LAYOUT = "other-layout"  # another release wrote the state
+    DAMAGED = "damaged"  # a part of the state is missing, and cannot be restored
+    OTHER_LOG = "other-log"  # the topic was deleted and created again
+    OTHER_PARTITIONS = "other-partitions"  # partitions were added to the topic
+    TOPICS = "topics"  # settings under which records would be lost
+    LOG_ENDS_EARLY = "log-ends-early"  # records that were applied are gone
+    LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
+    LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
+    HOLE = "hole"  # a record that has to be applied next is missing
+    CHECKPOINT = "checkpoint"  # the last checkpoint is needed, and is incomplete
+    ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
+    CANNOT_VERIFY = "cannot-verify"  # the package that verifies signatures is not installed
+    RESTORING = "restoring"  # not permanent: the state is being restored, and decisions follow
 
 
 class Pulse(msgspec.Struct, frozen=True):

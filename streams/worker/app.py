@@ -176,9 +176,9 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
     app.take = take
 
     @app.on_partitions_revoked.connect
-    async def suspend(*_: Any, **__: Any) -> None:
-        with _or_end(app, "suspending the partitions"):
-            await owned.suspend()
+    async def pause(*_: Any, **__: Any) -> None:
+        with _or_end(app, "pausing the partitions"):
+            await owned.pause()
 
 
 @contextmanager

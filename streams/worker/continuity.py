@@ -28,39 +28,41 @@ import logging
 
 from streams.wire.chain import Chain
 from streams.worker.ports import Log, NoRecord, Stored
-from streams.worker.stops import Stop, Stops
+from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
 
 
-async def rewritten(chain: Chain, leader_epoch: int, log: Log, stops: Stops) -> Stop | None:
+async def rewritten(
+    chain: Chain, leader_epoch: int, log: Log, suspensions: Suspensions
+) -> Suspension | None:
     """Return why the log is not the one that was applied, if it is not.
 
     Args:
         chain: the hash chain of the applied records.
         leader_epoch: the leader epoch of the last applied record.
         log: to read in.
-        stops: of the partition.
+        suspensions: of the partition.
     """
     if chain.last < 0:
         return None
     try:
-        found = await _record(log, stops.partition, chain.last)
+        found = await _record(log, suspensions.partition, chain.last)
     except _Deleted:
         logger.warning(
             "partition %d: the last applied record, at offset %d, was deleted from the log and "
             "cannot be compared",
-            stops.partition,
+            suspensions.partition,
             chain.last,
         )
         return None
     if found is None:
-        return stops.log_rewritten(chain.last, "there is no record")
+        return suspensions.log_rewritten(chain.last, "there is no record")
     if not chain.ends_with(found.value):
-        return stops.log_rewritten(chain.last, "there is another record")
+        return suspensions.log_rewritten(chain.last, "there is another record")
     if -1 != leader_epoch != found.leader_epoch:
         what = f"the record of leader epoch {leader_epoch} is one of {found.leader_epoch} now"
-        return stops.log_rewritten(chain.last, what)
+        return suspensions.log_rewritten(chain.last, what)
     return None
 
 

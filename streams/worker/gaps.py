@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from streams.worker.intake import Intake
 from streams.worker.ports import End, Missing
-from streams.worker.stops import Stop, Stops
+from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -27,13 +27,13 @@ Proof = Callable[[int, int], Awaitable[Missing]]
 class Gaps:
     """Checks and skips the gaps of one partition."""
 
-    def __init__(self, intake: Intake, proof: Proof, stops: Stops, end: End) -> None:
+    def __init__(self, intake: Intake, proof: Proof, suspensions: Suspensions, end: End) -> None:
         self._intake = intake
         self._proof = proof
-        self._stops = stops
+        self._suspensions = suspensions
         self._end = end
 
-    async def before(self, found: int) -> Stop | None:
+    async def before(self, found: int) -> Suspension | None:
         """Skip the gap before the first waiting record.
 
         Args:
@@ -42,7 +42,7 @@ class Gaps:
         Returns:
             Why the partition has to be suspended, if it has to.
         """
-        expected, partition = self._intake.position, self._stops.partition
+        expected, partition = self._intake.position, self._suspensions.partition
         missing = await self._proof(expected, found)
         if missing is Missing.RECORDS:
             self._end(
@@ -50,7 +50,7 @@ class Gaps:
                 f"{expected} was expected"
             )
         if missing is Missing.HOLE:
-            return self._stops.hole(expected, found)
+            return self._suspensions.hole(expected, found)
         self._pass_to(found)
         return None
 
@@ -69,8 +69,8 @@ class Gaps:
             return False
         if missing is Missing.RECORDS and waited >= OVERDUE_AFTER:
             self._end(
-                f"partition {self._stops.partition}: Kafka does not deliver the record at offset "
-                f"{first}"
+                f"partition {self._suspensions.partition}: Kafka does not deliver the record at "
+                f"offset {first}"
             )
         if missing is not Missing.NOTHING_TO_APPLY:
             return False
@@ -81,7 +81,7 @@ class Gaps:
         logger.info(
             "partition %d: skipping offsets %d to %d, which hold nothing to apply, such as control "
             "records of transactions",
-            self._stops.partition,
+            self._suspensions.partition,
             self._intake.position,
             offset - 1,
         )

@@ -1,21 +1,22 @@
 """The health endpoints and metrics of a worker or an answerer.
 
-GET /livez    200 while the event loop runs. If it does not answer, restart the process. GET
-/readyz   200 after the process was assigned its partitions, which may be none. GET /healthz  200
-if every assigned partition is decided. 503 lists the others with their problems. GET /metrics  in
-the Prometheus text format.
+GET /livez    200 while the event loop runs. If it does not answer, restart the process.
+GET /readyz   200 after the process was assigned its partitions, which may be none.
+GET /healthz  200 if every assigned partition is decided. 503 lists the others with their problems.
+GET /metrics  in the Prometheus text format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from streams.http_server import HttpServer
-from streams.worker.partitions import PartitionView
+from streams.worker.partitions import PartitionView, Problem
 
 STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""
@@ -65,13 +66,16 @@ class HealthServer(HttpServer):
 
     async def _healthy(self, _: web.Request) -> web.Response:
         views = self._owned.views()
-        problems = {view.partition: problem for view in views if (problem := problem_of(view))}
+        problems = {view.partition: found for view in views if (found := problem_of(view))}
         return _json(
             503 if problems else 200,
             {
                 "healthy": not problems,
                 "partitions": [view.partition for view in views],
-                "problems": problems,
+                "problems": [
+                    {"partition": partition, **asdict(found)}
+                    for partition, found in problems.items()
+                ],
             },
         )
 
@@ -82,12 +86,16 @@ class HealthServer(HttpServer):
         )
 
 
-def problem_of(view: PartitionView) -> str | None:
+def problem_of(view: PartitionView) -> Problem | None:
     """Return why an assigned partition is not decided; None if it is."""
     if view.problem is not None:
         return view.problem
     if view.waiting is not None and view.waiting > STALLED_AFTER:
-        return f"records wait, and none was applied for {view.waiting:.0f} seconds"
+        return Problem(
+            "stalled",
+            f"records wait, and none was applied for {view.waiting:.0f} seconds",
+            "Read the worker's log",
+        )
     return None
 
 

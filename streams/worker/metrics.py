@@ -31,7 +31,7 @@ from streams.worker.ports import Publisher
 
 SECONDS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Bounds of the histograms. Finer ones would reveal how many users a step halted."""
-_STATES = ("running", "suspended", "stopped", "closed")
+_STATES = ("running", "paused", "suspended", "closed")
 _GAUGES: tuple[tuple[str, str, str], ...] = (
     ("next_offset", "next", "The offset to apply next"),
     ("log_end_offset", "end", "The end of the log, as last seen"),

@@ -13,7 +13,7 @@ are ignored. The steps of an acquisition, which the code repeats:
 5. Load the state and verify that it is complete.
 6. Publish the outbox again, then decide (``processor``).
 
-A failed check suspends the partition (``stops``). ``keep_watch`` checks the topics every few
+A failed check suspends the partition (``suspensions``). ``keep_watch`` checks the topics every few
 seconds while partitions are owned, and ``keep_alive`` reports their progress.
 """
 
@@ -39,7 +39,7 @@ from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, ProcessorState
 from streams.worker.rebuild import find_checkpoint, restore
-from streams.worker.stops import Stop, Stops, stop_at
+from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -53,12 +53,12 @@ _IMAGE_EVERY = 1.0  # seconds between checks whether a snapshot is due
 _WATCH_EVERY = 5.0
 
 
-class Stopped(Exception):
+class PartitionSuspended(Exception):
     """Raised if an acquired partition has to be suspended."""
 
-    def __init__(self, stop: Stop) -> None:
-        super().__init__(str(stop))
-        self.stop = stop
+    def __init__(self, suspension: Suspension) -> None:
+        super().__init__(str(suspension))
+        self.suspension = suspension
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Acquisition:
     seen: TopicsSeen
     extent: Extent
     log: Log
-    stops: Stops
+    suspensions: Suspensions
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,18 @@ class Owned:
 
     processor: Processor
     heartbeat: Heartbeat
-    stops: Stops
+    suspensions: Suspensions
     topic: bytes
     partitions: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a partition is not decided: ``reason`` for programs, the others for people."""
+
+    reason: str
+    problem: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,8 @@ class PartitionView:
     """The present state of an assigned partition; a value that is not known is None."""
 
     partition: int
-    state: str  # of the processor; "stopped" if the partition could not be owned
-    problem: str | None = None  # why the partition is suspended, and what to do
+    state: str  # of the processor; "suspended" if the partition could not be owned
+    problem: Problem | None = None  # why the partition is suspended, if it is
     next: int | None = None  # the offset to apply next
     end: int | None = None  # where the log ended when it was last seen
     waiting: float | None = None  # seconds for which records wait and none is applied
@@ -104,7 +113,9 @@ class Partitions:
     def __init__(self, world: World) -> None:
         self._world = world
         self._owned: dict[int, Owned] = {}
-        self._stopped: dict[int, Stop] = {}  # partitions that were assigned and could not be owned
+        self._suspended: dict[
+            int, Suspension
+        ] = {}  # partitions that were assigned and could not be owned
         self._acquiring = asyncio.Lock()
         self.is_assigned = False  # whether Kafka has assigned the partitions of this worker
         self.count: int | None = None  # P at the last acquisition
@@ -118,7 +129,9 @@ class Partitions:
         async with self._acquiring:
             for partition in sorted(self._owned.keys() - set(assigned)):
                 await self._let_go(partition)
-            self._stopped = {p: stop for p, stop in self._stopped.items() if p in assigned}
+            self._suspended = {
+                p: suspension for p, suspension in self._suspended.items() if p in assigned
+            }
             self.is_assigned = True
             positions: dict[int, int] = {}
             if not assigned:
@@ -142,7 +155,7 @@ class Partitions:
     def decides(self, partition: int) -> bool:
         """Return whether the worker decides this partition."""
         owned = self._owned.get(partition)
-        return owned is not None and owned.processor.state is not ProcessorState.STOPPED
+        return owned is not None and owned.processor.state is not ProcessorState.SUSPENDED
 
     def has_room(self, partition: int) -> bool:
         """Return whether a decided partition can queue more records."""
@@ -154,16 +167,16 @@ class Partitions:
             _view(partition, owned.processor, owned.heartbeat)
             for partition, owned in self._owned.items()
         ]
-        stopped = [
-            PartitionView(partition, ProcessorState.STOPPED.value, str(stop))
-            for partition, stop in self._stopped.items()
+        suspended = [
+            PartitionView(partition, ProcessorState.SUSPENDED.value, _problem(suspension))
+            for partition, suspension in self._suspended.items()
         ]
-        return sorted(held + stopped, key=lambda view: view.partition)
+        return sorted(held + suspended, key=lambda view: view.partition)
 
-    async def suspend(self) -> None:
+    async def pause(self) -> None:
         """Stop deciding for a rebalance, after which another worker may own any partition."""
         async with self._acquiring:
-            await asyncio.gather(*(owned.processor.suspend() for owned in self._owned.values()))
+            await asyncio.gather(*(owned.processor.pause() for owned in self._owned.values()))
 
     async def arrive(self, partition: int, record: LogRecord) -> None:
         """Queue a record for its partition; drop it if the partition is not owned."""
@@ -227,9 +240,9 @@ class Partitions:
                 continue
             async with self._acquiring:
                 for owned in self._owned.values():
-                    stop = _trouble(owned, seen)
-                    if stop and owned.processor.state is not ProcessorState.STOPPED:
-                        await owned.processor.halt(stop)
+                    suspension = _trouble(owned, seen)
+                    if suspension and owned.processor.state is not ProcessorState.SUSPENDED:
+                        await owned.processor.suspend(suspension)
 
     async def _bound_partitions(self, seen: TopicsSeen) -> int:
         """Return P of the stored state of this topic; partitions that were added later have no
@@ -244,7 +257,7 @@ class Partitions:
     ) -> int | None:
         held = self._owned.get(partition)
         if held is not None:
-            await held.processor.suspend()
+            await held.processor.pause()
         # Step 2.
         acquired: Acquired | None = None
         if bound == seen.partitions:
@@ -252,33 +265,37 @@ class Partitions:
                 partition, self._world.owner, seen.topic, seen.partitions
             )
         extent = await log.extent(partition)
-        stops = Stops(self._world.prefix, partition, extent.start)
-        acquisition = _Acquisition(partition, seen, extent, log, stops)
+        suspensions = Suspensions(self._world.prefix, partition, extent.start)
+        acquisition = _Acquisition(partition, seen, extent, log, suspensions)
         try:
             if acquired is None:
-                raise Stopped(stops.other_partitions(bound, seen.partitions))
-            _check_identity(acquired, seen, stops)
+                raise PartitionSuspended(suspensions.other_partitions(bound, seen.partitions))
+            _check_identity(acquired, seen, suspensions)
             if seen.problem:
-                raise Stopped(stops.topics(seen.problem))
+                raise PartitionSuspended(suspensions.topics(seen.problem))
             try:
                 meta = _meta_of(acquired)
                 guard = Guard(partition, self._world.owner, acquired.version + 1)
                 next_offset = meta.next if meta else 0
-                found = await find_checkpoint(self._world, next_offset, seen, extent, log, stops)
-                if isinstance(found, Stop):
-                    raise Stopped(found)
+                found = await find_checkpoint(
+                    self._world, next_offset, seen, extent, log, suspensions
+                )
+                if isinstance(found, Suspension):
+                    raise PartitionSuspended(found)
                 if found is None:
-                    await _compare(meta, extent, log, stops)
+                    await _compare(meta, extent, log, suspensions)
                     if held is not None and _is_unchanged(held.processor, acquired):
                         return await held.processor.resume(acquired.version + 1)
                 return await self._take_over(acquisition, guard, found)
             except Damaged as damaged:
                 return await self._recover(acquisition, str(damaged))
-        except Stopped as stopped:
+        except PartitionSuspended as suspended:
             await self._let_go(partition)
-            stop = self._stopped[partition] = stopped.stop
-            logger.critical("partition %d is suspended: %s", partition, stop)
-            await self._world.store.keep_stop(partition, stop.reason, stop.problem, stop.remedy)
+            suspension = self._suspended[partition] = suspended.suspension
+            logger.critical("partition %d is suspended: %s", partition, suspension)
+            await self._world.store.keep_suspension(
+                partition, suspension.reason, suspension.problem, suspension.remedy
+            )
             return None
 
     async def _recover(self, acquisition: _Acquisition, damage: str) -> int:
@@ -288,18 +305,18 @@ class Partitions:
         contain everything that Redis still proves to have been applied.
 
         Raises:
-            Stopped: they do not, or the replacement is damaged as well.
+            PartitionSuspended: they do not, or the replacement is damaged as well.
         """
-        world, partition, stops = self._world, acquisition.partition, acquisition.stops
+        world, partition, suspensions = self._world, acquisition.partition, acquisition.suspensions
         left = await world.store.glance(partition)
         await _compare_what_is_left(left, acquisition)
         found = await find_checkpoint(
-            world, 0, acquisition.seen, acquisition.extent, acquisition.log, stops
+            world, 0, acquisition.seen, acquisition.extent, acquisition.log, suspensions
         )
         if found is None and acquisition.extent.start:
-            found = stops.log_begins_late(0)
-        if isinstance(found, Stop):
-            raise Stopped(stops.damaged(damage, found))
+            found = suspensions.log_begins_late(0)
+        if isinstance(found, Suspension):
+            raise PartitionSuspended(suspensions.damaged(damage, found))
         logger.error(
             "partition %d: the state in Redis is incomplete (%s); the worker discards the rest of "
             "it and rebuilds the state from the log%s",
@@ -319,7 +336,7 @@ class Partitions:
         try:
             return await self._take_over(acquisition, Guard(partition, world.owner, 1), found)
         except Damaged as again:
-            raise Stopped(stops.damaged(str(again))) from again
+            raise PartitionSuspended(suspensions.damaged(str(again))) from again
 
     async def _take_over(
         self, acquisition: _Acquisition, guard: Guard, checkpoint: Image | None
@@ -328,14 +345,18 @@ class Partitions:
 
         Raises:
             Damaged: the state is incomplete.
-            Stopped: the ledger cannot continue from it.
+            PartitionSuspended: the ledger cannot continue from it.
         """
-        partition, seen, stops = acquisition.partition, acquisition.seen, acquisition.stops
+        partition, seen, suspensions = (
+            acquisition.partition,
+            acquisition.seen,
+            acquisition.suspensions,
+        )
         await self._let_go(partition)
         if checkpoint is not None:
-            await restore(self._world, guard, checkpoint, stops)
+            await restore(self._world, guard, checkpoint, suspensions)
         # Step 5.
-        self._stopped.pop(partition, None)
+        self._suspended.pop(partition, None)
         snapshot = await self._world.store.load(partition)
         if snapshot is None or snapshot.meta.owner != self._world.owner:
             other = snapshot.meta.owner if snapshot else "an emptied Redis"
@@ -350,17 +371,17 @@ class Partitions:
                 self._world.erasure_keys,
             )
         except PartitionError as error:
-            raise Stopped(stop_at(error)) from error
+            raise PartitionSuspended(suspension_of(error)) from error
         except UnknownState as unknown:
-            raise Stopped(stops.other_layout(str(unknown))) from unknown
+            raise PartitionSuspended(suspensions.other_layout(str(unknown))) from unknown
         # Step 6.
         holding = Holding(self._world.store, partition, self._world.owner, snapshot)
-        processor = Processor(self._world, ledger, snapshot, holding, stops)
+        processor = Processor(self._world, ledger, snapshot, holding, suspensions)
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_checkpoint(snapshot.pulse)
         processor.imaging.reached = checkpoint.manifest.next if checkpoint else shown
         self._owned[partition] = Owned(
-            processor, Heartbeat(processor), stops, seen.topic, seen.partitions
+            processor, Heartbeat(processor), suspensions, seen.topic, seen.partitions
         )
         processor.start()
         await self._owned[partition].heartbeat.beat(None)
@@ -377,29 +398,35 @@ def _view(partition: int, processor: Processor, heartbeat: Heartbeat) -> Partiti
     return PartitionView(
         partition,
         state=processor.state.value,
-        problem=None if processor.stop is None else str(processor.stop),
+        problem=_problem(processor.suspension) if processor.suspension else None,
         next=processor.next,
         end=heartbeat.end,
         waiting=heartbeat.waiting,
     )
 
 
-def _check_identity(acquired: Acquired, seen: TopicsSeen, stops: Stops) -> None:
+def _problem(suspension: Suspension) -> Problem:
+    return Problem(suspension.reason, suspension.problem, suspension.remedy)
+
+
+def _check_identity(acquired: Acquired, seen: TopicsSeen, suspensions: Suspensions) -> None:
     """Check that the state in Redis belongs to this log and was written by workers.
 
     Raises:
-        Stopped: it does not, or it was not.
+        PartitionSuspended: it does not, or it was not.
     """
     before = acquired.before
     match acquired.verdict:
         case Verdict.FOREIGN:
-            raise Stopped(stops.foreign())
+            raise PartitionSuspended(suspensions.foreign())
         case Verdict.OTHER_LAYOUT:
-            raise Stopped(stops.other_layout(before.get("layout", "none")))
+            raise PartitionSuspended(suspensions.other_layout(before.get("layout", "none")))
         case Verdict.OTHER_LOG:
-            raise Stopped(stops.other_log(before["topic"], seen.topic.hex()))
+            raise PartitionSuspended(suspensions.other_log(before["topic"], seen.topic.hex()))
         case Verdict.OTHER_PARTITIONS:
-            raise Stopped(stops.other_partitions(int(before["partitions"]), seen.partitions))
+            raise PartitionSuspended(
+                suspensions.other_partitions(int(before["partitions"]), seen.partitions)
+            )
 
 
 def _meta_of(acquired: Acquired) -> Meta | None:
@@ -418,7 +445,7 @@ async def _compare_what_is_left(left: Glance, acquisition: _Acquisition) -> None
     applied.
 
     Raises:
-        Stopped: it does not. Only Redis knows what the missing records spent.
+        PartitionSuspended: it does not. Only Redis knows what the missing records spent.
     """
     pulse, meta = None, None
     with suppress(msgspec.DecodeError):  # another release wrote it
@@ -427,28 +454,32 @@ async def _compare_what_is_left(left: Glance, acquisition: _Acquisition) -> None
         meta = Meta.of(left.meta)
     reached = max(meta.next if meta else 0, pulse.next if pulse else 0)
     if reached > acquisition.extent.end:
-        raise Stopped(acquisition.stops.log_ends_early(reached, acquisition.extent.end))
+        raise PartitionSuspended(
+            acquisition.suspensions.log_ends_early(reached, acquisition.extent.end)
+        )
     if meta and (
-        stop := await rewritten(meta.chain, meta.leader_epoch, acquisition.log, acquisition.stops)
+        suspension := await rewritten(
+            meta.chain, meta.leader_epoch, acquisition.log, acquisition.suspensions
+        )
     ):
-        raise Stopped(stop)
+        raise PartitionSuspended(suspension)
 
 
-async def _compare(meta: Meta | None, extent: Extent, log: Log, stops: Stops) -> None:
+async def _compare(meta: Meta | None, extent: Extent, log: Log, suspensions: Suspensions) -> None:
     """Check that the log is the one that was applied.
 
     Raises:
-        Stopped: it is another log.
+        PartitionSuspended: it is another log.
     """
     # Step 3.
     next_offset = meta.next if meta else 0
     if next_offset > extent.end:
-        raise Stopped(stops.log_ends_early(next_offset, extent.end))
+        raise PartitionSuspended(suspensions.log_ends_early(next_offset, extent.end))
     if next_offset < extent.start:
-        raise Stopped(stops.log_begins_late(next_offset))
+        raise PartitionSuspended(suspensions.log_begins_late(next_offset))
     # Step 4.
-    if meta and (stop := await rewritten(meta.chain, meta.leader_epoch, log, stops)):
-        raise Stopped(stop)
+    if meta and (suspension := await rewritten(meta.chain, meta.leader_epoch, log, suspensions)):
+        raise PartitionSuspended(suspension)
 
 
 def _is_unchanged(held: Processor, acquired: Acquired) -> bool:
@@ -460,10 +491,10 @@ def _is_unchanged(held: Processor, acquired: Acquired) -> bool:
     )
 
 
-def _trouble(owned: Owned, seen: TopicsSeen) -> Stop | None:
+def _trouble(owned: Owned, seen: TopicsSeen) -> Suspension | None:
     """Return why an owned partition has to be suspended, if it has to."""
     if seen.topic != owned.topic:
-        return owned.stops.other_log(owned.topic.hex(), seen.topic.hex())
+        return owned.suspensions.other_log(owned.topic.hex(), seen.topic.hex())
     if seen.partitions != owned.partitions:
-        return owned.stops.other_partitions(owned.partitions, seen.partitions)
-    return owned.stops.topics(seen.problem) if seen.problem else None
+        return owned.suspensions.other_partitions(owned.partitions, seen.partitions)
+    return owned.suspensions.topics(seen.problem) if seen.problem else None

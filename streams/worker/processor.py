@@ -20,10 +20,10 @@ Between steps 2 and 3 the memory is ahead of Redis. If a commit fails, the worke
 memory is lost with it. The lock is free only while memory and Redis agree. It keeps the background
 merge from writing uncommitted state, and the heartbeat from running during a commit.
 
-    RUNNING             --suspend-->  SUSPENDED   a rebalance: only work under way continues
-    SUSPENDED           --resume--->  RUNNING     no other worker owned the partition in between
-    RUNNING, SUSPENDED  --halt----->  STOPPED     log, topics or state do not fit
-    any                 --close---->  CLOSED      another worker owns the partition, or will
+    RUNNING          --pause---->  PAUSED     a rebalance: only work under way continues
+    PAUSED           --resume--->  RUNNING    no other worker owned the partition in between
+    RUNNING, PAUSED  --suspend-->  SUSPENDED  log, topics or state do not fit
+    any              --close---->  CLOSED     another worker owns the partition, or will
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from streams.worker.images import Imaging
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import LogRecord, Missing, Origin, World
-from streams.worker.stops import Stop, Stops, stop_at
+from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -66,26 +66,26 @@ OVERLAP_RECORDS = 32
 YIELD_EVERY = 8
 """Records that are applied before the event loop runs other tasks."""
 OVERLAPPING_BATCHES = 8
-"""After this many batches the lock is released, so that a merge or a suspension can begin."""
+"""After this many batches the lock is released, so that a merge or a pause can begin."""
 FORGET_AFTER = 0.5
 """Seconds without a record after which published outbox entries are deleted by their own write."""
-SUSPEND_WITHIN = 2.0
-"""Seconds that a suspension waits for outputs that are under way."""
+PAUSE_WITHIN = 2.0
+"""Seconds that a pause waits for outputs that are under way."""
 
 
 class ProcessorState(Enum):
     """The state of a processor; the module docstring has the transitions."""
 
     RUNNING = "running"
+    PAUSED = "paused"
     SUSPENDED = "suspended"
-    STOPPED = "stopped"
     CLOSED = "closed"
 
 
 _FROM = {
-    ProcessorState.RUNNING: {ProcessorState.SUSPENDED},
-    ProcessorState.SUSPENDED: {ProcessorState.RUNNING},
-    ProcessorState.STOPPED: {ProcessorState.RUNNING, ProcessorState.SUSPENDED},
+    ProcessorState.RUNNING: {ProcessorState.PAUSED},
+    ProcessorState.PAUSED: {ProcessorState.RUNNING},
+    ProcessorState.SUSPENDED: {ProcessorState.RUNNING, ProcessorState.PAUSED},
     ProcessorState.CLOSED: set(ProcessorState),
 }
 """The states from which each state can be reached."""
@@ -113,7 +113,7 @@ class Processor:
         ledger: Ledger,
         snapshot: Snapshot,
         holding: Holding,
-        stops: Stops,
+        suspensions: Suspensions,
     ) -> None:
         partition = holding.partition
         checkpoints = Checkpoints(
@@ -124,12 +124,12 @@ class Processor:
         self.next = snapshot.next  # the first offset that Redis has not seen
         self.moved_at = self._time()  # the time of the last commit
         self.state = ProcessorState.RUNNING
-        self.stop: Stop | None = None  # why the partition is suspended, if it is
+        self.suspension: Suspension | None = None  # why the partition is suspended, if it is
         self.ledger = ledger
         self.holding = holding
         self.intake = Intake(snapshot.next)
         self._leader_epoch = snapshot.meta.leader_epoch  # of the last record applied
-        self._stops = stops
+        self._suspensions = suspensions
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
         self.imaging = Imaging(
             world.images_of(partition),
@@ -148,14 +148,14 @@ class Processor:
             checkpoints,
             self._cannot_publish,
         )
-        self._gaps = Gaps(self.intake, self._missing, stops, world.end)
+        self._gaps = Gaps(self.intake, self._missing, suspensions, world.end)
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
     @property
     def can_resume(self) -> bool:
-        """Whether the processor is suspended by a rebalance and can continue."""
-        return self.state is ProcessorState.SUSPENDED and not self.outbox.broken
+        """Whether the processor is paused by a rebalance and can continue."""
+        return self.state is ProcessorState.PAUSED and not self.outbox.broken
 
     def start(self) -> None:
         """Republish outputs that the previous owner may not have published, then take records."""
@@ -163,12 +163,12 @@ class Processor:
         self._running = asyncio.create_task(self._run())
         self._running.add_done_callback(self._ended)
 
-    async def suspend(self) -> None:
+    async def pause(self) -> None:
         """Take no more records until ``resume``, after work under way has ended."""
         async with self._lock:
-            self._move(ProcessorState.SUSPENDED)
+            self._move(ProcessorState.PAUSED)
             self.intake.close()
-        await self.outbox.settle(SUSPEND_WITHIN)
+        await self.outbox.settle(PAUSE_WITHIN)
 
     async def resume(self, version: int) -> int:
         """Take records again, if no other worker owned the partition in between.
@@ -184,17 +184,17 @@ class Processor:
 
     async def close(self) -> None:
         """Take no more records, permanently."""
-        await self.suspend()
+        await self.pause()
         self._move(ProcessorState.CLOSED)
         if self._running:
             self._running.cancel()
         await self.outbox.close()
         await self.imaging.stop()
 
-    async def halt(self, stop: Stop) -> None:
+    async def suspend(self, suspension: Suspension) -> None:
         """Suspend the partition, for a reason that outlasts this process."""
         async with self._lock:
-            await self._halt(stop)
+            await self._suspend(suspension)
 
     async def compact(self) -> None:
         """Merge deltas into pages, unless a snapshot is about to do so."""
@@ -244,7 +244,7 @@ class Processor:
     async def _compact(self) -> None:
         await self.compaction.run(lambda: self.next)
 
-    async def _obstacle(self, waiting: LogRecord) -> Stop | None:
+    async def _obstacle(self, waiting: LogRecord) -> Suspension | None:
         """Return why a record must not be applied, if it must not."""
         chain, gap = self.ledger.chain, self.intake.gap
         if chain.last >= 0 and waiting.leader_epoch != self._leader_epoch:
@@ -256,9 +256,9 @@ class Processor:
                         f"the record at offset {waiting.offset} was delivered with leader epoch "
                         f"{waiting.leader_epoch}, and the log has {shown.leader_epoch}"
                     )
-                stop = await rewritten(chain, self._leader_epoch, log, self._stops)
-            if stop:
-                return stop
+                suspension = await rewritten(chain, self._leader_epoch, log, self._suspensions)
+            if suspension:
+                return suspension
         return None if gap is None else await self._gaps.before(gap)
 
     async def _is_in_log(self, offset: int, origin: Origin) -> bool:
@@ -291,14 +291,14 @@ class Processor:
             waiting, first = self.intake.first, self.intake.position
             if waiting is None:
                 break
-            if stop := await self._obstacle(waiting):
-                await self._halt(stop)
+            if suspension := await self._obstacle(waiting):
+                await self._suspend(suspension)
                 break
             try:
                 batch = await self._apply_batch(first, waiting.leader_epoch, committing)
             except PartitionError as error:
                 # The applied part of this batch is never committed, and nothing more is applied.
-                await self._halt(stop_at(error))
+                await self._suspend(suspension_of(error))
                 break
             if committing:
                 await committing
@@ -366,13 +366,13 @@ class Processor:
         if published := self.outbox.take_published():
             self.expect_ok(await self.holding.forget(published), "deleting published outputs")
 
-    async def _halt(self, stop: Stop) -> None:
-        if not self._move(ProcessorState.STOPPED):
+    async def _suspend(self, suspension: Suspension) -> None:
+        if not self._move(ProcessorState.SUSPENDED):
             return
         self.intake.close()
-        self.stop = stop
-        logger.critical("partition %d is suspended: %s", self.holding.partition, stop)
-        await self.holding.keep_stop(stop.reason, stop.problem, stop.remedy)
+        self.suspension = suspension
+        logger.critical("partition %d is suspended: %s", self.holding.partition, suspension)
+        await self.holding.keep_suspension(suspension.reason, suspension.problem, suspension.remedy)
 
     def _move(self, to: ProcessorState) -> bool:
         """Change the state if the transition is allowed; return whether it changed."""
@@ -386,7 +386,7 @@ class Processor:
         if self.state is ProcessorState.RUNNING:
             self._end(str(error), error)
         logger.warning(
-            "partition %d: publishing failed after the partition was suspended here: %r",
+            "partition %d: publishing failed after the partition was paused here: %r",
             self.holding.partition,
             error,
         )

@@ -34,7 +34,7 @@ from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.topics.seen import TopicsSeen
 from streams.worker.continuity import rewritten
 from streams.worker.ports import Extent, Log, World
-from streams.worker.stops import Stop, Stops
+from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -45,8 +45,13 @@ TELL_EVERY = 2.0
 
 
 async def find_checkpoint(
-    world: World, next_offset: int, seen: TopicsSeen, extent: Extent, log: Log, stops: Stops
-) -> Image | Stop | None:
+    world: World,
+    next_offset: int,
+    seen: TopicsSeen,
+    extent: Extent,
+    log: Log,
+    suspensions: Suspensions,
+) -> Image | Suspension | None:
     """Return the snapshot that has to replace the state in Redis, if one has to.
 
     Args:
@@ -55,7 +60,7 @@ async def find_checkpoint(
         seen: the topics.
         extent: where the log begins and ends.
         log: to read in.
-        stops: of the partition.
+        suspensions: of the partition.
 
     Returns:
         The snapshot to restore; why the partition has to be suspended; None to continue from
@@ -63,49 +68,49 @@ async def find_checkpoint(
     """
     if 0 < next_offset >= extent.start:
         return None
-    stops = replace(stops, holder="the checkpoint")
+    suspensions = replace(suspensions, holder="the checkpoint")
     if extent.end:
         logger.info(
             "partition %d: Redis does not have the state; reading the last checkpoint",
-            stops.partition,
+            suspensions.partition,
         )
     try:
-        image = await world.images_of(stops.partition).read(with_contents=True)
+        image = await world.images_of(suspensions.partition).read(with_contents=True)
     except UnusableImage as unusable:
         found = unusable.manifest
-        if found and (stop := await _misfit(found, seen, extent, log, stops)):
-            return stop
+        if found and (suspension := await _misfit(found, seen, extent, log, suspensions)):
+            return suspension
         if extent.start == 0:
             logger.warning(
                 "partition %d: its checkpoint is incomplete; applying the log from offset 0: %s",
-                stops.partition,
+                suspensions.partition,
                 unusable,
             )
             return None
-        return stops.checkpoint_damaged(str(unusable))
+        return suspensions.checkpoint_damaged(str(unusable))
     if image is None or image.manifest.next <= next_offset:
         return None
-    return await _misfit(image.manifest, seen, extent, log, stops) or image
+    return await _misfit(image.manifest, seen, extent, log, suspensions) or image
 
 
 async def _misfit(
-    manifest: Manifest, seen: TopicsSeen, extent: Extent, log: Log, stops: Stops
-) -> Stop | None:
+    manifest: Manifest, seen: TopicsSeen, extent: Extent, log: Log, suspensions: Suspensions
+) -> Suspension | None:
     """Return why the log does not continue from a snapshot, if it does not."""
     if manifest.layout != LAYOUT:
-        return stops.other_layout(str(manifest.layout))
+        return suspensions.other_layout(str(manifest.layout))
     if manifest.topic != seen.topic.hex():
-        return stops.other_log(manifest.topic, seen.topic.hex())
+        return suspensions.other_log(manifest.topic, seen.topic.hex())
     if manifest.partitions != seen.partitions:
-        return stops.other_partitions(manifest.partitions, seen.partitions)
+        return suspensions.other_partitions(manifest.partitions, seen.partitions)
     if manifest.next > extent.end:
-        return stops.log_ends_early(manifest.next, extent.end)
+        return suspensions.log_ends_early(manifest.next, extent.end)
     if manifest.next < extent.start:
-        return stops.log_begins_late(manifest.next)
-    return await rewritten(manifest.chain, manifest.leader_epoch, log, stops)
+        return suspensions.log_begins_late(manifest.next)
+    return await rewritten(manifest.chain, manifest.leader_epoch, log, suspensions)
 
 
-async def restore(world: World, guard: Guard, image: Image, stops: Stops) -> None:
+async def restore(world: World, guard: Guard, image: Image, suspensions: Suspensions) -> None:
     """Replace the state in Redis by a snapshot; end the worker if it lost the partition."""
     manifest, partition = image.manifest, guard.partition
     time = asyncio.get_running_loop().time
@@ -119,8 +124,8 @@ async def restore(world: World, guard: Guard, image: Image, stops: Stops) -> Non
     done, tell_at = 0, time()
     for stage in _stages(image):
         if time() >= tell_at:
-            note = stops.rebuilding(manifest.next, done / total)
-            await world.store.keep_stop(partition, note.reason, note.problem, note.remedy)
+            note = suspensions.restoring(manifest.next, done / total)
+            await world.store.keep_suspension(partition, note.reason, note.problem, note.remedy)
             tell_at = time() + TELL_EVERY
         _expect_ok(world, guard, await world.store.stage(guard, stage))
         done += stage.size

@@ -13,7 +13,7 @@ from typing import Any
 from tests.audit.auditor_access import check_list
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import keyed_hash, outermost_of, renamed, spend_the_rest
-from tests.audit.auditor_policies import Policies, Stopped
+from tests.audit.auditor_policies import Policies, Suspended
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
 from tests.audit.log import Log
@@ -40,7 +40,7 @@ class Auditor(Policies):
         value: bytes | None,
         witnesses: Mapping[tuple[Any, ...], Mapping[int, float]],
     ) -> None:
-        if partition in self.stopped:
+        if partition in self.suspended:
             return
         place, request = (partition, offset), None
         try:
@@ -74,8 +74,8 @@ class Auditor(Policies):
             self.addresses[place] = {**address, "holder": None}
             if str(rejection) == "budget-held":
                 self.addresses[place]["holder"] = self._holder(partition, address["dataset"])
-        except Stopped:
-            self.stopped[partition] = offset
+        except Suspended:
+            self.suspended[partition] = offset
             return
         self.chains[partition] = next_link(self.chains[partition][0], offset, value)
 

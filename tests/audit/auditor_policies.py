@@ -10,7 +10,7 @@ from tests.audit.auditor_charges import Charges
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection
 
 
-class Stopped(Exception):
+class Suspended(Exception):
     """The log is of another number of partitions: nothing more is applied."""
 
 
@@ -53,7 +53,7 @@ class Policies(Charges):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
             if not self._has_had_datasets[partition]:
-                raise Stopped
+                raise Suspended
             raise Rejection("invalid-policy")
         return chain
 

@@ -34,7 +34,7 @@ class Contents:
     pages: dict[str, bytes] = field(default_factory=dict)
     outbox: dict[str, bytes] = field(default_factory=dict)
     alive: dict[str, bytes] = field(default_factory=dict)
-    stopped: dict[str, str] = field(default_factory=dict)
+    suspended: dict[str, str] = field(default_factory=dict)
     staged_changes: list[bytes] = field(default_factory=list)
     staged_pages: dict[str, bytes] = field(default_factory=dict)
     staged_outbox: dict[str, bytes] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class MemoryStore(Store):
             seen=int(kept.alive["time"]) if "time" in kept.alive else None,
             pulse=kept.alive.get("pulse", b""),
             summary=kept.alive.get("summary", b""),
-            stopped=dict(kept.stopped),
+            suspended=dict(kept.suspended),
         )
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
@@ -206,7 +206,7 @@ class MemoryStore(Store):
         for name, verdict in (("owner", Verdict.FENCED), ("version", Verdict.REWOUND)):
             if kept.meta.get(name, "") != seen.get(name, ""):
                 return verdict
-        self._kept[partition] = Contents(alive=kept.alive, stopped=kept.stopped)
+        self._kept[partition] = Contents(alive=kept.alive, suspended=kept.suspended)
         return Verdict.OK
 
     async def beat(self, guard: Guard, pulse: bytes, summary: bytes) -> Verdict:
@@ -217,12 +217,12 @@ class MemoryStore(Store):
         kept.alive |= {"time": b"%d" % int(self._clock()), "pulse": pulse}
         if summary:
             kept.alive["summary"] = summary
-        kept.stopped = {}
+        kept.suspended = {}
         return Verdict.OK
 
-    async def keep_stop(self, partition: int, reason: str, problem: str, remedy: str) -> None:
+    async def keep_suspension(self, partition: int, reason: str, problem: str, remedy: str) -> None:
         """Store why a partition is suspended, until an owner decides there again."""
-        self.contents(partition).stopped = {
+        self.contents(partition).suspended = {
             "reason": reason,
             "problem": problem,
             "remedy": remedy,

@@ -20,8 +20,8 @@ from kafka import TopicPartition
 from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
 from streams.operations.status import read_owners
+from streams.store.vital_signs import SuspensionReason
 from streams.topics.topics import NORMS, ODOMETER, SETTINGS, TOPICS
-from streams.worker.stops import StopReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
@@ -378,7 +378,7 @@ def test_a_key_that_no_worker_wrote_stops_the_partition_until_it_is_deleted_as_a
         client.delete(service.key(1, "changes"))
         client.set(service.key(1, "changes"), "what another program keeps")
     service.stack.start_worker()
-    eventually(lambda: stop_reasons(service)[1] == StopReason.DAMAGED)
+    eventually(lambda: stop_reasons(service)[1] == SuspensionReason.DAMAGED)
     problem = service.problems()[1]
     service.stack.stop_worker(1)
     delete_advised_keys(service, problem)

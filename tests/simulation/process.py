@@ -194,7 +194,7 @@ class Process:
             order = await self.orders.get()
             await self.gate("hear of the group")
             if order is None:
-                await self.owned.suspend()
+                await self.owned.pause()
                 await self.gate("join the group")
                 self.group.join(self)
                 continue

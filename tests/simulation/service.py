@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from streams.store.vital_signs import SuspensionReason
 from streams.worker.processor import ProcessorState
-from streams.worker.stops import StopReason
 from tests.doubles.memory_store import Contents
 from tests.simulation.audit import Audit
 from tests.simulation.group import Group
@@ -63,7 +63,7 @@ class Service:
                 await asyncio.sleep(0.5)
         stop(operating)
 
-    def check_stopped(self) -> None:
+    def check_suspended(self) -> None:
         """Nobody decides anything of a log that is another one."""
         what = self.world.catastrophe
         for process in self.slots:
@@ -84,7 +84,7 @@ class Service:
             bool(kept.meta)
             and self.world.store.next_of(partition) == log.end
             and kept.meta["outbox"] == "0"
-            and not kept.stopped
+            and not kept.suspended
             and self.processor_of(partition) is not None
         )
 
@@ -116,12 +116,14 @@ class Service:
     def _repair(self, partition: int) -> None:
         """What a stop asks for; a partition without an owner or a stop asks for a restart."""
         world = self.world
-        stopped = world.store.contents(partition).stopped
+        suspended = world.store.contents(partition).suspended
         if partition not in world.rewound:
-            raise Wrong(f"partition {partition} is not decided, without a cause: {stopped}")
-        if stopped and stopped["reason"] != StopReason.REBUILDING:  # whose owner has died since
-            if partition not in world.damaged or stopped["reason"] not in _REPAIRABLE:
-                raise Wrong(f"partition {partition} stops without a cause: {stopped}")
+            raise Wrong(f"partition {partition} is not decided, without a cause: {suspended}")
+        if (
+            suspended and suspended["reason"] != SuspensionReason.RESTORING
+        ):  # whose owner has died since
+            if partition not in world.damaged or suspended["reason"] not in _REPAIRABLE:
+                raise Wrong(f"partition {partition} is suspended without a cause: {suspended}")
             if world.is_covered(partition):
                 world.note("operator", f"deletes what Redis has of {partition}")
                 world.store.put_back({partition: Contents()})
@@ -135,8 +137,8 @@ class Service:
         store, broker = self.world.store, self.world.broker
         return "; ".join(
             f"partition {p}: next {store.next_of(p)} of {broker.norms(p).end}, outbox "
-            f"{store.contents(p).meta.get('outbox')}, stopped {store.contents(p).stopped}, owner "
-            f"{store.contents(p).meta.get('owner')}"
+            f"{store.contents(p).meta.get('outbox')}, owner {store.contents(p).meta.get('owner')}, "
+            f"suspended {store.contents(p).suspended}"
             for p in range(broker.partitions)
         )
 

@@ -212,7 +212,7 @@ class Simulation:
             is_last = episode == episodes - 1
             await self._chaos(self.catastrophe if is_last else None)
             if world.catastrophe:
-                service.check_stopped()
+                service.check_suspended()
                 service.audit.after_catastrophe(self.told)
             else:
                 await self._check()

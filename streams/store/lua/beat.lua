@@ -2,7 +2,7 @@
 --
 -- KEYS[1..4]  meta, changes, pages, outbox
 -- KEYS[5]     alive     hash: time (of Redis, in seconds), pulse, summary
--- KEYS[6]     stopped   hash: why the partition is suspended; deleted
+-- KEYS[6]     suspended   hash: why the partition is suspended; deleted
 --
 -- ARGV[1]  owner
 -- ARGV[2]  version

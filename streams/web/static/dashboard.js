@@ -141,7 +141,7 @@ function workers(list) {
   const rows = list.map((one) => [
     one.address,
     made("span", {
-      class: `state ${one.problem ? "stopped" : "decides"}`,
+      class: `state ${one.problem ? "suspended" : "deciding"}`,
       text: one.problem ? "not healthy" : "healthy",
     }),
     one.release ?? "–",
@@ -251,7 +251,7 @@ function showService(service, users = null) {
   else pill("well", "no alarms");
   at("alarms").hidden = !all;
   fill("alarms", service.alarms, (alarms) => alarms.map(alarm));
-  const decided = service.partitions.filter((one) => one.state === "decides").length;
+  const decided = service.partitions.filter((one) => one.state === "deciding").length;
   const allUsers = users && Object.values(users.datasets).reduce((sum, one) => sum + one, 0);
   fill(
     "figures",

@@ -102,11 +102,11 @@ class RedisHand:
         key = self._keys(partition)
         with self.client.pipeline() as pipeline:
             pipeline.lrange(key("changes"), 0, -1)
-            for name in ("pages", "outbox", "alive", "meta", "stopped"):
+            for name in ("pages", "outbox", "alive", "meta", "suspended"):
                 pipeline.hgetall(key(name))
-            changes, pages, outbox, alive, meta, stopped = pipeline.execute()
+            changes, pages, outbox, alive, meta, suspended = pipeline.execute()
         return Contents(
-            _text(meta), changes, _named(pages), _named(outbox), _named(alive), _text(stopped)
+            _text(meta), changes, _named(pages), _named(outbox), _named(alive), _text(suspended)
         )
 
     def write(self, partition: int, contents: Contents) -> None:

@@ -36,7 +36,7 @@ NAMES = st.sampled_from(["partitions", "policy:d", "run:d/r", "page:d/0", "page:
 PAGES = st.dictionaries(NAMES, st.none() | st.binary(max_size=3), max_size=3)
 PUBLISHED = st.lists(st.sampled_from(["0/0", "0/1", "1/0", "2/0", "3/0", "3/1"]), max_size=3)
 SKEWS = st.sampled_from([0] * 6 + [-1, 1])
-KEYS = st.sampled_from(["meta", "changes", "pages", "outbox", "alive", "stopped"])
+KEYS = st.sampled_from(["meta", "changes", "pages", "outbox", "alive", "suspended"])
 FIELDS = st.sampled_from(sorted(fields_of_nothing(b"", 0, 0)))
 
 
@@ -70,16 +70,16 @@ async def answered(asked):
     except Damaged as damaged:
         return str(damaged)
     if isinstance(answer, Glance):
-        stopped = {name: value for name, value in answer.stopped.items() if name != "time"}
-        return answer.meta, answer.seen is None, answer.pulse, answer.summary, stopped
+        suspended = {name: value for name, value in answer.suspended.items() if name != "time"}
+        return answer.meta, answer.seen is None, answer.pulse, answer.summary, suspended
     return answer
 
 
 def timeless(contents: Contents) -> Contents:
     if "time" in contents.alive:
         contents.alive["time"] = b"0"
-    if "time" in contents.stopped:
-        contents.stopped["time"] = "0"
+    if "time" in contents.suspended:
+        contents.suspended["time"] = "0"
     return contents
 
 
@@ -181,7 +181,7 @@ class SameVerdicts(RuleBasedStateMachine):
 
     @rule(reason=st.sampled_from(["hole", "damaged"]))
     def stops(self, reason):
-        self.pair.both(lambda bench: bench.store.keep_stop(P, reason, "problem", "remedy"))
+        self.pair.both(lambda bench: bench.store.keep_suspension(P, reason, "problem", "remedy"))
 
     @precondition(lambda self: self.held and self.earlier)
     @rule(data=st.data())

@@ -170,7 +170,7 @@ def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owne
         bench.hand.write(P, kept)
         seen = (await bench.store.glance(P)).meta
         assert await bench.store.discard(P, seen) is Verdict.OK
-        assert bench.hand.read(P) == Contents(alive=kept.alive, stopped=kept.stopped)
+        assert bench.hand.read(P) == Contents(alive=kept.alive, suspended=kept.suspended)
         assert await commit(holding, 4, 5) is Verdict.FENCED
         acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
         assert (acquired.verdict, acquired.before) == (Verdict.OK, {})

@@ -218,15 +218,15 @@ def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(run):
     async def scenario(bench):
         owner = bench.owner("a")
         holding = await owner.acquire()
-        await holding.keep_stop("hole", "a hole", "fill it")
-        stopped = (await bench.store.glance(P)).stopped
-        assert (stopped["reason"], stopped["problem"]) == ("hole", "a hole")
-        assert stopped["remedy"] == "fill it"
+        await holding.keep_suspension("hole", "a hole", "fill it")
+        suspended = (await bench.store.glance(P)).suspended
+        assert (suspended["reason"], suspended["problem"]) == ("hole", "a hole")
+        assert suspended["remedy"] == "fill it"
         before = await owner.load()
         assert await holding.beat(b"pulse", b"summary") is Verdict.OK
         assert await holding.beat(b"later", b"") is Verdict.OK
         glance = await bench.store.glance(P)
-        assert (glance.pulse, glance.summary, glance.stopped) == (b"later", b"summary", {})
+        assert (glance.pulse, glance.summary, glance.suspended) == (b"later", b"summary", {})
         assert 0 <= glance.now - glance.seen < 60
         assert await owner.load() == before
         assert (before.pulse, (await owner.load()).pulse) == (b"", b"later")
@@ -236,11 +236,11 @@ def test_a_sign_of_life_is_no_state_and_takes_a_stop_away(run):
 
 def test_a_partition_can_be_stopped_before_anybody_owned_it(run):
     async def scenario(bench):
-        await bench.store.keep_stop(P, "topics", "a problem", "a remedy")
+        await bench.store.keep_suspension(P, "topics", "a problem", "a remedy")
         glance = await bench.store.glance(P)
         assert (glance.meta, glance.seen, glance.pulse, glance.summary) == ({}, None, b"", b"")
-        assert 0 <= glance.now - int(glance.stopped["time"]) < 60
+        assert 0 <= glance.now - int(glance.suspended["time"]) < 60
         await bench.owner("a").acquire()
-        assert (await bench.store.glance(P)).stopped == glance.stopped
+        assert (await bench.store.glance(P)).suspended == glance.suspended
 
     run(scenario)

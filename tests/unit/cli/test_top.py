@@ -21,7 +21,7 @@ PARTITION = {
     "lag": 0,
     "checkpoint": 11382,
     "seen": 5,
-    "state": "decides",
+    "state": "deciding",
 }
 RUN = {"run": "night", "dataset": "d", "step": 7, "rate": 0.5, "attempt": 1, "closed": False}
 PEOPLE = {

@@ -257,7 +257,7 @@ def test_the_auditor_stops_where_the_ledger_stops(new_log):
     log = new_log(partitions=2)
     log.send(b"garbage")
     log.auditor.apply(0, 1, encode(CreateDataset(request="t", policy=policy_for(3))), {})
-    assert log.auditor.stopped == {0: 1}
+    assert log.auditor.suspended == {0: 1}
 
 
 def test_state_of_another_number_of_partitions_is_not_loaded():

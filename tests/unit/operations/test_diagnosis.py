@@ -13,10 +13,13 @@ from streams.operations.errors import Unavailable
 from streams.operations.findings import Facts, Finding, Level
 from streams.operations.status import (
     Overview,
+    PartitionState,
     PartitionStatus,
+    WaitReason,
     read_glances,
     read_redis_facts,
 )
+from streams.store.vital_signs import SuspensionReason
 from streams.topics.answers import ANSWER_SETTINGS
 from streams.topics.facts import KafkaFacts, TopicFacts
 from streams.topics.topics import SETTINGS, TOPICS
@@ -24,7 +27,7 @@ from streams.topics.topics import SETTINGS, TOPICS
 NOW = 1_800_000_000.0
 CONFIG = Config(partitions=2)
 TOPIC = TopicFacts(2, 3, 3, [], {})
-HEALTHY = PartitionStatus(0, "w:1", 7, 0, 5, 0, 0, 1, "aa", 7, None)
+HEALTHY = PartitionStatus(0, PartitionState.DECIDING, "w:1", 7, 0, 5, 0, 0, 1, "aa", 7)
 KAFKA = KafkaFacts(
     "4.1",
     3,
@@ -82,9 +85,9 @@ def redis(**changes: object) -> Facts:
     return replace(WELL, redis=[{**REDIS, **changes}])
 
 
-def partition(problem: str, remedy: str | None = None) -> Facts:
-    stopped = replace(HEALTHY, problem=problem, remedy=remedy, lag=9)
-    return replace(WELL, overview=Overview([stopped], {}))
+def partition(state: PartitionState, reason: SuspensionReason | WaitReason) -> Facts:
+    found = replace(HEALTHY, state=state, reason=reason, problem="why", remedy="how", lag=9)
+    return replace(WELL, overview=Overview([found], {}))
 
 
 def without(name: str) -> Facts:
@@ -151,9 +154,24 @@ CASES = [
     ("WARNING", "Redis", "append-only", redis(aof_enabled=0)),
     ("WARNING", "Redis", "copy to disk failed", redis(rdb_last_bgsave_status="err")),
     ("WRONG", "Redis", "replica", redis(role="slave")),
-    ("WRONG", "partitions", "stopped: no", partition("stopped: no. Do so", "Do so")),
-    ("WRONG", "partitions", "last seen", partition("its owner was last seen 11 seconds ago")),
-    ("WARNING", "partitions", "half", partition("half of it is built. Wait", "Wait")),
+    (
+        "WRONG",
+        "partitions",
+        "suspended",
+        partition(PartitionState.SUSPENDED, SuspensionReason.HOLE),
+    ),
+    (
+        "WRONG",
+        "partitions",
+        "waiting",
+        partition(PartitionState.WAITING, WaitReason.OWNER_SILENT),
+    ),
+    (
+        "WARNING",
+        "partitions",
+        "restoring",
+        partition(PartitionState.RESTORING, SuspensionReason.RESTORING),
+    ),
     (
         "WARNING",
         "partitions",

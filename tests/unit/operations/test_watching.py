@@ -28,14 +28,21 @@ from streams.schemas import (
     encode,
 )
 from streams.sdk.followers import Followed
+from streams.store.layout import LAYOUT
 from streams.store.port import Glance
-from streams.store.vital_signs import Inventory, Pulse
+from streams.store.vital_signs import Inventory, Pulse, SuspensionReason
 from streams.topics.seen import TopicsSeen
 from streams.wire.packing import pack_bits, pack_positions
 from tests.unit.web.test_owner import policy
 
-WELL = {"partition": 0, "problem": None, "remedy": None, "state": "decides"}
-STOPPED = {"partition": 3, "problem": "stopped: a hole", "remedy": "Mend it", "state": "stopped"}
+WELL = {"partition": 0, "state": "deciding", "reason": None, "problem": None, "remedy": None}
+SUSPENDED = {
+    "partition": 3,
+    "state": "suspended",
+    "reason": "hole",
+    "problem": "a hole",
+    "remedy": "Restore the log",
+}
 
 
 def decision(step: int, admitted: list[int], partition: int = 0, run: str = "r") -> Decision:
@@ -141,13 +148,13 @@ def test_of_many_users_some_stand_for_all() -> None:
 def test_what_is_wrong_comes_first_with_what_to_do() -> None:
     sides = {"Kafka": Side(None, 100.0), "halts": Side("not admitted", 0.0)}
     gone = WorkerSeen("h:1", "does not answer")
-    alarms = alarms_of(sides, [WELL, STOPPED], [gone], now=101.0)
-    assert [(alarm["level"], alarm["what"]) for alarm in alarms] == [
-        ("wrong", "Partition 3: stopped: a hole"),
-        ("wrong", "Worker h:1: does not answer"),
-        ("warning", "halts: not admitted"),
+    alarms = alarms_of(sides, [WELL, SUSPENDED], [gone], now=101.0)
+    assert [(alarm["level"], alarm["about"]) for alarm in alarms] == [
+        ("wrong", {"partition": 3, "state": "suspended", "reason": "hole"}),
+        ("wrong", {"worker": "h:1"}),
+        ("warning", {"side": "halts"}),
     ]
-    assert alarms[0]["do"] == "Mend it"
+    assert alarms[0]["do"] == SUSPENDED["remedy"]
     assert all(alarm["do"] for alarm in alarms)
 
 
@@ -222,13 +229,13 @@ def test_the_end_of_the_log_is_asked_for_after_redis(monkeypatch: pytest.MonkeyP
     def glances(*_: object) -> list[Glance]:
         nonlocal decided
         decided += 1
-        meta = {"next": str(decided), "owner": "me", "layout": "3", "partitions": "1"}
+        meta = {"next": str(decided), "owner": "me", "layout": str(LAYOUT), "partitions": "1"}
         return [Glance(0, {**meta, "topic": (b"t" * 16).hex()}, 0, b"", b"", {})]
 
     monkeypatch.setattr(status, "Topics", Moving)
     monkeypatch.setattr(status, "read_glances", glances)
     (partition,) = status.read_partitions(Config())
-    assert "beyond the end" not in (partition.problem or "")
+    assert partition.reason is not SuspensionReason.LOG_ENDS_EARLY
 
 
 @pytest.fixture
@@ -245,7 +252,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[int], list[int]]
         def __exit__(self, *_: object) -> None: ...
 
     def glances(*_: object) -> list[Glance]:
-        meta = {"next": str(decided[0]), "owner": "me", "layout": "3", "partitions": "1"}
+        meta = {"next": str(decided[0]), "owner": "me", "layout": str(LAYOUT), "partitions": "1"}
         meta["topic"] = (b"t" * 16).hex()
         return [Glance(0, meta, 0, encode(Pulse(decided[0], ends[0], 0.0)), b"", {})]
 
@@ -283,7 +290,7 @@ def test_a_log_that_ends_too_early_is_told_of(looks: tuple[Watch, list[int], lis
     ends[0] = 3
     watch._look_at_kafka()
     (partition,) = watch.service()["partitions"]
-    assert "beyond the end of the log, 3" in partition["problem"]
+    assert partition["reason"] is SuspensionReason.LOG_ENDS_EARLY
 
 
 @pytest.mark.usefixtures("looks")
@@ -292,7 +299,7 @@ def test_the_state_of_the_service_tells_nothing_of_users(
     counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watched(users: int, exhausted: int) -> Watch:
-        meta = {"next": "7", "owner": "me", "layout": "3", "partitions": "1"}
+        meta = {"next": "7", "owner": "me", "layout": str(LAYOUT), "partitions": "1"}
         meta |= {"topic": (b"t" * 16).hex(), "head": f"{users}{exhausted}"}
         meta |= {"changes": str(users), "outbox": str(exhausted)}
         summary = Summary({"d": DatasetSummary(policy("d"), users, exhausted)}, 0, 0)

@@ -83,9 +83,9 @@ def test_signs_of_life_have_the_time_of_the_clock_that_was_handed_in():
     store = MemoryStore(clock=lambda: next(times))
     holding = acquired(store)
     now(holding.beat(b"pulse", b""))
-    now(holding.keep_stop("hole", "a hole", "fill it"))
+    now(holding.keep_suspension("hole", "a hole", "fill it"))
     glance = now(store.glance(0))
-    assert (glance.seen, glance.stopped["time"], glance.now) == (10, "70", 75)
+    assert (glance.seen, glance.suspended["time"], glance.now) == (10, "70", 75)
 
 
 def test_what_the_caller_changes_later_is_not_what_was_written():

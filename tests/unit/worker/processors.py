@@ -16,7 +16,7 @@ from streams.store.snapshot import Snapshot, verified
 from streams.wire.chain import NO_TOPIC
 from streams.worker.ports import Missing, World
 from streams.worker.processor import Processor
-from streams.worker.stops import Stops
+from streams.worker.suspensions import Suspensions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.doubles.memory_store import MemoryStore
 
@@ -85,9 +85,9 @@ class Store(MemoryStore):
         self._gate = gate
 
     @property
-    def stop(self) -> str | None:
-        """Why nothing is decided, if so."""
-        return self.contents(0).stopped.get("reason")
+    def suspension(self) -> str | None:
+        """Return the reason why the first partition is suspended, if it is."""
+        return self.contents(0).suspended.get("reason")
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
         await self._gate("store.commit")
@@ -195,7 +195,7 @@ def bench(
     world = world_of("me", store, MemoryClient(broker, gate), ends)
     snapshot = owned(store, next_offset, outbox)
     holding = Holding(store, 0, world.owner, snapshot)
-    processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Stops("t.", 0, 0))
+    processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Suspensions("t.", 0, 0))
     return Bench(processor, store, broker, gate, ends)
 
 

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from streams.store.vital_signs import SuspensionReason
 from streams.worker.intake import ARRIVED_BYTES, Intake
-from streams.worker.stops import Stop, StopReason
+from streams.worker.suspensions import Suspension
 from tests.unit.worker.processors import Record, bench
 
 
@@ -30,12 +31,14 @@ def test_a_record_that_finds_no_room_waits_until_one_is_taken():
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("change", ["suspend", "halt", "close"])
+@pytest.mark.parametrize("change", ["pause", "suspend", "close"])
 def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(change):
     async def scenario():
         processor = bench().processor
         blocked = await filled(processor.intake)
-        arguments = [Stop(StopReason.HOLE, "a hole", "fill it")] if change == "halt" else []
+        arguments = (
+            [Suspension(SuspensionReason.HOLE, "a hole", "fill it")] if change == "suspend" else []
+        )
         await getattr(processor, change)(*arguments)
         await blocked
         assert processor.intake.take(0) is None
@@ -43,10 +46,10 @@ def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(chang
     asyncio.run(scenario())
 
 
-def test_a_suspended_partition_takes_nothing_until_it_resumes():
+def test_a_paused_partition_takes_nothing_until_it_resumes():
     async def scenario():
         processor = bench().processor
-        await processor.suspend()
+        await processor.pause()
         await processor.intake.arrive(Record(0, b"lost"))
         assert await processor.resume(7) == 0
         assert processor.holding.version == 7

@@ -11,13 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from streams.ledger.ledger import Channel, Output
 from streams.local.ports import free_ports
 from streams.schemas import Reason, Rejected, encode
+from streams.store.vital_signs import SuspensionReason
 from streams.worker.health import STALLED_AFTER, HealthServer, problem_of
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector
-from streams.worker.partitions import PartitionView
+from streams.worker.partitions import PartitionView, Problem
 from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker
 
 RUNNING = PartitionView(0, "running", next=7, end=9, waiting=0.0)
 LOG = "t.norms@0123456789ab"
+ENDS_EARLY = Problem(SuspensionReason.LOG_ENDS_EARLY, "the log ends early", "restore it")
 
 
 class Served:
@@ -72,7 +74,7 @@ def test_a_worker_is_alive_at_once_and_ready_when_it_has_been_given_its_partitio
             assert [(await served.get(p))[0] for p in ("/livez", "/readyz")] == [200, 200]
             assert await served.health() == (
                 200,
-                {"healthy": True, "partitions": [0, 1], "problems": {}},
+                {"healthy": True, "partitions": [0, 1], "problems": []},
             )
 
     asyncio.run(scenario())
@@ -89,9 +91,11 @@ def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_why():
         async with Served(cluster) as served:
             assert set(await served.worker.acquire()) == {0}
             status, said = await served.health()
-            assert (status, said["healthy"], list(said["problems"])) == (503, False, ["1"])
+            assert (status, said["healthy"]) == (503, False)
+            (found,) = said["problems"]
+            assert (found["partition"], found["reason"]) == (1, SuspensionReason.LOG_REWRITTEN)
             samples = await served.samples()
-            state = ("partition", "1"), ("state", "stopped")
+            state = ("partition", "1"), ("state", "suspended")
             assert samples["turnstile_partition_state", *state] == 1.0
             await served.worker.leave()
             assert (await served.health())[0] == 200  # it has none, and somebody else has to have
@@ -100,18 +104,18 @@ def test_a_partition_that_could_not_be_acquired_is_not_healthy_and_says_why():
 
 
 @pytest.mark.parametrize(
-    ("view", "problem"),
+    ("view", "reason"),
     [
         (RUNNING, None),
         (replace(RUNNING, waiting=STALLED_AFTER), None),
-        (replace(RUNNING, waiting=STALLED_AFTER + 1), "records wait"),
-        (PartitionView(0, "stopped", "the log ends early. Restore it"), "the log ends early"),
-        (replace(RUNNING, state="suspended"), None),
+        (replace(RUNNING, waiting=STALLED_AFTER + 1), "stalled"),
+        (PartitionView(0, "suspended", ENDS_EARLY), SuspensionReason.LOG_ENDS_EARLY),
+        (replace(RUNNING, state="paused"), None),
     ],
 )
-def test_a_partition_has_a_problem_if_it_stopped_or_records_wait_too_long(view, problem):
+def test_a_partition_has_a_problem_if_it_is_suspended_or_records_wait_too_long(view, reason):
     found = problem_of(view)
-    assert (found is None) if problem is None else (problem in found)
+    assert (None if found is None else found.reason) == reason
 
 
 def test_lag_has_the_name_and_the_labels_that_dashboards_for_kafka_know():
@@ -119,7 +123,7 @@ def test_lag_has_the_name_and_the_labels_that_dashboards_for_kafka_know():
         count = 2
 
         def views(self):
-            return [RUNNING, PartitionView(1, "stopped", "other log")]
+            return [RUNNING, PartitionView(1, "suspended", ENDS_EARLY)]
 
     metrics = Metrics(LOG)
     metrics.register(PartitionsCollector("t.norms", "t.worker", Owned()))

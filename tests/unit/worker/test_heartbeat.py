@@ -106,7 +106,7 @@ def test_a_partition_that_is_not_decided_gives_no_sign_of_life():
     async def scenario():
         made = bench()
         made.processor.start()
-        await made.processor.suspend()
+        await made.processor.pause()
         made.store.restore({})
         await Heartbeat(made.processor).beat(0)
         assert made.store.contents(0).alive == {}

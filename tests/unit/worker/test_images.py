@@ -84,7 +84,7 @@ def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster, "first")
-        await worker.partitions.suspend()
+        await worker.partitions.pause()
         older = cluster.store.copy()
         cluster.broker.norms(0).append(b"one more")
         await worker.acquire()

@@ -1,4 +1,4 @@
-"""Acquiring partitions: the owner, the offset it decides from, and what stops it."""
+"""Acquiring partitions: the owner, the offset it decides from, and what suspends it."""
 
 import asyncio
 from collections import Counter
@@ -11,8 +11,8 @@ from msgspec import Raw
 from streams.ledger.ledger import Changes, Channel
 from streams.schemas import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
+from streams.store.vital_signs import SuspensionReason
 from streams.worker.partitions import Partitions
-from streams.worker.stops import StopReason
 from tests.doubles.memory_broker import IMAGES, Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
 
@@ -121,7 +121,7 @@ def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
         await worker.acquire()
         await worker.decide()
         loaded = worker.partitions._owned[0].processor
-        await worker.partitions.suspend()
+        await worker.partitions.pause()
         assert await worker.acquire() == {0: 4, 1: 4}
         assert worker.partitions._owned[0].processor is loaded
         cluster.broker.norms(0).append(b"one more")
@@ -212,27 +212,27 @@ def lose_the_key_of_names(cluster):
     kept.meta |= {"changes": "1", "since": "0"}
 
 
-STOPS = {
-    let_another_release_write: StopReason.OTHER_LAYOUT,
-    let_a_later_release_write_a_page: StopReason.OTHER_LAYOUT,
-    let_a_later_release_write_a_change: StopReason.OTHER_LAYOUT,
-    let_a_later_release_write_a_field: StopReason.OTHER_LAYOUT,
-    lose_the_key_of_names: StopReason.ERASURE_KEY,
-    create_the_topic_again: StopReason.OTHER_LOG,
-    add_partitions: StopReason.OTHER_PARTITIONS,
-    let_records_be_deleted: StopReason.TOPICS,
-    lose_the_end: StopReason.LOG_ENDS_EARLY,
-    delete_what_was_not_applied: StopReason.LOG_BEGINS_LATE,
-    write_the_log_anew: StopReason.LOG_REWRITTEN,
-    write_the_log_anew_with_the_same_last_record: StopReason.LOG_REWRITTEN,
-    compact_the_last_record_away: StopReason.LOG_REWRITTEN,
+SUSPENSIONS = {
+    let_another_release_write: SuspensionReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_page: SuspensionReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_change: SuspensionReason.OTHER_LAYOUT,
+    let_a_later_release_write_a_field: SuspensionReason.OTHER_LAYOUT,
+    lose_the_key_of_names: SuspensionReason.ERASURE_KEY,
+    create_the_topic_again: SuspensionReason.OTHER_LOG,
+    add_partitions: SuspensionReason.OTHER_PARTITIONS,
+    let_records_be_deleted: SuspensionReason.TOPICS,
+    lose_the_end: SuspensionReason.LOG_ENDS_EARLY,
+    delete_what_was_not_applied: SuspensionReason.LOG_BEGINS_LATE,
+    write_the_log_anew: SuspensionReason.LOG_REWRITTEN,
+    write_the_log_anew_with_the_same_last_record: SuspensionReason.LOG_REWRITTEN,
+    compact_the_last_record_away: SuspensionReason.LOG_REWRITTEN,
 }
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"), STOPS.items(), ids=lambda case: getattr(case, "__name__", "")
+    ("damage", "reason"), SUSPENSIONS.items(), ids=lambda case: getattr(case, "__name__", "")
 )
-def test_an_acquisition_of_what_does_not_fit_stops_the_partition(damage, reason):
+def test_an_acquisition_of_what_does_not_fit_suspends_the_partition(damage, reason):
     async def scenario():
         cluster = Cluster()
         before = Worker(cluster, "before")
@@ -242,7 +242,7 @@ def test_an_acquisition_of_what_does_not_fit_stops_the_partition(damage, reason)
         damage(cluster)
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
-        assert cluster.store.contents(0).stopped["reason"] == STOPS[damage]
+        assert cluster.store.contents(0).suspended["reason"] == SUSPENSIONS[damage]
         assert not after.partitions.decides(0)
         await after.partitions.arrive(0, Record(4))
         assert cluster.next(0) == 4
@@ -265,7 +265,7 @@ def test_a_log_that_is_trimmed_while_it_is_acquired_is_not_taken_for_another_one
         cluster.broker.norms(0).delete_before(4)
         after.gate.waiting.pop(Effect.READ)[0].set_result(None)
         assert await acquiring == {0: 4, 1: 4}
-        assert cluster.store.stop is None
+        assert cluster.store.suspension is None
         await after.leave()
 
     asyncio.run(scenario())
@@ -284,14 +284,14 @@ def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_l
         await older.decide()
         newer.gate.waiting.pop(Effect.OPEN)[0].set_result(None)
         assert await acquiring == {0: 5, 1: 4}
-        assert cluster.store.stop is None
+        assert cluster.store.suspension is None
         await newer.leave()
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("change", [create_the_topic_again, add_partitions, let_records_be_deleted])
-def test_topics_that_change_while_a_partition_is_owned_stop_it(change, monkeypatch):
+def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkeypatch):
     monkeypatch.setattr("streams.worker.partitions._WATCH_EVERY", 0.0)
 
     async def scenario():
@@ -305,7 +305,7 @@ def test_topics_that_change_while_a_partition_is_owned_stop_it(change, monkeypat
             while worker.partitions.decides(0) or worker.partitions.decides(1):
                 await asyncio.sleep(0)
         watching.cancel()
-        assert cluster.store.contents(1).stopped["reason"] == STOPS[change]
+        assert cluster.store.contents(1).suspended["reason"] == SUSPENSIONS[change]
         await worker.leave()
 
     asyncio.run(scenario())
@@ -341,7 +341,7 @@ def test_the_same_calls_have_the_same_effects_in_the_same_order():
         first, second = Worker(cluster, "first"), Worker(cluster, "second")
         await first.acquire()
         await first.decide()
-        await first.partitions.suspend()
+        await first.partitions.pause()
         await second.acquire()
         await first.leave()
         cluster.broker.norms(0).append(b"one more")

@@ -1,4 +1,4 @@
-"""The batch loop: what is committed together, what is passed over, and what stops it."""
+"""The batch loop: what is committed together, what is passed over, and what suspends it."""
 
 import asyncio
 
@@ -14,13 +14,14 @@ from streams.ledger.ledger import (
 )
 from streams.ledger.state import State as LedgerState
 from streams.schemas import Erase, encode
+from streams.store.vital_signs import SuspensionReason
 from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import ProcessorState
-from streams.worker.stops import Stop, StopReason
+from streams.worker.suspensions import Suspension
 from tests.doubles.memory_broker import Effect
 from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench, ledger_with
@@ -94,14 +95,14 @@ def test_a_gap_that_holds_nothing_to_apply_is_passed_over_in_the_commit_that_fol
     run(scenario)
 
 
-def test_a_hole_stops_the_partition_and_the_stop_is_kept():
+def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
     async def scenario():
         made = bench(missing=Missing.HOLE)
         made.processor.start()
         await made.arrive(Record(0), Record(3))
-        await made.until(lambda: made.store.stop)
-        assert made.store.stop == StopReason.HOLE
-        assert made.processor.state is ProcessorState.STOPPED
+        await made.until(lambda: made.store.suspension)
+        assert made.store.suspension == SuspensionReason.HOLE
+        assert made.processor.state is ProcessorState.SUSPENDED
         await made.arrive(Record(1), Record(2), Record(3))
         await made.processor.compact()
         await made.processor.pass_tail(9, 2.0)
@@ -181,9 +182,9 @@ def test_records_behind_a_log_that_was_written_anew_are_not_applied(lost_from, a
         log.lose_from(lost_from)
         for record in [append(log, value) for value in anew]:
             await made.arrive(record)  # those that are applied are left out
-        await made.until(lambda: made.store.stop)
-        assert made.store.stop == StopReason.LOG_REWRITTEN
-        assert problem in made.store.contents(0).stopped["problem"]
+        await made.until(lambda: made.store.suspension)
+        assert made.store.suspension == SuspensionReason.LOG_REWRITTEN
+        assert problem in made.store.contents(0).suspended["problem"]
         assert made.processor.next == 3
 
     run(scenario)
@@ -198,7 +199,7 @@ def test_records_behind_deleted_ones_are_applied_whatever_these_were():
         log.delete_before(3)
         await made.arrive(append(log, b"3"))
         await made.until(lambda: made.processor.next == 4)
-        assert made.store.stop is None
+        assert made.store.suspension is None
 
     run(scenario)
 
@@ -213,7 +214,7 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
         await made.arrive(record)
         with pytest.raises(Ended, match="leader epoch"):
             await made.until(lambda: made.processor.next == 4)
-        assert made.store.stop is None
+        assert made.store.suspension is None
 
     run(scenario)
 
@@ -221,9 +222,9 @@ def test_records_of_a_log_that_is_read_otherwise_than_it_came_end_the_worker():
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (LayoutMismatch(2, 1), StopReason.OTHER_PARTITIONS),
-        (LostErasureKey("00ff"), StopReason.ERASURE_KEY),
-        (CannotVerify(NoVerifier("cryptography")), StopReason.CANNOT_VERIFY),
+        (LayoutMismatch(2, 1), SuspensionReason.OTHER_PARTITIONS),
+        (LostErasureKey("00ff"), SuspensionReason.ERASURE_KEY),
+        (CannotVerify(NoVerifier("cryptography")), SuspensionReason.CANNOT_VERIFY),
     ],
     ids=["another P", "a key that is lost", "nothing to verify with"],
 )
@@ -238,8 +239,8 @@ def test_where_a_ledger_cannot_go_on_nothing_of_its_batch_is_written(error, reas
         made = bench(Ending(0, 1))
         await made.arrive(Record(0), Record(1))
         made.processor.start()
-        await made.until(lambda: made.store.stop)
-        assert made.store.stop == reason
+        await made.until(lambda: made.store.suspension)
+        assert made.store.suspension == reason
         assert made.store.commits == []
 
     run(scenario)
@@ -370,8 +371,8 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
         made.processor.start()
         await made.arrive(Record(0))
         await made.until(lambda: made.gate.waiting[Effect.HEAR])
-        suspended = asyncio.create_task(made.processor.suspend())
-        await made.until(lambda: made.processor.state is ProcessorState.SUSPENDED)
+        suspended = asyncio.create_task(made.processor.pause())
+        await made.until(lambda: made.processor.state is ProcessorState.PAUSED)
         made.gate.waiting[Effect.HEAR][0].set_exception(NotSent("fenced"))
         await suspended
         assert not made.processor.can_resume
@@ -429,17 +430,17 @@ def test_a_compaction_writes_as_many_pages_at_once_as_a_write_may_take(monkeypat
     run(scenario)
 
 
-def test_a_stop_is_told_once_and_outlasts_a_rebalance():
+def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
     async def scenario():
         made = bench()
-        stop = Stop(StopReason.TOPICS, "retention is 5 s", "change it")
+        suspension = Suspension(SuspensionReason.TOPICS, "retention is 5 s", "change it")
         made.processor.start()
-        await made.processor.halt(stop)
-        told = made.store.contents(0).stopped
-        assert (told["reason"], told["problem"]) == (stop.reason, stop.problem)
-        assert told["remedy"] == stop.remedy
-        await made.processor.suspend()
-        assert made.processor.state is ProcessorState.STOPPED
+        await made.processor.suspend(suspension)
+        told = made.store.contents(0).suspended
+        assert (told["reason"], told["problem"]) == (suspension.reason, suspension.problem)
+        assert told["remedy"] == suspension.remedy
+        await made.processor.pause()
+        assert made.processor.state is ProcessorState.SUSPENDED
         assert not made.processor.can_resume
 
     run(scenario)

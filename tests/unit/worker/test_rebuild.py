@@ -10,10 +10,9 @@ from streams.ledger.ledger import Changes
 from streams.schemas import Erase, encode
 from streams.store.image import MANIFEST, deletable
 from streams.store.layout import pack_change
-from streams.store.vital_signs import decode_pulse
+from streams.store.vital_signs import SuspensionReason, decode_pulse
 from streams.wire.partitioner import partitions_of
 from streams.worker.partitions import Partitions
-from streams.worker.stops import StopReason
 from tests.doubles.memory_broker import last_image
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
@@ -190,23 +189,23 @@ def write_the_log_anew(cluster):
     cluster.broker.norms(0).records[3] = None, b"another record"
 
 
-STOPS = [
-    ((never_have_had_an_image, trim), StopReason.LOG_BEGINS_LATE),
-    ((delete_what_no_image_covers,), StopReason.LOG_BEGINS_LATE),
-    ((lose_a_part, trim), StopReason.CHECKPOINT),
-    ((spoil_the_manifest, trim), StopReason.CHECKPOINT),
-    ((create_the_topic_again,), StopReason.OTHER_LOG),
-    ((create_the_topic_again, lose_a_part), StopReason.OTHER_LOG),
-    ((add_partitions,), StopReason.OTHER_PARTITIONS),
-    ((lose_the_end,), StopReason.LOG_ENDS_EARLY),
-    ((lose_the_end, lose_a_part), StopReason.LOG_ENDS_EARLY),
-    ((write_the_log_anew,), StopReason.LOG_REWRITTEN),
-    ((write_the_log_anew, lose_a_part), StopReason.LOG_REWRITTEN),
+SUSPENSIONS = [
+    ((never_have_had_an_image, trim), SuspensionReason.LOG_BEGINS_LATE),
+    ((delete_what_no_image_covers,), SuspensionReason.LOG_BEGINS_LATE),
+    ((lose_a_part, trim), SuspensionReason.CHECKPOINT),
+    ((spoil_the_manifest, trim), SuspensionReason.CHECKPOINT),
+    ((create_the_topic_again,), SuspensionReason.OTHER_LOG),
+    ((create_the_topic_again, lose_a_part), SuspensionReason.OTHER_LOG),
+    ((add_partitions,), SuspensionReason.OTHER_PARTITIONS),
+    ((lose_the_end,), SuspensionReason.LOG_ENDS_EARLY),
+    ((lose_the_end, lose_a_part), SuspensionReason.LOG_ENDS_EARLY),
+    ((write_the_log_anew,), SuspensionReason.LOG_REWRITTEN),
+    ((write_the_log_anew, lose_a_part), SuspensionReason.LOG_REWRITTEN),
 ]
 
 
-@pytest.mark.parametrize(("damages", "reason"), STOPS)
-def test_an_image_that_does_not_fit_stops_the_partition(damages, reason):
+@pytest.mark.parametrize(("damages", "reason"), SUSPENSIONS)
+def test_an_image_that_does_not_fit_suspends_the_partition(damages, reason):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
@@ -214,8 +213,8 @@ def test_an_image_that_does_not_fit_stops_the_partition(damages, reason):
             damage(cluster)
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
-        stopped = cluster.store.contents(0).stopped
-        assert stopped["reason"] == reason
+        suspended = cluster.store.contents(0).suspended
+        assert suspended["reason"] == reason
         assert cluster.store.contents(0).meta["next"] == "0"
         assert not after.partitions.decides(0)
         assert 0 not in await after.acquire()  # it has not become a state of which nothing is known
@@ -224,15 +223,15 @@ def test_an_image_that_does_not_fit_stops_the_partition(damages, reason):
     asyncio.run(scenario())
 
 
-def test_an_image_of_another_layout_stops_the_partition(monkeypatch):
+def test_an_image_of_another_layout_suspends_the_partition(monkeypatch):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
         monkeypatch.setattr("streams.worker.rebuild.LAYOUT", 4)
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
-        stopped = cluster.store.contents(0).stopped
-        assert stopped["reason"] == StopReason.OTHER_LAYOUT
+        suspended = cluster.store.contents(0).suspended
+        assert suspended["reason"] == SuspensionReason.OTHER_LAYOUT
         await after.leave()
 
     asyncio.run(scenario())
@@ -303,7 +302,7 @@ def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
         await after.deliver(0)
         await cluster.until_rejected({n: 2 if n >= continues else 1 for n in range(5)})
         kept = cluster.store.contents(0)
-        assert kept.stopped == {}
+        assert kept.suspended == {}
         for name in ("next", "head", "before", "last", "leader_epoch"):
             assert kept.meta[name] == before.meta[name]
         await after.leave()
@@ -312,12 +311,12 @@ def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
 
 
 UNRECOVERABLE = [  # what else happens, the reason with a head that can be read, and without one
-    ((never_have_had_an_image, trim), StopReason.DAMAGED, StopReason.DAMAGED),
-    ((lose_a_part, trim), StopReason.DAMAGED, StopReason.DAMAGED),
-    ((delete_what_no_image_covers,), StopReason.DAMAGED, StopReason.DAMAGED),
-    ((lose_the_end,), StopReason.LOG_ENDS_EARLY, StopReason.LOG_ENDS_EARLY),
-    ((create_the_topic_again,), StopReason.OTHER_LOG, StopReason.DAMAGED),
-    ((add_partitions,), StopReason.OTHER_PARTITIONS, StopReason.DAMAGED),
+    ((never_have_had_an_image, trim), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
+    ((lose_a_part, trim), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
+    ((delete_what_no_image_covers,), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
+    ((lose_the_end,), SuspensionReason.LOG_ENDS_EARLY, SuspensionReason.LOG_ENDS_EARLY),
+    ((create_the_topic_again,), SuspensionReason.OTHER_LOG, SuspensionReason.DAMAGED),
+    ((add_partitions,), SuspensionReason.OTHER_PARTITIONS, SuspensionReason.DAMAGED),
 ]
 
 
@@ -336,7 +335,7 @@ def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
         for _ in range(2):
             assert 0 not in await after.acquire()
             kept = cluster.store.contents(0)
-            assert kept.stopped["reason"] == (reason if left.meta else headless)
+            assert kept.suspended["reason"] == (reason if left.meta else headless)
             assert kept.changes == left.changes
             assert kept.outbox == left.outbox
             assert kept.meta.get("next") == left.meta.get("next")
@@ -352,14 +351,14 @@ def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
         cluster.broker.norms(0).records[4] = None, b"another record"
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
-        assert cluster.store.stop == StopReason.LOG_REWRITTEN
+        assert cluster.store.suspension == SuspensionReason.LOG_REWRITTEN
         assert cluster.next(0) == 5
         await after.leave()
 
     asyncio.run(scenario())
 
 
-def test_a_state_that_is_damaged_again_while_it_is_replaced_stops_the_partition():
+def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partition():
     async def scenario():
         cluster = await with_changes_since_the_image()
         rename_an_outbox_entry(cluster)
@@ -373,7 +372,7 @@ def test_a_state_that_is_damaged_again_while_it_is_replaced_stops_the_partition(
         cluster.store.install = install
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
-        assert cluster.store.stop == StopReason.DAMAGED
+        assert cluster.store.suspension == SuspensionReason.DAMAGED
         await after.leave()
 
     asyncio.run(scenario())
@@ -388,11 +387,11 @@ def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_imag
             after = Worker(cluster, "after")
             positions = await after.acquire()
             if delete is not forget_the_image:
-                assert cluster.store.stop == StopReason.OTHER_LOG
+                assert cluster.store.suspension == SuspensionReason.OTHER_LOG
                 assert 0 not in positions
                 await after.leave()
         assert positions == {0: 0}
-        assert cluster.store.contents(1).stopped["reason"] == StopReason.OTHER_LOG
+        assert cluster.store.contents(1).suspended["reason"] == SuspensionReason.OTHER_LOG
         await after.leave()
 
     asyncio.run(scenario())
@@ -431,17 +430,17 @@ def test_how_far_a_rebuild_is_is_shown_and_then_no_more():
         cluster = await Past().happen()
         cluster.flush()
         shown = []
-        real = cluster.store.keep_stop
+        real = cluster.store.keep_suspension
 
-        async def keep_stop(partition, reason, problem, remedy):
+        async def keep_suspension(partition, reason, problem, remedy):
             shown.append(reason)
             await real(partition, reason, problem, remedy)
 
-        cluster.store.keep_stop = keep_stop
+        cluster.store.keep_suspension = keep_suspension
         after = Worker(cluster, "after")
         await after.acquire()
-        assert set(shown) == {StopReason.REBUILDING}
-        assert cluster.store.contents(0).stopped == {}
+        assert set(shown) == {SuspensionReason.RESTORING}
+        assert cluster.store.contents(0).suspended == {}
         await after.leave()
 
     asyncio.run(scenario())
@@ -489,24 +488,26 @@ async def whose_key_is_lost():
 @pytest.mark.parametrize(
     ("damages", "reason"),
     [
-        ((), StopReason.ERASURE_KEY),
-        ((flush,), StopReason.ERASURE_KEY),
-        ((flush_and_trim,), StopReason.ERASURE_KEY),
-        ((forget_the_image,), StopReason.ERASURE_KEY),
-        ((flush_and_trim, forget_the_image), StopReason.LOG_BEGINS_LATE),
+        ((), SuspensionReason.ERASURE_KEY),
+        ((flush,), SuspensionReason.ERASURE_KEY),
+        ((flush_and_trim,), SuspensionReason.ERASURE_KEY),
+        ((forget_the_image,), SuspensionReason.ERASURE_KEY),
+        ((flush_and_trim, forget_the_image), SuspensionReason.LOG_BEGINS_LATE),
     ],
 )
-def test_without_the_key_a_partition_stops_as_long_as_anything_has_names_by_it(damages, reason):
+def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_names_by_it(
+    damages, reason
+):
     async def scenario():
         cluster, _ = await whose_key_is_lost()
         for damage in damages:
             damage(cluster)
         after = Keyed(cluster, "after", "another-key-of-theirs")
         assert 0 not in await after.acquire()
-        stopped = cluster.store.contents(0).stopped
-        assert stopped["reason"] == reason
-        if reason is StopReason.ERASURE_KEY:
-            assert "docs/erasure.md" in stopped["remedy"]
+        suspended = cluster.store.contents(0).suspended
+        assert suspended["reason"] == reason
+        if reason is SuspensionReason.ERASURE_KEY:
+            assert "docs/erasure.md" in suspended["remedy"]
         await after.leave()
 
     asyncio.run(scenario())

@@ -1,44 +1,26 @@
 """Why a partition is suspended, and what an operator can do about it.
 
 A suspended partition applies, writes and publishes nothing. It stays suspended until the workers
-are restarted and find the cause removed. The worker logs the stop and stores it in Redis beside
+are restarted and find the cause removed. The worker logs the reason and stores it in Redis beside
 the partition, and ``turnstile status`` shows it. A remedy that would forget what was spent says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from streams.ledger.partition_error import PartitionError
 from streams.store.layout import KEYS, LAYOUT, key_of
+from streams.store.vital_signs import SuspensionReason
 
 CHECKPOINT_SECTION = "docs/operations.md, 'Deleting the checkpoint of one partition'"
 
 
-class StopReason(StrEnum):
-    """The reasons for a suspension, in the order in which an acquisition checks them."""
-
-    OTHER_LAYOUT = "other-layout"  # another release wrote the state
-    DAMAGED = "damaged"  # a part of the state is missing, and cannot be restored
-    OTHER_LOG = "other-log"  # the topic was deleted and created again
-    OTHER_PARTITIONS = "other-partitions"  # partitions were added to the topic
-    TOPICS = "topics"  # settings under which records would be lost
-    LOG_ENDS_EARLY = "log-ends-early"  # records that were applied are gone
-    LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
-    LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
-    HOLE = "hole"  # a record that has to be applied next is missing
-    CHECKPOINT = "checkpoint"  # the last checkpoint is needed, and is incomplete
-    ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
-    CANNOT_VERIFY = "cannot-verify"  # the package that verifies signatures is not installed
-    REBUILDING = "rebuilding"  # not a stop: the state is being restored, and decisions follow
-
-
 @dataclass(frozen=True)
-class Stop:
-    """Why a partition is suspended, and what to do."""
+class Suspension:
+    """Why a partition is suspended, and what the operator can do."""
 
-    reason: StopReason
+    reason: SuspensionReason
     problem: str
     remedy: str
 
@@ -47,8 +29,8 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Stops:
-    """The stops of one partition.
+class Suspensions:
+    """The possible suspensions of one partition.
 
     Attributes:
         prefix: of topics and Redis keys.
@@ -62,24 +44,24 @@ class Stops:
     log_start: int
     holder: str = "Redis"
 
-    def foreign(self) -> Stop:
-        """Return the stop for a key with a kind of value that no worker writes."""
-        return Stop(
-            StopReason.DAMAGED,
+    def foreign(self) -> Suspension:
+        """Return the suspension for a key with a kind of value that no worker writes."""
+        return Suspension(
+            SuspensionReason.DAMAGED,
             "a key of this partition in Redis holds a value of a kind that no worker writes",
             "Find out which program writes to this Redis under the same prefix, and stop it. Then: "
             f"{_lower(self._delete_keys())}. The worker restores the state from the checkpoint and "
             "the log",
         )
 
-    def other_layout(self, found: str) -> Stop:
-        """Return the stop for state in a layout that this worker does not read.
+    def other_layout(self, found: str) -> Suspension:
+        """Return the suspension for state in a layout that this worker does not read.
 
         Args:
             found: its layout, or what of it is unknown here.
         """
-        return Stop(
-            StopReason.OTHER_LAYOUT,
+        return Suspension(
+            SuspensionReason.OTHER_LAYOUT,
             f"{self._holder} holds state of another layout ({found}), and this worker reads layout "
             f"{LAYOUT}",
             f"Run the release that wrote the state. Or rebuild it: "
@@ -88,8 +70,8 @@ class Stops:
             else f"{self._log_is_trimmed()}. Run the release that wrote the state",
         )
 
-    def damaged(self, what: str, obstacle: Stop | None = None) -> Stop:
-        """Return the stop for an incomplete state in Redis that the worker cannot restore.
+    def damaged(self, what: str, obstacle: Suspension | None = None) -> Suspension:
+        """Return the suspension for an incomplete state in Redis that the worker cannot restore.
 
         Args:
             what: what is missing.
@@ -97,22 +79,22 @@ class Stops:
                 incomplete again.
         """
         if obstacle is None:
-            return Stop(
-                StopReason.DAMAGED,
+            return Suspension(
+                SuspensionReason.DAMAGED,
                 f"the state in Redis is incomplete ({what}), although the worker had just built it "
                 "from the log",
                 "Find out what deletes or overwrites keys of this Redis (maxmemory-policy, another "
                 "program), stop it, and start the workers again",
             )
-        return Stop(
-            StopReason.DAMAGED,
+        return Suspension(
+            SuspensionReason.DAMAGED,
             f"the state in Redis is incomplete ({what}), and checkpoint and log do not replace it: "
             f"{obstacle.problem}",
             obstacle.remedy,
         )
 
-    def other_log(self, known: str, found: str) -> Stop:
-        """Return the stop for a state of another topic with the same name."""
+    def other_log(self, known: str, found: str) -> Suspension:
+        """Return the suspension for a state of another topic with the same name."""
         remedy = "Restore the topic, with its id, from a copy of Kafka's data"
         if self.log_start == 0:
             remedy += (
@@ -120,87 +102,87 @@ class Stops:
                 f"{_lower(self._rebuild_from_log())}. Budgets that missing records spent would be "
                 "available again"
             )
-        return Stop(
-            StopReason.OTHER_LOG,
+        return Suspension(
+            SuspensionReason.OTHER_LOG,
             f"the state in {self.holder} belongs to the topic with id {known}, and "
             f"{self.prefix}norms has the id {found} now: it was deleted"
             + (" and created again" if found.strip("0") else ""),
             remedy,
         )
 
-    def other_partitions(self, known: int, found: int) -> Stop:
-        """Return the stop for a topic to which partitions were added."""
-        return Stop(
-            StopReason.OTHER_PARTITIONS,
+    def other_partitions(self, known: int, found: int) -> Suspension:
+        """Return the suspension for a topic to which partitions were added."""
+        return Suspension(
+            SuspensionReason.OTHER_PARTITIONS,
             f"users were charged in {known} partitions, and {self.prefix}norms has {found} now: "
             "most users would have a second budget in another partition",
             _added_partitions(f"{self.prefix}norms", known),
         )
 
-    def topics(self, problem: str) -> Stop:
-        """Return the stop for topics that could lose records; ``problem`` says what to do."""
-        return Stop(
-            StopReason.TOPICS,
+    def topics(self, problem: str) -> Suspension:
+        """Return the suspension for topics that could lose records; ``problem`` says what to do."""
+        return Suspension(
+            SuspensionReason.TOPICS,
             problem,
             "Until then the workers decide nothing, because records could be missing",
         )
 
-    def log_ends_early(self, next_offset: int, end: int) -> Stop:
-        """Return the stop for a log whose applied records are gone."""
-        return Stop(
-            StopReason.LOG_ENDS_EARLY,
+    def log_ends_early(self, next_offset: int, end: int) -> Suspension:
+        """Return the suspension for a log whose applied records are gone."""
+        return Suspension(
+            SuspensionReason.LOG_ENDS_EARLY,
             f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
             "Kafka lost records that were decided",
             "Restore the log from a copy that has them (docs/operations.md). Until then only "
             f"{self.holder} knows what they spent: delete nothing there",
         )
 
-    def log_begins_late(self, next_offset: int) -> Stop:
-        """Return the stop for a log from which records were deleted before they were applied."""
-        return Stop(
-            StopReason.LOG_BEGINS_LATE,
+    def log_begins_late(self, next_offset: int) -> Suspension:
+        """Return the suspension for a log whose records were deleted before they were applied."""
+        return Suspension(
+            SuspensionReason.LOG_BEGINS_LATE,
             f"{self._holder} continues at offset {next_offset}, before the start of the log, "
             f"{self.log_start}: the records between were deleted, and no checkpoint covers them",
             "Restore Redis from a newer copy, or the log from a copy that begins no later than "
             f"{next_offset}",
         )
 
-    def checkpoint_damaged(self, what: str) -> Stop:
-        """Return the stop for an incomplete checkpoint that would have to be restored."""
-        return Stop(
-            StopReason.CHECKPOINT,
+    def checkpoint_damaged(self, what: str) -> Suspension:
+        """Return the suspension for an incomplete checkpoint that would have to be restored."""
+        return Suspension(
+            SuspensionReason.CHECKPOINT,
             f"Redis does not have the state, the log begins at offset {self.log_start}, and the "
             f"last checkpoint in {self.prefix}checkpoints is incomplete: {what}",
             "Start the workers again: another worker may just have been writing the checkpoint. If "
             f"it stays incomplete, restore Redis or the topic {self.prefix}checkpoints from a copy",
         )
 
-    def rebuilding(self, next_offset: int, share: float) -> Stop:
-        """Return the progress of a restore, to be shown as a stop."""
-        return Stop(
-            StopReason.REBUILDING,
+    def restoring(self, next_offset: int, share: float) -> Suspension:
+        """Return the progress of a restore, to be shown as a suspension."""
+        return Suspension(
+            SuspensionReason.RESTORING,
             f"its state is being restored from the checkpoint at offset {next_offset}: {share:.0%}",
             "Wait: decisions follow without any action",
         )
 
-    def log_rewritten(self, offset: int, what: str) -> Stop:
-        """Return the stop for a log with another record where the last one was applied."""
+    def log_rewritten(self, offset: int, what: str) -> Suspension:
+        """Return the suspension for a log with another record where the last one was applied."""
         remedy = "Restore the log from a copy"
         if self.log_start == 0:
             remedy += (
                 f". Only if this log is the right one: {_lower(self._rebuild_from_log())}. Budgets "
                 "that other records spent would be available again"
             )
-        return Stop(
-            StopReason.LOG_REWRITTEN,
+        return Suspension(
+            SuspensionReason.LOG_REWRITTEN,
             f"{what} at offset {offset}, where the last record was applied: the log was rewritten",
             remedy,
         )
 
-    def hole(self, expected: int, found: int) -> Stop:
-        """Return the stop for a log that lacks records between two others."""
-        return Stop(
-            StopReason.HOLE,
+    def hole(self, expected: int, found: int) -> Suspension:
+        """Return the suspension for a log that lacks records between two others."""
+        return Suspension(
+            SuspensionReason.HOLE,
             f"the log continues at offset {found}, and offset {expected} has to be applied next: "
             "records were deleted or compacted away",
             "Restore the log from a copy",
@@ -233,9 +215,9 @@ class Stops:
         return f"Stop the workers, run `redis-cli -c DEL {keys}`, and start them again"
 
 
-def stop_at(error: PartitionError) -> Stop:
-    """Return the stop for a ledger that cannot continue."""
-    return Stop(StopReason(error.kind), error.reason, error.remedy)
+def suspension_of(error: PartitionError) -> Suspension:
+    """Return the suspension for a ledger that cannot continue."""
+    return Suspension(SuspensionReason(error.kind), error.reason, error.remedy)
 
 
 def _added_partitions(norms: str, before: int) -> str:
