@@ -21,11 +21,17 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from streams.config import Config
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
-from streams.operations.status import read_partitions
+from streams.operations.status import (
+    PartitionState,
+    PartitionStatus,
+    Reason,
+    read_partitions,
+)
 from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot
+from streams.store.vital_signs import SuspensionReason
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_state import home
@@ -204,19 +210,32 @@ class Service:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def problems(self) -> list[str]:
-        """What `turnstile status` says of each partition; empty for nothing."""
-        return [partition.problem or "" for partition in read_partitions(self.config)]
+    def reasons(self) -> list[Reason | None]:
+        """Return why each partition is not decided; None for one that is."""
+        return [partition.reason for partition in read_partitions(self.config)]
 
-    def eventually_all(self, problem: str) -> list[str]:
-        """Wait until every partition has a problem of this kind."""
+    def suspensions(self) -> list[Reason | None]:
+        """Return why each partition is suspended; None for one that is not."""
+        return [
+            partition.reason if partition.state is PartitionState.SUSPENDED else None
+            for partition in read_partitions(self.config)
+        ]
 
-        def told() -> list[str]:
-            found = self.problems()
-            return found if all(problem in partition for partition in found) else []
+    def eventually_all(self, reason: Reason) -> list[PartitionStatus]:
+        """Wait until no partition is decided for this reason; suspended, if it is one for that."""
+        state = (
+            PartitionState.SUSPENDED
+            if isinstance(reason, SuspensionReason)
+            else PartitionState.WAITING
+        )
 
-        found: list[str] = eventually(told)
-        return found
+        def found() -> list[PartitionStatus]:
+            partitions = read_partitions(self.config)
+            is_so = all((one.state, one.reason) == (state, reason) for one in partitions)
+            return partitions if is_so else []
+
+        partitions: list[PartitionStatus] = eventually(found)
+        return partitions
 
     def key(self, partition: int, name: str) -> str:
         """The key of one part of what Redis keeps of a partition."""

@@ -114,7 +114,7 @@ def paused(pid: int) -> Iterator[None]:
 
 def test_nobody_sees_a_user_without_the_login(watched: Service, page: Page) -> None:
     everybody = page.seen()
-    assert [one["state"] for one in everybody["service"]["partitions"]] == ["decides"] * 2
+    assert [one["state"] for one in everybody["service"]["partitions"]] == ["deciding"] * 2
     assert "users" not in everybody["service"]["datasets"][0]
     assert everybody["service"]["rejects"] == {"malformed": 1}
     said = page.said()
@@ -187,7 +187,7 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     partition = {
         "partition": 0,
-        "state": "decides",
+        "state": "deciding",
         "owner": "h",
         "rate": 1.0,
         "lag": 0,
@@ -243,7 +243,7 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
 def look(shown: Any, url: str, screenshot: Path) -> None:
     """Log in as people do, and see that everything is there and fits."""
     shown.goto(url)
-    shown.wait_for_selector("#partitions .state.decides")
+    shown.wait_for_selector("#partitions .state.deciding")
     shown.wait_for_selector("#pill.well")
     assert not any(user in shown.content() for user in USERS)
     assert not shown.is_visible("#people")
@@ -286,19 +286,21 @@ def test_an_odometer_of_a_new_dataset_is_told_in_epsilon(watched: Service) -> No
 
 
 @pytest.mark.drill
-def test_a_killed_worker_and_a_stop_are_red_with_their_remedy(watched: Service, page: Page) -> None:
+def test_a_killed_worker_and_a_suspended_partition_are_red_with_their_remedy(
+    watched: Service, page: Page
+) -> None:
     for worker in watched.stack.workers:
         worker.terminate()
         worker.hasten()
-    eventually(lambda: len(page.alarms("was last seen", "Start a worker")) == 2)
+    eventually(lambda: len(page.alarms("last heartbeat", "Start a worker")) == 2)
     with redis.Redis.from_url(watched.redis) as client:
         client.hset(
-            watched.key(1, "stopped"),
+            watched.key(1, "suspended"),
             mapping={"reason": "hole", "problem": "a record is missing", "remedy": "Restore it"},
         )
     (alarm,) = eventually(lambda: page.alarms("a record is missing"))
     assert (alarm["level"], alarm["do"]) == ("wrong", "Restore it")
-    assert page.seen()["service"]["partitions"][1]["state"] == "stopped"
+    assert page.seen()["service"]["partitions"][1]["state"] == "suspended"
     settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
     top = turnstile("top", "--once", *settings)
     assert top.code == Exit.UNAVAILABLE

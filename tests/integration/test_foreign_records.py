@@ -110,7 +110,7 @@ def test_control_records_are_passed_over_in_the_middle_and_at_the_end(
     runs = {run for _, run in service.ledgers()[0].state.runs}
     assert runs == {"first", "second", "third", "between", "last"}
     service.audit()
-    assert not any(service.problems())
+    assert not any(service.reasons())
 
 
 def test_a_worker_that_starts_behind_control_records_passes_over_them(service: Service) -> None:

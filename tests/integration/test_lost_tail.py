@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streams.local import KafkaBroker, LocalStack
+from streams.store.vital_signs import SuspensionReason
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
 pytestmark = pytest.mark.drill
@@ -60,10 +61,10 @@ def test_a_log_that_was_written_anew_with_the_same_last_record_stops_the_partiti
     service.close()
     with service.paused_worker():
         lose_and_write_anew(service, 0)
-    eventually(lambda: "leader epoch" in service.problems()[0])
-    assert "stopped" not in service.problems()[1]
+    eventually(lambda: service.suspensions()[0] is SuspensionReason.LOG_REWRITTEN)
+    assert not service.suspensions()[1]
     service.stack.stop_worker(0)
     lose_and_write_anew(service, 1)
     service.stack.start_worker()
-    eventually(lambda: all("leader epoch" in problem for problem in service.problems()))
+    service.eventually_all(SuspensionReason.LOG_REWRITTEN)
     assert [service.kept()[partition].next for partition in range(2)] == [4, 4]

@@ -13,6 +13,7 @@ from kafka import TopicPartition
 
 from streams.operations.status import read_partitions
 from streams.store.layout import KEYS
+from streams.store.vital_signs import SuspensionReason
 from streams.topics.topics import CHECKPOINTS, NORMS
 from tests.integration.lossy import NORMS as NORMS_OF_USERS
 from tests.integration.lossy import USERS, WORKER, Lossy
@@ -126,12 +127,12 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
                 empty_redis_of(service, partition)
             service.stack.start_worker()
             if worker == 1:  # the last checkpoint has the name, too
-                eventually(lambda: "under the erasure key" in service.problems()[0])
+                eventually(lambda: service.suspensions()[0] is SuspensionReason.ERASURE_KEY)
                 service.stack.stop_worker(worker)
                 service.alter(CHECKPOINTS, cleanup_policy="compact,delete", retention_ms="-1")
                 delete_records(service, CHECKPOINTS, 0, -1)
                 service.alter(CHECKPOINTS, cleanup_policy="compact")
-        eventually(lambda: not any(service.problems()))
+        eventually(lambda: not any(service.reasons()))
         after = service.client.run("d", "after", take_over=True)
         decided = after.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
         assert USERS[decided.erased].tolist() == [user]

@@ -18,6 +18,7 @@ from streams import DatasetIsClosed, InvalidRequest
 from streams.cli.output import Exit
 from streams.local import LocalStack
 from streams.operations.images import read_image
+from streams.store.vital_signs import SuspensionReason
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 
@@ -117,9 +118,8 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
     # Redis is ahead of the log: nothing is decided, and what to do is said.
     stack.start_worker()
     with closing(Service(stack)) as ahead:
-        for problem in ahead.eventually_all("stopped"):
-            assert "beyond the end of the log" in problem
-            assert "redis-cli" not in problem, "only Redis knows what was spent"
+        for partition in ahead.eventually_all(SuspensionReason.LOG_ENDS_EARLY):
+            assert "redis-cli" not in partition.remedy, "only Redis knows what was spent"
         assert command(ahead, "status").code == Exit.UNAVAILABLE
         assert last_steps(ahead) == KNOWN  # what the log does not say any more
         stack.workers[-1].stop()
@@ -129,7 +129,7 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
 
     # The state is that of the copy, and what it has forgotten does not come by itself.
     with closing(Service(stack)) as after:
-        eventually(lambda: not any(after.problems()))
+        eventually(lambda: not any(after.reasons()))
         assert after.state("d") == at_copy
         eventually(lambda: last_steps(after) == {"d": 1})
         after.audit()

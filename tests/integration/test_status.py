@@ -20,7 +20,13 @@ from streams.cli.output import Exit
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.operations import status as operations
-from streams.operations.status import read_datasets, read_owners, read_partitions, topics_of
+from streams.operations.status import (
+    WaitReason,
+    read_datasets,
+    read_owners,
+    read_partitions,
+    topics_of,
+)
 from streams.topics.topics import ensure_topics
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
@@ -84,11 +90,11 @@ def test_a_service_without_any_worker_yet_is_not_healthy(
 ) -> None:
     with start_service(workers=0, partitions=2) as service:
         ensure_topics(service.config)
-        service.eventually_all("no worker has ever owned")
+        service.eventually_all(WaitReason.NEVER_OWNED)
         assert status(service).code == Exit.UNAVAILABLE
         with unsupervised_worker(service):
             charge(service, 1)
-            assert not any(service.problems())
+            assert not any(service.reasons())
             shown = status(service, "--json")
             assert (shown.code, shown.said) == (Exit.OK, "")
             examined = doctor(service)
@@ -106,10 +112,10 @@ def test_a_service_whose_only_worker_was_killed_is_not_healthy(
             service.settle()
             assert read_datasets(service.config)["d"].users == len(USERS)
             worker.kill()
-        service.eventually_all("was last seen")
+        service.eventually_all(WaitReason.OWNER_SILENT)
         shown = status(service)
         assert shown.code == Exit.UNAVAILABLE
-        assert "start a worker" in shown.out
+        assert "Start a worker" in shown.out
         examined = doctor(service, "--json")
         assert examined.code == Exit.REFUSED
         wrong = {line["area"] for line in examined.lines if line["level"] == "wrong"}
@@ -117,7 +123,7 @@ def test_a_service_whose_only_worker_was_killed_is_not_healthy(
         assert read_datasets(service.config)["d"].users == len(USERS)
         with unsupervised_worker(service):
             charge(service, 1)
-            eventually(lambda: not any(service.problems()))
+            eventually(lambda: not any(service.reasons()))
 
 
 def test_a_paused_worker_with_records_waiting_is_not_healthy(
@@ -129,11 +135,11 @@ def test_a_paused_worker_with_records_waiting_is_not_healthy(
         with service.paused_worker():
             for partition in range(2):
                 service.publish(partition, b"waits")
-            found = service.eventually_all("was last seen")
-            assert all("1 records wait" in problem for problem in found)
+            found = service.eventually_all(WaitReason.OWNER_SILENT)
+            assert all(partition.lag == 1 for partition in found)
             assert status(service).code == Exit.UNAVAILABLE
         service.settle()
-        eventually(lambda: not any(service.problems()))
+        eventually(lambda: not any(service.reasons()))
 
 
 STALLS = """
@@ -156,8 +162,8 @@ def test_a_worker_that_lives_and_applies_nothing_is_not_healthy(
     with start_service(workers=1, partitions=1, worker_command=command) as service:
         eventually(lambda: read_owners(service.config, 1) != [""])
         service.publish(0, b"waits")
-        (problem,) = service.eventually_all("none was applied")
-        assert "1 records wait" in problem
+        (partition,) = service.eventually_all(WaitReason.STALLED)
+        assert partition.lag == 1
 
 
 def test_what_is_shown_is_current_and_comes_from_no_state(start_service: ServiceFactory) -> None:
@@ -176,7 +182,7 @@ def test_what_is_shown_is_current_and_comes_from_no_state(start_service: Service
                 if who not in others and seen["client_type"] != "lua":
                     read.append(seen["command"])
         keys = {key for command in read for key in command.split() if service.prefix in key}
-        assert {key.rsplit(":", 1)[1] for key in keys} == {"meta", "alive", "stopped"}
+        assert {key.rsplit(":", 1)[1] for key in keys} == {"meta", "alive", "suspended"}
         assert datasets["d"].users == len(USERS)
         assert datasets["d"].exhausted == len(USERS)
         assert sum(partition.users or 0 for partition in found) == len(USERS)

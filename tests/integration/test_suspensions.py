@@ -1,6 +1,6 @@
-"""What makes a partition stop: another log, another P, settings that lose records, lost state.
+"""Why a partition is suspended: another log, another P, settings that lose records, lost state.
 
-A stop is kept, shown, and says what to do; doing it works, and nothing that was spent is forgotten.
+The reason is stored and shown with a remedy. The remedy works, and no spending is forgotten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka import TopicPartition
 
 from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
-from streams.operations.status import read_owners
+from streams.operations.status import read_owners, read_partitions
 from streams.store.vital_signs import SuspensionReason
 from streams.topics.topics import NORMS, ODOMETER, SETTINGS, TOPICS
 from tests.integration.command import turnstile
@@ -52,11 +52,11 @@ def restart(service: Service) -> None:
     """End the only worker in order, and start another; wait until nothing is wrong."""
     service.stack.stop_worker(len(service.stack.workers) - 1)
     service.stack.start_worker()
-    eventually(lambda: not any(service.problems()))
+    eventually(lambda: not any(service.reasons()))
 
 
 def follow(advice: str) -> None:
-    """Run the commands that a stop quotes."""
+    """Run the commands that a remedy quotes."""
     commands = re.findall(r"`([^`]*kafka[^`]*)`", advice)
     assert commands
     for command in commands:
@@ -66,7 +66,7 @@ def follow(advice: str) -> None:
 
 
 def delete_advised_keys(service: Service, advice: str) -> None:
-    """What `redis-cli -c DEL` in a stop would do."""
+    """Do what `redis-cli -c DEL` in a remedy would do."""
     command = re.search(r"`redis-cli -c DEL ([^`]*)`", advice)
     assert command
     keys = re.findall(r"'([^']*)'", command[1])
@@ -89,30 +89,26 @@ def add_partitions(service: Service, topics: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("topics", [TOPICS, (NORMS,)], ids=["of all topics", "of norms alone"])
-def test_added_partitions_stop_a_service_that_runs(
+def test_added_partitions_suspend_a_service_that_runs(
     service: Service, topics: tuple[str, ...]
 ) -> None:
     charge(service, 3)
     service.settle()
     add_partitions(service, topics)
-    found = eventually(lambda: all("stopped" in p for p in service.problems()[:2])) and (
-        service.problems()
-    )
+    eventually(lambda: all(service.suspensions()[:2]))
+    found = service.reasons()
     assert len(found) == 4
     assert all(found)
-    assert "another prefix" not in found[0] or "forgets every budget" in found[0]
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_added_partitions_stop_all_partitions_of_a_service_that_starts(service: Service) -> None:
+def test_added_partitions_suspend_all_partitions_of_a_service_that_starts(service: Service) -> None:
     charge(service, 3)
     service.settle()
     service.stack.stop_worker(0)
     add_partitions(service, TOPICS)
     service.stack.start_worker()
-    found = service.eventually_all("stopped")
-    assert all("charged in 2 partitions" in problem for problem in found)
-    assert all("forgets every budget" in problem for problem in found)
+    service.eventually_all(SuspensionReason.OTHER_PARTITIONS)
 
 
 def test_a_log_written_for_fewer_partitions_is_never_applied_to_more(service: Service) -> None:
@@ -124,7 +120,8 @@ def test_a_log_written_for_fewer_partitions_is_never_applied_to_more(service: Se
     with redis.Redis.from_url(service.redis) as client:
         client.delete(*client.scan_iter(f"{service.prefix}*"))
     service.stack.start_worker()
-    eventually(lambda: all("written for 2 partitions" in p for p in service.problems()[:2]))
+    of_two = [SuspensionReason.OTHER_PARTITIONS] * 2
+    eventually(lambda: service.suspensions()[:2] == of_two)
     with redis.Redis.from_url(service.redis) as client:
         for partition in range(2):
             assert not client.exists(service.key(partition, "changes"))
@@ -153,20 +150,19 @@ def write_nonsense(service: Service, count: int) -> None:
             service.publish(partition, b"another log")
 
 
-def test_another_log_under_the_same_name_stops_a_service_that_starts(service: Service) -> None:
+def test_another_log_under_the_same_name_suspends_a_service_that_starts(service: Service) -> None:
     charge(service, 3)
     ends = {p: kept.next for p, kept in service.settle().items()}
     service.stack.stop_worker(0)
     make_anew(service)
     write_nonsense(service, max(ends.values()) + 2)
     service.stack.start_worker()
-    found = service.eventually_all("stopped")
-    assert all("deleted and created again" in problem for problem in found)
+    service.eventually_all(SuspensionReason.OTHER_LOG)
     assert [kept.next for kept in service.kept().values()] == list(ends.values())
 
 
 @pytest.mark.parametrize("longer", [True, False], ids=["longer", "shorter"])
-def test_another_log_under_the_same_name_stops_a_service_that_runs(
+def test_another_log_under_the_same_name_suspends_a_service_that_runs(
     service: Service, longer: bool
 ) -> None:
     charge(service, 3)
@@ -175,28 +171,23 @@ def test_another_log_under_the_same_name_stops_a_service_that_runs(
         make_anew(service)
         if longer:
             write_nonsense(service, max(ends.values()) + 2)
-    found = service.eventually_all("stopped")
-    assert all("deleted and created again" in problem for problem in found)
+    service.eventually_all(SuspensionReason.OTHER_LOG)
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_a_log_that_is_gone_stops_a_service_that_runs(service: Service) -> None:
+def test_a_log_that_is_gone_suspends_a_service_that_runs(service: Service) -> None:
     charge(service, 3)
     service.settle()
     with closing(service.admin()) as admin:
         admin.delete_topics([service.config.topic(NORMS)])
     with redis.Redis.from_url(service.redis, decode_responses=True) as client:
-        stops = eventually(
-            lambda: (
-                all(client.hgetall(service.key(p, "stopped")) for p in range(2))
-                and [client.hgetall(service.key(p, "stopped")) for p in range(2)]
-            )
-        )
-    assert all("was deleted" in stop["problem"] for stop in stops)
+        stored = [(service.key(partition, "suspended"), "reason") for partition in range(2)]
+        deleted = [SuspensionReason.OTHER_LOG] * 2
+        eventually(lambda: [client.hget(*field) for field in stored] == deleted)
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_a_last_record_that_is_another_one_stops_the_partition(service: Service) -> None:
+def test_a_last_record_that_is_another_one_suspends_the_partition(service: Service) -> None:
     charge(service, 3)
     service.settle()
     service.stack.stop_worker(0)
@@ -205,8 +196,8 @@ def test_a_last_record_that_is_another_one_stops_the_partition(service: Service)
         head = client.hget(meta, "head")
         client.hset(meta, "head", "00" * 32)
         service.stack.start_worker()
-        eventually(lambda: "there is another record" in service.problems()[1])
-        assert not service.problems()[0]
+        eventually(lambda: service.suspensions() == [None, SuspensionReason.LOG_REWRITTEN])
+        assert not service.reasons()[0]
         client.hset(meta, "head", head)
     restart(service)
     charge(service, 2)
@@ -227,11 +218,11 @@ def test_a_topic_under_which_records_vanish_is_refused_at_the_start(
             admin.create_topics({topic: options}, wait_for_metadata=True)
         worker = service.stack.start_worker()
         eventually(lambda: worker.restarts > 0)
-        (problem,) = service.problems()
-        assert "retention.ms=5000" in problem
+        (found,) = read_partitions(service.config)
+        assert found.reason is SuspensionReason.TOPICS
         assert not any(read_owners(service.config, 1))
         assert status_code(service) == Exit.UNAVAILABLE
-        follow(problem)
+        follow(found.problem)
         charge(service, 2)
         service.audit()
 
@@ -241,17 +232,15 @@ LOSING = [(NORMS, {"cleanup_policy": "compact"}), (ODOMETER, {"cleanup_policy": 
 
 
 @pytest.mark.parametrize(("topic", "settings"), LOSING)
-def test_settings_under_which_records_vanish_stop_a_service_that_runs(
+def test_settings_under_which_records_vanish_suspend_a_service_that_runs(
     service: Service, topic: str, settings: dict[str, str]
 ) -> None:
     charge(service, 2)
     service.settle()
     service.alter(topic, **settings)
-    (setting, value), *_ = settings.items()
-    found = service.eventually_all(f"stopped: topic {service.config.topic(topic)}")
-    assert f"{setting.replace('_', '.')}={value}" in found[0]
+    found = service.eventually_all(SuspensionReason.TOPICS)
     decides_nothing(service)
-    follow(found[0])
+    follow(found[0].problem)
     restart(service)
     charge(service, 2)
     service.audit()
@@ -266,7 +255,7 @@ def delete_records(service: Service, partition: int, before: int) -> None:
         admin.delete_records({place: before})
 
 
-def test_records_deleted_before_they_were_decided_stop_the_partition(service: Service) -> None:
+def test_records_deleted_before_they_were_decided_suspend_the_partition(service: Service) -> None:
     charge(service, 2)
     service.settle()
     service.stack.stop_worker(0)
@@ -274,12 +263,12 @@ def test_records_deleted_before_they_were_decided_stop_the_partition(service: Se
         last = service.publish(1, b"nobody will ever see this")
     delete_records(service, 1, last)
     service.stack.start_worker()
-    eventually(lambda: "before the start of the log" in service.problems()[1])
-    assert not service.problems()[0]
+    eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_BEGINS_LATE)
+    assert not service.reasons()[0]
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_records_deleted_under_a_service_that_lags_stop_the_partition(service: Service) -> None:
+def test_records_deleted_under_a_service_that_lags_suspend_the_partition(service: Service) -> None:
     charge(service, 2)
     service.settle()
     with service.paused_worker():
@@ -287,8 +276,7 @@ def test_records_deleted_under_a_service_that_lags_stop_the_partition(service: S
             last = service.publish(1, b"nobody will ever see this")
         delete_records(service, 1, last + 1)
         service.publish(1, b"this comes too late")
-    eventually(lambda: "stopped" in service.problems()[1])
-    assert "before the start of the log" in service.problems()[1]
+    eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_BEGINS_LATE)
 
 
 def test_records_deleted_after_they_were_decided_lose_nothing(service: Service) -> None:
@@ -297,10 +285,10 @@ def test_records_deleted_after_they_were_decided_lose_nothing(service: Service) 
     delete_records(service, 1, kept[1].next)
     restart(service)
     charge(service, 2)
-    assert not any(service.problems())
+    assert not any(service.reasons())
 
 
-def test_a_redis_that_is_ahead_of_the_log_stops_the_partition(service: Service) -> None:
+def test_a_redis_that_is_ahead_of_the_log_suspends_the_partition(service: Service) -> None:
     charge(service, 3)
     service.settle()
     service.stack.stop_worker(0)
@@ -309,9 +297,8 @@ def test_a_redis_that_is_ahead_of_the_log_stops_the_partition(service: Service) 
         true_next = client.hget(meta, "next")
         client.hset(meta, "next", 1_000_000)
         service.stack.start_worker()
-        eventually(lambda: "stopped" in service.problems()[1])
-        assert "beyond the end" in service.problems()[1]
-        assert not service.problems()[0]
+        eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_ENDS_EARLY)
+        assert not service.reasons()[0]
         decides_nothing(service, where=r"\[1\]")
         client.hset(meta, "next", true_next)
     restart(service)
@@ -324,12 +311,6 @@ def test_a_redis_that_is_ahead_of_the_log_stops_the_partition(service: Service) 
 
 def lose(name: str) -> Callable[[Any, Service, int], None]:
     return lambda client, service, partition: client.delete(service.key(partition, name))
-
-
-def stop_reasons(service: Service) -> list[str | None]:
-    """Why each partition is suspended, by the reason that its worker stored."""
-    with redis.Redis.from_url(service.redis, decode_responses=True) as client:
-        return [client.hget(service.key(p, "stopped"), "reason") for p in range(service.partitions)]
 
 
 def exchange_change(client: Any, service: Service, partition: int) -> None:
@@ -368,7 +349,7 @@ def test_state_that_is_lost_under_a_service_that_runs_is_built_again(service: Se
     service.audit()
 
 
-def test_a_key_that_no_worker_wrote_stops_the_partition_until_it_is_deleted_as_advised(
+def test_a_key_that_no_worker_wrote_suspends_the_partition_until_it_is_deleted_as_advised(
     service: Service,
 ) -> None:
     charge(service, 3)
@@ -378,10 +359,10 @@ def test_a_key_that_no_worker_wrote_stops_the_partition_until_it_is_deleted_as_a
         client.delete(service.key(1, "changes"))
         client.set(service.key(1, "changes"), "what another program keeps")
     service.stack.start_worker()
-    eventually(lambda: stop_reasons(service)[1] == SuspensionReason.DAMAGED)
-    problem = service.problems()[1]
+    eventually(lambda: service.suspensions()[1] is SuspensionReason.DAMAGED)
+    advice = read_partitions(service.config)[1].remedy
     service.stack.stop_worker(1)
-    delete_advised_keys(service, problem)
+    delete_advised_keys(service, advice)
     service.stack.start_worker()
     charge(service, 5)
     service.audit()
@@ -403,11 +384,10 @@ def test_state_of_another_layout_is_refused_and_rebuilt_as_advised(service: Serv
     service.stack.stop_worker(0)
     set_layout(service, 1)
     service.stack.start_worker()
-    found = service.eventually_all("stopped")
-    assert all("(1)" in problem for problem in found)
+    found = service.eventually_all(SuspensionReason.OTHER_LAYOUT)
     decides_nothing(service)
-    for problem in found:
-        delete_advised_keys(service, problem)
+    for partition in found:
+        delete_advised_keys(service, partition.remedy)
     restart(service)
     charge(service, 8)
     service.audit()
@@ -425,5 +405,5 @@ def test_state_of_another_layout_is_not_to_be_deleted_when_the_log_begins_later(
     for partition in range(2):
         delete_records(service, partition, kept[partition].next)
     service.stack.start_worker()
-    found = service.eventually_all("stopped")
-    assert not any("redis-cli" in problem for problem in found)
+    found = service.eventually_all(SuspensionReason.OTHER_LAYOUT)
+    assert not any("redis-cli" in partition.remedy for partition in found)
