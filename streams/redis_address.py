@@ -33,7 +33,7 @@ class UnusableAddress(ValueError):
     """It cannot be read. Says why, and shows nothing of it: nobody knows what is the password."""
 
 
-class Kind(StrEnum):
+class AddressKind(StrEnum):
     """What is at an address."""
 
     ONE = "one"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 class RedisAddress:
     """An address, read."""
 
-    kind: Kind
+    kind: AddressKind
     encrypted: bool
     nodes: Sequence[tuple[str, int]]  # host and port: of the Cluster, or of Sentinels; else none
     service: str  # as Sentinels name it
@@ -98,28 +98,28 @@ def _one(url: str) -> RedisAddress:
         raise UnusableAddress("it names no host or port")
     else:
         _check_database(options.get("db", database))
-    return RedisAddress(Kind.ONE, is_encrypted(url), (), "", database, "", parts.query)
+    return RedisAddress(AddressKind.ONE, is_encrypted(url), (), "", database, "", parts.query)
 
 
 def _several(url: str) -> RedisAddress:
     found = _SEVERAL.fullmatch(url)
     if not found:
         raise UnusableAddress("its host, port or options are unreadable")
-    kind, query = Kind(found["kind"]), found["query"] or ""
+    kind, query = AddressKind(found["kind"]), found["query"] or ""
     options = _options(query)
     nodes = tuple(_node(node, kind) for node in found["nodes"].split(","))
     first, _, second = unquote(found["path"] or "").strip("/").partition("/")
-    service, database = (first, second) if kind is Kind.SENTINEL else ("", first)
-    if kind is Kind.SENTINEL and not re.fullmatch(r"[A-Za-z0-9._-]+", service):
+    service, database = (first, second) if kind is AddressKind.SENTINEL else ("", first)
+    if kind is AddressKind.SENTINEL and not re.fullmatch(r"[A-Za-z0-9._-]+", service):
         raise UnusableAddress(f"it names no service: write it as in {_EXAMPLES[kind]}")
     _check_database(options.get("db", database))
-    if kind is Kind.CLUSTER and (second or int(options.get("db", database) or 0)):
+    if kind is AddressKind.CLUSTER and (second or int(options.get("db", database) or 0)):
         raise UnusableAddress("a Cluster has no database but 0")
     encrypted = is_encrypted(url)
     return RedisAddress(kind, encrypted, nodes, service, database, found["login"] or "", query)
 
 
-def _node(text: str, kind: Kind) -> tuple[str, int]:
+def _node(text: str, kind: AddressKind) -> tuple[str, int]:
     found = _NODE.fullmatch(text)
     port = int((found and found["port"]) or _PORTS[kind])
     if not found or not 0 < port < 2**16:

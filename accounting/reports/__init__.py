@@ -18,9 +18,9 @@ from accounting.reports.curves import (
     trade_off,
 )
 from accounting.reports.grid import NormGrid
-from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
-from accounting.reports.saddlepoint.report import SaddlePointReport
+from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 from accounting.reports.tightest import TightestReport
 
 __all__ = [

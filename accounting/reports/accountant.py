@@ -36,9 +36,9 @@ from accounting.reports.bounds import Bounds
 from accounting.reports.grid import NormGrid
 from accounting.reports.histories import drawn, level_counts, step_of
 from accounting.reports.pld.losses import LARGEST_RATIO
-from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint.report import SaddlePointReport
+from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 from accounting.reports.tightest import TightestReport, gaussian_ratios
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]

@@ -28,8 +28,8 @@ from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.histories import drawn
 from accounting.reports.pld.losses import LARGEST_RATIO
-from accounting.reports.pld.report import PldReport
-from accounting.reports.saddlepoint.report import SaddlePointReport
+from accounting.reports.pld.pld_report import PldReport
+from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13

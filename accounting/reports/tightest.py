@@ -18,7 +18,7 @@ from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.bounds import Bounds
 from accounting.reports.histories import Mechanisms, per_level
-from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
 
 _ROUNDING: Final = 2.0**-48

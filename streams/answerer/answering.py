@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from streams.answerer.desk import Desk
-from streams.answerer.events import Unreadable
+from streams.answerer.events import UnreadableEvent
 from streams.answerer.journal import Journal
 from streams.answerer.kinds import Answered
 from streams.answerer.marks import History, Mark, Superseded
@@ -116,7 +116,7 @@ class Answering:
         self._runs: defaultdict[str, History] = defaultdict(History)
         self._history = self._runs[questions.run]
         self._owner = uuid4().hex
-        self._said: dict[Unreadable, int] = {}
+        self._said: dict[UnreadableEvent, int] = {}
 
     def start(self) -> None:
         """Take over the run, and find the offsets from which the input has to be read again.

@@ -22,7 +22,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from streams.answerer.answering import Announce, Answering, Open
-from streams.answerer.desk import Desk, Place
+from streams.answerer.desk import Desk, EventPlace
 from streams.answerer.journal import JournalUnavailable
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.marks import Superseded
@@ -50,7 +50,7 @@ _POLL_MS = 200
 _FETCHED_RECORDS = 1024
 
 
-class Intake:
+class EventIntake:
     """Connects Faust to the answering: the interface that ``TurnstileApp`` needs of its owner.
 
     Args:
@@ -165,7 +165,7 @@ class Intake:
                 "LogAppendTime for the topic, or, if its events are in the order of their times, "
                 'set clock = "events" under [input]'
             )
-        place = Place(record.partition, record.offset)
+        place = EventPlace(record.partition, record.offset)
         self._answering.desk.take(place, record.value, record.timestamp)
 
     async def _close(self) -> None:
@@ -185,7 +185,7 @@ class Intake:
                 await asyncio.to_thread(self._answering.close_due, clock)
 
 
-def create_app(config: Config, intake: Intake) -> TurnstileApp:
+def create_app(config: Config, intake: EventIntake) -> TurnstileApp:
     """Return the Faust app of an answerer."""
     topic = intake.topic
     app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _FETCHED_RECORDS)
@@ -288,7 +288,7 @@ def run_answerer(
             published,
             charge_again=charge_again,
         )
-        intake = Intake(config, answering, partitions, turnstile.log_name)
+        intake = EventIntake(config, answering, partitions, turnstile.log_name)
         measure(turnstile, intake.metrics.registry)
         app = create_app(config, intake)
     run_app(app, log_level)

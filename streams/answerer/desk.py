@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from streams.answerer.events import Event, Reader, Unreadable
-from streams.answerer.kinds import Asked, Floats
+from streams.answerer.events import EventReader, UnreadableEvent, UserEvent
+from streams.answerer.kinds import AskedQuery, Floats
 from streams.answerer.questions import Questions
 from streams.answerer.windows import Calendar, Panes, Window
 from streams.schemas import User
 
 
-class Place(NamedTuple):
+class EventPlace(NamedTuple):
     """The position of an event in the input."""
 
     partition: int
@@ -48,14 +48,14 @@ class Desk:
 
     def __init__(self, questions: Questions, *, text: bool = False, step: int = 0) -> None:
         source = questions.source
-        self.asked = [Asked(query, text) for query in questions.queries]
+        self.asked = [AskedQuery(query, text) for query in questions.queries]
         self.calendar = Calendar(questions, step)
         self.positions: dict[int, int] = {}
         self.clocks: dict[int, int] = {}
-        self.passed_over: Counter[Unreadable] = Counter()
+        self.passed_over: Counter[UnreadableEvent] = Counter()
         self.incomplete: Counter[tuple[str, str]] = Counter()
         self._source = source
-        self._reader = Reader(source, text)
+        self._reader = EventReader(source, text)
         self._panes = [Panes(q, source.start, source.lateness) for q in questions.queries]
         self._replaying: Mapping[int, int] = {}
 
@@ -71,7 +71,7 @@ class Desk:
         self.positions = dict(begins)
         self.clocks = dict(clocks)
 
-    def take(self, place: Place, value: bytes | None, arrived: int | None) -> None:
+    def take(self, place: EventPlace, value: bytes | None, arrived: int | None) -> None:
         """Process a record of the input.
 
         Args:
@@ -81,35 +81,37 @@ class Desk:
         """
         self._take(place, self._reader.decode(value), arrived)
 
-    def take_row(self, place: Place, row: Mapping[str, object]) -> None:
+    def take_row(self, place: EventPlace, row: Mapping[str, object]) -> None:
         """Process a row of a file."""
         self._take(place, self._reader.event_of(row), None)
 
-    def event_of(self, row: Mapping[str, object]) -> Event | Unreadable:
+    def event_of(self, row: Mapping[str, object]) -> UserEvent | UnreadableEvent:
         """Return the event in a row of a file, or why it is unreadable."""
         return self._reader.event_of(row)
 
-    def _take(self, place: Place, event: Event | Unreadable, arrived: int | None) -> None:
+    def _take(
+        self, place: EventPlace, event: UserEvent | UnreadableEvent, arrived: int | None
+    ) -> None:
         partition, offset = place
         if offset < self.positions.get(partition, 0):
             return  # it was processed before
         again = offset < self._replaying.get(partition, 0)
         self.positions[partition] = offset + 1
         clock = arrived if self._source.by_arrival else None
-        if isinstance(event, Event):
+        if isinstance(event, UserEvent):
             if arrived is not None and event.time > arrived + self._source.ahead:
-                event = Unreadable.AHEAD
+                event = UnreadableEvent.AHEAD
             elif not self._source.by_arrival:
                 clock = event.time
         if clock is not None:
             self.clocks[partition] = max(clock, self.clocks.get(partition, clock))
-        if isinstance(event, Event):
+        if isinstance(event, UserEvent):
             outcome, incomplete = self._keep(event, place, arrived)
         else:
             outcome, incomplete = event, []
         if outcome is not None and not again:
             self.passed_over[outcome] += 1
-            if outcome is Unreadable.INCOMPLETE:
+            if outcome is UnreadableEvent.INCOMPLETE:
                 self.incomplete.update(incomplete)
 
     def told_of_passed_over(self) -> str:
@@ -117,7 +119,7 @@ class Desk:
         told = []
         for why, count in sorted(self.passed_over.items()):
             one = f"{why}: {count:,}"
-            if why is Unreadable.INCOMPLETE:
+            if why is UnreadableEvent.INCOMPLETE:
                 where = (
                     f"{times:,} in column {column!r} of query {query!r}"
                     for (query, column), times in sorted(self.incomplete.items())
@@ -127,20 +129,20 @@ class Desk:
         return ", ".join(told)
 
     def _keep(
-        self, event: Event, place: Place, arrived: int | None
-    ) -> tuple[Unreadable | None, list[tuple[str, str]]]:
+        self, event: UserEvent, place: EventPlace, arrived: int | None
+    ) -> tuple[UnreadableEvent | None, list[tuple[str, str]]]:
         """Store an event.
 
         Returns:
             Why the event does not count, if so, and the queries and columns it has no number for.
         """
         if event.time < self._source.start:
-            return Unreadable.BEFORE, []
+            return UnreadableEvent.BEFORE, []
         outcome, incomplete = None, []
         for number, (asked, panes) in enumerate(zip(self.asked, self._panes, strict=True)):
             added = asked.added(event)
             if added is None:
-                outcome = outcome or Unreadable.INCOMPLETE
+                outcome = outcome or UnreadableEvent.INCOMPLETE
                 incomplete.append((asked.query.name, asked.query.column))
             if not added:
                 continue
@@ -150,10 +152,10 @@ class Desk:
                 arrived if self._source.by_arrival else None,
             )
             if first > last:
-                outcome = Unreadable.TOO_LATE
+                outcome = UnreadableEvent.TOO_LATE
                 continue
             if first > belongs:
-                outcome = outcome or Unreadable.LATE
+                outcome = outcome or UnreadableEvent.LATE
             panes.add(event.user, added, first, last, place)
         return outcome, incomplete
 

@@ -25,7 +25,7 @@ _JSON: Final = msgspec.json.Decoder(dict[str, Any])
 _MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
 
-class Unreadable(StrEnum):
+class UnreadableEvent(StrEnum):
     """Why an event was passed over."""
 
     BATCH = "a batch of records that cannot be read"
@@ -40,7 +40,7 @@ class Unreadable(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class UserEvent:
     """An action of a user at a time, with all other columns."""
 
     user: User
@@ -48,7 +48,7 @@ class Event:
     columns: Mapping[str, Any]
 
 
-class Reader:
+class EventReader:
     """Reads events.
 
     Args:
@@ -60,27 +60,27 @@ class Reader:
         self._source = source
         self.text = text
 
-    def decode(self, value: bytes | None) -> Event | Unreadable:
+    def decode(self, value: bytes | None) -> UserEvent | UnreadableEvent:
         """Return an event from a Kafka record; unreadable batches have a placeholder value."""
         if not value:
-            return Unreadable.NO_EVENT
+            return UnreadableEvent.NO_EVENT
         if value[0] == 0:  # no event begins with this byte; see streams.topics.batches
-            return Unreadable.BATCH
+            return UnreadableEvent.BATCH
         try:
             columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
-            return Unreadable.NO_EVENT
+            return UnreadableEvent.NO_EVENT
         return self.event_of(columns)
 
-    def event_of(self, columns: Mapping[str, Any]) -> Event | Unreadable:
+    def event_of(self, columns: Mapping[str, Any]) -> UserEvent | UnreadableEvent:
         """Return an event from its columns."""
         user = self._user(columns.get(self._source.user))
         if user is None:
-            return Unreadable.NO_USER
+            return UnreadableEvent.NO_USER
         time = self._time(columns.get(self._source.time))
         if time is None:
-            return Unreadable.NO_TIME
-        return Event(user, time, columns)
+            return UnreadableEvent.NO_TIME
+        return UserEvent(user, time, columns)
 
     def _user(self, value: Any) -> User | None:
         if self._source.integers:

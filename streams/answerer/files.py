@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from streams.answerer.answering import Answering
-from streams.answerer.desk import Place
-from streams.answerer.events import Event, Reader
+from streams.answerer.desk import EventPlace
+from streams.answerer.events import EventReader, UserEvent
 from streams.answerer.questions import Questions, UnusableQueries
 
 _BLOCK: Final = 1 << 20
@@ -53,7 +53,7 @@ class EventFile:
 
     def rows(self) -> list[Mapping[str, Any]]:
         """Return its rows: those without a time first, the others in the order of their times."""
-        reader = Reader(self._source, self.text)
+        reader = EventReader(self._source, self.text)
         rows = list(self._read())
         wanted = {self._source.user, self._source.time}
         if rows and (missing := wanted - rows[0].keys()):
@@ -61,7 +61,7 @@ class EventFile:
                 f"{self.path} has no column {min(missing)!r}; it has {', '.join(rows[0])}"
             )
         events = [reader.event_of(row) for row in rows]
-        times = [event.time if isinstance(event, Event) else -(2**62) for event in events]
+        times = [event.time if isinstance(event, UserEvent) else -(2**62) for event in events]
         return [rows[place] for place in sorted(range(len(rows)), key=times.__getitem__)]
 
     def _read(self) -> Iterator[Mapping[str, Any]]:
@@ -96,7 +96,7 @@ def answer_file(answering: Answering, file: EventFile) -> None:
     for offset, row in enumerate(rows):
         if offset == again:
             answering.go_on()
-        desk.take_row(Place(0, offset), row)
+        desk.take_row(EventPlace(0, offset), row)
         if offset >= again:
             answering.close_due(desk.clock(1, {}))
     if again >= len(rows):

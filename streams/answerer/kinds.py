@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from accounting.release.factorisations import SquareRoot
-from streams.answerer.events import Event, number_of
+from streams.answerer.events import UserEvent, number_of
 from streams.answerer.questions import Condition, Label, Query
 from streams.answerer.windows import Content
 from streams.queries.release import quantile_of_noise
@@ -67,7 +67,7 @@ class Answered(NamedTuple):
     above: bool | None = None
 
 
-class Asked:
+class AskedQuery:
     """A query with everything that is computed from it once.
 
     Args:
@@ -119,7 +119,7 @@ class Asked:
             root[row, : row + 1] = factors.row(row + 1)
         return root
 
-    def added(self, event: Event) -> list[tuple[int, int]] | None:
+    def added(self, event: UserEvent) -> list[tuple[int, int]] | None:
         """Return an event's contribution by coordinate, in small integer units; empty if it is not
         asked for.
 

@@ -34,7 +34,7 @@ STUCK_AFTER = 30.0
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-class Progress(Protocol):
+class AnswererProgress(Protocol):
     """The state of an answerer, as its metrics need it."""
 
     @property
@@ -66,7 +66,7 @@ class AnswererMetrics(Collector):
         log: the name of the log that it charges.
     """
 
-    def __init__(self, progress: Progress, log: str) -> None:
+    def __init__(self, progress: AnswererProgress, log: str) -> None:
         self.registry = CollectorRegistry()
         self._progress, self._log = progress, log
         self.answers = Counter(
@@ -135,7 +135,7 @@ class Watched:
     taken. All partitions are unhealthy if a window has been due for that long.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: AnswererProgress) -> None:
         self._progress = progress
         self._moved: dict[int, tuple[int, float]] = {}  # offset, and when it was last not behind
         self._due: tuple[float, int] | None = None  # since when, and which window

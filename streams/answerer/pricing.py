@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.exact.units import from_units_down
-from streams.answerer.kinds import Asked
+from streams.answerer.kinds import AskedQuery
 from streams.answerer.questions import UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.ledger.policies import measure_of
 from streams.schemas import Policy
 
 
-def noises(asked: Sequence[Asked], policy: Policy) -> list[float]:
+def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
     """Return the standard deviation of each query's noise.
 
     Raises:
@@ -81,7 +81,7 @@ class WorstCase:
     """
 
     def __init__(
-        self, asked: Sequence[Asked], stddevs: Sequence[float], policies: Sequence[Policy]
+        self, asked: Sequence[AskedQuery], stddevs: Sequence[float], policies: Sequence[Policy]
     ) -> None:
         self._policies = policies
         self._orders = [_orders(policy) for policy in policies]
@@ -161,7 +161,7 @@ def _orders(policy: Policy) -> Sequence[int]:
     return [place for place in places if quotients[place] >= least]
 
 
-def _cost(policy: Policy, asked: Asked, stddev: float) -> Costs:
+def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Costs:
     """Return the cost of one window of a query for a worst-case user."""
     measure = measure_of(policy)
     if not measure.covers(Gaussian(1.0)):

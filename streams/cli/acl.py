@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from streams.cli.output import Exit, note, show
 from streams.config import Config
 from streams.store.rights import rights
-from streams.topics.access import GROUP, ROLES, TOPIC, TRANSACTIONS, Rule, rules_of
+from streams.topics.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 
 Principals: TypeAlias = Mapping[str, Sequence[str]]
 """Of each role."""
@@ -55,7 +55,7 @@ def _principals(given: Iterable[tuple[str, str]] | None) -> Principals:
     return named
 
 
-def _rules(config: Config, principals: Principals) -> Iterator[tuple[str, str, Rule]]:
+def _rules(config: Config, principals: Principals) -> Iterator[tuple[str, str, AccessRule]]:
     for role, names in principals.items():
         for name in names:
             for rule in rules_of(role, config.prefix):
@@ -65,7 +65,7 @@ def _rules(config: Config, principals: Principals) -> Iterator[tuple[str, str, R
 def _apply(config: Config, principals: Principals, as_json: bool) -> int:
     from streams.topics.granting import grant
 
-    granted: dict[str, list[Rule]] = {}
+    granted: dict[str, list[AccessRule]] = {}
     for _, name, rule in _rules(config, principals):
         granted.setdefault(f"User:{name}", []).append(rule)
     count = grant(config, granted)

@@ -170,10 +170,10 @@ def _answer_file(
 
 
 def _check(questions: Questions, config: Config, as_json: bool) -> int:
-    from streams.answerer.kinds import Asked
+    from streams.answerer.kinds import AskedQuery
 
     for query in questions.queries:
-        asked = Asked(query)
+        asked = AskedQuery(query)
         shown = {
             "query": query.name,
             "kind": query.kind,

@@ -300,7 +300,7 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
     if options.follow:
         warn_of_absent(options.dataset, config)
     with Turnstile(config=config) as turnstile:
-        policies = Policies(config, turnstile.partitions)
+        policies = ShownPolicies(config, turnstile.partitions)
         for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
             if wanted is not None and checkpoint.user not in wanted:
                 continue
@@ -362,7 +362,7 @@ def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
     return numbers[0] if numbers and len(numbers) == 1 else numbers
 
 
-class Policies:
+class ShownPolicies:
     """Of the datasets, as Redis shows them; none, and that is said once, where it does not."""
 
     def __init__(self, config: Config, partitions: int) -> None:

@@ -15,7 +15,7 @@ from streams.cli.presence import is_known_absent, no_dataset
 from streams.cli.users import ids, user_of
 from streams.config import Config
 from streams.operations.times import utc
-from streams.replay.explanation import Event, Explanation, Share
+from streams.replay.explanation import AccountEvent, Explanation, Share
 from streams.replay.explanation import explain as explanation_of
 from streams.replay.fold import in_words, unproven
 from streams.replay.service import KafkaArchive
@@ -64,11 +64,11 @@ def explain(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def _fields(event: AccountEvent) -> dict[str, Any]:
     return {**asdict(event), "time": utc(event.time)}
 
 
-def _rows(user: User, event: Event) -> Iterator[Mapping[str, Any]]:
+def _rows(user: User, event: AccountEvent) -> Iterator[Mapping[str, Any]]:
     """A row for each budget; at the order of whose budget most is spent."""
     fields = _fields(event)
     for share in event.budgets:
@@ -90,7 +90,7 @@ def _of(share: Share) -> dict[str, Any]:
     }
 
 
-def _as_csv(user: User, events: Sequence[Event], header: bool) -> bool:
+def _as_csv(user: User, events: Sequence[AccountEvent], header: bool) -> bool:
     names = ("user", *_EVENT, *_MORE, *_SHARE, *_PLACE)
     told = False
     for event in events:
@@ -138,7 +138,7 @@ def _as_table(user: User, explanation: Explanation, delta: float) -> bool:
     return True
 
 
-def _why(event: Event, budget: str) -> str:
+def _why(event: AccountEvent, budget: str) -> str:
     """What there is to say about a budget besides its numbers."""
     if event.refused_by == budget:
         share = next(share for share in event.budgets if share.dataset == budget)
@@ -160,13 +160,13 @@ def _why(event: Event, budget: str) -> str:
     return "nothing left after it" if event.exhausted and event.what != "halted" else ""
 
 
-def _norm(event: Event) -> str:
+def _norm(event: AccountEvent) -> str:
     if event.what == "clipped":
         return f"{plain(event.granted)} of {plain(event.norm)}"
     return plain(event.norm)
 
 
-def _in_the_end(events: Sequence[Event], delta: float) -> Iterator[str]:
+def _in_the_end(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
     """Yield a summary of each budget."""
     for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
         steps = [e for e in events if e.step is not None and _has(e, name)]
@@ -192,5 +192,5 @@ def _in_the_end(events: Sequence[Event], delta: float) -> Iterator[str]:
             )
 
 
-def _has(event: Event, name: str) -> bool:
+def _has(event: AccountEvent, name: str) -> bool:
     return any(share.dataset == name for share in event.budgets)

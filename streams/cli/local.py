@@ -24,13 +24,13 @@ _READY_WITHIN = 60.0
 _POLL = 0.1
 
 
-class Stopped(KeyboardInterrupt):
+class SignalReceived(KeyboardInterrupt):
     """SIGINT, SIGTERM or SIGHUP has arrived."""
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise ``Stopped`` at the first signal that asks to stop.
+    """Raise ``SignalReceived`` at the first signal that asks to stop.
 
     Later signals do not raise. While a stack is stopping they kill its processes (see
     ``LocalStack.stop``).
@@ -43,7 +43,7 @@ def stopped_by_signals() -> Iterator[None]:
             stopping = True
             with suppress(OSError):  # not note(): printing is not reentrant
                 os.write(2, b"stopping; send the signal again to kill all processes\n")
-            raise Stopped
+            raise SignalReceived
 
     # Ignored signals stay ignored, as under nohup.
     heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -108,7 +108,7 @@ def run_until_stopped(
             while True:
                 time.sleep(1)
                 stack.check()
-    except Stopped:
+    except SignalReceived:
         note("stopped")
     return Exit.OK
 

@@ -18,7 +18,7 @@ from streams.demo.errors import DemoError
 from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
 from streams.operations.errors import Unavailable
-from streams.replay.archive import BrokenLog, Unreadable
+from streams.replay.archive import BrokenLog, UnreadableService
 from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         LocalStackError,
         TopicsUnavailable,
         Unavailable,
-        Unreadable,
+        UnreadableService,
     ) as error:
         return _fail(Exit.UNAVAILABLE, error)
     except ConflictingDecisions as error:

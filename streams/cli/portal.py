@@ -20,7 +20,7 @@ from streams.sdk.pseudonyms import Pseudonyms
 from streams.web.links import Claims, LinkKeys, link_to
 from streams.web.owner import Owners
 from streams.web.portal import Portal
-from streams.web.reading import Reader
+from streams.web.reading import RecordReader
 from streams.web.visits import Visits
 
 _DAY = 24 * 60 * 60
@@ -30,7 +30,7 @@ def portal(options: argparse.Namespace, config: Config) -> int:
     """Serve the page."""
     keys = LinkKeys(config.portal_key, config.prefix)
     certificate = certificate_of(options)
-    reader = Reader(config, options.most)
+    reader = RecordReader(config, options.most)
     owners = Owners(reader, options.delta)
     with closing(_visits(config)) as visits:
         served = Portal(owners, keys, visits, options.listen, certificate, page=options.url)

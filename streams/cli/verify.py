@@ -11,7 +11,7 @@ from typing import Any
 
 from streams.cli.output import Exit, note, plain, say, show, show_table
 from streams.config import Config
-from streams.replay.findings import Finding
+from streams.replay.findings import LogFinding
 from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
@@ -21,7 +21,7 @@ from streams.replay.receipts import (
     signed,
     write,
 )
-from streams.replay.results import PartitionVerified, Progress, Verified
+from streams.replay.results import PartitionProgress, PartitionVerified, Verified
 from streams.replay.service import KafkaArchive, RedisStates
 from streams.replay.verification import verify as compare
 
@@ -48,7 +48,7 @@ def verify(options: argparse.Namespace, config: Config) -> int:
         states = opened.enter_context(RedisStates(config))
         if against is not None:
             _check_same_log(against, archive, config)
-        progress: Callable[[Progress], None] = (
+        progress: Callable[[PartitionProgress], None] = (
             _show_progress if sys.stderr.isatty() else lambda _: None
         )
         verified = compare(archive, states, against=against, progress=progress)
@@ -99,7 +99,7 @@ def _check_same_log(receipt: Receipt, archive: KafkaArchive, config: Config) -> 
         raise UnusableReceipt(f"the receipt says nothing of partitions {missing}")
 
 
-def _show_progress(progress: Progress) -> None:
+def _show_progress(progress: PartitionProgress) -> None:
     speed = progress.records / max(progress.seconds, 1e-9)
     sys.stderr.write(
         f"\rpartition {progress.partition + 1} of {progress.partitions}: offset {progress.next:,} "
@@ -109,7 +109,7 @@ def _show_progress(progress: Progress) -> None:
     sys.stderr.flush()
 
 
-def _show_finding(finding: Finding, as_json: bool) -> None:
+def _show_finding(finding: LogFinding, as_json: bool) -> None:
     if as_json:
         show({"finding": asdict(finding)}, as_json)
         return

@@ -35,7 +35,7 @@ _ACTIVE_DAYS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30)
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """One accounting with its parameters.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
         return math.sqrt(self.active_days) * self.cap / _mu()
 
 
-def contributions(purchases: Purchases, plan: Plan) -> NDArray[np.float64]:
+def contributions(purchases: Purchases, plan: TrainingPlan) -> NDArray[np.float64]:
     """Return what the plan lets each purchase contribute, (n,)."""
     capped = np.minimum(purchases.values, plan.cap)
     if plan.accounting == "worst case":
@@ -66,17 +66,17 @@ def contributions(purchases: Purchases, plan: Plan) -> NDArray[np.float64]:
     return np.minimum(capped, plan.cap * np.sqrt(np.maximum(left, 0.0)))
 
 
-def best_plan(purchases: Purchases, accounting: Accounting, caps: Sequence[float]) -> Plan:
+def best_plan(purchases: Purchases, accounting: Accounting, caps: Sequence[float]) -> TrainingPlan:
     """Return the plan of least expected error on a grid of caps and active days.
 
     The choice looks at the data and is not charged, under any of the accountings.
     """
     days = (purchases.days,) if accounting == "worst case" else _ACTIVE_DAYS
-    plans = [Plan(accounting, cap, number) for cap in caps for number in days]
+    plans = [TrainingPlan(accounting, cap, number) for cap in caps for number in days]
     return min(plans, key=lambda plan: expected_error(purchases, plan))
 
 
-def expected_error(purchases: Purchases, plan: Plan) -> float:
+def expected_error(purchases: Purchases, plan: TrainingPlan) -> float:
     """Return the expected root mean square error of a day's answer, over days and noise."""
     bias = purchases.sum_by_day(contributions(purchases, plan)) - purchases.totals
     return math.sqrt(float(np.mean(bias**2)) + plan.noise_stddev**2)

@@ -14,7 +14,7 @@ Progress: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Charged:
+class ChargedDataset:
     """The work of the service for one dataset.
 
     Attributes:
@@ -38,11 +38,11 @@ class Charged:
 
 def charged_by(
     turnstile: Turnstile, dataset: str, steps: int, admitted: int, halted: int, seconds: float
-) -> Charged:
+) -> ChargedDataset:
     """Read back from Kafka what the service published about a dataset."""
     halt_events = sum(1 for _ in turnstile.halts(dataset, follow=False))
     records = sum(1 for _ in turnstile.odometer(dataset, follow=False))
-    return Charged(dataset, steps, admitted, halted, halt_events, records, seconds)
+    return ChargedDataset(dataset, steps, admitted, halted, halt_events, records, seconds)
 
 
 def mean_and_error(name: str, values: Iterable[float]) -> dict[str, float]:

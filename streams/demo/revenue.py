@@ -34,13 +34,13 @@ from streams.demo.plans import (
     DELTA,
     EPSILON,
     Accounting,
-    Plan,
+    TrainingPlan,
     best_plan,
     contributions,
     errors,
 )
 from streams.demo.purchases import Purchases
-from streams.demo.results import Charged, Progress, charged_by
+from streams.demo.results import ChargedDataset, Progress, charged_by
 from streams.sdk.client import Turnstile
 
 RUN: Final = "daily"
@@ -81,7 +81,7 @@ class DailyAnswers:
         errors: the root mean square error for each noise seed.
     """
 
-    plan: Plan
+    plan: TrainingPlan
     noise_stddev: float
     values: NDArray[np.float64]
     errors: list[float]
@@ -101,7 +101,7 @@ class RevenueResult:
 
     purchases: Purchases
     answers: dict[Accounting, DailyAnswers]
-    charged: Charged
+    charged: ChargedDataset
     queries: Path
     events: Path
 
@@ -194,7 +194,7 @@ def answer_revenue(
     return RevenueResult(purchases, answers, charged, queries, events)
 
 
-def write_queries(dataset: str, purchases: Purchases, plan: Plan, path: Path) -> Questions:
+def write_queries(dataset: str, purchases: Purchases, plan: TrainingPlan, path: Path) -> Questions:
     """Write the file with the query and read it, as ``turnstile answer`` does."""
     text = _QUERIES.format(
         dataset=dataset,
@@ -218,7 +218,7 @@ def write_events(purchases: Purchases, path: Path) -> None:
             out.writerow([customer, (first + timedelta(day)).isoformat(), f"{dollars:.2f}"])
 
 
-def _baseline(purchases: Purchases, plan: Plan, seeds: int) -> DailyAnswers:
+def _baseline(purchases: Purchases, plan: TrainingPlan, seeds: int) -> DailyAnswers:
     sums = purchases.sum_by_day(contributions(purchases, plan))
     noise = np.random.default_rng(1).normal(0.0, plan.noise_stddev, len(sums))
     found = errors(sums, purchases, plan.noise_stddev, seeds)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from accounting import gdp_budget
 from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.digits import CLASSES, FEATURE_NORM, Images
-from streams.demo.results import Charged, Progress, charged_by
+from streams.demo.results import ChargedDataset, Progress, charged_by
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
 from streams.trainers.products import rounded_rows, row_products, softmax
@@ -111,7 +111,7 @@ class TrainingResult:
     images: Images
     settings: Settings
     accuracy: dict[Way, NDArray[np.float64]]
-    charged: list[Charged]
+    charged: list[ChargedDataset]
 
     def final(self, way: Way) -> NDArray[np.float64]:
         """Return the accuracies after the last step, (seeds,)."""

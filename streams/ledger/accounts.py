@@ -52,7 +52,7 @@ class Raised(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChargePlan:
     """A charge that has passed every check."""
 
     users: NDArray[np.int64] | list[User]
@@ -182,7 +182,7 @@ class Accounts:
         self._rows.base[slots] += rest
         return self.note(slots, slots, bound)
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: ChargePlan) -> None:
         """Have rows, up to date, for all users of a plan that was made of the accounts as they are.
 
         What ``grants`` says and what ``charge`` does is of these.
@@ -191,11 +191,11 @@ class Accounts:
             self._enrol(plan.new_users)
         self.account.settle_for_write(plan.slots)
 
-    def grants(self, plan: Plan) -> NDArray[np.float64]:
+    def grants(self, plan: ChargePlan) -> NDArray[np.float64]:
         """What norm this budget alone grants each user, 0 to whom it halts; nothing changes."""
         return _joined(self._grants(plan, block) for block in self._blocks(plan.slots))
 
-    def charge(self, plan: Plan, granted: NDArray[np.float64] | None = None) -> Outcome:
+    def charge(self, plan: ChargePlan, granted: NDArray[np.float64] | None = None) -> Outcome:
         """Carry out a plan that is prepared.
 
         Args:
@@ -389,7 +389,7 @@ class Accounts:
         )
 
     def _bill(
-        self, plan: Plan, block: slice, granted: NDArray[np.float64] | None = None
+        self, plan: ChargePlan, block: slice, granted: NDArray[np.float64] | None = None
     ) -> tuple[Before, Bill, NDArray[np.bool_]]:
         """What a block of users is asked for, and who of them is admitted; writes nothing."""
         rows = self._before(plan.slots[block])
@@ -397,14 +397,14 @@ class Accounts:
         bill = self.rule.bill(rows, plan.mechanism, plan.norms[block], least, clips=plan.clips)
         return rows, bill, self.rule.fits(rows, bill) if bill.admitted is None else bill.admitted
 
-    def _grants(self, plan: Plan, block: slice) -> NDArray[np.float64]:
+    def _grants(self, plan: ChargePlan, block: slice) -> NDArray[np.float64]:
         _, bill, admitted = self._bill(plan, block)
         granted = np.where(admitted, plan.norms[block], 0.0)
         granted[bill.clipped] = bill.granted
         return granted
 
     def _decide(
-        self, plan: Plan, block: slice, granted: NDArray[np.float64] | None = None
+        self, plan: ChargePlan, block: slice, granted: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.bool_], Bill, Settled]:
         """Who of a block of users is admitted, for what, and what that leaves; writes nothing."""
         rows, bill, admitted = self._bill(plan, block, granted)

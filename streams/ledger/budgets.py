@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput
-from streams.ledger.accounts import Accounts, Plan, Raised, Sought
+from streams.ledger.accounts import Accounts, ChargePlan, Raised, Sought
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
@@ -86,7 +86,7 @@ class Budgets:
         """By dataset, how many numbers a user has of what is spent."""
         return {accounts.policy.dataset: accounts.rule.orders or 1 for accounts in self.accounts}
 
-    def plan(self, charge: Charge) -> list[Plan]:
+    def plan(self, charge: Charge) -> list[ChargePlan]:
         """What one step asks of each budget, if it can be charged; nothing has changed yet.
 
         Raises:
@@ -96,11 +96,13 @@ class Budgets:
         users, norms, mechanism = check_charge(charge, held)
         users = self.known_as(users)
         return [
-            Plan(users, norms, mechanism, self.clips, *accounts.seek(users))
+            ChargePlan(users, norms, mechanism, self.clips, *accounts.seek(users))
             for accounts in self.accounts
         ]
 
-    def charge(self, plans: Sequence[Plan], too_soon: NDArray[np.bool_] | None = None) -> Charged:
+    def charge(
+        self, plans: Sequence[ChargePlan], too_soon: NDArray[np.bool_] | None = None
+    ) -> Charged:
         """Carry out plans that were made of the accounts as they are.
 
         Args:
@@ -171,7 +173,9 @@ class Budgets:
         erased = np.array([user in names for user in users], dtype=np.bool_)
         return erased if erased.any() else None
 
-    def _granted(self, plans: Sequence[Plan]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    def _granted(
+        self, plans: Sequence[ChargePlan]
+    ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
         """What all budgets together grant, and the first that grants each of the halted nothing."""
         grants = np.stack(
             [accounts.grants(plan) for accounts, plan in zip(self.accounts, plans, strict=True)]

@@ -75,7 +75,7 @@ class Kept(Protocol):
         """Packed ``Changes``."""
 
 
-class Layout(Tracked[int]):
+class PartitionCount(Tracked[int]):
     """P, at the address (), once a dataset was created: the log is known to be for these P."""
 
     def __init__(self, partitions: int) -> None:
@@ -119,7 +119,7 @@ class State:
         self.partition = partition
         self.partitions = partitions
         self._kinds: dict[str, Tracked[Any]] = {}
-        self.layout = self._keep(Layout(partitions))
+        self.layout = self._keep(PartitionCount(partitions))
         self.policies = self._keep(Policies(partition))
         self.runs = self._keep(Runs())
         self.rosters = self._keep(Rosters())

@@ -35,7 +35,7 @@ from accounting.release import (
 )
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.policies import has_per_user_order
-from streams.replay.archive import Archive, Unreadable
+from streams.replay.archive import Archive, UnreadableService
 from streams.replay.fold import Compared, Fold
 from streams.schemas import Policy, User
 from streams.sdk.run import Run
@@ -86,12 +86,12 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
     for partition in range(archive.partitions):
         fold = Fold(archive, partition)
         if fold.cut_off:
-            raise Unreadable(fold.cut_off)
+            raise UnreadableService(fold.cut_off)
         try:
             for _ in fold.steps():
                 pass
         except PartitionError as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadableService(str(error)) from error
         compared.append(fold.compared)
         ledger = fold.ledger
         ledger.wake()

@@ -12,7 +12,7 @@ from streams.store.snapshot import Snapshot
 from streams.worker.ports import Extent
 
 
-class Unreadable(Exception):
+class UnreadableService(Exception):
     """Kafka or Redis does not answer, or the topics are not there."""
 
 
@@ -36,7 +36,7 @@ class MissingRecord(BrokenLog):
         )
 
 
-class Stored(NamedTuple):
+class ArchivedRecord(NamedTuple):
     """A record of a topic."""
 
     offset: int
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
     unsigned: str | None = None  # why no trusted key vouches for it, if it has a signature
 
 
-class Holder(StrEnum):
+class HeadSource(StrEnum):
     """What stores a head of the hash chain beside the log."""
 
     REDIS = "redis"
@@ -65,14 +65,14 @@ class StoredHead:
         lacking: why there is none.
     """
 
-    holder: Holder
+    holder: HeadSource
     next: int | None = None
     head: bytes = b""
     lacking: str = ""
 
 
 class Archive(Protocol):
-    """The topics of one prefix, read only. Any of its verbs raises ``Unreadable``.
+    """The topics of one prefix, read only. Any of its verbs raises ``UnreadableService``.
 
     Attributes:
         topic: the 16 bytes of the id of norms.
@@ -87,7 +87,7 @@ class Archive(Protocol):
     def extent(self, topic: str, partition: int) -> Extent:
         """Where one of the topics norms, halts, odometer and rejects begins and ends now."""
 
-    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         """The records of an extent, in their order.
 
         Raises:
@@ -113,5 +113,5 @@ class States(Protocol):
 
         Raises:
             Damaged: it is not whole.
-            Unreadable: no answer.
+            UnreadableService: no answer.
         """

@@ -23,7 +23,7 @@ from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
 from streams.operations.guarantees import budget_epsilon
 from streams.replay.amounts import Amounts, Units
-from streams.replay.archive import Archive, Unreadable
+from streams.replay.archive import Archive, UnreadableService
 from streams.replay.fold import Applied, Compared, Fold
 from streams.schemas import (
     ERASED,
@@ -46,7 +46,7 @@ _SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
 
 
-class CutOff(Unreadable):
+class CutOff(UnreadableService):
     """The log was trimmed, and no checkpoint says what came before."""
 
 
@@ -80,7 +80,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Event:
+class AccountEvent:
     """One thing that happened.
 
     Attributes:
@@ -125,7 +125,7 @@ class Explanation:
         compared: with which stored heads the log was compared.
     """
 
-    events: Sequence[Event]
+    events: Sequence[AccountEvent]
     compared: Compared
 
 
@@ -159,7 +159,7 @@ def explain(
     if fold.cut_off:
         raise CutOff(fold.cut_off)
     told = _Told(fold.ledger, user, delta)
-    events: list[Event] = []
+    events: list[AccountEvent] = []
     if fold.began:
         events += (e for e in told.earlier(partition, fold.began) if dataset in (None, e.dataset))
     for applied in fold.steps():
@@ -191,7 +191,7 @@ class _Told:
         self._positions: dict[Address, int] = {}
         self._reasons: dict[Address, int] = {}  # by roster, why the user is halted
 
-    def earlier(self, partition: int, offset: int) -> Iterator[Event]:
+    def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
         """What the state that the log is applied from has of the user, by dataset."""
         ledger = self._ledger
         ledger.wake()
@@ -203,13 +203,13 @@ class _Told:
             if len(there):
                 self._positions[address] = int(there[0])
 
-    def _earlier(self, partition: int, offset: int, dataset: str, time: float) -> Event:
+    def _earlier(self, partition: int, offset: int, dataset: str, time: float) -> AccountEvent:
         """All that is known of what happened before, in one dataset."""
         budgets = self._ledger.state.policies.budgets(dataset)
         if all(measure_of(policy).covers(_SAMPLED) for policy in budgets.policies):
             self._sampled.add(budgets.names[-1])  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
-        return Event(
+        return AccountEvent(
             time=time,
             partition=partition,
             offset=offset,
@@ -223,7 +223,7 @@ class _Told:
             budgets=(own,),
         )
 
-    def event_of(self, applied: Applied) -> Event | None:
+    def event_of(self, applied: Applied) -> AccountEvent | None:
         """What a record has done to the user, if anything."""
         match applied.request:
             case Charge() as charge if (place := self._place_in(charge)) is not None:
@@ -250,7 +250,9 @@ class _Told:
             return int(there[0]) if len(there) else None
         return next((place for place, user in enumerate(users) if user == self._user), None)
 
-    def _charged(self, applied: Applied, charge: Charge, decision: Decision, place: int) -> Event:
+    def _charged(
+        self, applied: Applied, charge: Charge, decision: Decision, place: int
+    ) -> AccountEvent:
         norm = granted = float(unpack_norms(charge.norms)[place])
         admitted = unpack_bits(decision.admitted, decision.users)
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
@@ -278,7 +280,7 @@ class _Told:
             budgets=self._shares(budgets, asked),
         )
 
-    def _charged_by_level(self, applied: Applied, charge: ChargeRoster) -> Event:
+    def _charged_by_level(self, applied: Applied, charge: ChargeRoster) -> AccountEvent:
         address = charge.address
         members, terms = (
             self._ledger.state.rosters.members[address],
@@ -317,7 +319,7 @@ class _Told:
             budgets=self._shares(budgets, asked),
         )
 
-    def _enrolled(self, applied: Applied, enrol: Enrol) -> Event | None:
+    def _enrolled(self, applied: Applied, enrol: Enrol) -> AccountEvent | None:
         slot = self._slot(enrol.dataset)
         if slot is None:
             return None
@@ -327,7 +329,7 @@ class _Told:
             return None
         self._positions[enrol.address] = int(there[0])
         budgets = self._ledger.state.policies.budgets(enrol.dataset)
-        return Event(
+        return AccountEvent(
             **_place(applied, enrol),
             step=None,
             what="enrolled",
@@ -337,13 +339,13 @@ class _Told:
             budgets=self._shares(budgets, None),
         )
 
-    def _erased(self, applied: Applied, request: Erase) -> Event | None:
+    def _erased(self, applied: Applied, request: Erase) -> AccountEvent | None:
         answer = decode_answer(applied.outputs[0].value)
         assert isinstance(answer, Erased)
         if len(applied.outputs) == 1:  # there was nothing to erase, or nothing any more
             return None
         budgets = map(self._ledger.state.policies.budgets, answer.datasets)
-        return Event(
+        return AccountEvent(
             time=applied.record.written,
             partition=applied.partition,
             offset=applied.record.offset,
@@ -372,9 +374,9 @@ class _Told:
         too_soon: bool = False,
         erased: bool = False,
         **fields: Any,
-    ) -> Event:
+    ) -> AccountEvent:
         what: What = "clipped" if granted < norm else "charged"
-        return Event(
+        return AccountEvent(
             **_place(applied, charge),
             step=charge.step,
             what="halted" if too_soon or erased or refused_by is not None else what,

@@ -27,7 +27,7 @@ class Check(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class LogFinding:
     """One thing that does not fit.
 
     Attributes:
@@ -56,7 +56,7 @@ class Findings:
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.kept: list[Finding] = []
+        self.kept: list[LogFinding] = []
         self.counts: Counter[Check] = Counter()
 
     def add(
@@ -73,7 +73,7 @@ class Findings:
         self.counts[check] += 1
         if not self.is_full(check):
             self.kept.append(
-                Finding(check, self.partition, problem, offset, about or {}, expected, found)
+                LogFinding(check, self.partition, problem, offset, about or {}, expected, found)
             )
 
     def count(self, check: Check, more: int) -> None:

@@ -26,18 +26,18 @@ from streams.ledger.outputs import Channel
 from streams.ledger.partition_error import PartitionError
 from streams.replay.archive import (
     Archive,
+    ArchivedRecord,
     BrokenLog,
-    Holder,
-    Stored,
+    HeadSource,
     StoredHead,
-    Unreadable,
+    UnreadableService,
 )
 from streams.schemas import Request, decode_request
 from streams.store.layout import Damaged
 from streams.topics.topics import NORMS
 from streams.worker.ports import Extent
 
-NAMES = {Holder.REDIS: "Redis", Holder.CHECKPOINT: "the last checkpoint"}
+NAMES = {HeadSource.REDIS: "Redis", HeadSource.CHECKPOINT: "the last checkpoint"}
 
 
 class Beginning(NamedTuple):
@@ -52,7 +52,7 @@ class Applied(NamedTuple):
     """A record of the log, and what came of it."""
 
     partition: int
-    record: Stored
+    record: ArchivedRecord
     outputs: list[Output]
 
     @property
@@ -132,20 +132,20 @@ class Compared:
     """
 
     partition: int
-    offsets: dict[Holder, int] = field(default_factory=dict)
-    lacking: dict[Holder, str] = field(default_factory=dict)
+    offsets: dict[HeadSource, int] = field(default_factory=dict)
+    lacking: dict[HeadSource, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> dict[str, int | None]:
         """The offset for every holder; None if there was nothing to compare with."""
-        return {holder.value: self.offsets.get(holder) for holder in Holder}
+        return {holder.value: self.offsets.get(holder) for holder in HeadSource}
 
 
 def in_words(compared: Sequence[Compared]) -> str:
     """Say with how many of the stored heads the log was compared."""
     counts = (
         f"{NAMES[holder]} in {sum(holder in each.offsets for each in compared)} of {len(compared)}"
-        for holder in Holder
+        for holder in HeadSource
     )
     return f"The hash chain has the stored heads (partitions compared: {', '.join(counts)})."
 
@@ -227,7 +227,7 @@ class Fold:
         Raises:
             BrokenLog: the log has a gap, or is not the one that was applied.
             PartitionError: the ledger cannot go on; what was applied before stays.
-            Unreadable: users came who were erased under a key that is not known here.
+            UnreadableService: users came who were erased under a key that is not known here.
         """
         partition = self.ledger.state.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)
@@ -238,7 +238,7 @@ class Fold:
             try:
                 outputs = self.ledger.apply(record.offset, record.value)
             except LostErasureKey as lost:
-                raise Unreadable(f"partition {partition}: {lost}") from lost
+                raise UnreadableService(f"partition {partition}: {lost}") from lost
             self.ledger.state.take_changes()  # which nobody stores
             self.next = record.offset + 1
             self.records += 1

@@ -65,7 +65,7 @@ class TooManyMechanisms(Exception):
     """A dataset was charged by more kinds of steps than a report can tell apart."""
 
 
-class Column(NamedTuple):
+class StepKind(NamedTuple):
     """One kind of step."""
 
     mechanism: Mechanism
@@ -113,20 +113,20 @@ class DatasetHistory:
         """In how many steps each of so many users took part, (n,)."""
         return self._steps.of(users)[:, 0]
 
-    def columns(self, users: int) -> tuple[list[Column], Counts]:
+    def columns(self, users: int) -> tuple[list[StepKind], Counts]:
         """The kinds of steps that anybody took part in, and how often each user did, (n, kinds)."""
-        columns: list[Column] = []
+        columns: list[StepKind] = []
         counts: list[Counts] = []
         units = self._gaussian.of(users)[:, 0]
         for bits, part in (
             (_UNIT_BITS - _COARSE_BITS, units >> _COARSE_BITS),
             (_UNIT_BITS, units & ((1 << _COARSE_BITS) - 1)),
         ):
-            columns.append(Column(Gaussian(1.0), math.sqrt(2.0**-bits)))
+            columns.append(StepKind(Gaussian(1.0), math.sqrt(2.0**-bits)))
             counts.append(part)
         for (mechanism, clip_norm, levels), rows in self._blocks.items():
             norms = grid_norms(clip_norm, levels)[1:].tolist()
-            columns += [Column(mechanism, norm) for norm in norms]
+            columns += [StepKind(mechanism, norm) for norm in norms]
             counts += list(rows.of(users).T)
         used = [number for number, column in enumerate(counts) if column.any()]
         kept = np.zeros((users, len(used)), dtype=np.int64)

@@ -14,7 +14,7 @@ from streams.ledger.ledger import (
     UnknownState,
     ledger_of,
 )
-from streams.replay.archive import Archive, Holder, StoredHead
+from streams.replay.archive import Archive, HeadSource, StoredHead
 from streams.replay.findings import Check, Findings
 from streams.replay.states import differences
 from streams.store.layout import LAYOUT, Damaged
@@ -30,7 +30,7 @@ _NO_STATE = (
 """What is raised where what is kept makes no state."""
 
 
-class Kept:
+class KeptPartition:
     """One partition, as it was at one moment.
 
     Attributes:
@@ -85,7 +85,7 @@ class Kept:
     @property
     def head(self) -> StoredHead:
         """The head of the hash chain that is kept."""
-        holder = Holder.REDIS if self._check is Check.STATE else Holder.CHECKPOINT
+        holder = HeadSource.REDIS if self._check is Check.STATE else HeadSource.CHECKPOINT
         if self.snapshot is None:
             return StoredHead(holder, lacking=self.lacking or "")
         return StoredHead(holder, self.snapshot.next, self.snapshot.meta.chain.head)

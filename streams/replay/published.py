@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.ledger.outputs import Output
-from streams.replay.archive import Archive, Stored
+from streams.replay.archive import Archive, ArchivedRecord
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.schemas import (
     Answer,
@@ -95,7 +95,7 @@ REJECTS = Topic(Check.REJECTS, _decode_reject, _without_detail, _place_of_reject
 ODOMETER = Topic(Check.ODOMETER, _decode_checkpoint, _whole, _place_of_checkpoint)
 
 
-class Given(NamedTuple):
+class MissingOutput(NamedTuple):
     """An output of the log that the topic has not."""
 
     offset: int  # of the record that led to it
@@ -136,8 +136,10 @@ class Published:
             self._look_at_signature(record)
         self._known: Digests = np.unique(np.frombuffer(bytes(kept), dtype=np.uint64))
         self._seen = np.zeros(len(self._known), dtype=np.bool_)
-        self._pending: list[tuple[Given, bytes, bool]] = []  # with its digest; whether it must be
-        self._lost: list[Given] = []
+        self._pending: list[
+            tuple[MissingOutput, bytes, bool]
+        ] = []  # with its digest; whether it must be
+        self._lost: list[MissingOutput] = []
         self._lost_count = 0
         self._outbox: set[bytes] = set()
 
@@ -154,7 +156,7 @@ class Published:
             required: whether the topic, or the outbox, must have it by now.
         """
         digest = self._digest(output.key, output.value)
-        self._pending.append((Given(offset, output.value), digest, required))
+        self._pending.append((MissingOutput(offset, output.value), digest, required))
         if len(self._pending) >= _AT_A_TIME:
             self._look_up()
 
@@ -180,16 +182,16 @@ class Published:
             self._say_lost(given)
         self._findings.count(self.topic.check, max(0, self._lost_count - len(lost)))
 
-    def genuine(self) -> Iterator[Stored]:
+    def genuine(self) -> Iterator[ArchivedRecord]:
         """The records that the log gives; tombstones have no value."""
         for record in self._records():
             if self._is_genuine(record):
                 yield record
 
-    def _records(self) -> Iterator[Stored]:
+    def _records(self) -> Iterator[ArchivedRecord]:
         return self._archive.read(self.topic.check, self._partition, self.extent)
 
-    def _look_at_signature(self, record: Stored) -> None:
+    def _look_at_signature(self, record: ArchivedRecord) -> None:
         """A signature that is there has to be good: who has no key can only leave it out."""
         if record.signed is None:
             return
@@ -202,7 +204,7 @@ class Published:
                 about={"at": f"{self.topic.check} {record.offset}"},
             )
 
-    def records(self) -> Iterator[Stored]:
+    def records(self) -> Iterator[ArchivedRecord]:
         """All that the topic has, whoever wrote it."""
         return self._records()
 
@@ -237,14 +239,16 @@ class Published:
                         self._lost.append(given)
         self.matched += int(there.sum())
 
-    def _is_genuine(self, record: Stored) -> bool:
+    def _is_genuine(self, record: ArchivedRecord) -> bool:
         digest = np.frombuffer(self._digest(record.key, record.value), dtype=np.uint64)[0]
         place = int(np.searchsorted(self._known, digest))
         return bool(self._seen[place])
 
-    def _strangers(self, began: int) -> tuple[list[tuple[Stored, Any, dict[str, Any]]], int]:
+    def _strangers(
+        self, began: int
+    ) -> tuple[list[tuple[ArchivedRecord, Any, dict[str, Any]]], int]:
         """Records that the log does not give: those that are shown, and how many more."""
-        strangers: list[tuple[Stored, Any, dict[str, Any]]] = []
+        strangers: list[tuple[ArchivedRecord, Any, dict[str, Any]]] = []
         told: set[bytes] = set()
         more = 0
         for record in self._records():
@@ -278,12 +282,12 @@ class Published:
                 found[here] = record.value or b""
         return found
 
-    def _place_of(self, given: Given) -> dict[str, Any]:
+    def _place_of(self, given: MissingOutput) -> dict[str, Any]:
         place: dict[str, Any] = self.topic.place(self.topic.decode(given.value))
         return place
 
     def _say_stranger(
-        self, record: Stored, said: Any, place: dict[str, Any], expected: bytes | None
+        self, record: ArchivedRecord, said: Any, place: dict[str, Any], expected: bytes | None
     ) -> None:
         problem = "the log gives no such record: somebody else than the workers wrote it"
         if expected is not None:
@@ -298,7 +302,7 @@ class Published:
             found=theirs,
         )
 
-    def _say_lost(self, given: Given) -> None:
+    def _say_lost(self, given: MissingOutput) -> None:
         self._findings.add(
             self.topic.check,
             "the log gives it, and neither the topic nor the outbox has it",

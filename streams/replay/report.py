@@ -26,11 +26,11 @@ from streams.replay.amounts import Amounts
 from streams.replay.archive import Archive
 from streams.replay.fold import Compared, Fold
 from streams.replay.histories import (
-    Column,
     Counts,
     DatasetHistory,
     Doubt,
     Histories,
+    StepKind,
     TooManyMechanisms,
 )
 from streams.schemas import User
@@ -195,9 +195,9 @@ class _Accountants:
     def __init__(self, delta: float, method: Method) -> None:
         self.delta = delta
         self._method = method
-        self._known: dict[tuple[Column, ...], ReportAccountant] = {}
+        self._known: dict[tuple[StepKind, ...], ReportAccountant] = {}
 
-    def epsilon(self, columns: list[Column], counts: Counts) -> NDArray[np.float64]:
+    def epsilon(self, columns: list[StepKind], counts: Counts) -> NDArray[np.float64]:
         """An upper bound for each history, (n,); equal histories have equal ones."""
         if not columns or not len(counts):
             return np.zeros(len(counts))

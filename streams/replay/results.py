@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streams.replay.findings import Finding, Findings
+from streams.replay.findings import Findings, LogFinding
 from streams.replay.receipts import Head, policies_digest
 
 
 @dataclass(frozen=True)
-class Progress:
+class PartitionProgress:
     """How far a partition is."""
 
     partition: int
@@ -71,7 +71,7 @@ class Verified:
     partitions: Sequence[PartitionVerified]
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[LogFinding]:
         """Those that are told of, by partition."""
         return [finding for part in self.partitions for finding in part.findings.kept]
 

@@ -13,12 +13,12 @@ from streams.operations.images import ImagesUnavailable, read_image
 from streams.operations.status import read_glances
 from streams.replay.archive import (
     Archive,
-    Holder,
+    ArchivedRecord,
+    HeadSource,
     MissingRecord,
     States,
-    Stored,
     StoredHead,
-    Unreadable,
+    UnreadableService,
 )
 from streams.store.image import Image, UnusableImage
 from streams.store.port import Glance, StoreUnavailable
@@ -40,7 +40,7 @@ class KafkaArchive(Archive):
     """The topics of one prefix, as Kafka has them.
 
     Raises:
-        Unreadable: no broker, or no log.
+        UnreadableService: no broker, or no log.
     """
 
     def __init__(self, config: Config) -> None:
@@ -49,9 +49,9 @@ class KafkaArchive(Archive):
             with Topics(config) as topics:
                 seen = topics.look()
         except TopicsUnavailable as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadableService(str(error)) from error
         if not seen.partitions:
-            raise Unreadable(
+            raise UnreadableService(
                 f"topic {config.topic(NORMS)} does not exist: there is no log of this prefix. The "
                 "first worker creates it"
             )
@@ -66,7 +66,7 @@ class KafkaArchive(Archive):
         with self._reader(topic) as (run, reader):
             return run.run(reader.extent(partition))
 
-    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         """The records of an extent, in their order; see ``streams.topics.batches``."""
         if extent.start >= extent.end:
             return
@@ -83,7 +83,7 @@ class KafkaArchive(Archive):
                 found = run.run(reader.extent(partition))
                 if is_norms and found.start <= gap.offset < found.end:
                     raise MissingRecord(partition, gap.offset) from gap
-                raise Unreadable(
+                raise UnreadableService(
                     f"partition {partition} of {name}: {gap}, and it has the offsets "
                     f"{found.start} to {found.end} now. Records were deleted or lost while they "
                     "were read; try again"
@@ -100,32 +100,34 @@ class KafkaArchive(Archive):
             except Unavailable as error:
                 self._glances, self._silent = [], str(error)
         if not self._glances:
-            return StoredHead(Holder.REDIS, lacking=self._silent)
+            return StoredHead(HeadSource.REDIS, lacking=self._silent)
         meta = self._glances[partition].meta
         try:
-            return StoredHead(Holder.REDIS, int(meta["next"]), bytes.fromhex(meta["head"]))
+            return StoredHead(HeadSource.REDIS, int(meta["next"]), bytes.fromhex(meta["head"]))
         except (KeyError, ValueError):
             why = "what Redis keeps is not whole" if meta else "Redis keeps nothing"
-            return StoredHead(Holder.REDIS, lacking=why)
+            return StoredHead(HeadSource.REDIS, lacking=why)
 
     def _head_of_checkpoint(self, partition: int) -> StoredHead:
         try:
             image = read_image(self._config, partition, self._verifier, with_contents=False)
         except (ImagesUnavailable, UnusableImage) as error:
-            return StoredHead(Holder.CHECKPOINT, lacking=str(error))
+            return StoredHead(HeadSource.CHECKPOINT, lacking=str(error))
         if image is None:
-            return StoredHead(Holder.CHECKPOINT, lacking="there is no checkpoint")
+            return StoredHead(HeadSource.CHECKPOINT, lacking="there is no checkpoint")
         manifest = image.manifest
         if (manifest.topic, manifest.partitions) != (self.topic.hex(), self.partitions):
-            return StoredHead(Holder.CHECKPOINT, lacking="the last checkpoint is of another log")
-        return StoredHead(Holder.CHECKPOINT, manifest.next, manifest.chain.head)
+            return StoredHead(
+                HeadSource.CHECKPOINT, lacking="the last checkpoint is of another log"
+            )
+        return StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head)
 
     def image(self, partition: int) -> Image | None:
         """The last checkpoint of the state of a partition; None if there never was one."""
         try:
             return read_image(self._config, partition, self._verifier)
         except ImagesUnavailable as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadableService(str(error)) from error
 
     @contextmanager
     def _reader(self, topic: str) -> Iterator[tuple[asyncio.Runner, TopicReader]]:
@@ -138,7 +140,7 @@ class KafkaArchive(Archive):
                 finally:
                     run.run(reader.__aexit__(None, None, None))
             except LogUnavailable as error:
-                raise Unreadable(f"Kafka at {self._config.kafka}: {error}") from error
+                raise UnreadableService(f"Kafka at {self._config.kafka}: {error}") from error
 
 
 async def _take_some(records: AsyncIterator[FetchedRecord], some: list[FetchedRecord]) -> bool:
@@ -159,15 +161,15 @@ async def _take_some(records: AsyncIterator[FetchedRecord], some: list[FetchedRe
 
 def stored(
     topic: str, partition: int, record: FetchedRecord, verifier: RecordVerifier | None
-) -> Stored:
+) -> ArchivedRecord:
     """A record, with what is to be said of its signature if there is somebody to look at it."""
     written, content = record.timestamp / 1000, (record.key, record.value)
     if verifier is None:
-        return Stored(record.offset, *content, written)
+        return ArchivedRecord(record.offset, *content, written)
     signed = header(record.headers, SIGNATURE) is not None
     problem = verifier.problem(topic, partition, content, record.headers)
     unsigned = str(problem) if signed and problem is not None else None
-    return Stored(record.offset, *content, written, signed, unsigned)
+    return ArchivedRecord(record.offset, *content, written, signed, unsigned)
 
 
 class RedisStates(States):
@@ -196,7 +198,7 @@ class RedisStates(States):
         try:
             return self._runner.run(self._load(partition))
         except StoreUnavailable as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadableService(str(error)) from error
 
     async def _load(self, partition: int) -> Snapshot | None:
         if self._store is None:

@@ -29,15 +29,15 @@ import msgspec
 
 from streams.ledger.ledger import Output, PartitionError
 from streams.ledger.outputs import Channel
-from streams.replay.archive import Archive, BrokenLog, Holder, States
+from streams.replay.archive import Archive, BrokenLog, HeadSource, States
 from streams.replay.findings import Check, Findings
 from streams.replay.fold import Applied, Fold, HeadMismatch
-from streams.replay.kept import Kept
+from streams.replay.kept import KeptPartition
 from streams.replay.odometers import Odometers
 from streams.replay.prices import Prices
 from streams.replay.published import HALTS, ODOMETER, REJECTS, Published
 from streams.replay.receipts import Receipt
-from streams.replay.results import PartitionVerified, Progress, Verified
+from streams.replay.results import PartitionProgress, PartitionVerified, Verified
 from streams.schemas import ChargeRoster
 from streams.store.snapshot import Snapshot
 from streams.topics.topics import NORMS
@@ -51,7 +51,7 @@ def verify(
     states: States,
     *,
     against: Receipt | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[PartitionProgress], None] = lambda _: None,
 ) -> Verified:
     """Compare all that a service has kept and published with what its log gives.
 
@@ -82,7 +82,7 @@ class _Partition:
         partition: int,
         against: Receipt | None,
         prices: Prices,
-        progress: Callable[[Progress], None],
+        progress: Callable[[PartitionProgress], None],
     ) -> None:
         self.findings = Findings(partition)
         self.result = PartitionVerified(partition, self.findings)
@@ -90,8 +90,8 @@ class _Partition:
         self._partition = partition
         self._progress = progress
         # Step 1.
-        self._image = Kept(Check.CHECKPOINT, self._load_image, self.findings)
-        self._kept = Kept(Check.STATE, lambda: states.load(partition), self.findings)
+        self._image = KeptPartition(Check.CHECKPOINT, self._load_image, self.findings)
+        self._kept = KeptPartition(Check.STATE, lambda: states.load(partition), self.findings)
         # Step 2.
         extents = {topic: archive.extent(topic.check, partition) for topic in _CHANNELS.values()}
         self._extent = archive.extent(NORMS, partition)
@@ -243,7 +243,7 @@ class _Partition:
 
     def _say_broken(self, fold: Fold, broken: BrokenLog) -> None:
         if isinstance(broken, HeadMismatch):
-            check = Check.STATE if broken.holder is Holder.REDIS else Check.CHECKPOINT
+            check = Check.STATE if broken.holder is HeadSource.REDIS else Check.CHECKPOINT
             self.findings.add(
                 check,
                 str(broken),
@@ -265,7 +265,7 @@ class _Partition:
     def _tell(self, fold: Fold) -> None:
         self._told = monotonic()
         self._progress(
-            Progress(
+            PartitionProgress(
                 self._partition,
                 self._archive.partitions,
                 fold.next,

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from streams.schemas import Answer
-from streams.sdk.connection import Waiting
+from streams.sdk.connection import PendingRequest
 
 T = TypeVar("T")
 D_co = TypeVar("D_co", covariant=True)
 Part_co = TypeVar("Part_co", covariant=True)
 
 
-class Part(Protocol[Part_co]):
+class StepPart(Protocol[Part_co]):
     """A partition's share of a step. ``steps`` and ``roster_steps`` implement it."""
 
     @property
@@ -37,7 +37,7 @@ class Part(Protocol[Part_co]):
         """
 
 
-class Asked(Generic[T, D_co]):
+class AskedStep(Generic[T, D_co]):
     """A step in the form that all partitions are asked to charge.
 
     Args:
@@ -49,10 +49,10 @@ class Asked(Generic[T, D_co]):
     """
 
     def __init__(
-        self, parts: Mapping[int, Part[T]], put_together: Callable[[dict[int, T]], D_co]
+        self, parts: Mapping[int, StepPart[T]], put_together: Callable[[dict[int, T]], D_co]
     ) -> None:
         self.parts, self.put_together = parts, put_together
-        self.sent: Waiting | None = None
+        self.sent: PendingRequest | None = None
 
 
 class Ahead(Generic[D_co]):

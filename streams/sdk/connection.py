@@ -79,7 +79,7 @@ class Deadline:
         return max(0.0, self.at - monotonic())
 
 
-class Waiting:
+class PendingRequest:
     """Requests that were sent to some partitions, and their replies so far.
 
     Args:
@@ -169,7 +169,7 @@ class Connection(ABC):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._waiting: dict[Hashable, Waiting] = {}
+        self._waiting: dict[Hashable, PendingRequest] = {}
         self._witnesses: WeakValueDictionary[tuple[str, str], Witness] = WeakValueDictionary()
         self._broken: Exception | None = None
         self._observers: list[Observer] = []
@@ -197,7 +197,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         """Send each partition its request; answers are passed to ``_hear``."""
 
     def _why_silent(self) -> str:
@@ -274,7 +274,7 @@ class Connection(ABC):
             RequestRejected: the first rejection; other partitions may have accepted.
             DecisionTimeout: not all partitions answered in time.
         """
-        return self.receive(key, self.send(key, Waiting(requests), log), deadline)
+        return self.receive(key, self.send(key, PendingRequest(requests), log), deadline)
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
@@ -284,9 +284,13 @@ class Connection(ABC):
         Raises:
             DecisionTimeout: not all partitions answered in time.
         """
-        return self._receive(key, self.send(key, Waiting(requests, to_the_end=True)), deadline)
+        return self._receive(
+            key, self.send(key, PendingRequest(requests, to_the_end=True)), deadline
+        )
 
-    def send(self, key: Hashable, waiting: Waiting, log: bytes | None = None) -> Waiting:
+    def send(
+        self, key: Hashable, waiting: PendingRequest, log: bytes | None = None
+    ) -> PendingRequest:
         """Sign the requests and send each partition its own; ``receive`` returns the answers.
 
         Raises:
@@ -312,7 +316,9 @@ class Connection(ABC):
             waiting.observed = observed.pop_all()
         return waiting
 
-    def receive(self, key: Hashable, waiting: Waiting, deadline: Deadline) -> dict[int, Answer]:
+    def receive(
+        self, key: Hashable, waiting: PendingRequest, deadline: Deadline
+    ) -> dict[int, Answer]:
         """Return the answers to what was sent, by partition. Call it once for each ``send``.
 
         Raises:
@@ -343,7 +349,7 @@ class Connection(ABC):
         return signed
 
     def _receive(
-        self, key: Hashable, waiting: Waiting, deadline: Deadline
+        self, key: Hashable, waiting: PendingRequest, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
         if not waiting.requests:
             return {}

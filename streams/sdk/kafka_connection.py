@@ -18,7 +18,7 @@ from kafka.errors import KafkaError
 from streams.config import Config, redact
 from streams.ledger.outputs import Channel
 from streams.sdk.absence import ANSWERS_WITHIN, Absence
-from streams.sdk.connection import Connection, Waiting
+from streams.sdk.connection import Connection, PendingRequest
 from streams.sdk.errors import (
     DecisionTimeout,
     PartitionsDisagree,
@@ -125,7 +125,7 @@ class KafkaConnection(Connection):
     def _why_silent(self) -> str:
         return self._verifier.why_silent() if self._verifier else ""
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         producer = self._open()
         try:
             for partition, request in waiting.requests.items():

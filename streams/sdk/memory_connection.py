@@ -14,7 +14,7 @@ from time import monotonic, time
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Channel, Output
 from streams.schemas import tombstone_offset
-from streams.sdk.connection import Connection, Waiting
+from streams.sdk.connection import Connection, PendingRequest
 from streams.sdk.errors import Unusable
 from streams.sdk.followers import Followed, Reading
 
@@ -50,7 +50,7 @@ class MemoryConnection(Connection):
             begin = 0 if reading.since == "earliest" else kept.end
             return self._read(kept, begin, None if reading.follow else kept.end, reading)
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         with self._published:
             for partition, request in waiting.requests.items():
                 self._answer(partition, self._apply(partition, request))

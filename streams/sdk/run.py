@@ -45,9 +45,9 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
-from streams.sdk.ahead import Ahead, Asked, Part
+from streams.sdk.ahead import Ahead, AskedStep, StepPart
 from streams.sdk.arguments import Ids, chargeable, read_mechanism, read_norms
-from streams.sdk.connection import Connection, Deadline, Waiting, step_key
+from streams.sdk.connection import Connection, Deadline, PendingRequest, step_key
 from streams.sdk.enrolment import enrol
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -108,7 +108,7 @@ class Run:
         self._failed: TurnstileError | None = None
         self._closing: str | None = None
         self._closed = False
-        self._ahead: Asked[Any, Any] | None = None
+        self._ahead: AskedStep[Any, Any] | None = None
         self._users = KnownUsers()
         self._layout: Layout | None = None
         self._roster: Roster | None = None  # the one that was enrolled last
@@ -210,13 +210,13 @@ class Run:
         noise_stddev: float | None,
         mechanism: Any,
         clip_norm: float | None,
-    ) -> Asked[Any, StepDecision]:
+    ) -> AskedStep[Any, StepDecision]:
         ids = self._users.read(users)
         values, limit = read_norms(norms, len(ids), clip_norm)
         name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
         layout, step = self._layout_of(ids), self.step
         parts = layout.parts(self._empty_charge(name, scale, limit), values)
-        return Asked(parts, lambda decisions: layout.put_together(step, decisions))
+        return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
 
     def enrol(
         self,
@@ -300,7 +300,7 @@ class Run:
 
     def _asked_of_roster(
         self, roster: Roster, priced: Priced, *, sets_norms: bool = False
-    ) -> Asked[Any, RosterStep]:
+    ) -> AskedStep[Any, RosterStep]:
         """Return the parts of a roster step: new ones, or those that were published and not decided
         yet.
 
@@ -330,7 +330,7 @@ class Run:
             self._roster_parts = {priced.digest: parts}
         elif sets_norms and not roster.is_asked(parts):
             raise InvalidRequest(self._still_published(" with other norms,", "those"))
-        return Asked(
+        return AskedStep(
             parts,
             lambda decided: roster.put_together(step, priced, parts, again | decided, again.keys()),
         )
@@ -353,7 +353,7 @@ class Run:
                 charge = self._empty_charge(chargeable(self._policies), 1.0, None)
                 parts = no_users.parts(charge, np.empty(0)).items()
                 others = {p: part for p, part in parts if p not in self._decided}
-                self._decided_step(Asked(others, lambda decided: None), deadline)
+                self._decided_step(AskedStep(others, lambda decided: None), deadline)
             elif self._published:
                 raise InvalidRequest(self._still_published("", "the same"))
 
@@ -418,7 +418,7 @@ class Run:
 
     @contextmanager
     def _in_use(
-        self, *, to_close: bool = False, ahead: Asked[Any, Any] | None = None
+        self, *, to_close: bool = False, ahead: AskedStep[Any, Any] | None = None
     ) -> Iterator[None]:
         """Hold the run for one call, and fail the attempt if the call proves it unusable.
 
@@ -477,7 +477,7 @@ class Run:
             self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
         return self._layout
 
-    def _decided_step(self, asked: Asked[Any, D], deadline: Deadline) -> D:
+    def _decided_step(self, asked: AskedStep[Any, D], deadline: Deadline) -> D:
         """Have a step decided: first where it was decided before, then by the other partitions."""
         sent, asked.sent = asked.sent, None
         if sent is not None:
@@ -493,7 +493,7 @@ class Run:
         self._advance()
         return decided
 
-    def _send_ahead(self, asked: Asked[Any, D]) -> Ahead[D]:
+    def _send_ahead(self, asked: AskedStep[Any, D]) -> Ahead[D]:
         """Send a step without waiting.
 
         A step that was handed back is sent by ``decision`` only, in the order of
@@ -517,16 +517,16 @@ class Run:
 
         return Ahead(take)
 
-    def _are_published(self, parts: Mapping[int, Part[Any]]) -> bool:
+    def _are_published(self, parts: Mapping[int, StepPart[Any]]) -> bool:
         return all(self._published.get(p) == part.digest for p, part in parts.items())
 
-    def _check_published(self, asked: Asked[Any, Any]) -> None:
+    def _check_published(self, asked: AskedStep[Any, Any]) -> None:
         parts = asked.parts.items()
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
             other = " with other users or norms, or another mechanism,"
             raise InvalidRequest(self._still_published(other, "exactly those"))
 
-    def _publish(self, parts: Mapping[int, Part[Any]]) -> Waiting:
+    def _publish(self, parts: Mapping[int, StepPart[Any]]) -> PendingRequest:
         """Send a step to the partitions that have not decided it. Its content is fixed from here
         on.
         """
@@ -541,14 +541,14 @@ class Run:
     def _step_key(self) -> Hashable:
         return step_key(self.dataset, self.name, self.attempt, self.step)
 
-    def _send(self, parts: Mapping[int, Part[Any]]) -> Waiting:
+    def _send(self, parts: Mapping[int, StepPart[Any]]) -> PendingRequest:
         for partition, part in parts.items():
             self._asked[partition].add(part.digest)
         records = {partition: part.record for partition, part in parts.items()}
-        return self._connection.send(self._step_key, Waiting(records))
+        return self._connection.send(self._step_key, PendingRequest(records))
 
     def _hear(
-        self, parts: Mapping[int, Part[T]], sent: Waiting, deadline: Deadline
+        self, parts: Mapping[int, StepPart[T]], sent: PendingRequest, deadline: Deadline
     ) -> dict[int, T]:
         answers = self._connection.receive(self._step_key, sent, deadline)
         for partition, part in parts.items():

@@ -69,7 +69,7 @@ class StepDecision:
         return ~self.admitted
 
 
-class Part(NamedTuple):
+class ChargePart(NamedTuple):
     """A partition's share of a step.
 
     Attributes:
@@ -151,7 +151,7 @@ class Layout:
             for users in self.users
         ]
 
-    def parts(self, charge: Charge, norms: NDArray[np.float64]) -> dict[int, Part]:
+    def parts(self, charge: Charge, norms: NDArray[np.float64]) -> dict[int, ChargePart]:
         """Return each partition's part of a charge.
 
         Args:
@@ -278,7 +278,9 @@ def _check_kinds(ids: Ids, policy: Policy) -> None:
         )
 
 
-def _part(partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.float64]) -> Part:
+def _part(
+    partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.float64]
+) -> ChargePart:
     charge = replace(charge, norms=pack_norms(norms))
     record = encode(charge if names is None else replace(charge, users=cast(Users, names)))
     if len(norms) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
@@ -287,7 +289,7 @@ def _part(partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.f
             f"{MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge fewer users per step, "
             "or use more partitions"
         )
-    return Part(record, charge_digest(charge, names=names), norms)
+    return ChargePart(record, charge_digest(charge, names=names), norms)
 
 
 def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:

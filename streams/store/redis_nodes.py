@@ -24,7 +24,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, RedisError
 from redis.exceptions import ConnectionError as LostConnection
 
-from streams.redis_address import Kind, RedisAddress
+from streams.redis_address import AddressKind, RedisAddress
 
 CONNECTIONS = 8
 """The number of connections to each server; a command waits for a free one."""
@@ -270,9 +270,9 @@ def nodes_at(url: str, address: RedisAddress, settings: Settings, sentinel: Sett
         settings: the settings of each connection.
         sentinel: the login for Sentinels.
     """
-    if address.kind is Kind.CLUSTER:
+    if address.kind is AddressKind.CLUSTER:
         return ClusterNodes(address, settings)
-    if address.kind is Kind.SENTINEL:
+    if address.kind is AddressKind.SENTINEL:
         return SentinelNode(address, settings, sentinel)
     return OneNode(url, settings)
 

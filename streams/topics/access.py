@@ -21,7 +21,7 @@ _OF_ANSWERERS = ("answers", "answers-state")
 
 
 @dataclass(frozen=True)
-class Rule:
+class AccessRule:
     """The operations that a role may perform on one resource, or on all with a name prefix.
 
     Attributes:
@@ -127,7 +127,7 @@ ROLES: Mapping[str, Role] = {
 }
 
 
-def rules_of(role: str, prefix: str) -> list[Rule]:
+def rules_of(role: str, prefix: str) -> list[AccessRule]:
     """Return the rights of a role under a prefix.
 
     Raises:
@@ -140,11 +140,12 @@ def rules_of(role: str, prefix: str) -> list[Rule]:
         )
     known = ROLES[role]
     rules = [
-        Rule(TOPIC, f"{prefix}{topic}", operations) for topic, operations in known.topics.items()
+        AccessRule(TOPIC, f"{prefix}{topic}", operations)
+        for topic, operations in known.topics.items()
     ]
     if known.consumes:
-        rules.append(Rule(GROUP, f"{prefix}answerer-", ("Describe", "Read"), prefixed=True))
+        rules.append(AccessRule(GROUP, f"{prefix}answerer-", ("Describe", "Read"), prefixed=True))
     if known.decides:
-        rules.append(Rule(GROUP, f"{prefix}worker", ("Describe", "Read")))
-        rules.append(Rule(TRANSACTIONS, prefix, ("Describe", "Write"), prefixed=True))
+        rules.append(AccessRule(GROUP, f"{prefix}worker", ("Describe", "Read")))
+        rules.append(AccessRule(TRANSACTIONS, prefix, ("Describe", "Write"), prefixed=True))
     return rules

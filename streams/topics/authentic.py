@@ -20,7 +20,7 @@ from streams.wire.signatures import (
     SIGNATURE,
     Content,
     InvalidKey,
-    Place,
+    SignedPlace,
     Signer,
     TrustStore,
     Unsigned,
@@ -58,7 +58,7 @@ class RecordSigner:
         self, topic: str, partition: int, contents: Sequence[Content]
     ) -> list[list[tuple[str, bytes]]]:
         """Return the headers of each of these records, including its origin."""
-        signatures = self._signer.sign(Place(self._log, topic, partition), contents)
+        signatures = self._signer.sign(SignedPlace(self._log, topic, partition), contents)
         return [
             [*origin_header(content), (SIGNATURE, signature)]
             for content, signature in zip(contents, signatures, strict=True)
@@ -98,7 +98,7 @@ class RecordVerifier:
         record = Content(*content, header(given, ORIGIN))
         try:
             self._trust_store.check(
-                Place(self._log, topic, partition), record, header(given, SIGNATURE)
+                SignedPlace(self._log, topic, partition), record, header(given, SIGNATURE)
             )
         except Unsigned as problem:
             return problem

@@ -87,7 +87,7 @@ class FetchedRecord(NamedTuple):
     leader_epoch: int  # counts the elections of the partition's leader
 
 
-class Batch:
+class RecordBatch:
     """A batch; iterate over it for the records that it holds.
 
     The names are those that both Kafka clients use for batches.
@@ -182,17 +182,17 @@ class Batch:
         )
 
 
-def batches_of(fetched: bytes) -> Iterator[Batch]:
+def batches_of(fetched: bytes) -> Iterator[RecordBatch]:
     """Return the complete batches of a fetch; the broker may have cut off the last one.
 
     Raises:
         CorruptBatch: see the module.
     """
-    return map(Batch, _slices(fetched))
+    return map(RecordBatch, _slices(fetched))
 
 
 def records_from(
-    batch: Batch, first: int, end: int, *, may_have_gaps: bool = False
+    batch: RecordBatch, first: int, end: int, *, may_have_gaps: bool = False
 ) -> Iterator[FetchedRecord]:
     """Return the records of a batch at the offsets first to end - 1.
 

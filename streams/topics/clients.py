@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from streams.config import Config
 from streams.schemas import MAX_ANSWER_BYTES
 from streams.topics.admittance import check_admittance
-from streams.topics.batches import Batch, CorruptBatch, FetchedBatches
+from streams.topics.batches import CorruptBatch, FetchedBatches, RecordBatch
 from streams.topics.security import security
 
 _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
@@ -62,7 +62,7 @@ class _PartitionRecords(Fetcher.PartitionRecords):
         super().__init__(fetch_offset, tp, batches, **settings)
 
 
-class _Batch(Batch):
+class _Batch(RecordBatch):
     """A batch in the interface of kafka-python's fetcher."""
 
     magic = 2

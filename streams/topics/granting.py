@@ -19,7 +19,7 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.topics.access import GROUP, TOPIC, TRANSACTIONS, Rule
+from streams.topics.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
 from streams.topics.clients import new_admin
 from streams.topics.security import explained
 from streams.topics.seen import TopicsUnavailable
@@ -40,7 +40,7 @@ _OPERATIONS = {
 }
 
 
-def grant(config: Config, granted: Mapping[str, Sequence[Rule]]) -> int:
+def grant(config: Config, granted: Mapping[str, Sequence[AccessRule]]) -> int:
     """Give each principal these rights, in addition to those it has; calling it again does no harm.
 
     Returns:
@@ -103,7 +103,7 @@ def _create(admin: KafkaAdminClient, wanted: list[ACL]) -> None:
         raise TopicsUnavailable(f"cannot give rights: {what}")
 
 
-def _acls(principal: str, rule: Rule) -> list[ACL]:
+def _acls(principal: str, rule: AccessRule) -> list[ACL]:
     prefixed, literal = ACLResourcePatternType.PREFIXED, ACLResourcePatternType.LITERAL
     pattern = ResourcePattern(
         _RESOURCES[rule.resource], rule.name, prefixed if rule.prefixed else literal

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
-class RosterDecision(Protocol):
+class LevelDecision(Protocol):
     """The decision of one step. Everything but ``step`` is as secret as the data."""
 
     @property
@@ -57,11 +57,11 @@ class RosterDecision(Protocol):
 class ChargedAhead(Protocol):
     """A step that was sent."""
 
-    def decision(self) -> RosterDecision:
+    def decision(self) -> LevelDecision:
         """Wait until it is decided."""
 
 
-class Roster(Protocol):
+class LevelRoster(Protocol):
     """The users of a run, each with a level that stays until it is set again."""
 
     @property
@@ -74,7 +74,7 @@ class Roster(Protocol):
 
     def charge(
         self, *, noise_stddev: float, sampling_rate: float = 1.0, norms: ArrayLike | None = None
-    ) -> RosterDecision:
+    ) -> LevelDecision:
         """Charge the next step to all admitted users, before any coin is drawn."""
 
     def observe(self, positions: ArrayLike, norms: ArrayLike) -> None:
@@ -117,5 +117,5 @@ class TrainingRun(Protocol):
     def check_attempt(self) -> None:
         """Ask the service whether this attempt is the newest, right before a release."""
 
-    def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> Roster:
+    def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> LevelRoster:
         """Enrol users, once and in order; after a restart the same users again."""

@@ -42,7 +42,13 @@ from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.outer import FINER_BITS, Outer, check_grid
 from streams.trainers.pacing import Pace
-from streams.trainers.rosters import ChargedAhead, ChargesAhead, Roster, RosterDecision, TrainingRun
+from streams.trainers.rosters import (
+    ChargedAhead,
+    ChargesAhead,
+    LevelDecision,
+    LevelRoster,
+    TrainingRun,
+)
 from streams.trainers.sums import ClippedSum, Part, Scratch
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
@@ -122,7 +128,7 @@ class PrivateSteps:
         self._released = -1
         self._name = run.dataset, run.name
         mechanism, _ = self._settings(run.step, clip_norm)
-        self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
+        self.roster: LevelRoster = run.enrol(users, clip_norm=clip_norm, levels=levels)
         if own_coins and not self.roster.may_follow_samples:
             raise InvalidRequest(
                 "sampled_levels is False in the dataset's policy, so levels must not follow the "
@@ -218,7 +224,7 @@ class PrivateSteps:
             self._ahead = self._send()
         return self._open
 
-    def _charge(self) -> tuple[RosterDecision, PoissonGaussian, int]:
+    def _charge(self) -> tuple[LevelDecision, PoissonGaussian, int]:
         """Do steps 1 and 2, or read the decision of the step that was sent ahead."""
         if self._ahead is not None:
             decision, (_, mechanism, exponent) = self._ahead.charged.decision(), self._ahead
@@ -270,7 +276,7 @@ class PrivateSteps:
             )
         return mechanism, exponent
 
-    def _draw(self, decision: RosterDecision, mechanism: PoissonGaussian) -> NDArray[np.int64]:
+    def _draw(self, decision: LevelDecision, mechanism: PoissonGaussian) -> NDArray[np.int64]:
         if self._generator is None:
             return decision.sample()
         return poisson_sample(
@@ -321,7 +327,7 @@ class OpenStep:
     def __init__(
         self,
         owner: PrivateSteps,
-        decision: RosterDecision,
+        decision: LevelDecision,
         positions: NDArray[np.int64],
         mechanism: PoissonGaussian,
         exponent: int,

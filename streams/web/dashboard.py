@@ -19,7 +19,7 @@ from aiohttp import web
 
 from streams.operations.watching import Watch
 from streams.web.sessions import Sessions, TooManyTries
-from streams.web.site import Event, Site
+from streams.web.site import PageEvent, Site
 
 EVERY = 1.0  # seconds
 MOST_READERS = 64
@@ -94,7 +94,7 @@ class Dashboard(Site):
             return self.event(self._seen_by(token).content)
         return await self.events(request, holder, most, lambda: self._seen_by(token))
 
-    def _seen_by(self, token: str) -> Event:
+    def _seen_by(self, token: str) -> PageEvent:
         is_known = self._sessions.knows(token)
         sees_service = is_known or self.is_local
         seen = {
@@ -102,7 +102,7 @@ class Dashboard(Site):
             "service": self._watch.service() if sees_service else None,
             "people": self._watch.people() if is_known else None,
         }
-        return Event(seen, goes_on=sees_service)
+        return PageEvent(seen, goes_on=sees_service)
 
 
 class _Login(msgspec.Struct):

@@ -32,7 +32,7 @@ LONGEST_TOKEN = 4000
 LinkId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """A kind of token: the text that its hash covers."""
 
     LINK = b"dp-turnstile, a link of an owner, 2\0"
@@ -95,7 +95,7 @@ class LinkKeys:
             )
         self._prefix = prefix.encode()
 
-    def sign(self, claims: Claims, kind: Kind = Kind.LINK) -> str:
+    def sign(self, claims: Claims, kind: TokenKind = TokenKind.LINK) -> str:
         """Return a token with these claims.
 
         Raises:
@@ -110,7 +110,7 @@ class LinkKeys:
             )
         return token
 
-    def read(self, token: str, now: float, kind: Kind = Kind.LINK) -> Claims:
+    def read(self, token: str, now: float, kind: TokenKind = TokenKind.LINK) -> Claims:
         """Return the claims of a token that is valid now.
 
         Args:
@@ -141,7 +141,7 @@ class LinkKeys:
             raise UnusableLink("this link has ended: ask for another one where you got it")
         return claims
 
-    def _hash(self, key: bytes, content: bytes, kind: Kind) -> bytes:
+    def _hash(self, key: bytes, content: bytes, kind: TokenKind) -> bytes:
         covered = kind.value + len(self._prefix).to_bytes(2, "big") + self._prefix + content
         return hmac.digest(key, covered, hashlib.sha256)
 

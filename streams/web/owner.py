@@ -21,7 +21,7 @@ from streams.sdk.errors import ServiceUnavailable
 from streams.web.halt_index import Episode
 from streams.web.links import Claims
 from streams.web.odometer_index import IndexFull
-from streams.web.reading import Account, NotYet, Point, Reader
+from streams.web.reading import Account, NotYet, Point, RecordReader
 
 _MOST_EPISODES = 100
 _WHOLE = 1 - 1e-9
@@ -36,7 +36,9 @@ class Owners:
         now: returns seconds since 1970.
     """
 
-    def __init__(self, records: Reader, delta: float, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, records: RecordReader, delta: float, now: Callable[[], float] = time.time
+    ) -> None:
         self._records, self._delta, self._now = records, delta, now
 
     def content(self, claims: Claims) -> dict[str, Any]:

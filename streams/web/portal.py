@@ -25,9 +25,9 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from streams.web.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
+from streams.web.links import LONGEST_TOKEN, Claims, LinkKeys, TokenKind, UnusableLink
 from streams.web.owner import Owners
-from streams.web.site import Event, Site
+from streams.web.site import PageEvent, Site
 from streams.web.visits import Visits
 
 EVERY = 5.0  # seconds
@@ -96,7 +96,7 @@ class Portal(Site):
         if not self._visits.begin(claims, self._now()):
             return web.Response(status=403, text=_OPENED)
         lasts = max(0, int(claims.ends - self._now()))
-        secret = self._keys.sign(claims, Kind.SESSION)
+        secret = self._keys.sign(claims, TokenKind.SESSION)
         return self.cookie.begin(web.Response(status=204), secret, lasts)
 
     async def _leave(self, request: web.Request) -> web.Response:
@@ -110,11 +110,11 @@ class Portal(Site):
         if session is None:
             return self.event(None)
 
-        def next_event() -> Event:
+        def next_event() -> PageEvent:
             claims = self._session_of(request)
             if claims is None:
-                return Event(None, goes_on=False)
-            return Event(self._owners.content(claims), goes_on=True)
+                return PageEvent(None, goes_on=False)
+            return PageEvent(self._owners.content(claims), goes_on=True)
 
         return await self.events(request, session.user, MOST_OF_A_USER, next_event)
 
@@ -128,7 +128,7 @@ class Portal(Site):
     def _session_of(self, request: web.Request) -> Claims | None:
         """Return the claims of the session of a request, in any thread; None without a session."""
         try:
-            claims = self._keys.read(self.cookie.of(request), self._now(), Kind.SESSION)
+            claims = self._keys.read(self.cookie.of(request), self._now(), TokenKind.SESSION)
         except UnusableLink:
             return None
         return claims if self._visits.is_open(claims.id) else None

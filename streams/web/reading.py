@@ -141,7 +141,7 @@ class _Followed:
         self._problem = problem
 
 
-class Reader:
+class RecordReader:
     """Reads from ``start`` to ``close``. Any thread may query it."""
 
     def __init__(self, config: Config, most: int) -> None:

@@ -25,7 +25,7 @@ _RETRY = b"retry: 2000\n\n"
 """Makes a browser ask again two seconds after the last event."""
 
 
-class Event(NamedTuple):
+class PageEvent(NamedTuple):
     """One event for a page, and whether more events follow."""
 
     content: Any
@@ -80,7 +80,7 @@ class Site(HttpServer):
         return web.Response(body=_event(content) + _RETRY, content_type="text/event-stream")
 
     async def events(
-        self, request: web.Request, holder: Hashable, most: int, next_event: Callable[[], Event]
+        self, request: web.Request, holder: Hashable, most: int, next_event: Callable[[], PageEvent]
     ) -> web.StreamResponse:
         """Send events to a page (server-sent events), until it is closed or an event ends it.
 

@@ -50,7 +50,7 @@ class Unsigned(Exception):
     """A record is not signed, or not by a key that is known, or not for where it is."""
 
 
-class Place(NamedTuple):
+class SignedPlace(NamedTuple):
     """Where a record is."""
 
     log: bytes  # the id of the topic norms that was decided
@@ -79,7 +79,7 @@ class Signer:
         self.public = _text(_PUBLIC, raw)
         self._id = _id_of(raw)
 
-    def sign(self, place: Place, contents: Sequence[Content]) -> list[bytes]:
+    def sign(self, place: SignedPlace, contents: Sequence[Content]) -> list[bytes]:
         """The header of each of these records, which go to one place."""
         signed: list[bytes] = []
         for first in range(0, len(contents), TOGETHER):
@@ -122,7 +122,7 @@ class TrustStore:
     def __contains__(self, public: str) -> bool:
         return _id_of(public_bytes(public)) in self._keys
 
-    def check(self, place: Place, content: Content, signature: bytes | None) -> None:
+    def check(self, place: SignedPlace, content: Content, signature: bytes | None) -> None:
         """Make sure that a record was signed for where it is.
 
         Raises:
@@ -223,7 +223,7 @@ def public_text(raw: bytes) -> str:
     return _text(_PUBLIC, raw)
 
 
-def _leaf(place: Place, content: Content) -> bytes:
+def _leaf(place: SignedPlace, content: Content) -> bytes:
     """All fields at fixed widths, so that none can be read as a part of another."""
     topic = place.topic.encode()
     fields = (

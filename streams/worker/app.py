@@ -26,7 +26,7 @@ from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.health import HealthServer
 from streams.worker.kafka.faust_app import new_app, run_app
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.kafka.images import KafkaImageTopic
+from streams.worker.kafka.image_topic import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics

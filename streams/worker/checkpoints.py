@@ -68,7 +68,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Waiting:
+class UnsentBatch:
     """The odometer records of one batch, until they are sent."""
 
     first: int  # the offset at which the batch begins
@@ -109,7 +109,7 @@ class Checkpoints:
         self._is_in_log = is_in_log
         self._begun = False
         self._newest = -1  # the newest offset on the topic when this owner began
-        self._waiting: list[Waiting] = []
+        self._waiting: list[UnsentBatch] = []
         self._bytes = 0
         self._marks = False
         self._wake = asyncio.Event()
@@ -126,7 +126,7 @@ class Checkpoints:
         while self._bytes >= WAITING_BYTES:
             self._room.clear()
             await self._room.wait()
-        waiting = Waiting(first, origin, outputs)
+        waiting = UnsentBatch(first, origin, outputs)
         self._waiting.append(waiting)
         self._bytes += _size(outputs)
         self._wake.set()

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 
 from streams.wire.chain import Chain
-from streams.worker.ports import Log, NoRecord, Stored
+from streams.worker.ports import Log, NoRecord, StoredRecord
 from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
@@ -79,7 +79,7 @@ class _Deleted(Exception):
     """The log begins after the record."""
 
 
-async def _record(log: Log, partition: int, offset: int) -> Stored | None:
+async def _record(log: Log, partition: int, offset: int) -> StoredRecord | None:
     try:
         return await log.record(partition, offset)
     except NoRecord:

@@ -29,7 +29,7 @@ class Measured(Protocol):
         """Return all metrics in the Prometheus text format."""
 
 
-class Given(Protocol):
+class Assignment(Protocol):
     """The partitions that are assigned to a process."""
 
     @property
@@ -49,7 +49,7 @@ class HealthServer(HttpServer):
         owned: the partitions of the process.
     """
 
-    def __init__(self, address: str, metrics: Measured, owned: Given) -> None:
+    def __init__(self, address: str, metrics: Measured, owned: Assignment) -> None:
         super().__init__(address)
         self._metrics, self._owned = metrics, owned
         self.get("/livez", self._live)

@@ -47,7 +47,7 @@ class Extent(NamedTuple):
     end: int  # the offset after the last one
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record as the log stores it."""
 
     value: bytes | None
@@ -71,7 +71,7 @@ class Log(Protocol):
     async def extent(self, partition: int) -> Extent:
         """Return the offsets at which the log begins and ends now."""
 
-    async def record(self, partition: int, offset: int) -> Stored:
+    async def record(self, partition: int, offset: int) -> StoredRecord:
         """Return the record at an offset.
 
         Raises:
@@ -82,7 +82,7 @@ class Log(Protocol):
         """Return what the log holds at the offsets first to end - 1."""
 
 
-class Topics(Protocol):
+class TopicsWatch(Protocol):
     """Reports the state of the topics in Kafka."""
 
     async def look(self) -> TopicsSeen:
@@ -223,7 +223,7 @@ class World:
     owner: str
     prefix: str
     store: Store
-    topics: Topics
+    topics: TopicsWatch
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]

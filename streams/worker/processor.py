@@ -92,7 +92,7 @@ _FROM = {
 
 
 @dataclass(frozen=True)
-class Batch:
+class AppliedBatch:
     """Records that are applied in memory and not yet committed to Redis."""
 
     first: int  # the offset that Redis expects next
@@ -228,7 +228,7 @@ class Processor:
             if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end, waited):
                 changes = encode(self.ledger.state.take_changes())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
-                await self._commit(Batch(first, end, chain, leader_epoch, [], [], changes))
+                await self._commit(AppliedBatch(first, end, chain, leader_epoch, [], [], changes))
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[bool]:
@@ -312,7 +312,7 @@ class Processor:
 
     async def _apply_batch(
         self, first: int, leader_epoch: int, committing: asyncio.Task[None] | None
-    ) -> Batch:
+    ) -> AppliedBatch:
         # Steps 1 and 2.
         records: list[LogRecord] = []
         outputs: list[Output] = []
@@ -332,9 +332,9 @@ class Processor:
         self._leader_epoch = leader_epoch
         changes = encode(self.ledger.state.take_changes())
         reached, chain = self.intake.position, self.ledger.chain
-        return Batch(first, reached, chain, leader_epoch, records, outputs, changes)
+        return AppliedBatch(first, reached, chain, leader_epoch, records, outputs, changes)
 
-    async def _commit(self, batch: Batch) -> None:
+    async def _commit(self, batch: AppliedBatch) -> None:
         # Step 3.
         outbox_entries = outbox_entries_of(batch.first, batch.leader_epoch, batch.outputs)
         began = self._time()

@@ -20,7 +20,7 @@ from streams.local import LocalStack
 from streams.schemas import OdometerCheckpoint, encode, odometer_key
 from streams.topics.topics import ODOMETER, ensure_topics
 from streams.web.odometer_index import MOST
-from streams.web.reading import NotYet, Reader
+from streams.web.reading import NotYet, RecordReader
 from streams.wire.partitioner import partitions_of
 from tests.benchmarks.latency import percentile
 from tests.benchmarks.servers import resident_bytes
@@ -79,7 +79,7 @@ def _write(config: Config, records: int) -> None:
 def _read(config: Config, records: int) -> Portal:
     before = resident_bytes(os.getpid())
     began, used = time.perf_counter(), time.process_time()
-    reader = Reader(config, MOST)
+    reader = RecordReader(config, MOST)
     reader.start()
     try:
         while not _has_read(reader):
@@ -94,7 +94,7 @@ def _read(config: Config, records: int) -> Portal:
     return Portal(records, seconds, processor, found, memory)
 
 
-def _has_read(reader: Reader) -> bool:
+def _has_read(reader: RecordReader) -> bool:
     try:
         reader.accounts(0, ())
     except NotYet:
@@ -102,7 +102,7 @@ def _has_read(reader: Reader) -> bool:
     return True
 
 
-def _find(reader: Reader, user: int) -> float:
+def _find(reader: RecordReader, user: int) -> float:
     began = time.perf_counter()
     accounts = reader.accounts(user, ())
     taken = (time.perf_counter() - began) * 1000

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streams.sdk.client import Turnstile
-from streams.sdk.connection import Waiting
+from streams.sdk.connection import PendingRequest
 from streams.sdk.memory_connection import MemoryConnection
 from tests.benchmarks.servers import spread
 
@@ -32,7 +32,7 @@ class _Aside(MemoryConnection):
 
     taken = 0.0
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         began = time.process_time()
         super()._publish(waiting)
         self.taken += time.process_time() - began

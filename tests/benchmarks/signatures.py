@@ -13,10 +13,10 @@ from streams.ledger.ledger import Ledger
 from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
 from streams.wire.chain import NO_TOPIC
 from streams.wire.requests import RequestSigner
-from streams.wire.signatures import TOGETHER, Content, Place, Signer, TrustStore, new_keys
+from streams.wire.signatures import TOGETHER, Content, SignedPlace, Signer, TrustStore, new_keys
 from tests.keys import allowing, private_key
 
-_PLACE = Place(bytes(16), "turnstile.halts", 0)
+_PLACE = SignedPlace(bytes(16), "turnstile.halts", 0)
 _RECORDS = 4096
 _CHARGES = 500
 _VALUE = bytes(600)  # as large as a decision about some hundred users

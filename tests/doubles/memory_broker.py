@@ -17,7 +17,7 @@ from streams.ledger.ledger import Channel, Output
 from streams.schemas import tombstone_offset
 from streams.store.image import Image, Record, Search
 from streams.topics.seen import TopicsSeen
-from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, Stored
+from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, StoredRecord
 
 _STRETCH = 64
 """Number of records that are read at a time, backwards from the end of a topic of images."""
@@ -192,12 +192,12 @@ class MemoryClient:
         log = self.broker.norms(partition)
         return Extent(log.start, log.end)
 
-    async def record(self, partition: int, offset: int) -> Stored:
+    async def record(self, partition: int, offset: int) -> StoredRecord:
         """Return one record."""
         await self.before(Effect.READ)
         log = self.broker.norms(partition)
         try:
-            return Stored(log.records[offset][1], log.leader_epochs[offset])
+            return StoredRecord(log.records[offset][1], log.leader_epochs[offset])
         except KeyError:
             raise NoRecord(f"partition {partition} has no record {offset}") from None
 

@@ -18,7 +18,7 @@ WORKER = """
 import os, pathlib, signal, sys
 from streams.cli.main import main
 from streams.worker import heartbeat, images, partitions
-from streams.worker.kafka.images import KafkaImageTopic
+from streams.worker.kafka.image_topic import KafkaImageTopic
 heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
 images.TIME_SHARE = 1.0
 images.SEND_BYTES = 1

@@ -25,7 +25,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from streams.answerer.events import Unreadable
+from streams.answerer.events import UnreadableEvent
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.questions import read_questions
 from streams.local import Child
@@ -291,13 +291,13 @@ def test_a_batch_of_events_that_expands_without_bound_is_passed_over_once_and_fo
     first = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS + 2 * MORE_DAYS)
     samples = samples_of(health)
-    assert samples["turnstile_answerer_passed_over_total", Unreadable.BATCH] == 1
+    assert samples["turnstile_answerer_passed_over_total", UnreadableEvent.BATCH] == 1
     assert samples["turnstile_answerer_next_offset", "0"] > offset + 1
     assert largest_resident_bytes(first.pid) < ZEROS
     first.kill()
     second = start(health=health)
     eventually(lambda: samples_of(health).get(("turnstile_answerer_ready", "")))
-    assert ("turnstile_answerer_passed_over_total", Unreadable.BATCH) not in samples_of(health)
+    assert ("turnstile_answerer_passed_over_total", UnreadableEvent.BATCH) not in samples_of(health)
     assert largest_resident_bytes(second.pid) < ZEROS
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 
-from streams.replay.archive import Holder
+from streams.replay.archive import HeadSource
 from streams.replay.fold import Fold
 from streams.replay.receipts import Receipt
 from streams.replay.service import KafkaArchive
@@ -140,7 +140,7 @@ def test_a_replay_applies_and_rejects_the_records_that_the_worker_did(applied: A
     fold, records, refused = replayed(service)
     assert expected.items() <= records.items()
     assert fold.ledger.chain == kept.meta.chain
-    assert fold.compared.offsets[Holder.REDIS] == kept.next
+    assert fold.compared.offsets[HeadSource.REDIS] == kept.next
     archive = KafkaArchive(service.config)
     told = {
         reject.offset: reject.reason

@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 
 from streams.local.ports import free_ports
-from streams.replay.archive import Unreadable
+from streams.replay.archive import UnreadableService
 from streams.replay.service import KafkaArchive
 from streams.sdk.run import Run
 from streams.worker.ports import Extent
@@ -158,9 +158,9 @@ def test_what_kafka_deletes_while_it_is_read_is_not_passed_over(shared: Service,
     extent = archive.extent("halts", 2)
     with closing(shared.admin()) as admin:
         admin.delete_records({TopicPartition(shared.config.topic("halts"), 2): 1})
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableService):
         list(archive.read("halts", 2, extent))
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableService):
         list(archive.read("halts", 2, Extent(extent.end, extent.end + 1)))
 
 

@@ -15,7 +15,7 @@ from streams.local import LocalStack
 from streams.operations.trimming import plan_trims
 from streams.store.image import Record
 from streams.topics.topics import NORMS, Topics
-from streams.worker.kafka.images import KafkaImageTopic
+from streams.worker.kafka.image_topic import KafkaImageTopic
 from tests.integration.command import Done, turnstile
 from tests.unit.store.images import PARTITIONS, Kept, P, drawn, written
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from streams import Turnstile
-from streams.demo.plans import DELTA, EPSILON, Plan, contributions
+from streams.demo.plans import DELTA, EPSILON, TrainingPlan, contributions
 from streams.demo.purchases import Purchases, load_purchases
 from streams.demo.revenue import CAPS as DOLLARS
 
@@ -28,7 +28,7 @@ def load(path: Path, total: str) -> Purchases:
     return purchases
 
 
-def sums(purchases: Purchases, plan: Plan) -> np.ndarray:
+def sums(purchases: Purchases, plan: TrainingPlan) -> np.ndarray:
     """Return the sum of the contributions to every day."""
     if plan.accounting != "individual":
         return purchases.sum_by_day(contributions(purchases, plan))

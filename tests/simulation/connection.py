@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from streams.ledger.ledger import Channel
 from streams.schemas import Answer
-from streams.sdk.connection import Connection, Deadline, Waiting
+from streams.sdk.connection import Connection, Deadline, PendingRequest
 from streams.sdk.errors import PartitionsDisagree, RequestRejected
 from streams.sdk.followers import Followed, Reading
 from tests.simulation.clock import Fibre
@@ -71,20 +71,20 @@ class SimulatedConnection(Connection):
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
         raise NotImplementedError("no client of the simulation follows topics")
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         for partition, request in waiting.requests.items():
             self._may_die()
             self._send(partition, request)
 
     def _receive(
-        self, key: Hashable, waiting: Waiting, deadline: Deadline
+        self, key: Hashable, waiting: PendingRequest, deadline: Deadline
     ) -> dict[int, Answer | RequestRejected]:
         if waiting.requests:
             self._fibre.wait(self._answered(waiting, deadline.at))
             self._may_die()
         return super()._receive(key, waiting, deadline)
 
-    async def _answered(self, waiting: Waiting, until: float) -> None:
+    async def _answered(self, waiting: PendingRequest, until: float) -> None:
         timer = self.world.loop.call_at(until, self._wake.set)
         while not waiting._done.is_set() and self.world.loop.time() < until:
             self._wake.clear()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streams.replay.archive import Archive, Holder, MissingRecord, States, Stored, StoredHead
+from streams.replay.archive import (
+    Archive,
+    ArchivedRecord,
+    HeadSource,
+    MissingRecord,
+    States,
+    StoredHead,
+)
 from streams.store.image import Image
 from streams.store.layout import Damaged
 from streams.store.snapshot import Snapshot
@@ -24,11 +31,11 @@ class Seen(Archive, States):
         found = self._world.broker.of(topic, partition)
         return Extent(found.start, found.end)
 
-    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         found = self._world.broker.of(topic, partition)
         for offset in range(*extent):
             if offset in found.records:
-                yield Stored(offset, *found.records[offset], 0.0)
+                yield ArchivedRecord(offset, *found.records[offset], 0.0)
             elif topic == "norms" and offset not in found.markers:
                 raise MissingRecord(partition, offset)
 
@@ -38,12 +45,12 @@ class Seen(Archive, States):
             kept = self.load(partition)
         except Damaged as damaged:
             kept = None
-            found.append(StoredHead(Holder.REDIS, lacking=str(damaged)))
+            found.append(StoredHead(HeadSource.REDIS, lacking=str(damaged)))
         if kept is not None:
-            found.append(StoredHead(Holder.REDIS, kept.next, kept.meta.chain.head))
+            found.append(StoredHead(HeadSource.REDIS, kept.next, kept.meta.chain.head))
         if image is not None:
             manifest = image.manifest
-            found.append(StoredHead(Holder.CHECKPOINT, manifest.next, manifest.chain.head))
+            found.append(StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head))
         return found
 
     def image(self, partition: int) -> Image | None:

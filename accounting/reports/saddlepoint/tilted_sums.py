@@ -10,7 +10,7 @@ D the delta of sqrt(K'')-GDP and P the sum of the third absolute central moments
 losses. The second is Berry-Esseen's theorem (0.56: Shevtsova 2010) for an integrand that rises to
 m(t) and falls again. Both hold at *every* t, so bounds are taken at tabulated tilts, without
 interpolation, from the best of those tried. The expression for delta_2 equals its definition in
-`accounting.reports.saddlepoint.report`. Estimates interpolate to the saddle point.
+`accounting.reports.saddlepoint.saddlepoint_report`. Estimates interpolate to the saddle point.
 """
 
 from __future__ import annotations

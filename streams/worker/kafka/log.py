@@ -27,16 +27,16 @@ from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 from streams.config import Config
 from streams.topics.batches import (
     EXPANDED_BYTES,
-    Batch,
     CorruptBatch,
     FetchedRecord,
     Gap,
+    RecordBatch,
     batches_of,
     records_from,
 )
 from streams.topics.topics import NORMS
 from streams.worker.kafka.connection import connection_settings
-from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord, Stored
+from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord, StoredRecord
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class TopicReader:
         if first < extent.end:
             raise Gap(first)
 
-    async def _batches(self, partition: int, extent: Extent) -> AsyncIterator[Batch]:
+    async def _batches(self, partition: int, extent: Extent) -> AsyncIterator[RecordBatch]:
         """Return the batches with any of these offsets, in order."""
         fetched_from, first = -1, extent.start
         while fetched_from < first < extent.end:
@@ -180,7 +180,7 @@ class KafkaLog(TopicReader):
     def __init__(self, config: Config) -> None:
         super().__init__(config, config.topic(NORMS))
 
-    async def record(self, partition: int, offset: int) -> Stored:
+    async def record(self, partition: int, offset: int) -> StoredRecord:
         """Return the record at an offset.
 
         Raises:
@@ -188,7 +188,7 @@ class KafkaLog(TopicReader):
         """
         try:
             async for record in self.records(partition, Extent(offset, offset + 1)):
-                return Stored(record.value, record.leader_epoch)
+                return StoredRecord(record.value, record.leader_epoch)
         except Gap:
             pass
         raise NoRecord(f"partition {partition} of {self._topic} has no record {offset}")

@@ -39,7 +39,7 @@ from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.topics.batches import Batch, CorruptBatch, FetchedBatches, Header
+from streams.topics.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
 from streams.worker.partitions import Partitions
 from streams.worker.ports import End
 
@@ -66,7 +66,7 @@ class StreamRecord(NamedTuple):
     leader_epoch: int
 
 
-class _Batch(Batch):
+class _Batch(RecordBatch):
     """A batch in the interface of aiokafka's fetcher."""
 
     def validate_crc(self) -> bool:

@@ -22,8 +22,8 @@ from streams.worker.kafka.fenced_producer import (
     queue_in_batches,
     send_in_batches,
 )
-from streams.worker.kafka.images import KafkaImageTopic
-from streams.worker.ports import FencedProducer, ImageTopic, Log, Origin, Publisher, Topics
+from streams.worker.kafka.image_topic import KafkaImageTopic
+from streams.worker.ports import FencedProducer, ImageTopic, Log, Origin, Publisher, TopicsWatch
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 
 PARTITIONS = 3
@@ -167,7 +167,7 @@ class KafkaHand:
 class Bench:
     """A broker on which nothing was written yet."""
 
-    topics: Topics
+    topics: TopicsWatch
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]

@@ -12,7 +12,7 @@ from streams.config import Config
 from streams.local import LocalStack
 from streams.topics.topics import Topics
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.kafka.images import KafkaImageTopic
+from streams.worker.kafka.image_topic import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.kafka.topics import KafkaTopics

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import redis
 
-from streams.redis_address import Kind, read_address
+from streams.redis_address import AddressKind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, outbox_entry_name
 from streams.store.port import Guard, Store, Verdict
@@ -87,7 +87,7 @@ Client = redis.Redis | redis.RedisCluster
 def client_of(url: str) -> Client:
     """A client that has nothing in common with the store's."""
     address = read_address(url)
-    if address.kind is Kind.CLUSTER:
+    if address.kind is AddressKind.CLUSTER:
         host, port = address.nodes[0]
         return redis.RedisCluster(host=host, port=port)
     return redis.Redis.from_url(url)

@@ -118,7 +118,7 @@ def ownership_not_asked() -> Patches:
 @mutation
 def checkpoints_sent_again() -> Patches:
     """What the topic has by now is sent again when records are applied again."""
-    yield replaced(checkpoints.Waiting, "since", lambda self, _: self.outputs)
+    yield replaced(checkpoints.UnsentBatch, "since", lambda self, _: self.outputs)
 
 
 @mutation

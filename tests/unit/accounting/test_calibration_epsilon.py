@@ -13,8 +13,8 @@ from mpmath import mpf
 from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.reports.calibration import epsilon_of, noise_for_epsilon
-from accounting.reports.pld.report import PldReport
-from accounting.reports.saddlepoint.report import SaddlePointReport
+from accounting.reports.pld.pld_report import PldReport
+from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 from tests.examples import examples
 
 DELTA = 1e-5

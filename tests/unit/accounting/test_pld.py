@@ -13,10 +13,10 @@ from mpmath import mpf
 
 from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
-from accounting.reports.pld import report
+from accounting.reports.pld import pld_report
 from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss
 from accounting.reports.pld.losses import loss, outcome_range, step_loss
-from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.pld.transforms import LossTransforms
 from tests.examples import examples
 
@@ -235,9 +235,9 @@ def test_small_chunks_and_caches_change_nothing(monkeypatch: pytest.MonkeyPatch)
     mechanism, norms = PoissonGaussian(1.0, 0.02), np.array([0.2, 0.5, 1.0])
     counts = np.random.default_rng(4).integers(0, [3000, 300, 30], (8, 3))
     whole = PldReport(mechanism, norms).epsilon(counts, DELTA)
-    monkeypatch.setattr(report, "_CHUNK", 1)
-    monkeypatch.setattr(report, "_ENTRIES_KEPT", 1)
-    monkeypatch.setattr(report, "_LOSSES_KEPT", 2)
+    monkeypatch.setattr(pld_report, "_CHUNK", 1)
+    monkeypatch.setattr(pld_report, "_ENTRIES_KEPT", 1)
+    monkeypatch.setattr(pld_report, "_LOSSES_KEPT", 2)
     for one, other in zip(whole, PldReport(mechanism, norms).epsilon(counts, DELTA), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
 

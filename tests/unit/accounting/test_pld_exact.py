@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from accounting import Gaussian, PoissonGaussian, gdp_to_delta, gdp_to_epsilon
-from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
 from tests.examples import examples, grid
 

@@ -20,11 +20,11 @@ from accounting.costs.mechanisms import (
     PureDP,
 )
 from accounting.reports.bounds import Bounds
-from accounting.reports.pld.report import PldReport
+from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint.cumulants import SampledLoss
 from accounting.reports.saddlepoint.loss_columns import CumulantTable, LossColumns
-from accounting.reports.saddlepoint.report import SaddlePointReport
+from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 from tests.examples import examples, grid
 

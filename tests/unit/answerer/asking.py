@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from streams.answerer.desk import Place
-from streams.answerer.kinds import Asked
+from streams.answerer.desk import EventPlace
+from streams.answerer.kinds import AskedQuery
 from streams.answerer.questions import Query, Questions, questions_of
 
 FILE = """
@@ -46,9 +46,9 @@ def query_of(text: str, **settings: Any) -> Query:
     return asked_of(f"{FILE}\n[[query]]\n{text}\n{lines}\n").queries[0]
 
 
-def ask(text: str, **settings: Any) -> Asked:
+def ask(text: str, **settings: Any) -> AskedQuery:
     """The same, ready to be asked."""
-    return Asked(query_of(text, **settings))
+    return AskedQuery(query_of(text, **settings))
 
 
 def event(user: int, time: int, **columns: Any) -> bytes:
@@ -56,6 +56,6 @@ def event(user: int, time: int, **columns: Any) -> bytes:
     return msgspec.json.encode({"u": user, "t": time, **columns})
 
 
-def at(offset: int, partition: int = 0) -> Place:
+def at(offset: int, partition: int = 0) -> EventPlace:
     """A place in the input."""
-    return Place(partition, offset)
+    return EventPlace(partition, offset)

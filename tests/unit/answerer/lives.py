@@ -15,7 +15,7 @@ from streams.answerer.journal import MemoryJournal, Pages
 from streams.answerer.marks import Mark
 from streams.answerer.questions import Questions
 from streams.schemas import Charge, decode_request
-from streams.sdk.connection import Waiting
+from streams.sdk.connection import PendingRequest
 from streams.wire.packing import charge_digest
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions
@@ -159,14 +159,14 @@ class WatchedPartitions(Partitions):
         finally:
             self._of_thread.places = outer
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         places = getattr(self._of_thread, "places", None)
         if places is None or not _is_charge(waiting):
             super()._publish(waiting)
             return
         places.write()
         for partition in sorted(waiting.requests):
-            super()._publish(Waiting({partition: waiting.requests[partition]}))
+            super()._publish(PendingRequest({partition: waiting.requests[partition]}))
             places.write()
 
 
@@ -274,5 +274,5 @@ def take_turns(world: World, lives: int, turns: Sequence[int]) -> list[BaseExcep
     return [life.error for life in started]
 
 
-def _is_charge(waiting: Waiting) -> bool:
+def _is_charge(waiting: PendingRequest) -> bool:
     return all(isinstance(decode_request(r), Charge) for r in waiting.requests.values())

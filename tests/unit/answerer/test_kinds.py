@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.release.clipping import row_norms
-from streams.answerer.events import Event
-from streams.answerer.kinds import Asked
+from streams.answerer.events import UserEvent
+from streams.answerer.kinds import AskedQuery
 from streams.answerer.windows import Content
 from tests.unit.answerer.asking import ask
 
@@ -47,10 +47,10 @@ EVENTS = st.lists(
 )
 
 
-def content_of(asked: Asked, events: list[tuple[int, float, str]]) -> Content:
+def content_of(asked: AskedQuery, events: list[tuple[int, float, str]]) -> Content:
     content: Content = {}
     for user, x, label in events:
-        added = asked.added(Event(user, 0, {"x": x, "c": label}))
+        added = asked.added(UserEvent(user, 0, {"x": x, "c": label}))
         assert added is not None
         for coordinate, amount in added:
             sums = content.setdefault(user, {})
@@ -153,15 +153,15 @@ def test_quantiles_are_read_off_the_running_counts_and_their_intervals_hold() ->
 
 def test_an_event_that_is_not_asked_for_adds_nothing() -> None:
     asked = ask(KINDS["where"])
-    assert asked.added(Event(1, 0, {"c": "z", "x": 1.0})) == []
-    assert asked.added(Event(1, 0, {"c": "a", "x": -1.0})) == []
-    assert asked.added(Event(1, 0, {"c": "a", "x": None})) == []
-    assert asked.added(Event(1, 0, {"c": "a", "x": 0})) == [(0, 1)]
+    assert asked.added(UserEvent(1, 0, {"c": "z", "x": 1.0})) == []
+    assert asked.added(UserEvent(1, 0, {"c": "a", "x": -1.0})) == []
+    assert asked.added(UserEvent(1, 0, {"c": "a", "x": None})) == []
+    assert asked.added(UserEvent(1, 0, {"c": "a", "x": 0})) == [(0, 1)]
     by = ask(KINDS["count by"].replace('"a", "b", "z"', '1, "1"'))
-    assert by.added(Event(1, 0, {"c": 1})) == [(0, 1)]
-    assert by.added(Event(1, 0, {"c": "1"})) == [(1, 1)]
-    assert by.added(Event(1, 0, {"c": True})) == []
-    assert by.added(Event(1, 0, {"c": [1]})) == []
+    assert by.added(UserEvent(1, 0, {"c": 1})) == [(0, 1)]
+    assert by.added(UserEvent(1, 0, {"c": "1"})) == [(1, 1)]
+    assert by.added(UserEvent(1, 0, {"c": True})) == []
+    assert by.added(UserEvent(1, 0, {"c": [1]})) == []
 
 
 @given(st.floats(-1e300, 1e300, allow_nan=False))

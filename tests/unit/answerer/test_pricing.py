@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streams import Turnstile
 from streams.answerer.answering import Answering
 from streams.answerer.journal import MemoryJournal, Pages
-from streams.answerer.kinds import Asked
+from streams.answerer.kinds import AskedQuery
 from streams.answerer.pricing import WorstCase
 from streams.answerer.records import PrivateAnswer
 from streams.answerer.windows import Calendar
@@ -127,7 +127,7 @@ def test_a_budget_around_the_dataset_counts_as_well() -> None:
     turnstile.create_dataset("d", budget=2.05, user_ids="integer", parent="all")
     run = turnstile.run("d", "r")
     questions = asked_of(text_of([(4, 4)], "noise = 2.0"))
-    calendar, asked = Calendar(questions), [Asked(query) for query in questions.queries]
+    calendar, asked = Calendar(questions), [AskedQuery(query) for query in questions.queries]
     inner = WorstCase(asked, [2.0], [run.policy])
     both = WorstCase(asked, [2.0], [run.policy, *run.outer])
     # Each window costs a rho of 2**2 / (2 * 2**2).

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.answerer.desk import Desk
-from streams.answerer.events import Unreadable
+from streams.answerer.events import UnreadableEvent
 from streams.answerer.windows import Calendar
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
@@ -98,7 +98,7 @@ def test_an_event_that_comes_after_its_window_has_closed_is_counted_as_too_late(
     assert desk.content_of(desk.calendar.next)[0] == [2]
     desk.close(desk.calendar.next)
     desk.take(at(3), event(4, 9), None)
-    assert desk.passed_over == {Unreadable.TOO_LATE: 1}
+    assert desk.passed_over == {UnreadableEvent.TOO_LATE: 1}
     assert desk.content_of(desk.calendar.next)[0] == [1, 3]
 
 
@@ -116,14 +116,14 @@ def test_by_the_broker_s_clock_nobody_decides_whether_others_are_too_late() -> N
             desk.close(desk.calendar.next)
         assert windows == [[1], [4], [4]]
         too_late = 3 if others == [(9, 11, 100)] else 2
-        assert desk.passed_over == {Unreadable.TOO_LATE: too_late, Unreadable.LATE: 1}
+        assert desk.passed_over == {UnreadableEvent.TOO_LATE: too_late, UnreadableEvent.LATE: 1}
 
 
 def test_an_event_in_the_future_of_the_broker_moves_no_clock() -> None:
     desk = desk_of(FILE.replace("start", 'ahead = "5ms"\nstart') + COUNT)
     desk.take(at(0), event(1, 1000), 3)
     assert desk.clock(1, {}) is None
-    assert desk.passed_over == {Unreadable.AHEAD: 1}
+    assert desk.passed_over == {UnreadableEvent.AHEAD: 1}
     desk.take(at(1), event(1, 8), 3)
     assert desk.clock(1, {}) == 8
 
@@ -154,34 +154,34 @@ def test_the_clock_is_that_of_the_slowest_partition_and_quiet_ones_hold_nobody_u
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (None, Unreadable.NO_EVENT),
-        (b"", Unreadable.NO_EVENT),
-        (b"{", Unreadable.NO_EVENT),
-        (b"[1]", Unreadable.NO_EVENT),
-        (b"\xff\xff", Unreadable.NO_EVENT),
-        (b"{" + b'"a":[' * 2000, Unreadable.NO_EVENT),
-        (b'{"t": 1}', Unreadable.NO_USER),
-        (b'{"u": "a", "t": 1}', Unreadable.NO_USER),
-        (b'{"u": true, "t": 1}', Unreadable.NO_USER),
-        (b'{"u": 9223372036854775808, "t": 1}', Unreadable.NO_USER),
-        (b'{"u": 1}', Unreadable.NO_TIME),
-        (b'{"u": 1, "t": "x"}', Unreadable.NO_TIME),
-        (b'{"u": 1, "t": 1e300}', Unreadable.NO_TIME),
-        (b'{"u": 1, "t": -1}', Unreadable.BEFORE),
-        (b'{"u": 1, "t": 1}', Unreadable.INCOMPLETE),
-        (b'{"u": 1, "t": 1, "x": "much"}', Unreadable.INCOMPLETE),
-        (b'{"u": 1, "t": 1, "x": 1e999}', Unreadable.NO_EVENT),
+        (None, UnreadableEvent.NO_EVENT),
+        (b"", UnreadableEvent.NO_EVENT),
+        (b"{", UnreadableEvent.NO_EVENT),
+        (b"[1]", UnreadableEvent.NO_EVENT),
+        (b"\xff\xff", UnreadableEvent.NO_EVENT),
+        (b"{" + b'"a":[' * 2000, UnreadableEvent.NO_EVENT),
+        (b'{"t": 1}', UnreadableEvent.NO_USER),
+        (b'{"u": "a", "t": 1}', UnreadableEvent.NO_USER),
+        (b'{"u": true, "t": 1}', UnreadableEvent.NO_USER),
+        (b'{"u": 9223372036854775808, "t": 1}', UnreadableEvent.NO_USER),
+        (b'{"u": 1}', UnreadableEvent.NO_TIME),
+        (b'{"u": 1, "t": "x"}', UnreadableEvent.NO_TIME),
+        (b'{"u": 1, "t": 1e300}', UnreadableEvent.NO_TIME),
+        (b'{"u": 1, "t": -1}', UnreadableEvent.BEFORE),
+        (b'{"u": 1, "t": 1}', UnreadableEvent.INCOMPLETE),
+        (b'{"u": 1, "t": 1, "x": "much"}', UnreadableEvent.INCOMPLETE),
+        (b'{"u": 1, "t": 1, "x": 1e999}', UnreadableEvent.NO_EVENT),
     ],
 )
 def test_an_event_that_cannot_be_used_is_counted_and_stops_nobody(
-    value: bytes | None, why: Unreadable
+    value: bytes | None, why: UnreadableEvent
 ) -> None:
     asked = COUNT.replace('kind = "count"', 'kind = "sum"\ncolumn = "x"')
     desk = desk_of(FILE + asked)
     desk.take(at(0), value, None)
     assert desk.passed_over == {why: 1}
     told = f"{why}: 1"
-    if why is Unreadable.INCOMPLETE:
+    if why is UnreadableEvent.INCOMPLETE:
         told += f" (1 in column 'x' of query {desk.asked[0].query.name!r})"
     assert desk.told_of_passed_over() == told
     desk.take(at(1), event(7, 2, x=1.0), None)

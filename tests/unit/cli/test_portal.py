@@ -54,7 +54,7 @@ def test_the_command_given_for_an_example_links_to_this_page(
     monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
     monkeypatch.setenv("TURNSTILE_PORTAL_STATE", str(tmp_path / "links.db"))
     monkeypatch.setattr("sys.stdin", StringIO("ada\n"))
-    monkeypatch.setattr(portal, "Reader", Nothing)
+    monkeypatch.setattr(portal, "RecordReader", Nothing)
     monkeypatch.setattr(portal, "serve_until_stopped", started_and_stopped)
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     assert main(["portal", "--listen", listen, *options.split()]) == Exit.OK

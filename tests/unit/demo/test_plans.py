@@ -14,7 +14,7 @@ from streams.demo.plans import (
     DELTA,
     EPSILON,
     Accounting,
-    Plan,
+    TrainingPlan,
     best_plan,
     contributions,
     errors,
@@ -37,7 +37,7 @@ def shop() -> Purchases:
 def test_the_noise_covers_all_contributions_of_every_customer(
     shop: Purchases, accounting: Accounting
 ) -> None:
-    plan = Plan(accounting, 25.0, DAYS if accounting == "worst case" else 4)
+    plan = TrainingPlan(accounting, 25.0, DAYS if accounting == "worst case" else 4)
     squares = np.bincount(shop.customers, contributions(shop, plan) ** 2)
     mu = np.sqrt(squares.max()) / plan.noise_stddev
     assert 0.5 < mu / gdp_budget(EPSILON, DELTA) <= 1.0 + 1e-12
@@ -48,7 +48,7 @@ def test_each_accounting_counts_what_its_definition_says() -> None:
     customers, day = np.array([1, 1, 1, 2, 2, 2, 2]), np.array([0, 1, 2, 0, 1, 2, 3])
     values = np.array([3.0, 10.0, 2.0, 1.0, 1.0, 1.0, 1.0])
     shop = Purchases("a shop", date(1997, 1, 1), 4, customers, day, values)
-    found = {name: contributions(shop, Plan(name, 4.0, 1)).tolist() for name in ACCOUNTINGS}
+    found = {name: contributions(shop, TrainingPlan(name, 4.0, 1)).tolist() for name in ACCOUNTINGS}
     assert found["worst case"] == [3, 4, 2, 1, 1, 1, 1]
     assert found["contribution bounding"] == [3, 0, 0, 1, 0, 0, 0]
     # The budget is 16 dollars squared: 9 for the first day leave 7, the root of which is granted.
@@ -60,7 +60,7 @@ def test_with_equal_contributions_individual_accounting_is_contribution_bounding
 ) -> None:
     equal = replace(shop, values=np.full(len(shop.values), 9.0))
     bounded, individual = (
-        contributions(equal, Plan(accounting, 9.0, 4)) for accounting in ACCOUNTINGS[1:]
+        contributions(equal, TrainingPlan(accounting, 9.0, 4)) for accounting in ACCOUNTINGS[1:]
     )
     np.testing.assert_allclose(individual, bounded, atol=1e-6)
 
@@ -73,7 +73,7 @@ def test_the_best_plan_has_the_least_expected_error(
     least = expected_error(shop, best)
     for cap in (5.0, 20.0, 50.0):
         days = DAYS if accounting == "worst case" else 3
-        assert least <= expected_error(shop, Plan(accounting, cap, days))
+        assert least <= expected_error(shop, TrainingPlan(accounting, cap, days))
 
 
 def test_the_error_consists_of_bias_and_noise(shop: Purchases) -> None:

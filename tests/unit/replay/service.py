@@ -11,7 +11,7 @@ import numpy as np
 
 from streams import Turnstile
 from streams.ledger.ledger import Ledger, Output
-from streams.replay.archive import Holder, MissingRecord, Stored, StoredHead
+from streams.replay.archive import ArchivedRecord, HeadSource, MissingRecord, StoredHead
 from streams.schemas import encode, tombstone_offset
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.image import Draft, Image, Moment, Search
@@ -21,7 +21,7 @@ from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Extent
 
 TOPIC = b"topic of a test!"
-Topics = dict[tuple[str, int], list[Stored]]
+Topics = dict[tuple[str, int], list[ArchivedRecord]]
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Archived(MemoryConnection):
     def append(self, topic: str, partition: int, value: bytes | None, key: bytes | None) -> int:
         records = self.topics.setdefault((topic, partition), [])
         offset = records[-1].offset + 1 if records else self.starts.get((topic, partition), 0)
-        records.append(Stored(offset, key, value, self.clock))
+        records.append(ArchivedRecord(offset, key, value, self.clock))
         return offset
 
     def trim(self, topic: str, partition: int, before: int) -> None:
@@ -101,10 +101,10 @@ class Archived(MemoryConnection):
     def heads(self, partition: int) -> list[StoredHead]:
         """What ``kept`` and the last checkpoint have."""
         kept, image = self.kept[partition], self.image(partition)
-        heads = [StoredHead(Holder.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
+        heads = [StoredHead(HeadSource.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
         if image is not None:
             manifest = image.manifest
-            heads.append(StoredHead(Holder.CHECKPOINT, manifest.next, manifest.chain.head))
+            heads.append(StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head))
         return heads
 
     def image(self, partition: int) -> Image | None:
@@ -136,7 +136,7 @@ class Archived(MemoryConnection):
         counts = {"changes": str(len(kept.changes)), "outbox": str(len(outbox_entries))}
         return verified({**kept.fields, **counts}, {}, kept.changes, outbox_entries)
 
-    def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[Stored]:
+    def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         reached = extent.start
         for record in list(self.topics.get((topic, partition), [])):
             if extent.start <= record.offset < extent.end:

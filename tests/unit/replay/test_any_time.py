@@ -10,7 +10,7 @@ import pytest
 
 from accounting import MEASURES, candidate_orders
 from streams import Turnstile
-from streams.replay.explanation import Event, explain
+from streams.replay.explanation import AccountEvent, explain
 from streams.replay.report import report
 from tests.unit.accounting.stopping import reached_delta
 from tests.unit.replay.cli import command_on
@@ -124,7 +124,7 @@ def sampled(turnstile: Turnstile, **stated: Any) -> None:
 
 
 def epsilons(archived: Archived, user: int) -> list[tuple[str, bool]]:
-    events: list[Event] = list(explain(archived, user, delta=DELTA).events)
+    events: list[AccountEvent] = list(explain(archived, user, delta=DELTA).events)
     return [
         (f"{event.dataset} {event.what}", any(one.epsilon is not None for one in event.budgets))
         for event in events

@@ -9,13 +9,13 @@ import pytest
 
 from accounting.exact.units import from_units
 from streams import Turnstile
-from streams.replay.explanation import CutOff, Event, explain
+from streams.replay.explanation import AccountEvent, CutOff, explain
 from streams.schemas import User
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
 
 
-def told(archived: Archived, user: User, **options: Any) -> list[Event]:
+def told(archived: Archived, user: User, **options: Any) -> list[AccountEvent]:
     return list(explain(archived, user, **{"delta": 1e-5, **options}).events)
 
 

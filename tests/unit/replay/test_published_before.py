@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.replay.archive import Stored
+from streams.replay.archive import ArchivedRecord
 from streams.replay.findings import Check
 from streams.replay.service import stored
 from streams.replay.verification import verify
@@ -103,7 +103,7 @@ def test_a_record_of_nobody_is_found(trimmed: Archived) -> None:
 # --- signatures ---
 
 
-def from_kafka(key: bytes, value: bytes, headers: Any, topic: str = "t.halts") -> Stored:
+def from_kafka(key: bytes, value: bytes, headers: Any, topic: str = "t.halts") -> ArchivedRecord:
     record = FetchedRecord(7, 10**12, 0, key, value, headers, 0)
     return stored(topic, 0, record, RecordVerifier(TrustStore(PUBLIC), LOG))
 

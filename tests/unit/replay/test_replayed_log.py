@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streams.replay.aggregates import shares_of
-from streams.replay.archive import BrokenLog, Holder, MissingRecord, StoredHead
+from streams.replay.archive import BrokenLog, HeadSource, MissingRecord, StoredHead
 from streams.replay.explanation import explain
 from streams.replay.findings import Check
 from streams.replay.fold import Fold, HeadMismatch
@@ -43,7 +43,7 @@ def archived() -> Archived:
 def without_redis(archived: Archived) -> Archived:
     """The same to readers that do not reach Redis."""
     heads = archived.heads
-    silent = StoredHead(Holder.REDIS, lacking="it does not answer")
+    silent = StoredHead(HeadSource.REDIS, lacking="it does not answer")
     archived.heads = lambda partition: [silent, *heads(partition)[1:]]
     return archived
 
@@ -61,12 +61,12 @@ def lose_the_end(archived: Archived) -> None:
 
 
 TAMPERED = {
-    "a record that was changed": (charge_less, Holder.REDIS, 5),
-    "a record before the checkpoint": (change_before_the_checkpoint, Holder.CHECKPOINT, 4),
-    "a log that lost its end": (lose_the_end, Holder.REDIS, 5),
+    "a record that was changed": (charge_less, HeadSource.REDIS, 5),
+    "a record before the checkpoint": (change_before_the_checkpoint, HeadSource.CHECKPOINT, 4),
+    "a log that lost its end": (lose_the_end, HeadSource.REDIS, 5),
     "another head in Redis": (
         lambda archived: archived.kept[0].fields.update(head=OTHER.hex()),
-        Holder.REDIS,
+        HeadSource.REDIS,
         5,
     ),
 }
@@ -77,7 +77,7 @@ TAMPERED = {
 def test_a_log_that_is_not_the_applied_one_has_no_result(
     archived: Archived,
     tamper: Callable[[Archived], object],
-    holder: Holder,
+    holder: HeadSource,
     offset: int,
     replay: Callable[[Archived], Any],
 ) -> None:
@@ -123,8 +123,8 @@ def test_what_is_reached_of_redis_and_the_checkpoint_is_compared(archived: Archi
     assert Fold(archived, 0).compared.offsets == {}
     fold = Fold(without_redis(archived), 0)
     list(fold.steps())
-    assert fold.compared.offsets == {Holder.CHECKPOINT: 4}
-    assert fold.compared.lacking.keys() == {Holder.REDIS}
+    assert fold.compared.offsets == {HeadSource.CHECKPOINT: 4}
+    assert fold.compared.lacking.keys() == {HeadSource.REDIS}
     done = command_on(archived, *COMMANDS["explain"], "--json")
     assert (done.code, done.lines[0]["compared"]) == (0, {"redis": None, "checkpoint": 4})
     change_before_the_checkpoint(archived)
@@ -136,15 +136,15 @@ def test_a_service_that_lags_is_compared_where_it_stands(archived: Archived) -> 
     archived.append("norms", 0, b"not applied yet", None)
     fold = Fold(archived, 0)
     list(fold.steps())
-    assert (fold.next, fold.compared.offsets[Holder.REDIS]) == (6, 5)
+    assert (fold.next, fold.compared.offsets[HeadSource.REDIS]) == (6, 5)
 
 
 def test_a_checkpoint_that_a_replay_begins_with_proves_nothing(archived: Archived) -> None:
     archived.trim("norms", 0, 4)
     fold = Fold(archived, 0)
     list(fold.steps())
-    assert (fold.began, fold.compared.offsets) == (4, {Holder.REDIS: 5})
-    assert fold.compared.lacking.keys() == {Holder.CHECKPOINT}
+    assert (fold.began, fold.compared.offsets) == (4, {HeadSource.REDIS: 5})
+    assert fold.compared.lacking.keys() == {HeadSource.CHECKPOINT}
 
 
 def test_a_checkpoint_of_another_log_is_found_and_the_state_is_compared(archived: Archived) -> None:

@@ -19,7 +19,7 @@ from accounting import (
     PureDP,
     ReportAccountant,
 )
-from streams.replay.explanation import Event, explain
+from streams.replay.explanation import AccountEvent, explain
 from streams.replay.report import Losses, ReportRefused, report
 from streams.schemas import User
 from tests.unit.replay.cli import command_on
@@ -44,7 +44,7 @@ def losses(archived: Archived, **options: Any) -> list[Losses]:
     return list(report(archived, **{"delta": DELTA, **options}).losses)
 
 
-def mechanism_of(event: Event) -> Mechanism:
+def mechanism_of(event: AccountEvent) -> Mechanism:
     assert event.scale is not None or event.mechanism == "pure-dp"
     match event.mechanism:
         case "laplace":

@@ -15,9 +15,9 @@ from accounting import Gaussian, PoissonGaussian
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Changes, Ledger
-from streams.replay.findings import Check, Finding
+from streams.replay.findings import Check, LogFinding
 from streams.replay.receipts import Head, Receipt
-from streams.replay.results import Progress, Verified
+from streams.replay.results import PartitionProgress, Verified
 from streams.replay.verification import verify
 from streams.schemas import ChargeRoster, decode_request, encode
 from streams.sdk.pricing import price
@@ -44,13 +44,13 @@ def verified(archived: Archived, **options: Any) -> Verified:
     return verify(archived, archived, **options)
 
 
-def only(archived: Archived, **options: Any) -> Finding:
+def only(archived: Archived, **options: Any) -> LogFinding:
     (finding,) = verified(archived, **options).findings
     return finding
 
 
 def test_what_a_service_keeps_and_publishes_is_what_its_log_gives(archived: Archived) -> None:
-    told: list[Progress] = []
+    told: list[PartitionProgress] = []
     result = verified(archived, progress=told.append)
     assert result.fits
     assert not result.findings

@@ -23,7 +23,7 @@ from streams.schemas import (
     encode,
 )
 from streams.sdk.client import Turnstile
-from streams.sdk.connection import Waiting
+from streams.sdk.connection import PendingRequest
 from streams.sdk.errors import RequestRejected, refusal_of
 from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.run import Run
@@ -132,12 +132,12 @@ class Partitions(MemoryConnection):
             if isinstance(record, Charge)
         ]
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         held, self._held = self._held, []
         for partition, outputs in held:
             self._say(partition, outputs)
         reached = {p: sent for p, sent in waiting.requests.items() if p not in self.deaf}
-        super()._publish(Waiting(reached))
+        super()._publish(PendingRequest(reached))
         self.before_result()
 
     def _apply(self, partition: int, request: bytes) -> Sequence[Output]:

@@ -26,7 +26,7 @@ from streams.schemas import (
     WithdrawDataset,
     encode,
 )
-from streams.sdk.connection import Deadline, Waiting, key_of, step_key
+from streams.sdk.connection import Deadline, PendingRequest, key_of, step_key
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
@@ -65,7 +65,7 @@ def test_a_time_that_cannot_be_waited_for_is_refused(seconds: float) -> None:
 
 
 def test_all_partitions_must_answer() -> None:
-    waiting = Waiting(SENT)
+    waiting = PendingRequest(SENT)
     waiting.hear(answer(0))
     waiting.hear(answer(5))  # nobody asked that one
     with pytest.raises(DecisionTimeout, match=r"partitions \[1\]"):
@@ -75,7 +75,7 @@ def test_all_partitions_must_answer() -> None:
 
 
 def test_a_partition_that_answers_and_refuses_is_not_believed() -> None:
-    waiting = Waiting({0: SENT[0]})
+    waiting = PendingRequest({0: SENT[0]})
     waiting.hear(answer(0))
     waiting.hear(refusal(0))
     with pytest.raises(Fenced):
@@ -83,19 +83,19 @@ def test_a_partition_that_answers_and_refuses_is_not_believed() -> None:
 
 
 def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
-    survey = Waiting({0: SENT[0]}, to_the_end=True)
+    survey = PendingRequest({0: SENT[0]}, to_the_end=True)
     survey.hear(answer(0))
     survey.hear(refusal(0))
     assert survey.result(NOW) == {0: answer(0)}
 
 
 def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
-    waiting = Waiting(SENT)
+    waiting = PendingRequest(SENT)
     waiting.hear(refusal(0))
     with pytest.raises(Fenced) as fenced:
         waiting.result(NOW)
     assert fenced.value.current_attempt == 7
-    survey = Waiting(SENT, to_the_end=True)
+    survey = PendingRequest(SENT, to_the_end=True)
     survey.hear(refusal(0))
     with pytest.raises(DecisionTimeout):
         survey.result(NOW)
@@ -106,7 +106,7 @@ def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
 
 
 def test_a_refusal_of_something_else_is_none_of_this() -> None:
-    waiting = Waiting({0: SENT[0]})
+    waiting = PendingRequest({0: SENT[0]})
     waiting.hear(refusal(0, record=b"sent before, for the same step"))
     waiting.hear(refusal(1))  # nobody asked that one
     waiting.hear(answer(0))

@@ -19,7 +19,7 @@ from streams.schemas import (
     decode_request,
     encode,
 )
-from streams.sdk.connection import Waiting
+from streams.sdk.connection import PendingRequest
 from streams.sdk.memory_connection import MemoryConnection
 from streams.topics.authentic import RecordSigner, RecordVerifier
 from streams.wire.packing import pack_bits
@@ -47,7 +47,7 @@ class SignedConnection(MemoryConnection):
         self.silent = False
         self._requests: dict[int, bytes] = {}
 
-    def _publish(self, waiting: Waiting) -> None:
+    def _publish(self, waiting: PendingRequest) -> None:
         self._requests = dict(waiting.requests)
         super()._publish(waiting)
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.topics.batches import (
-    Batch,
     CorruptBatch,
     FetchedRecord,
     Gap,
+    RecordBatch,
     batches_of,
     records_from,
 )
@@ -30,7 +30,7 @@ RECORDS = st.lists(
 )
 
 
-def read(raw: bytes) -> Batch:
+def read(raw: bytes) -> RecordBatch:
     (found,) = batches_of(raw)
     return found
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from streams.config import Config, ConfigurationError
-from streams.web.links import LONGEST_TOKEN, Claims, Kind, LinkKeys, UnusableLink
+from streams.web.links import LONGEST_TOKEN, Claims, LinkKeys, TokenKind, UnusableLink
 
 KEY, OTHER = "k" * 32, "o" * 32
 KEYS = LinkKeys(KEY, "turnstile.")
@@ -98,7 +98,7 @@ def test_keys_are_needed_and_long_enough_and_not_shown() -> None:
 def test_a_link_fits_into_a_cookie_or_is_not_made() -> None:
     longest_id, name = "\U0001f600" * 256, "d" * 128
     for datasets in ((), (name,) * 10):
-        for kind in Kind:
+        for kind in TokenKind:
             token = KEYS.sign(Claims.new(user=longest_id, ends=1000, datasets=datasets), kind)
             assert len(f"__Host-turnstile-portal={token}") <= 4096
             assert KEYS.read(token, 0.0, kind).user == longest_id
@@ -114,6 +114,6 @@ def test_two_links_of_one_user_are_told_apart() -> None:
 
 
 def test_a_token_of_one_kind_is_none_of_the_other() -> None:
-    for made, wanted in ((Kind.LINK, Kind.SESSION), (Kind.SESSION, Kind.LINK)):
+    for made, wanted in ((TokenKind.LINK, TokenKind.SESSION), (TokenKind.SESSION, TokenKind.LINK)):
         with pytest.raises(UnusableLink):
             KEYS.read(KEYS.sign(ADA, made), 0.0, wanted)

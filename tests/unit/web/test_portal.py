@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from streams.config import ConfigurationError
-from streams.web.links import Claims, Kind, LinkKeys
+from streams.web.links import Claims, LinkKeys, TokenKind
 from streams.web.portal import MOST_OF_A_USER, Portal
 from streams.web.visits import Visits
 
@@ -180,7 +180,7 @@ def test_a_link_is_no_session_and_a_session_is_no_link() -> None:
             assert (await own(another, url, **as_cookie))[0] == 403
             assert await enter(another, url, cookie.value) == 403
             # The key alone makes no session: its link has to be opened first.
-            forged = KEYS.sign(Claims.new(user=USERS[0], ends=ENDS), Kind.SESSION)
+            forged = KEYS.sign(Claims.new(user=USERS[0], ends=ENDS), TokenKind.SESSION)
             assert (await own(another, url, Cookie=f"{cookie.key}={forged}"))[0] == 403
 
     serve(ask)

@@ -9,7 +9,7 @@ from streams.local.ports import free_ports
 from streams.schemas import DELTA, OdometerCheckpoint, encode, odometer_key
 from streams.web.links import Claims
 from streams.web.owner import Owners
-from streams.web.reading import Account, Point, Reader, _account_of, _Found, _found_in
+from streams.web.reading import Account, Point, RecordReader, _account_of, _Found, _found_in
 from tests.waiting import eventually
 
 KEY = odometer_key("d", "ada")
@@ -68,7 +68,7 @@ def test_records_of_users_with_the_same_hash_are_not_the_own() -> None:
 
 
 def test_a_user_is_told_that_kafka_does_not_answer_while_nothing_was_read_yet() -> None:
-    reader = Reader(Config(kafka=f"127.0.0.1:{free_ports(1)[0]}", timeout=0.1), most=1024)
+    reader = RecordReader(Config(kafka=f"127.0.0.1:{free_ports(1)[0]}", timeout=0.1), most=1024)
     reader.start()
     try:
         eventually(lambda: reader.is_away)

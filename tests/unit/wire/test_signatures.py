@@ -10,7 +10,7 @@ from streams.wire.signatures import (
     TOGETHER,
     Content,
     InvalidKey,
-    Place,
+    SignedPlace,
     Signer,
     TrustStore,
     Unsigned,
@@ -20,7 +20,7 @@ from streams.wire.signatures import (
 
 PRIVATE, PUBLIC = new_keys()
 OTHER_PRIVATE, OTHER_PUBLIC = new_keys()
-PLACE = Place(b"log of 16 bytes.", "t.halts", 3)
+PLACE = SignedPlace(b"log of 16 bytes.", "t.halts", 3)
 CONTENT = Content(b"key", b"value", b"origin")
 SIGNER, TRUST_STORE = Signer(PRIVATE), TrustStore(PUBLIC)
 
@@ -44,7 +44,7 @@ def test_each_of_many_records_has_a_signature_of_its_own(count: int) -> None:
 class Case:
     """A record as it arrives."""
 
-    place: Place = PLACE
+    place: SignedPlace = PLACE
     content: Content = CONTENT
     signature: bytes | None = SIGNER.sign(PLACE, [CONTENT])[0]
 
