@@ -19,7 +19,7 @@ from streams.replay.findings import Check, LogFinding
 from streams.replay.receipts import Head, Receipt
 from streams.replay.results import PartitionProgress, Verified
 from streams.replay.verification import verify
-from streams.schemas import ChargeRoster, decode_request, encode
+from streams.schemas import ChargeRoster, Holder, decode_request, encode
 from streams.sdk.pricing import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording
@@ -132,6 +132,12 @@ FORGERIES = {
     ),
     "a run that Redis has set back": forged(
         "state", lambda a: change_state(a, {"run:d/r": b"\xc0"}), "runs", dataset="d", run="r"
+    ),
+    "a budget that Redis has another run hold": forged(
+        "state",
+        lambda a: change_state(a, {"hold:d": encode(Holder(dataset="d", run="forged"))}),
+        "holds",
+        dataset="d",
     ),
     "a unit less spent": forged("state", lambda a: spend(a, -1), "numbers of a user", dataset="d"),
     "a unit more spent": forged("state", lambda a: spend(a, 1), "numbers of a user", dataset="d"),
