@@ -1,8 +1,8 @@
 """Authorization: the public keys that may charge and manage a dataset.
 
-A listed dataset has an access list, of its own or of its nearest parent that has one: the dataset
-that it is inside of, or a share of. An open dataset has none, and takes requests without a
-signature. A listed dataset is never inside an open one, whose budget every client could spend.
+A listed dataset has an access list: its own, or that of the nearest dataset that it is nested in or
+a share of. An open dataset has none, and takes requests without a signature. A listed dataset is
+never nested in an open one, whose budget every client could spend.
 
 The states of a dataset's own list in one partition:
 
@@ -11,14 +11,14 @@ The states of a dataset's own list in one partition:
     list --set-access, with a higher number--> list         signed by a key that may manage
     list --withdraw-dataset--> (none)                       the number stays
 
-A record can be written to the log again by everybody who can read and write it. The number ensures
-that a repeated set-access brings no key back that was removed, also if the dataset was withdrawn
-and created again in between.
+A client that reads and writes the log can repeat its records. The number ensures that a repeated
+set-access brings back no removed key, also if the dataset was withdrawn and created again in
+between.
 
-A list names the log that the signatures are for. Clients put the id of their log there. A copy of
-the log has another id, and its records keep theirs: so signatures that were valid in the original
-are valid in the copy, and what was charged with them is charged there too. A manager's set-access,
-signed for the original, lets the list name the copy.
+A list names the log that signatures are for; clients put the id of their log there. A copy of the
+log has another id, and its records name the original. So signatures of the original are valid in
+the copy, and its charges are charged there too. A manager's set-access, signed for the original,
+makes the list name the copy.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Authorization:
         return True
 
     def check_creation(self, request: CreateDataset, sender: Sender | None) -> None:
-        """Check that the sender may create a dataset inside its parent, or as a share of it.
+        """Check that the sender may nest a dataset in its parent, or create a share.
 
         Raises:
             Rejection: NOT_ALLOWED.
@@ -152,7 +152,7 @@ class Authorization:
         if parent is not UNSET and (parent,) in self._policies and self.of(parent) is None:
             detail = (
                 f"dataset {parent!r} has no access list, so every client can spend its budget: "
-                f"dataset {policy.dataset!r} inside it cannot have a list"
+                f"dataset {policy.dataset!r} nested in it cannot have a list"
             )
             raise Rejection(Reason.INVALID_ACCESS, detail)
 

@@ -65,7 +65,7 @@ DELTA = 1e-5
 """At which an epsilon is told if nobody says at which: a policy has none of its own."""
 Right: TypeAlias = Literal["charge", "manage"]
 """``charge``: open, charge and close runs, and enrol users. ``manage``: withdraw and close the
-dataset, erase users, create datasets inside it, and change its access list."""
+dataset, erase users, create nested datasets and shares, and change its access list."""
 Rights: TypeAlias = Annotated[list[Right], Meta(min_length=1, max_length=2)]
 MAX_KEYS = 32
 """Keys in an access list. A worker checks each of them, which takes about a millisecond."""

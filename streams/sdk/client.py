@@ -205,9 +205,9 @@ class Turnstile:
                 coins of another dataset's steps.
             allow: the access list: public keys, as ``turnstile keys new`` prints them, and their
                 rights. "charge": open, charge and close runs, and enrol users. "manage": withdraw
-                and close the dataset, erase users, create datasets inside it, and change the list
+                and close the dataset, erase users, create nested datasets, and change the list
                 (``set_access``). At least one key must be a manager. None: as the parent dataset,
-                or no restriction. A dataset inside another one can have a list only if that one
+                or no restriction. A dataset nested in another one can have a list only if that one
                 has.
             timeout: seconds to wait for all partitions.
 

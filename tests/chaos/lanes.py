@@ -23,6 +23,7 @@ from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileErr
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run, StepDecision
+from streams.wire.signatures import Signer
 from tests.audit.auditor import Auditor
 from tests.integration.service import eventually
 
@@ -83,6 +84,12 @@ class Lane(ABC, Generic[Heard]):
         self.stopping.set()
         self._thread.join(within)
         assert not self._thread.is_alive(), f"{self._thread.name} does not end"
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """The access list of its datasets, if it signs its requests."""
+        key = self._config.request_key
+        return {"allow": {Signer(key).public: ["charge", "manage"]}} if key else {}
 
     @abstractmethod
     def create(self, client: Turnstile) -> None:
@@ -186,9 +193,9 @@ class NormLane(Lane[StepTold]):
         policy = dict(self._policy)
         if self._parent is not None:
             outer, of_outer = self._parent
-            client.create_dataset(outer, **of_outer)
+            client.create_dataset(outer, **of_outer, **self.access)
             policy["parent"] = outer
-        client.create_dataset(self.current, **policy)
+        client.create_dataset(self.current, **policy, **self.access)
 
     def prepare(self, client: Turnstile) -> Run:
         """The run alone."""
@@ -217,7 +224,7 @@ class RosterLane(Lane[RosterStep]):
 
     def create(self, client: Turnstile) -> None:
         """The per-user order."""
-        client.create_dataset(self.current, **self._policy)
+        client.create_dataset(self.current, **self._policy, **self.access)
 
     def prepare(self, client: Turnstile) -> Run:
         """The run, and everybody enrolled."""
