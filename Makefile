@@ -24,7 +24,7 @@ beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&
 # Seeds that are new every day and can be given again.
 NIGHT  := $(shell date +%Y%m%d)
 
-.PHONY: help demo check test drills thorough nightly debian test-torch lint style types docs examples lock audit image simulate chaos fuzz bench \
+.PHONY: help demo check test drills thorough nightly debian test-torch lint style types docs examples reference lock audit image simulate chaos fuzz bench \
 	bench-torch gains papers clean
 
 help:                             ## what there is
@@ -83,6 +83,9 @@ types: $(VENV)/installed
 
 examples: $(VENV)/installed       ## clients in Go and Java on a real broker; needs go and mvn, and says which is missing
 	TURNSTILE_EXAMPLES=1 $(PYTEST) -rs tests/integration/test_examples.py $(ARGS)
+
+reference: $(VENV)/installed      ## write the generated files: asyncapi.yaml, tables of reasons and metrics
+	$(BIN)/python -m docs.generated
 
 docs: $(VENV)/installed           ## the documentation site, in out/docs
 	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs/site . out/docs

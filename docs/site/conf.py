@@ -28,7 +28,7 @@ include_patterns = [
     "SECURITY.md",
     "README.md",
 ]
-exclude_patterns = [".*", "build", "dist", "out", "tests"]  # where no page is looked for
+exclude_patterns = [".*", "build", "dist", "docs/wire", "out", "tests"]  # not pages of the site
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -1,18 +1,9 @@
 """Prometheus metrics and health of an answerer, for its operator.
 
-    turnstile_answerer_ready                        1 if this answerer holds the run and answers
-    turnstile_answerer_answers_total                answers that were published
-    turnstile_answerer_close_seconds                time to answer the windows that were due at once
-    turnstile_answerer_passed_over_total{reason}    events that did not count
-    turnstile_answerer_next_offset{partition}       of the input, the event to take next
-    turnstile_answerer_lag{partition}               events of the input that are not taken yet
-    turnstile_answerer_window_closes_seconds        when the next one closes, in seconds since 1970
-    turnstile_answerer_clock_seconds                the time that all partitions have reached
-    turnstile_answerer_input_seconds{topic,clock}   how long its input has to retain events
-
-Its charges are in ``turnstile_client_*`` (``streams.sdk.observing``). Every sample has the label
-``log``, which names the log that is charged. No metric names a user or an answer. The number of
-events is data nevertheless: show the metrics only to people who may see the input.
+``docs/metrics.md`` lists them. Its charges are in ``turnstile_client_*``
+(``streams.sdk.observing``). Every sample has the label ``log``, which names the log that is
+charged. No metric names a user or an answer. The number of events is data nevertheless: show the
+metrics only to people who may see the input.
 """
 
 from __future__ import annotations
@@ -89,19 +80,25 @@ class AnswererMetrics(Collector):
         """Yield the current values."""
         progress, desk = self._progress, self._progress.desk
         yield GaugeMetricFamily(
-            "turnstile_answerer_ready", "The run is its own", value=progress.is_taken_over
+            "turnstile_answerer_ready",
+            "1 if this answerer holds the run and answers",
+            value=progress.is_taken_over,
         )
         passed = CounterMetricFamily(
-            "turnstile_answerer_passed_over", "Events that did not count", labels=("reason",)
+            "turnstile_answerer_passed_over", "Events that were ignored", labels=("reason",)
         )
         for reason, count in sorted(desk.passed_over.items()):
             passed.add_metric([str(reason)], count)
         yield passed
         place = GaugeMetricFamily(
-            "turnstile_answerer_next_offset", "The event to take next", labels=("partition",)
+            "turnstile_answerer_next_offset",
+            "The offset of the input to read next",
+            labels=("partition",),
         )
         lag = GaugeMetricFamily(
-            "turnstile_answerer_lag", "Events that are not taken yet", labels=("partition",)
+            "turnstile_answerer_lag",
+            "Events of the input that are not read yet",
+            labels=("partition",),
         )
         for partition in progress.partitions():
             offset, end = desk.positions.get(partition), progress.end_of(partition)
@@ -113,18 +110,22 @@ class AnswererMetrics(Collector):
         yield lag
         kept = GaugeMetricFamily(
             "turnstile_answerer_input_seconds",
-            "For how long its input has to keep events",
+            "Seconds for which the input must retain events",
             labels=("topic", "clock"),
         )
         kept.add_metric(progress.source(), desk.keeps / 1000)
         yield kept
         closes = desk.calendar.next.closes / 1000
         yield GaugeMetricFamily(
-            "turnstile_answerer_window_closes_seconds", "When the next window closes", value=closes
+            "turnstile_answerer_window_closes_seconds",
+            "Time at which the next window closes, in seconds since 1970",
+            value=closes,
         )
         if (clock := progress.clock()) is not None:
             yield GaugeMetricFamily(
-                "turnstile_answerer_clock_seconds", "Up to when all have come", value=clock / 1000
+                "turnstile_answerer_clock_seconds",
+                "Time that all partitions have reached, in seconds since 1970",
+                value=clock / 1000,
             )
 
 

@@ -1,9 +1,9 @@
-"""Every record that crosses Kafka, and nothing else: the one place that defines the wire.
+"""All records on Kafka topics: the definition of the wire.
 
-A record is MessagePack, or JSON when its first byte is ``{``. ``decode_request`` is the edge:
-what it returns has the right types, ranges and lengths; what it refuses raises ``Rejection`` with
-the reason that the rejects topic will carry. ``deploy/asyncapi.yaml`` describes the same records
-and a test holds the two together.
+A record is MessagePack, or JSON if its first byte is ``{``. ``decode_request`` checks types, ranges
+and lengths; it raises ``Rejection`` with the reason that the record in ``rejects`` has.
+``deploy/asyncapi.yaml`` is generated from these records: the docstring of a class is its text, and
+the string below a field is the field's.
 
 Every record carries a version in ``v``. Requests of another version than ``VERSION`` are rejected.
 
@@ -11,7 +11,7 @@ Changing a record:
 
 1. Add a field with a default, or a new record with a new ``type``; never change a meaning.
 2. Raise ``VERSION`` when an older worker would misread the new record.
-3. Change ``deploy/asyncapi.yaml`` in the same commit.
+3. Run ``make reference``, which writes ``deploy/asyncapi.yaml``, in the same commit.
 4. Replay the recorded logs under ``tests/recorded``: their outputs must stay the same, bit for bit.
 """
 

@@ -1,4 +1,4 @@
-"""What workers say: the topics `halts`, `odometer` and `rejects`."""
+"""Answers: the topics `halts`, `odometer` and `rejects`."""
 
 from __future__ import annotations
 
@@ -24,39 +24,45 @@ from streams.schemas.requests import Holder, Policy
 
 
 class DatasetCreated(Record, frozen=True, tag="dataset-created"):
-    """This partition holds the dataset under exactly this policy."""
+    """The partition holds the dataset under exactly this policy."""
 
     request: Token
     partition: int
     offset: int
     policy: Policy
+    """The policy that the partition holds."""
 
 
 class RunOpened(OfRun, frozen=True, tag="run-opened"):
-    """This partition charges the run under this attempt."""
-
-    attempt: int
-    request: Token
-    partition: int
-    offset: int
-    last_step: int  # the last step decided here, -1 before the first
-    policy: Policy
-    outer: list[Policy] | UnsetType = UNSET  # of its ancestors, the nearest first, if it is
-    min_separation: int | UnsetType = UNSET  # of the run, if it has one
-
-
-class RunClosed(OfRun, frozen=True, tag="run-closed"):
-    """This partition charges the run no more."""
+    """The partition charges the run under this attempt."""
 
     attempt: int
     request: Token
     partition: int
     offset: int
     last_step: int
+    """The last step decided in the partition; -1 before the first."""
+    policy: Policy
+    """The policy that the partition holds."""
+    outer: list[Policy] | UnsetType = UNSET
+    """The policies of the dataset's ancestors, the nearest first. Absent without ancestors."""
+    min_separation: int | UnsetType = UNSET
+    """The run's minimum separation. Absent without one."""
+
+
+class RunClosed(OfRun, frozen=True, tag="run-closed"):
+    """The partition charges the run no more."""
+
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int
+    """The last step decided in the partition; -1 before the first."""
 
 
 class DatasetWithdrawn(OfDataset, frozen=True, tag="dataset-withdrawn"):
-    """This partition does not hold the dataset."""
+    """The partition does not hold the dataset."""
 
     request: Token
     partition: int
@@ -64,12 +70,13 @@ class DatasetWithdrawn(OfDataset, frozen=True, tag="dataset-withdrawn"):
 
 
 class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
-    """This partition charges the dataset no more, nor those nested in it; their accounts stay."""
+    """The partition charges neither the dataset nor those nested in it; their accounts stay."""
 
     request: Token
     partition: int
     offset: int
-    datasets: list[Name]  # all of these, sorted
+    datasets: list[Name]
+    """The dataset and those nested in it, sorted. All of them are closed."""
 
 
 TOO_SOON = 254
@@ -80,101 +87,154 @@ ERASED = 255
 
 
 class Decision(OfRun, frozen=True, tag="decision"):
-    """Who is admitted to one step, in one partition; positions are those of the request's users."""
+    """The users admitted to one step and those halted, in one partition.
 
-    attempt: int
-    step: int
-    partition: int
-    offset: int  # of the charge that was applied
-    digest: bytes  # of the charge: 16 bytes
-    users: int  # how many the charge had
-    admitted: bytes  # bit set, least significant bit first
-    exhausted: bytes  # bit set: nothing is left after this step
-    halted: Users  # the ids of those not admitted: the HALT events of this step
-    reasons: bytes  # a byte for each halted user: the index of a budget, TOO_SOON or ERASED
-    budgets: list[Name]  # the dataset itself, then its ancestors, the nearest first
-    clipped: bytes = b""  # uint32 positions granted less than they asked for (on_exhaustion=clip)
-    granted: bytes = b""  # float64 granted norms of those positions
-
-
-class Enrolled(OfRun, frozen=True, tag="enrolled"):
-    """The roster of a run in one partition, as of the last step and with who was enrolled since."""
-
-    attempt: int
-    request: Token
-    partition: int
-    offset: int
-    last_step: int  # the last step decided here, -1 before the first
-    members: int
-    digests: bytes  # 16 bytes for each 4096 users, in their order: who they are
-    clip_norm: float
-    grid: int  # how many levels there are beside level 0
-    levels: bytes  # asked for by the last step, a byte each
-    granted: bytes  # granted by it
-    halted: bytes  # positions, as in a decision, of those who were not admitted to the last step
-    exhausted: bytes  # positions of those who have nothing left
-    cost_table_digest: bytes = b""  # the digest of that of the last step
-    decision: bytes = b""  # the last step's, as it was published, if it was one of the roster
-    # Positions of those who were erased, if there are any. In the digests there is 0 or "" in
-    # the place of their ids.
-    erased: bytes | UnsetType = UNSET
-
-
-class RosterDecision(OfRun, frozen=True, tag="roster-decision"):
-    """What changed, with a step of a roster, in who is admitted, in one partition.
-
-    Positions are a zero byte and uint32 numbers, or a byte 1 and a bit set, whichever is shorter.
+    Positions are those of the users in the charge. Bit sets begin with the least significant bit.
     """
 
     attempt: int
     step: int
+    """The decided step."""
     partition: int
-    offset: int  # of the charge that was applied
-    digest: bytes  # of the charge
-    members: int
-    halted: bytes = b"\0"  # positions of those who were admitted before and are not now
-    readmitted: bytes = b"\0"  # the other way round
-    exhausted: bytes = b"\0"  # who has nothing left after this step, and had something before
-    # on_exhaustion=clip: who is granted another level than in the step before or, if this step sets
-    # the level or admits again, than asked for; and these levels, a byte each.
-    regranted: bytes = b"\0"
+    offset: int
+    """The offset of the charge that was applied."""
+    digest: bytes
+    """The first 16 bytes of SHA-256 of the charge without its attempt, however it was encoded."""
+    users: int
+    """The number of users in the charge."""
+    admitted: bytes
+    """Bit set over the positions: the admitted users."""
+    exhausted: bytes
+    """Bit set over the positions: the users who have nothing left after this step."""
+    halted: Users
+    """The ids of the users who are not admitted: the HALT events of this step."""
+    reasons: bytes
+    """One byte per halted user, in their order. Below 254, it is the index in ``budgets`` of the
+    first budget that the step does not fit or, under clip, that has nothing left for it. 254: the
+    user's last participation is less than ``min_separation`` steps ago. 255: the user was erased,
+    and ``halted`` contains the keyed hash in place of the id."""
+    budgets: list[Name]
+    """The datasets whose budgets count: the charged one, then its ancestors, the nearest first."""
+    clipped: bytes = b""
+    """Packed little-endian uint32: the positions granted less than requested. Under clip only."""
     granted: bytes = b""
+    """Packed little-endian float64: the granted norms of the clipped positions."""
 
 
-class Halted(OfRun, frozen=True, tag="halted"):
-    """HALT events of a step of a roster: the ids of users who are admitted no longer."""
+class Enrolled(OfRun, frozen=True, tag="enrolled"):
+    """A run's roster in one partition after its last step, with the members enrolled since.
+
+    Positions are a zero byte and little-endian uint32 numbers, or a byte 1 and a bit set.
+    """
+
+    attempt: int
+    request: Token
+    partition: int
+    offset: int
+    last_step: int
+    """The last step decided in the partition; -1 before the first."""
+    members: int
+    """The number of members in the partition."""
+    digests: bytes
+    """16 bytes for each 4096 members, in their order: the first ones of the SHA-256 of "i" and the
+    ids as little-endian int64 or, if one of them is a string, of "s" and the ids as a MessagePack
+    array. For erased members the id is 0 or the empty string."""
+    clip_norm: float
+    """The norm of the highest level."""
+    grid: int
+    """L, the highest level."""
+    levels: bytes
+    """The levels of all members that the last step requested, one byte each."""
+    granted: bytes
+    """The levels that the last step granted, one byte each; 0 for members who were not admitted."""
+    halted: bytes
+    """The positions of members who were not admitted to the last step."""
+    exhausted: bytes
+    """The positions of members who had nothing left after the last step."""
+    cost_table_digest: bytes = b""
+    """The digest of the last step's cost table; empty before the first step."""
+    decision: bytes = b""
+    """The last step's decision as it was published, in MessagePack, if it was a roster step."""
+    erased: bytes | UnsetType = UNSET
+    """The positions of erased members. Absent without any."""
+
+
+class RosterDecision(OfRun, frozen=True, tag="roster-decision"):
+    """The changes that a step of a roster makes to its members' admission, in one partition.
+
+    Positions are a zero byte and little-endian uint32 numbers, or a byte 1 and a bit set, whichever
+    is shorter.
+    """
 
     attempt: int
     step: int
+    """The decided step."""
     partition: int
-    offset: int  # of the charge that was applied
-    part: int  # of so many, if there are too many users for one record
+    offset: int
+    """The offset of the charge that was applied."""
+    digest: bytes
+    """The first 16 bytes of SHA-256 of the charge's content without its attempt, with the digest of
+    the cost table in place of its units."""
+    members: int
+    """The number of members in the partition."""
+    halted: bytes = b"\0"
+    """The positions of members who were admitted to the step before and are not now."""
+    readmitted: bytes = b"\0"
+    """The positions of members who are admitted and were not before."""
+    exhausted: bytes = b"\0"
+    """The positions of members who have nothing left after this step and had something before."""
+    regranted: bytes = b"\0"
+    """Under clip only: the positions of members who are granted another level than in the step
+    before or, if this step sets the level or readmits, than requested."""
+    granted: bytes = b""
+    """The levels granted at the positions in ``regranted``, one byte each."""
+
+
+class Halted(OfRun, frozen=True, tag="halted"):
+    """HALT events of a roster step: the ids of members who are no longer admitted."""
+
+    attempt: int
+    step: int
+    """The step to which these users are not admitted."""
+    partition: int
+    offset: int
+    """The offset of the charge that was applied."""
+    part: int
+    """The number of this part of the step's HALT events, from 0."""
     parts: int
+    """The number of parts. Each has 8192 users, the last one at most as many."""
     users: Users
-    exhausted: bytes  # bit set: nothing is left, least significant bit first
-    reasons: bytes  # as in a decision
-    budgets: list[Name]  # as in a decision
+    """The ids of members who were admitted to the step before and are not now."""
+    exhausted: bytes
+    """Bit set over these users, least significant bit first: those who have nothing left."""
+    reasons: bytes
+    """One reason byte per user, as in a decision."""
+    budgets: list[Name]
+    """The datasets whose budgets count, as in a decision."""
 
 
 class Erased(Record, frozen=True, tag="erased"):
-    """This partition, where the user lives, does not know any more who that is."""
+    """The user's partition has replaced the id by a keyed hash."""
 
     request: Token
     partition: int
     offset: int
-    datasets: list[Name]  # in which the user is erased and admitted to nothing, sorted
-    # The outermost datasets that the sender of a request for all of them may not manage: if the
-    # user is there, nothing has changed.
+    datasets: list[Name]
+    """The datasets in which the user is erased, sorted; none if the user was never charged or
+    enrolled."""
     not_allowed: list[Name] = msgspec.field(default_factory=list)
+    """For a request without a dataset: the outermost datasets that the sender may not manage. If
+    the user is in one of them, nothing has changed there."""
 
 
 class AccessSet(OfDataset, frozen=True, tag="access-set"):
-    """This partition has the access list that was asked for."""
+    """The partition has the requested access list."""
 
     request: Token
     partition: int
     offset: int
     number: int
+    """The number of the change."""
 
 
 Answer: TypeAlias = (
@@ -193,14 +253,19 @@ Answer: TypeAlias = (
 
 
 class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
-    """A user has spent at most ``bound``; written on every increase, for that user's eyes alone."""
+    """An upper bound on what a user has spent. It is published when it rises."""
 
     user: IntegerUser | StringUser
+    """The user whose budget it is."""
     partition: int
-    offset: int  # of the charge that raised it: of two checkpoints the higher offset counts
-    # In the measure's own unit (rho, mu, Rényi divergence per order), rounded up.
+    """The user's partition."""
+    offset: int
+    """The offset of the charge that raised the bound. A record with a higher offset is newer."""
     bound: list[float]
-    order: float | UnsetType = UNSET  # that the user is bound to, and the bound is one of, if so
+    """The upper bound, rounded up, in the measure's own unit: rho in nats (zcdp, approx-dp), mu
+    (gdp), Rényi divergence in nats per order (renyi), epsilon (pure-dp)."""
+    order: float | UnsetType = UNSET
+    """The user's own Rényi order, which the bound is for. With ``per_user_order`` only."""
 
     def share(self, policy: Policy) -> float:
         """Return `Policy.spent_share` of the bound: the share of the budget spent at most.
@@ -241,39 +306,53 @@ class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
 
 
 class Rejected(Record, frozen=True, tag="rejected"):
-    """A request that was not applied: budgets are as they were before it."""
+    """A request that was rejected. It changed no budget."""
 
     partition: int
+    """The partition that rejects the request."""
     offset: int
     reason: Reason
-    detail: str  # for people; programs read the other fields
-    record: bytes  # the original bytes
-    # What could be read of the request, so that its sender finds the answer.
+    """The reason, for programs."""
+    detail: str
+    """The reason as text, for people. Programs read the other fields."""
+    record: bytes
+    """The bytes of the request, cut off at 8 MiB."""
     dataset: str | None = None
+    """The request's dataset, as far as it could be read; likewise the next four fields."""
     run: str | None = None
+    """The request's run."""
     attempt: int | None = None
+    """The request's attempt."""
     step: int | None = None
+    """The request's step."""
     request: str | None = None
-    # Of the run that the request is about, if there is one: what a new attempt has to exceed.
+    """The request's token."""
     current_attempt: int | None = None
-    held: Policy | None = None  # for policy-changed: the policy that the dataset has
-    holder: Holder | None = None  # for budget-held: the run that holds the budget, if one does
+    """The newest attempt of the run, if it exists. A new attempt must exceed it."""
+    held: Policy | None = None
+    """For policy-changed: the policy that the dataset has."""
+    holder: Holder | None = None
+    """For budget-held: the run that holds the budget, if one does."""
 
 
 def odometer_key(dataset: str, user: User) -> bytes:
-    """The key of a user's odometer checkpoints, for compaction: the JSON array [dataset, user]."""
+    """Return the compaction key of a user's odometer records: the JSON array [dataset, user]."""
     return msgspec.json.encode((dataset, user))
 
 
 def tombstone(offset: int) -> bytes:
-    """What stands for no value at all, as long as a worker keeps it: Kafka gets a null, by which
-    compaction removes the key, and the offset of the record that led to it in a header.
+    """Return the worker's value for a record without one.
+
+    Kafka gets a null, with which compaction removes the key, and the offset in a header.
+
+    Args:
+        offset: the offset of the request that led to it.
     """
     return _TOMBSTONE + offset.to_bytes(8, "big")
 
 
 def tombstone_offset(value: bytes) -> int | None:
-    """The offset that ``tombstone`` was given; None if it is a record."""
+    """Return the offset that ``tombstone`` was given; None if the value is a record."""
     if value[:1] != _TOMBSTONE or len(value) != 1 + 8:
         return None
     return int.from_bytes(value[1:], "big")

@@ -1,4 +1,4 @@
-"""What records are made of: fields with their ranges, and what records share."""
+"""Types of fields with their ranges, and base classes of records."""
 
 from __future__ import annotations
 
@@ -74,26 +74,29 @@ MAX_KEYS = 32
 class Record(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
-    """What all records share: a ``type`` and a version."""
+    """The base of all records: they have a ``type`` and a version."""
 
     v: int = VERSION
+    """The version of the record format: 1."""
 
 
 class OfDataset(Record, frozen=True):
-    """What all records about a dataset share."""
+    """The base of all records about a dataset."""
 
     dataset: Name
+    """The name of the dataset."""
 
     @property
     def address(self) -> tuple[str, ...]:
-        """What it is about, as the names that lead there: a dataset, or a run of a dataset."""
+        """The names of the record's subject: a dataset, or a dataset and a run."""
         return (self.dataset,)
 
 
 class OfRun(OfDataset, frozen=True):
-    """What all records about a run share."""
+    """The base of all records about a run."""
 
     run: Name
+    """The name of the run: one trainer or query answerer that charges the dataset."""
 
     @property
     def address(self) -> tuple[str, ...]:

@@ -45,7 +45,11 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """An entry of an access list: a public key and its rights."""
 
     key: PublicKey
-    rights: Rights  # in alphabetical order
+    """An Ed25519 public key."""
+    rights: Rights
+    """The rights in alphabetical order. charge: open, charge and close runs and enrol users.
+    manage: withdraw and close the dataset, erase users, nest datasets in it, and set its access
+    list."""
 
 
 AccessList: TypeAlias = Annotated[list[Allowed], Meta(min_length=1, max_length=MAX_KEYS)]
@@ -53,48 +57,58 @@ AccessList: TypeAlias = Annotated[list[Allowed], Meta(min_length=1, max_length=M
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Under what a dataset is charged. It is fixed before the first charge and never changes.
+    """The rules under which a dataset is charged. They are fixed at its creation.
 
-    It has its budget in the unit of its measure, and no delta: what that guarantees has an epsilon
-    for every delta. Whoever only reads and writes records does so without ``accounting``.
+    The budget is in units of the measure, without a delta: it guarantees an epsilon for each delta.
     """
 
     dataset: Name
-    partitions: Annotated[int, Meta(ge=1, le=100_000)]  # P of the topic: a user never moves
+    """The population whose users hold budgets."""
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]
+    """P, the number of partitions of the topics."""
     measure: Measure
-    # One per order for renyi, else one. Units of accounting.exact.units, rounded down.
+    """The measure of budgets: Rényi divergence at each of ``orders`` (renyi), zero-concentrated DP
+    (zcdp), Gaussian DP (gdp), the zCDP that implies a given (epsilon, delta) (approx-dp), or the
+    sum of epsilons (pure-dp)."""
     budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
+    """Each user's budget in units of 2**-44 of the measure, rounded down: one number per order for
+    renyi, else one."""
     odometer_step: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
-    orders: Annotated[list[Order], Meta(max_length=256)] = msgspec.field(
-        default_factory=list
-    )  # renyi only, increasing
-    on_exhaustion: OnExhaustion = "halt"  # or grant what is left: budget-aware clipping
-    # Not given in a request: the kinds of the parent, or one-kind. If the dataset
-    # exists, its kinds are kept. A stored policy always has it.
+    """The growth of a user's bound from one odometer record to the next, like ``budget``."""
+    orders: Annotated[list[Order], Meta(max_length=256)] = msgspec.field(default_factory=list)
+    """The Rényi orders, strictly increasing. For renyi only."""
+    on_exhaustion: OnExhaustion = "halt"
+    """What happens to a user whose step costs more than is left: the user is not admitted (halt),
+    or is admitted with the largest norm that fits (clip, budget-aware clipping)."""
     user_ids: UserIds | UnsetType = UNSET
-    # Each user is bound to one of the orders by its first charge that costs something, and charged
-    # at that order alone. Not given: all orders have to hold.
+    """The kind of the user ids: integer, string, both (mixed), or the kind that is charged first in
+    a partition (one-kind). Without it, a new dataset has the kind of its parent, or one-kind, and
+    an existing one keeps its kind. Answers always have it."""
     per_user_order: Literal[True] | UnsetType = UNSET
-    # Another dataset of the same users. Every charge to this dataset has to fit that budget too,
-    # and is charged to it. The on_exhaustion of the charged dataset applies: a clipped norm is the
-    # largest that all budgets have room for.
+    """Each user is bound to one order by the first charge that costs something, and is charged at
+    that order alone: the order that admits most steps of that charge, where budget // max(cost, 1)
+    is largest; of several, the first with the largest quotient in float64. Without it, all orders
+    must hold. For renyi only."""
     parent: Name | UnsetType = UNSET
-    # The fingerprint of the key that users' pseudonyms are made with. Under another key, or none,
-    # each user would be another user with nothing spent.
+    """Another dataset of the same users. Every charge to this dataset must fit that budget as well,
+    and is charged to it. The user ids of both are of the same kind."""
     pseudonyms: Fingerprint | UnsetType = UNSET
-    # The access list that the dataset begins with; set-access replaces it. Requests about the
-    # dataset have to be signed by a key with the right. Not given: the list of the nearest parent
-    # that has one applies; without any list, requests need no signature.
+    """The fingerprint of the key of the users' pseudonyms, which are integers. The SDK refuses
+    another key, or none: it would make every user another user with nothing spent. A dataset and
+    its ancestors have the same."""
     allow: AccessList | UnsetType = UNSET
-    # The dataset from whose budget this one has a fixed share. The shares of a dataset add up to at
-    # most its budget; it is charged through them only.
+    """The access list with which the dataset begins; set-access replaces it. Without it, the list
+    of the nearest ancestor with one applies; without any, requests need no signature. A dataset
+    with a list has no parent without one."""
     share_of: Name | UnsetType = UNSET
-    # Several runs may charge the budget at a time, in no fixed order. The caller states that their
-    # timing does not depend on any user's data. Outermost datasets only.
+    """The dataset from whose budget this one has a fixed share. The shares of a dataset add up to
+    at most its budget, and it is charged through them only. Measure and orders are the same."""
     assume_independent_timing: Literal[True] | UnsetType = UNSET
-    # Whether norm levels may follow the users' own sampling coins. Then only the budget is a
-    # guarantee, and no epsilon below it is shown. Not given: true for renyi only.
+    """Several runs may charge the budget at a time, in no fixed order. The creator states that
+    their timing does not depend on any user's data. Outermost datasets only."""
     sampled_levels: bool | UnsetType = UNSET
+    """True if norm levels may follow the users' own sampling coins. Then only the whole budget is a
+    guarantee, and no epsilon below it is shown. Without it: true for renyi, false for others."""
 
     def epsilon(self, delta: float = DELTA) -> float:
         """Return the epsilon that the budget guarantees to every user, rounded up.
@@ -201,17 +215,20 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The run that holds a budget: no other run may charge it."""
 
     dataset: Name
+    """The dataset of the run."""
     run: Name
+    """The name of the run."""
 
 
 class CreateDataset(Record, frozen=True, tag="create-dataset"):
-    """Fixes the policy of a dataset; sent to every partition, once and for all."""
+    """Create a dataset under a policy; sent to every partition."""
 
     request: Token
     policy: Policy
-    # Given with an access list: the id of this log. Requests about the dataset are signed for it,
-    # also in a copy of the log.
+    """The policy. It is rejected if the dataset exists under another one."""
     log: LogId | UnsetType = UNSET
+    """With an access list: the id of the topic ``norms`` for which requests are signed. It stays
+    the same in a copy of the log."""
 
     @property
     def address(self) -> tuple[str, ...]:
@@ -220,98 +237,133 @@ class CreateDataset(Record, frozen=True, tag="create-dataset"):
 
 
 class OpenRun(OfRun, frozen=True, tag="open-run"):
-    """Begins an attempt of a run and fences every lower one; sent to every partition."""
+    """Begin an attempt of a run and fence every lower one; sent to every partition."""
 
-    # 0: the attempt after the last one. The same token again gets the same answer.
     attempt: AskedAttempt
+    """The attempt, which fences every lower one. 0 requests the next one or, with the ``request``
+    of the last one, that one again."""
     request: Token
-    # A user who takes part in step t, with a norm above 0, is not admitted again before step
-    # t + min_separation. Fixed with the first step; not given: as the run has it.
     min_separation: MinSeparation | UnsetType = UNSET
-    # Only ask whether the attempt is still the current one. It is known by the token with which it
-    # was opened; the request has a token of its own.
+    """The minimum number of steps from one participation of a user, with a norm above 0, to the
+    next. The first step fixes it. Without it, the run keeps the one it has; a new run has none."""
     confirms: Token | UnsetType = UNSET
-    # A new attempt takes the budget over from the run that holds it, if one does. That run cannot
-    # charge any more.
+    """The ``request`` with which an attempt was opened. The request then only asks whether this
+    attempt is still the newest one, and changes nothing."""
     take_over: Literal[True] | UnsetType = UNSET
+    """A new attempt takes over the budget from the run that holds it, which cannot charge any
+    more."""
 
 
 class CloseRun(OfRun, frozen=True, tag="close-run"):
-    """Ends a run for good: it cannot be charged or opened again. Sent to every partition."""
+    """Close a run permanently: it cannot be charged or opened again. Sent to every partition."""
 
-    attempt: Attempt  # the current one
+    attempt: Attempt
+    """The newest attempt of the run."""
     request: Token
 
 
 class WithdrawDataset(OfDataset, frozen=True, tag="withdraw-dataset"):
-    """Takes back a dataset of which no run was ever opened; sent to every partition."""
+    """Delete a dataset of which no run was ever opened; sent to every partition."""
 
     request: Token
 
 
 class CloseDataset(OfDataset, frozen=True, tag="close-dataset"):
-    """Ends a dataset for good, those nested in it, and all their runs; sent to every partition."""
+    """Close a dataset, those nested in it and their runs permanently; sent to every partition."""
 
     request: Token
 
 
 class Charge(OfRun, frozen=True, tag="charge"):
-    """One step of one run, for the users of one partition; empty partitions get one too."""
+    """Charge the users of one partition for one step. A partition without users gets one too."""
 
     attempt: Attempt
+    """The newest attempt of the run."""
     step: Counter
+    """The step: 0, 1, 2, ... in a run. The last step again returns its stored decision."""
     users: Users
-    norms: Norms  # before release; L2 for gaussian, L1 for laplace, eps for pure-dp
+    """The users who contribute to the step, all of this partition and none twice."""
+    norms: Norms
+    """One norm per user before release, finite and not negative, in the order of ``users``: L2 for
+    gaussian, L1 for laplace, epsilon in nats for pure-dp. A list, or packed little-endian
+    float64."""
     mechanism: MechanismName = "gaussian"
-    scale: float = 1.0  # noise standard deviation, or Laplace scale; unused for pure-dp
-    clip_norm: float | None = None  # no norm of the step may exceed it
+    """The noise mechanism of the step."""
+    scale: float = 1.0
+    """The standard deviation of Gaussian noise or the scale of Laplace noise, in the unit of the
+    norms. Unused for pure-dp."""
+    clip_norm: float | None = None
+    """The maximum that no norm of the step may exceed; null for none."""
 
 
 class Enrol(OfRun, frozen=True, tag="enrol"):
-    """Puts users into the roster of a run, in one partition; from then on they are positions.
+    """Add users at the end of a run's roster in one partition; from then on they are positions.
 
-    Users are added at the end. What is sent again has to be what is there: so nobody is enrolled
-    twice, and with no users at all it asks for the roster as it is.
+    Users that are sent again must be the users that are there, so that nobody is enrolled twice.
+    Without users it asks for the roster.
     """
 
     attempt: Attempt
+    """The newest attempt of the run."""
     request: Token
-    first: Counter  # position of the first of these users in this partition's part of the roster
+    first: Counter
+    """The position of the first of these users in the partition's roster."""
     users: Users
-    clip_norm: Positive  # the norm of the highest level
-    levels: Annotated[int, Meta(ge=1, le=255)]  # of the grid, beside level 0, whose norm is 0
+    """The users, all of this partition and none twice."""
+    clip_norm: Positive
+    """The norm of the highest level."""
+    levels: Annotated[int, Meta(ge=1, le=255)]
+    """L, the highest level. Level 0 has norm 0."""
 
 
 class ChargeRoster(OfRun, frozen=True, tag="charge-roster"):
-    """One step of one run, for all users of its roster in one partition, at their levels.
+    """Charge all members of a run's roster in one partition for one step, at their levels.
 
-    Levels that it does not bring are those of the step before; a user who is new has the highest.
+    Members keep the level of the step before unless the step changes it. New ones have the highest.
     """
 
     attempt: Attempt
+    """The newest attempt of the run."""
     step: Counter
-    members: Counter  # of the roster: it is the one that the sender knows
-    cost_table_digest: Annotated[bytes, Meta(min_length=16, max_length=16)]  # its digest
-    units: bytes = b""  # the cost table: int64, (levels + 1, orders); empty: as the step before
-    positions: bytes = b""  # uint32, increasing: whose levels change; empty: those of all, or none
-    levels: bytes = b""  # a byte each
+    """The step: 0, 1, 2, ... in a run, charged by roster or not. The last step again returns its
+    stored decision."""
+    members: Counter
+    """The number of members in the partition, as the sender knows it."""
+    cost_table_digest: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    """The first 16 bytes of SHA-256 of "cost-table" and the units of the cost table."""
+    units: bytes = b""
+    """The cost table, packed little-endian int64: for each level, the units at each order. Empty if
+    it is the table of the roster's step before. Ignored in a step that is sent again."""
+    positions: bytes = b""
+    """Packed little-endian uint32, increasing: the members whose levels change. Empty with
+    ``levels``: all members."""
+    levels: bytes = b""
+    """The levels from this step on, one byte each. Empty if no level changes."""
     mechanism: RosterMechanism = "gaussian"
-    scale: float = 1.0  # noise standard deviation, or Laplace scale; unused for pure-dp
-    sampling_rate: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0  # 1 but for poisson-gaussian
+    """The noise mechanism of the step. poisson-gaussian: Gaussian noise on a sum over users each
+    drawn with the sampling rate."""
+    scale: float = 1.0
+    """The standard deviation of Gaussian noise or the scale of Laplace noise, in the unit of the
+    norms. Unused for pure-dp."""
+    sampling_rate: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    """The probability with which each user is drawn; 1 except for poisson-gaussian."""
 
 
 class Erase(Record, frozen=True, tag="erase"):
-    """Replaces a user id by a keyed hash and admits the user to nothing; sent where the user lives.
+    """Replace a user id by a keyed hash and halt the user from now on.
 
-    The datasets whose budgets count together are one: of all nested in one another, the user
-    is erased in every one.
+    It is sent to the user's partition. A user is erased in all datasets that are nested in one
+    outermost dataset.
     """
 
     request: Token
     user: IntegerUser | StringUser
-    dataset: Name | UnsetType = UNSET  # and those that share a budget with it; not given: all
-    # Of the key that made the id, if it is a pseudonym: datasets of other keys know nobody by it.
+    """The user to erase."""
+    dataset: Name | UnsetType = UNSET
+    """A dataset of the family in which to erase the user. Without it: in all datasets with the same
+    ``pseudonyms``."""
     pseudonyms: Fingerprint | UnsetType = UNSET
+    """The fingerprint of the key that made the id, if the id is a pseudonym: as in the policy."""
 
     @property
     def address(self) -> tuple[str, ...]:
@@ -320,15 +372,18 @@ class Erase(Record, frozen=True, tag="erase"):
 
 
 class SetAccess(OfDataset, frozen=True, tag="set-access"):
-    """Replaces the access list of a dataset; sent to every partition.
+    """Replace the access list of a dataset; sent to every partition.
 
-    It is signed by a key that may manage the dataset under the list that is in force.
+    It is signed by a key that may manage the dataset under the present list.
     """
 
     request: Token
-    number: Counter  # above those of all earlier changes of this dataset's list
-    allow: AccessList  # the whole list
-    log: LogId  # for which requests about the dataset are signed from now on
+    number: Counter
+    """A number above those of all earlier changes of this dataset's list."""
+    allow: AccessList
+    """The whole list."""
+    log: LogId
+    """The id of the topic ``norms`` for which requests are signed from now on."""
 
 
 Request: TypeAlias = (
@@ -348,9 +403,12 @@ Request: TypeAlias = (
 class Signed(Record, frozen=True, tag="signed"):
     """A request with a signature for one log and one partition."""
 
-    request: bytes  # as it would be without: MessagePack or JSON
-    signature: Signature  # see ``streams.wire.requests``
-    key: PublicKey  # by which it can be verified
+    request: bytes
+    """The bytes of the request, MessagePack or JSON, which is not signed itself."""
+    signature: Signature
+    """The Ed25519 signature."""
+    key: PublicKey
+    """The public key that verifies the signature."""
 
 
 class Sender(NamedTuple):

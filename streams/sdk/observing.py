@@ -1,11 +1,8 @@
 """Observers of a client's requests, for metrics and traces. Both are off by default.
 
-``measure`` counts the requests of a client and times them, for Prometheus:
-
-    turnstile_client_requests_total{log, request, outcome}   answered, refused, timeout or failed
-    turnstile_client_request_seconds{log, request}           until all partitions have answered; for
-                                                             a step charged ahead, until the caller
-                                                             asks for its decision
+``measure`` counts the requests of a client and times them, for Prometheus; ``docs/metrics.md``
+lists the metrics. The time of a step that is charged ahead ends when the caller asks for its
+decision.
 
 The label ``log`` names the log (``Turnstile.log_name``). A request is a "charge" or "other": it
 opens a run, creates a dataset or enrols users. No metric names a user, a dataset or a run, or
@@ -53,7 +50,7 @@ class _Metrics:
         where = REGISTRY if registry is None else registry
         self._requests = Counter(
             "turnstile_client_requests",
-            "Requests to the service, by what came of them",
+            "Requests by outcome: answered, refused, timeout or failed",
             ("log", "request", "outcome"),
             registry=where,
         )

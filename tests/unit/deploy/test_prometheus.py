@@ -12,8 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from streams.answerer import metrics as answerer_metrics
-from streams.sdk import observing
+from docs import generated
 from tests.prometheus import RULES, Prometheus, expressions, needs_prometheus
 from tests.unit.worker.test_health import Served
 from tests.unit.worker.test_partitions import Cluster
@@ -38,9 +37,8 @@ def metrics_of_a_worker() -> set[str]:
 
 
 def metrics_of_others() -> set[str]:
-    """Those of clients and answerers, as their modules list them."""
-    listed = f"{observing.__doc__}{answerer_metrics.__doc__}"
-    names = set(re.findall(r"^    (turnstile_\w+)", listed, re.MULTILINE))
+    """Return the metrics of clients and answerers."""
+    names = set(re.findall(r"`(turnstile_\w+)`", generated.metrics()))
     return names | {f"{name}_bucket" for name in names if name.endswith("_seconds")}
 
 

@@ -1,0 +1,318 @@
+"""Generates ``deploy/asyncapi.yaml`` from the records, the topics and the prose beside this file.
+
+The text of a record is its docstring, that of a field the string below it. Answers in the examples
+are computed by a ledger.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import yaml
+
+from docs.wire.examples import PARTITION, PARTITIONS, encoded, requests
+from streams import schemas
+from streams.config import Config
+from streams.ledger.ledger import Ledger
+from streams.topics.topics import CLIENT_TOPICS, SETTINGS
+
+HERE = Path(__file__).parent
+
+RECORDS: dict[str, type[msgspec.Struct]] = {
+    name: record
+    for name, record in vars(schemas).items()
+    if isinstance(record, type)
+    and issubclass(record, msgspec.Struct)
+    and record.__module__.startswith(schemas.__name__)
+}
+REQUESTS: list[type[msgspec.Struct]] = [*get_args(schemas.Request), schemas.Signed]
+ANSWERS: list[type[msgspec.Struct]] = [*get_args(schemas.Answer)]
+
+_TITLES = {
+    "norms": (
+        "Requests",
+        "All requests that can change a budget, in the order of their decisions. "
+        "This log is the source of truth. Records have no key; the sender selects the partition.",
+    ),
+    "halts": (
+        "Answers",
+        "Decisions with their HALT events, and the answers to all other requests. The "
+        "answer to a record of partition p is in partition p. A record may appear more than "
+        "once: drop duplicates by (dataset, run, attempt, step, partition), for `halted` by "
+        "`part` as well. If two different decisions have the same key, release nothing.",
+    ),
+    "odometer": (
+        "Odometer records",
+        "An upper bound on what each user has spent. The topic is "
+        "compacted: the newest record of a key remains. A record is in the partition of its "
+        "user, which is not the partition that the key hashes to.",
+    ),
+    "rejects": (
+        "Rejected requests",
+        "Requests that were not applied, with the reason and the "
+        "original bytes. A request rejected in partition p is in partition p. A step with a "
+        "rejected part has no decision there and must not be released.",
+    ),
+}
+_KEYS = {
+    "halts": "The run, or the dataset if the answer is about no run, in UTF-8.",
+    "odometer": "The JSON array [dataset, user].",
+    "rejects": "The run in UTF-8. None if the request could not be read.",
+}
+_COMMON = {
+    "type": "The kind of the record.",
+    "attempt": "The attempt of the run.",
+    "request": "A random string by which the sender recognises the answers.",
+    "partition": "The partition that answers.",
+    "offset": "The offset of the request in that partition.",
+}
+"""Descriptions of fields without a text of their own."""
+
+
+def document() -> dict[str, Any]:
+    """Return the document."""
+    config = Config()
+    messages = dict(_messages())
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "dp-turnstile",
+            "version": f"{schemas.VERSION}.0.0",
+            "description": (HERE / "protocol.md").read_text(encoding="utf-8"),
+        },
+        "defaultContentType": "application/msgpack",
+        "servers": {
+            "broker": {
+                "host": config.kafka,
+                "protocol": "kafka",
+                "description": "The broker of docker-compose.yml, and the default of every client.",
+            }
+        },
+        "channels": {topic: _channel(topic, config) for topic in CLIENT_TOPICS},
+        "operations": _operations(),
+        "components": {"messages": messages, "schemas": _schemas()},
+    }
+
+
+def _records_of(topic: str) -> list[type[msgspec.Struct]]:
+    others = {"odometer": [schemas.OdometerCheckpoint], "rejects": [schemas.Rejected]}
+    return {"norms": REQUESTS, "halts": ANSWERS, **others}[topic]
+
+
+def _message_names(topic: str) -> list[str]:
+    names = [record.__name__ for record in _records_of(topic)]
+    return [name + form for name in names for form in ("", "Json")] if topic == "norms" else names
+
+
+def _channel(topic: str, config: Config) -> dict[str, Any]:
+    title, description = _TITLES[topic]
+    settings = {
+        name: value.split(",") if name == "cleanup.policy" else yaml.safe_load(value)
+        for name, value in SETTINGS[topic].items()
+    }
+    return {
+        "address": config.topic(topic),
+        "title": title,
+        "description": description,
+        "servers": [_reference("servers", "broker")],
+        "messages": {
+            _lower(name): _reference("components", "messages", name)
+            for name in _message_names(topic)
+        },
+        "bindings": {
+            "kafka": {
+                "topic": config.topic(topic),
+                "partitions": config.partitions,
+                "replicas": config.replication,
+                "topicConfiguration": settings,
+                "bindingVersion": "0.5.0",
+            }
+        },
+    }
+
+
+def _operations() -> dict[str, Any]:
+    def about(topic: str) -> dict[str, Any]:
+        names = map(_lower, _message_names(topic))
+        return {
+            "channel": _reference("channels", topic),
+            "messages": [_reference("channels", topic, "messages", name) for name in names],
+        }
+
+    summaries = {
+        "halts": "Wait for the P answers to a request; follow HALT events.",
+        "odometer": "Follow what users have spent.",
+        "rejects": "Learn why a request was rejected.",
+    }
+    publish = {
+        "action": "send",
+        "summary": "Send requests.",
+        **about("norms"),
+        "reply": about("halts"),
+    }
+    return {
+        "publishRequests": publish,
+        **{
+            f"receive{_TITLES[topic][0].title().replace(' ', '')}": {
+                "action": "receive",
+                "summary": summary,
+                **about(topic),
+            }
+            for topic, summary in summaries.items()
+        },
+    }
+
+
+def _messages() -> Iterator[tuple[str, dict[str, Any]]]:
+    shown = _examples()
+    for topic in CLIENT_TOPICS:
+        for record in _records_of(topic):
+            tag = str(record.__struct_config__.tag)
+            text = inspect.getdoc(record) or ""
+            message = {
+                "name": tag,
+                "title": tag.replace("-", " ").capitalize(),
+                "summary": " ".join(text.split("\n\n")[0].split()),
+                "contentType": "application/msgpack",
+                "payload": _reference("components", "schemas", record.__name__),
+            }
+            if topic in _KEYS:
+                key = {"type": "string", "description": _KEYS[topic]}
+                message["bindings"] = {"kafka": {"key": key, "bindingVersion": "0.5.0"}}
+            yield record.__name__, _with_examples(message, shown.get((tag, False), []))
+            if topic == "norms":
+                message = {**message, "contentType": "application/json"}
+                yield f"{record.__name__}Json", _with_examples(message, shown.get((tag, True), []))
+
+
+def _with_examples(message: dict[str, Any], shown: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**message, "examples": shown} if shown else message
+
+
+def _examples() -> dict[tuple[str, bool], list[dict[str, Any]]]:
+    """Return the examples by the tag of their record and whether they are in JSON."""
+    ledger = Ledger(partition=PARTITION, partitions=PARTITIONS)
+    found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+    for offset, example in enumerate(requests()):
+        tag = example.payload["type"]
+        shown = {"name": example.name, "summary": example.summary, "payload": example.payload}
+        found.setdefault((tag, example.is_json), []).append(shown)
+        for output in ledger.apply(offset, encoded(example, _record(tag))):
+            if schemas.tombstone_offset(output.value) is None:
+                payload = json.loads(msgspec.json.encode(msgspec.msgpack.decode(output.value)))
+                shown = {"name": f"{tag}-{example.name}", "payload": payload}
+                found.setdefault((payload["type"], False), []).append(shown)
+    return found
+
+
+def _record(tag: str) -> type[msgspec.Struct]:
+    return next(record for record in RECORDS.values() if record.__struct_config__.tag == tag)
+
+
+# --- schemas ------------------------------------------------------------------------------------
+
+
+def _schemas() -> dict[str, Any]:
+    _, generated = msgspec.json.schema_components(
+        list(RECORDS.values()), ref_template="#/components/schemas/{name}"
+    )
+    reasons = "\n".join(f"- `{reason}`: {text}" for reason, text in reason_texts().items())
+    for name, schema in generated.items():
+        schema.pop("title", None)
+        if name in RECORDS:
+            schema["description"] = _plain(inspect.getdoc(RECORDS[name]) or "")
+            texts = field_texts(RECORDS[name])
+            for field, content in schema["properties"].items():
+                schema["properties"][field] = _described(content, texts.get(field, ""))
+    generated["Reason"]["enum"] = [reason.value for reason in schemas.Reason]
+    generated["Reason"]["description"] = (
+        f"{_plain(inspect.getdoc(schemas.Reason) or '')}\n\n{reasons}\n"
+    )
+    return generated
+
+
+def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    if "$ref" in schema:
+        return {"description": text, "allOf": [schema]}
+    return {"description": text, **schema}
+
+
+def field_texts(record: type) -> dict[str, str]:
+    """Return the text of every field: the string below it, in the class or in a base class.
+
+    Raises:
+        LookupError: a field has none.
+    """
+    texts = dict(_COMMON)
+    for base in reversed(record.__mro__):
+        if base.__module__.startswith(schemas.__name__):
+            texts |= _texts_below(base)
+    names = [field.name for field in msgspec.structs.fields(record)]
+    if missing := [name for name in names if name not in texts]:
+        raise LookupError(f"{record.__name__}: {missing} have no text")
+    return texts
+
+
+def reason_texts() -> dict[str, str]:
+    """Return the text of every reason of a rejection."""
+    texts = _texts_below(schemas.Reason)
+    return {reason.value: texts[reason.name] for reason in schemas.Reason}
+
+
+def _texts_below(owner: type) -> dict[str, str]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(definition, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for named, below in zip(definition.body, definition.body[1:], strict=False):
+        target = (
+            named.targets[0] if isinstance(named, ast.Assign) else getattr(named, "target", None)
+        )
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
+            texts[target.id] = _plain(str(ast.literal_eval(below.value)))
+    return texts
+
+
+def _plain(text: str) -> str:
+    """Return paragraphs, one line each, with single quotes of code."""
+    paragraphs = text.strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs).replace("``", "`")
+
+
+def _reference(*names: str) -> dict[str, str]:
+    return {"$ref": "/".join(("#", *names))}
+
+
+def _lower(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+# --- YAML ---------------------------------------------------------------------------------------
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def text() -> str:
+    """Return the document as it is stored."""
+    begin = "# Generated by `make reference` from streams/schemas and docs/wire.\n"
+    body = yaml.dump(document(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return begin + body
