@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from streams.store.image import Image
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.worker.ports import Extent
 
 
@@ -108,7 +108,7 @@ class Archive(Protocol):
 class States(Protocol):
     """What Redis keeps, read only."""
 
-    def load(self, partition: int) -> Snapshot | None:
+    def load(self, partition: int) -> StoredState | None:
         """All that is kept of a partition, as of one moment; None if nothing ever was.
 
         Raises:

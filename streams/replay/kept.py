@@ -18,7 +18,7 @@ from streams.replay.archive import Archive, HeadSource, StoredHead
 from streams.replay.findings import Check, Findings
 from streams.replay.states import differences
 from streams.store.layout import LAYOUT, Damaged
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.topics.topics import NORMS
 from streams.worker.outbox import Packed
 from streams.worker.ports import Extent
@@ -34,7 +34,7 @@ class KeptPartition:
     """One partition, as it was at one moment.
 
     Attributes:
-        snapshot: what is kept, proven to be whole; None if there is none that could be compared, or
+        stored: what is kept, proven to be whole; None if there is none that could be compared, or
             none any more.
         next: the offset at which it goes on.
         outbox: the outputs in it that are still to be published.
@@ -45,7 +45,7 @@ class KeptPartition:
     def __init__(
         self,
         check: Check,
-        load: Callable[[], Snapshot | None],
+        load: Callable[[], StoredState | None],
         findings: Findings,
     ) -> None:
         """Load it.
@@ -55,7 +55,7 @@ class KeptPartition:
             load: what gives it, and raises ``Damaged`` if it is not whole.
             findings: of the partition.
         """
-        self.snapshot: Snapshot | None = None
+        self.stored: StoredState | None = None
         self.outbox: list[Output] = []
         self.lacking: str | None = None
         self.next: int | None = None
@@ -64,19 +64,19 @@ class KeptPartition:
         self._who = "Redis" if check is Check.STATE else "the checkpoint"
         self._findings = findings
         try:
-            self.snapshot = load()
+            self.stored = load()
         except Damaged as damaged:
             findings.add(check, f"what {self._who} keeps is not whole: {damaged}")
             self.lacking = f"what {self._who} keeps: it is not whole"
             return
-        if self.snapshot is None:
+        if self.stored is None:
             self.lacking = f"what {self._who} keeps: there is nothing of this partition"
             return
-        self.next = self.snapshot.next
+        self.next = self.stored.next
         try:
             self.outbox = [
                 output
-                for _, packed in self.snapshot.outbox
+                for _, packed in self.stored.outbox
                 for output in msgspec.msgpack.decode(packed, type=Packed).outputs
             ]
         except msgspec.DecodeError as error:
@@ -86,16 +86,16 @@ class KeptPartition:
     def head(self) -> StoredHead:
         """The head of the hash chain that is kept."""
         holder = HeadSource.REDIS if self._check is Check.STATE else HeadSource.CHECKPOINT
-        if self.snapshot is None:
+        if self.stored is None:
             return StoredHead(holder, lacking=self.lacking or "")
-        return StoredHead(holder, self.snapshot.next, self.snapshot.meta.chain.head)
+        return StoredHead(holder, self.stored.next, self.stored.meta.chain.head)
 
     def arrive(self, ledger: Ledger, offset: int) -> None:
         """The log has come to an offset: compare, once, if that is where this stands."""
-        if self.at is None and self.snapshot is not None and self.snapshot.next <= offset:
-            self.at = self.snapshot.next
-            self._compare(ledger, self.snapshot)
-            self.snapshot = None  # a state takes as much as the ledger
+        if self.at is None and self.stored is not None and self.stored.next <= offset:
+            self.at = self.stored.next
+            self._compare(ledger, self.stored)
+            self.stored = None  # a state takes as much as the ledger
 
     def has_seen(self, offset: int) -> bool:
         """Whether the record at an offset is applied in what is kept."""
@@ -103,10 +103,10 @@ class KeptPartition:
 
     def set_aside(self) -> None:
         """Compare nothing with it."""
-        self.snapshot, self.next, self.outbox = None, None, []
+        self.stored, self.next, self.outbox = None, None, []
 
-    def _compare(self, ledger: Ledger, snapshot: Snapshot) -> None:
-        meta, add = snapshot.meta, partial(self._findings.add, self._check, offset=snapshot.next)
+    def _compare(self, ledger: Ledger, stored: StoredState) -> None:
+        meta, add = stored.meta, partial(self._findings.add, self._check, offset=stored.next)
         for name, ours, theirs in (
             ("layout", LAYOUT, meta.layout),
             ("id of norms", ledger.state.topic.hex(), meta.topic),
@@ -122,7 +122,7 @@ class KeptPartition:
             add(problem, found={"since": meta.since, "version": meta.version})
         try:
             state = ledger_of(
-                snapshot,
+                stored,
                 ledger.state.partition,
                 ledger.state.partitions,
                 ledger.state.topic,
@@ -144,9 +144,9 @@ class KeptPartition:
 
     def look(self, archive: Archive, extent: Extent) -> None:
         """What can be said where the log is not applied up to here: whether this goes on in it."""
-        if self.snapshot is None:
+        if self.stored is None:
             return
-        at, chain = self.snapshot.next, self.snapshot.meta.chain
+        at, chain = self.stored.next, self.stored.meta.chain
         if not extent.start <= at <= extent.end:
             expected = {"from": extent.start, "to": extent.end}
             problem = f"{self._who} goes on outside of the log"

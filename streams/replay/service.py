@@ -23,7 +23,7 @@ from streams.replay.archive import (
 from streams.store.image import Image, UnusableImage
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.topics.authentic import RecordVerifier, header, verifier_of
 from streams.topics.batches import FetchedRecord, Gap
 from streams.topics.seen import TopicsUnavailable
@@ -193,14 +193,14 @@ class RedisStates(States):
             self._runner.run(self._store.close())
         self._runner.close()
 
-    def load(self, partition: int) -> Snapshot | None:
+    def load(self, partition: int) -> StoredState | None:
         """All that is kept of a partition, as of one moment; None if nothing ever was."""
         try:
             return self._runner.run(self._load(partition))
         except StoreUnavailable as error:
             raise UnreadableService(str(error)) from error
 
-    async def _load(self, partition: int) -> Snapshot | None:
+    async def _load(self, partition: int) -> StoredState | None:
         if self._store is None:
             self._store = RedisStore.of(self._config)
         return await self._store.load(partition)

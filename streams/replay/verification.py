@@ -39,7 +39,7 @@ from streams.replay.published import HALTS, ODOMETER, REJECTS, Published
 from streams.replay.receipts import Receipt
 from streams.replay.results import PartitionProgress, PartitionVerified, Verified
 from streams.schemas import ChargeRoster
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.topics.topics import NORMS
 
 _TOLD_EVERY = 0.5
@@ -207,7 +207,7 @@ class _Partition:
                 found=fold.next,
             )
 
-    def _load_image(self) -> Snapshot | None:
+    def _load_image(self) -> StoredState | None:
         image = self._archive.image(self._partition)
         if image is None:
             return None
@@ -217,7 +217,7 @@ class _Partition:
             problem = "the last checkpoint is of another log"
             self.findings.add(Check.CHECKPOINT, problem, expected=ours, found=theirs)
             return None
-        return image.snapshot()
+        return image.state()
 
     def _begin_at(self, began: int) -> None:
         """The log was trimmed: say what is not known of what came before."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from streams.store.image import Moment
 from streams.store.layout import digest_of, pack_change, pack_page, page_hash
 from streams.store.port import Commit, Exchange, Guard, Store, Verdict
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 
 
@@ -33,14 +33,14 @@ class Backlog:
 class Holding:
     """Writes the state of one partition while its ownership lasts; never two writes at once."""
 
-    def __init__(self, store: Store, partition: int, owner: str, snapshot: Snapshot) -> None:
+    def __init__(self, store: Store, partition: int, owner: str, stored: StoredState) -> None:
         self.partition = partition
         self.owner = owner
-        self.version = snapshot.meta.version
-        self.backlog = Backlog(snapshot.meta.changes, snapshot.changes_bytes)
-        self._since = snapshot.meta.since
-        self._hashes = snapshot.hashes
-        self._digest = snapshot.meta.digest
+        self.version = stored.meta.version
+        self.backlog = Backlog(stored.meta.changes, stored.changes_bytes)
+        self._since = stored.meta.since
+        self._hashes = stored.hashes
+        self._digest = stored.meta.digest
         self._store = store
 
     async def commit(

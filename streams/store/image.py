@@ -17,7 +17,7 @@ Invariants:
   as many chunks as a snapshot has, and nothing stays that was erased.
 - A snapshot is read as a whole only. Every chunk is there and has the hash in the listing, and the
   listing has the hash in the manifest. Then the state is verified like that in a store
-  (``snapshot``). Otherwise it is ``Damaged``, and nothing of it is used.
+  (``stored_state``). Otherwise it is ``Damaged``, and nothing of it is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import msgspec
 
 from streams.schemas import encode
 from streams.store.layout import LAYOUT, Damaged, Meta, chain_fields, page_hash
-from streams.store.snapshot import Snapshot, verified
+from streams.store.stored_state import StoredState, verified
 from streams.wire.chain import Chain
 
 FORMAT = 1
@@ -148,7 +148,7 @@ class Image:
         """The outbox entries."""
         return _decoded(self.contents[_OUTBOX], dict[str, bytes], "the outbox")
 
-    def snapshot(self) -> Snapshot:
+    def state(self) -> StoredState:
         """Return the verified state.
 
         Raises:
@@ -323,7 +323,7 @@ class Search:
         written = self._later.union(range(self._manifest.places))
         image = Image(self._manifest, self._listing, frozenset(written), contents)
         if self._with_contents:
-            image.snapshot()
+            image.state()
         return image
 
     @contextmanager

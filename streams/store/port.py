@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from streams.store.image import Moment
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 
 
@@ -149,7 +149,7 @@ class Store(Protocol):
     async def owner(self, partition: int) -> str:
         """Return the owner of a partition; empty if it never had one."""
 
-    async def load(self, partition: int) -> Snapshot | None:
+    async def load(self, partition: int) -> StoredState | None:
         """Return the whole state of a partition; None if there is none.
 
         Raises:

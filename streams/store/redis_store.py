@@ -55,7 +55,7 @@ from streams.store.port import (
     Verdict,
 )
 from streams.store.redis_nodes import Server, nodes_at
-from streams.store.snapshot import Snapshot, verified
+from streams.store.stored_state import StoredState, verified
 
 
 class RedisStore(Store):
@@ -175,7 +175,7 @@ class RedisStore(Store):
         owner = await self._ask(partition, lambda server: server.hget(meta, "owner"))
         return _legible(owner or b"")
 
-    async def load(self, partition: int) -> Snapshot | None:
+    async def load(self, partition: int) -> StoredState | None:
         """Return the whole state of a partition, read atomically; None if there is none.
 
         Raises:
@@ -191,8 +191,8 @@ class RedisStore(Store):
         )
         if not meta:
             return None
-        snapshot = verified(_text(meta), _named(pages), changes, _named(outbox))
-        return replace(snapshot, pulse=pulse or b"")
+        stored = verified(_text(meta), _named(pages), changes, _named(outbox))
+        return replace(stored, pulse=pulse or b"")
 
     async def glance(self, partition: int) -> Glance:
         """Return the facts about a partition that take the same time however large its state is."""

@@ -357,17 +357,17 @@ class Partitions:
             await restore(self._world, guard, checkpoint, suspensions)
         # Step 5.
         self._suspended.pop(partition, None)
-        snapshot = await self._world.store.load(partition)
-        if snapshot is None or snapshot.meta.owner != self._world.owner:
-            other = snapshot.meta.owner if snapshot else "an emptied Redis"
+        stored = await self._world.store.load(partition)
+        if stored is None or stored.meta.owner != self._world.owner:
+            other = stored.meta.owner if stored else "an emptied Redis"
             self._world.end(f"partition {partition}: fenced by {other} while loading the state")
         try:
             ledger = ledger_of(
-                snapshot,
+                stored,
                 partition,
                 seen.partitions,
                 seen.topic,
-                snapshot.meta.chain,
+                stored.meta.chain,
                 self._world.erasure_keys,
             )
         except PartitionError as error:
@@ -375,18 +375,18 @@ class Partitions:
         except UnknownState as unknown:
             raise PartitionSuspended(suspensions.other_layout(str(unknown))) from unknown
         # Step 6.
-        holding = Holding(self._world.store, partition, self._world.owner, snapshot)
-        processor = Processor(self._world, ledger, snapshot, holding, suspensions)
+        holding = Holding(self._world.store, partition, self._world.owner, stored)
+        processor = Processor(self._world, ledger, stored, holding, suspensions)
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
-        shown = last_checkpoint(snapshot.pulse)
+        shown = last_checkpoint(stored.pulse)
         processor.imaging.reached = checkpoint.manifest.next if checkpoint else shown
         self._owned[partition] = Owned(
             processor, Heartbeat(processor), suspensions, seen.topic, seen.partitions
         )
         processor.start()
         await self._owned[partition].heartbeat.beat(None)
-        logger.info("partition %d is owned and continues at offset %d", partition, snapshot.next)
-        return snapshot.next
+        logger.info("partition %d is owned and continues at offset %d", partition, stored.next)
+        return stored.next
 
     async def _let_go(self, partition: int) -> None:
         owned = self._owned.pop(partition, None)

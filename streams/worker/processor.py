@@ -40,7 +40,7 @@ from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.schemas import encode
 from streams.store.holding import Holding
 from streams.store.port import Verdict
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
@@ -111,7 +111,7 @@ class Processor:
         self,
         world: World,
         ledger: Ledger,
-        snapshot: Snapshot,
+        stored: StoredState,
         holding: Holding,
         suspensions: Suspensions,
     ) -> None:
@@ -121,14 +121,14 @@ class Processor:
         )
         self._world = world
         self._time = asyncio.get_running_loop().time
-        self.next = snapshot.next  # the first offset that Redis has not seen
+        self.next = stored.next  # the first offset that Redis has not seen
         self.moved_at = self._time()  # the time of the last commit
         self.state = ProcessorState.RUNNING
         self.suspension: Suspension | None = None  # why the partition is suspended, if it is
         self.ledger = ledger
         self.holding = holding
-        self.intake = Intake(snapshot.next)
-        self._leader_epoch = snapshot.meta.leader_epoch  # of the last record applied
+        self.intake = Intake(stored.next)
+        self._leader_epoch = stored.meta.leader_epoch  # of the last record applied
         self._suspensions = suspensions
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
         self.imaging = Imaging(
@@ -143,7 +143,7 @@ class Processor:
         self.outbox = Outbox(
             partition,
             ledger.state.topic,
-            snapshot.outbox,
+            stored.outbox,
             world.publisher,
             checkpoints,
             self._cannot_publish,

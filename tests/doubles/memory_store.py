@@ -22,7 +22,7 @@ from streams.store.port import (
     Store,
     Verdict,
 )
-from streams.store.snapshot import Snapshot, verified
+from streams.store.stored_state import StoredState, verified
 
 
 @dataclass
@@ -106,13 +106,13 @@ class MemoryStore(Store):
         """Return the owner of a partition; empty without one."""
         return self.contents(partition).meta.get("owner", "")
 
-    async def load(self, partition: int) -> Snapshot | None:
+    async def load(self, partition: int) -> StoredState | None:
         """Return the state of a partition, or None without one."""
         kept = self.contents(partition)
         if not kept.meta:
             return None
-        snapshot = verified(kept.meta, kept.pages, kept.changes, kept.outbox)
-        return replace(snapshot, pulse=kept.alive.get("pulse", b""))
+        stored = verified(kept.meta, kept.pages, kept.changes, kept.outbox)
+        return replace(stored, pulse=kept.alive.get("pulse", b""))
 
     async def glance(self, partition: int) -> Glance:
         """Return a summary of a partition, in time independent of the size of its state."""

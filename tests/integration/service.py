@@ -30,7 +30,7 @@ from streams.operations.status import (
 from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.store.vital_signs import SuspensionReason
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor
@@ -73,7 +73,7 @@ class Service:
         self._producer: KafkaProducer | None = None
         self._client: Turnstile | None = None
         self._auditor: Auditor | None = None
-        self._kept: dict[int, Snapshot] = {}
+        self._kept: dict[int, StoredState] = {}
         self._ledgers: dict[int, Ledger] = {}
         self._audited: dict[int, Ledger] = {}  # those that were as the auditor has them
 
@@ -147,14 +147,14 @@ class Service:
 
         return asyncio.run(send())
 
-    def settle(self) -> dict[int, Snapshot]:
+    def settle(self) -> dict[int, StoredState]:
         """Wait until all that was published is decided and answered; what Redis holds then.
 
         The outboxes are empty: no worker has anything left to write.
         """
         return self._decided(lambda partition, kept: not kept.outbox)
 
-    def answered(self) -> dict[int, Snapshot]:
+    def answered(self) -> dict[int, StoredState]:
         """The same, without waiting for the outboxes: what they hold stands in the topics."""
         return self._decided(self._is_published)
 
@@ -190,10 +190,10 @@ class Service:
                 rows |= state_of(ledger, dataset)
         return rows
 
-    def kept(self) -> dict[int, Snapshot]:
+    def kept(self) -> dict[int, StoredState]:
         """What Redis holds now."""
 
-        async def read() -> dict[int, Snapshot]:
+        async def read() -> dict[int, StoredState]:
             async with RedisStore.of(self.config) as store:
                 return await self._load(store)
 
@@ -262,28 +262,28 @@ class Service:
             user += 1
         return found
 
-    def _decided(self, is_done: Callable[[int, Snapshot], bool]) -> dict[int, Snapshot]:
+    def _decided(self, is_done: Callable[[int, StoredState], bool]) -> dict[int, StoredState]:
         """Wait until the state is that at the end of the log, and done in every partition."""
 
-        async def read(ends: dict[int, int]) -> dict[int, Snapshot]:
+        async def read(ends: dict[int, int]) -> dict[int, StoredState]:
             async with RedisStore.of(self.config) as store:
                 glances = {p: (await store.glance(p)).meta for p in range(self.partitions)}
                 if any(int(glances[p].get("next", -1)) != ends[p] for p in glances):
                     return {}  # the whole state is read once, when it is there
                 return await self._load(store)
 
-        def found() -> dict[int, Snapshot] | None:
+        def found() -> dict[int, StoredState] | None:
             ends = self.log.norms_ends()
             kept = asyncio.run(read(ends))
             done = len(kept) == self.partitions and all(
-                snapshot.next == ends[p] and is_done(p, snapshot) for p, snapshot in kept.items()
+                stored.next == ends[p] and is_done(p, stored) for p, stored in kept.items()
             )
             return kept if done else None
 
-        kept: dict[int, Snapshot] = eventually(found)
+        kept: dict[int, StoredState] = eventually(found)
         return kept
 
-    def _is_published(self, partition: int, kept: Snapshot) -> bool:
+    def _is_published(self, partition: int, kept: StoredState) -> bool:
         if kept.outbox:
             self.log.refresh(OUTPUTS)
         return all(
@@ -292,7 +292,7 @@ class Service:
             for output in msgspec.msgpack.decode(packed, type=Packed).outputs
         )
 
-    async def _load(self, store: RedisStore) -> dict[int, Snapshot]:
+    async def _load(self, store: RedisStore) -> dict[int, StoredState]:
         found = {p: await store.load(p) for p in range(self.partitions)}
         return {p: kept for p, kept in found.items() if kept is not None}
 

@@ -21,7 +21,7 @@ from streams.replay.fold import Fold
 from streams.replay.receipts import Receipt
 from streams.replay.service import KafkaArchive
 from streams.schemas import Rejected
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.topics.clients import new_reader
 from streams.topics.topics import NORMS, REJECTS
 from streams.worker.kafka.log import KafkaLog
@@ -47,7 +47,7 @@ class Applied(NamedTuple):
     service: Service
     expected: Records
     unreadable: set[int]
-    kept: Snapshot
+    kept: StoredState
 
 
 @pytest.fixture(scope="module")

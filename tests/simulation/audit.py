@@ -45,13 +45,13 @@ class Audit:
         self.auditor.apply_all(world.log)
         ledgers = {}
         for partition in range(self.partitions):
-            snapshot = await world.store.load(partition)
-            if snapshot is None:
+            stored = await world.store.load(partition)
+            if stored is None:
                 raise Wrong(f"nothing is kept of partition {partition}")
             ledgers[partition] = ledger_of(
-                snapshot, partition, self.partitions, self.topic, snapshot.meta.chain
+                stored, partition, self.partitions, self.topic, stored.meta.chain
             )
-            compare_chain(self.auditor, partition, snapshot.meta.chain)
+            compare_chain(self.auditor, partition, stored.meta.chain)
             self._compare_image(partition, ledgers[partition])
         compare(self.auditor, world.log, ledgers)
         self._compare_told(told.steps, [self.auditor])
@@ -65,7 +65,7 @@ class Audit:
         if image is None:
             return
         made = ledger_of(
-            image.snapshot(), partition, self.partitions, self.topic, image.manifest.chain
+            image.state(), partition, self.partitions, self.topic, image.manifest.chain
         )
         for p, offset, value in self.world.log.records["norms"]:
             if p == partition and offset >= image.manifest.next:

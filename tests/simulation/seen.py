@@ -14,7 +14,7 @@ from streams.replay.archive import (
 )
 from streams.store.image import Image
 from streams.store.layout import Damaged
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.worker.ports import Extent
 from tests.doubles.memory_broker import last_image
 from tests.simulation.world import World
@@ -56,11 +56,11 @@ class Seen(Archive, States):
     def image(self, partition: int) -> Image | None:
         return last_image(self._world.broker, partition)
 
-    def load(self, partition: int) -> Snapshot | None:
+    def load(self, partition: int) -> StoredState | None:
         loading = self._world.store.load(partition)
         try:
             loading.send(None)
         except StopIteration as done:
-            snapshot: Snapshot | None = done.value
-            return snapshot
+            stored: StoredState | None = done.value
+            return stored
         raise AssertionError("a store in memory waits for nothing")

@@ -14,7 +14,7 @@ from streams.ledger.ledger import Channel
 from streams.store.image import UnusableImage
 from streams.store.layout import Damaged
 from streams.store.port import Acquired, Commit, Exchange, Guard, Installation, Verdict
-from streams.store.snapshot import verified
+from streams.store.stored_state import verified
 from tests.doubles.memory_broker import MemoryBroker, last_image
 from tests.doubles.memory_store import Contents, MemoryStore
 from tests.simulation.clock import VirtualLoop, tracked_tasks

@@ -12,7 +12,7 @@ from streams.redis_address import AddressKind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, outbox_entry_name
 from streams.store.port import Guard, Store, Verdict
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 from tests.doubles.memory_store import Contents, MemoryStore
 
@@ -35,7 +35,7 @@ class Owner:
         assert acquired.verdict is Verdict.OK
         return Holding(self.store, self.partition, self.name, await self.load())
 
-    async def load(self) -> Snapshot:
+    async def load(self) -> StoredState:
         kept = await self.store.load(self.partition)
         assert kept is not None
         return kept

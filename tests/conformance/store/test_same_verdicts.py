@@ -24,7 +24,7 @@ from streams.store.holding import Backlog, Holding
 from streams.store.layout import Damaged, fields_of_nothing
 from streams.store.port import Glance, Verdict
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 from tests.conformance.store.bench import Bench, MemoryHand, RedisHand
 from tests.doubles.memory_store import Contents, MemoryStore
@@ -117,8 +117,8 @@ class SameVerdicts(RuleBasedStateMachine):
         if acquired.verdict is not Verdict.OK:
             return
         found = self.pair.both(lambda bench: bench.store.load(P))
-        if isinstance(found, Snapshot):
-            # A snapshot of its own for each: a holding keeps the hashes of its pages up to date.
+        if isinstance(found, StoredState):
+            # A state of its own for each: a holding keeps the hashes of its pages up to date.
             self.held[owner] = tuple(
                 Holding(bench.store, P, owner, self.pair.loop.run(bench.store.load(P)))
                 for bench in self.pair.benches

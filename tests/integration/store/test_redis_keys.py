@@ -11,7 +11,7 @@ from streams.local import RedisServer
 from streams.store.layout import Damaged, key_of
 from streams.store.port import Acquired, Verdict
 from streams.store.redis_store import RedisStore
-from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
 
 P = 3
 TOPIC = b"topic of 16 byte"
@@ -37,8 +37,8 @@ def acquire(client: redis.Redis, prefix: str) -> Acquired:
     return asyncio.run(acquired())
 
 
-def load(client: redis.Redis, prefix: str) -> Snapshot | None:
-    async def loaded() -> Snapshot | None:
+def load(client: redis.Redis, prefix: str) -> StoredState | None:
+    async def loaded() -> StoredState | None:
         async with RedisStore(url_of(client), prefix) as store:
             return await store.load(P)
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from streams.store import holding, snapshot
+from streams.store import holding, stored_state
 from streams.store.port import Guard, Verdict
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -60,7 +60,7 @@ def beats_not_guarded() -> Patches:
 def counts_not_compared() -> Patches:
     """State of which a key is gone is taken for whole."""
     yield replaced(memory_store.Contents, "is_counted", lambda _: True)
-    real = snapshot.verified
+    real = stored_state.verified
 
     def verified(fields: Mapping[str, str], pages: Any, changes: Any, kept: Any) -> Any:
         counted = {"pages": len(pages), "changes": len(changes), "outbox": len(kept)}
@@ -82,7 +82,7 @@ def digest_not_compared() -> Patches:
 
         __hash__ = int.__hash__
 
-    yield replaced(snapshot, "digest_of", lambda hashes: Whatever(0))
+    yield replaced(stored_state, "digest_of", lambda hashes: Whatever(0))
 
 
 @mutation

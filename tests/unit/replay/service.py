@@ -16,7 +16,7 @@ from streams.schemas import encode, tombstone_offset
 from streams.sdk.memory_connection import MemoryConnection
 from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
-from streams.store.snapshot import Snapshot, verified
+from streams.store.stored_state import StoredState, verified
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Extent
 
@@ -126,7 +126,7 @@ class Archived(MemoryConnection):
         for key, value in [*parts, manifest]:
             self.append("checkpoints", partition, value, key)
 
-    def load(self, partition: int) -> Snapshot | None:
+    def load(self, partition: int) -> StoredState | None:
         kept = self.kept[partition]
         outbox_entries = {
             outbox_entry.name: outbox_entry.packed

@@ -30,7 +30,7 @@ def whole(records: list[Record], **how: int) -> Image:
 
 
 def is_of(read: Image, kept: Kept) -> bool:
-    meta, expected = read.snapshot().meta, kept.moment.meta
+    meta, expected = read.state().meta, kept.moment.meta
     same = {"owner": expected.owner, "version": expected.version}
     return (
         replace(meta, **same) == expected

@@ -12,7 +12,7 @@ from streams.ledger.state import State
 from streams.store.holding import Holding
 from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict
-from streams.store.snapshot import Snapshot, verified
+from streams.store.stored_state import StoredState, verified
 from streams.wire.chain import NO_TOPIC
 from streams.worker.ports import Missing, World
 from streams.worker.processor import Processor
@@ -150,7 +150,7 @@ def log_with(missing: Missing, offsets: int) -> MemoryBroker:
     return broker
 
 
-def owned(store: Store, next_offset: int, outbox: Sequence[tuple[str, bytes]]) -> Snapshot:
+def owned(store: Store, next_offset: int, outbox: Sequence[tuple[str, bytes]]) -> StoredState:
     """An empty state that has been applied up to an offset, as its owner loads it."""
     kept = store.contents(0)
     kept.outbox = dict(outbox)
@@ -193,9 +193,9 @@ def bench(
     store = Store(gate)
     broker = log_with(missing, offsets)
     world = world_of("me", store, MemoryClient(broker, gate), ends)
-    snapshot = owned(store, next_offset, outbox)
-    holding = Holding(store, 0, world.owner, snapshot)
-    processor = Processor(world, ledger or Ledger(0, 1), snapshot, holding, Suspensions("t.", 0, 0))
+    stored = owned(store, next_offset, outbox)
+    holding = Holding(store, 0, world.owner, stored)
+    processor = Processor(world, ledger or Ledger(0, 1), stored, holding, Suspensions("t.", 0, 0))
     return Bench(processor, store, broker, gate, ends)
 
 

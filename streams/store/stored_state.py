@@ -24,7 +24,7 @@ from streams.store.layout import (
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StoredState:
     """The stored state of a partition, as of one moment; verified."""
 
     meta: Meta
@@ -46,7 +46,7 @@ def verified(
     pages: Mapping[str, bytes],
     changes: Sequence[bytes],
     outbox: Mapping[str, bytes],
-) -> Snapshot:
+) -> StoredState:
     """Return the verified state from the contents of each key.
 
     Raises:
@@ -63,7 +63,7 @@ def verified(
     hashes = {name: page_hash(name, page) for name, page in pages.items()}
     if digest_of(hashes.values()) != meta.digest:
         raise Damaged("the pages are not those that were written last: their digest differs")
-    return Snapshot(
+    return StoredState(
         meta=meta,
         pages={name: page_value(page) for name, page in pages.items()},
         changes=_joined(meta, changes),
