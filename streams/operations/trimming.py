@@ -21,10 +21,10 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.operations.errors import Unavailable
-from streams.operations.images import ImagesUnavailable, read_image
+from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
 from streams.operations.status import topics_of
-from streams.store.image import Image, UnusableImage, deletable
 from streams.store.layout import LAYOUT
+from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
 from streams.topics.authentic import RecordVerifier, verifier_of
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.seen import TopicsSeen
@@ -75,7 +75,7 @@ def plan_trims(config: Config) -> list[Trim]:
             return [_plan(config, consumer, seen, p, verifier) for p in range(seen.partitions)]
         finally:
             consumer.close()
-    except (KafkaError, ImagesUnavailable) as error:
+    except (KafkaError, SnapshotsUnavailable) as error:
         raise Unavailable(f"Kafka at {config.kafka} does not answer: {error}") from error
 
 
@@ -107,16 +107,18 @@ def _plan(
 ) -> Trim:
     place = TopicPartition(config.topic(NORMS), partition)
     # Step 1.
-    image, damage = _image(config, partition, verifier)
+    snapshot, damage = _snapshot(config, partition, verifier)
     start = consumer.beginning_offsets([place])[place]
     end = consumer.end_offsets([place])[place]
-    if image is None:
+    if snapshot is None:
         why = damage or f"there is no checkpoint in {config.topic(CHECKPOINTS)} yet"
         return Trim(partition, start, end, None, start, why, is_wrong=damage is not None)
-    reached = image.manifest.next
-    if wrong := _misfit(image, seen, start, end) or _other_record(consumer, place, image, start):
+    reached = snapshot.manifest.next
+    if wrong := _misfit(snapshot, seen, start, end) or _other_record(
+        consumer, place, snapshot, start
+    ):
         return Trim(partition, start, end, reached, start, wrong, is_wrong=True)
-    last = deletable(image)
+    last = deletable(snapshot)
     why = (
         f"{last} is the last record that the checkpoint covers, and acquisitions compare it"
         if last > start
@@ -125,23 +127,23 @@ def _plan(
     return Trim(partition, start, end, reached, max(start, last), why)
 
 
-def _image(
+def _snapshot(
     config: Config, partition: int, verifier: RecordVerifier | None
-) -> tuple[Image | None, str | None]:
+) -> tuple[Snapshot | None, str | None]:
     """The last checkpoint, or what is wrong with it."""
     try:
-        return read_image(config, partition, verifier), None
-    except UnusableImage as unusable:
+        return read_snapshot(config, partition, verifier), None
+    except UnusableSnapshot as unusable:
         return None, (
             f"the last checkpoint is not whole: {unusable}. If the next one is not whole either, "
             f"stop the workers, delete the topic {config.topic(CHECKPOINTS)} and start them"
         )
 
 
-def _misfit(image: Image, seen: TopicsSeen, start: int, end: int) -> str | None:
+def _misfit(snapshot: Snapshot, seen: TopicsSeen, start: int, end: int) -> str | None:
     """Why the log does not go on from a checkpoint, if it does not."""
     # Steps 2 and 3.
-    manifest = image.manifest
+    manifest = snapshot.manifest
     if manifest.topic != seen.topic.hex():
         return (
             f"the checkpoint is of the topic with id {manifest.topic}, which is "
@@ -168,11 +170,11 @@ def _misfit(image: Image, seen: TopicsSeen, start: int, end: int) -> str | None:
 
 
 def _other_record(
-    consumer: KafkaConsumer, place: TopicPartition, image: Image, start: int
+    consumer: KafkaConsumer, place: TopicPartition, snapshot: Snapshot, start: int
 ) -> str | None:
     """Why the last record that a checkpoint covers is not the one in the log, if it is not."""
     # Step 4.
-    chain, known = image.manifest.chain, image.manifest.leader_epoch
+    chain, known = snapshot.manifest.chain, snapshot.manifest.leader_epoch
     if chain.last < start:
         return None  # none is left to compare, and none to delete
     consumer.assign([place])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from streams.store.image import Image
+from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
 from streams.worker.ports import Extent
 
@@ -97,11 +97,11 @@ class Archive(Protocol):
     def heads(self, partition: int) -> Sequence[StoredHead]:
         """Return what each holder stores now; one that does not answer says why in its head."""
 
-    def image(self, partition: int) -> Image | None:
+    def snapshot(self, partition: int) -> Snapshot | None:
         """The last checkpoint of the state of a partition; None if there never was one.
 
         Raises:
-            UnusableImage: it is not whole.
+            UnusableSnapshot: it is not whole.
         """
 
 

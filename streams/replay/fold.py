@@ -1,8 +1,8 @@
 """The log of one partition, applied once more, by the ledger that workers apply it with.
 
 A log that begins at 0 is applied from nothing. Of one that was trimmed the last checkpoint says
-what came before (``streams.store.image``): it is whole, or it is not used, and what it says of the
-records that are gone is taken as it is. Without one, such a log cannot be applied.
+what came before (``streams.store.snapshot``): it is whole, or it is not used, and what it says of
+the records that are gone is taken as it is. Without one, such a log cannot be applied.
 
 The head of the hash chain must be the one that Redis and the last checkpoint store for the same
 offset. If it is not, another log was applied than the one that is read here, and ``HeadMismatch``
@@ -79,16 +79,16 @@ def beginning(archive: Archive, partition: int) -> Beginning:
     if start == 0:
         return nothing
     try:
-        image = archive.image(partition)
-        if image is None:
+        snapshot = archive.snapshot(partition)
+        if snapshot is None:
             return nothing
-        manifest = image.manifest
+        manifest = snapshot.manifest
         if (manifest.topic, manifest.partitions) != (topic.hex(), partitions):
             return nothing._replace(lacking="the last checkpoint is of another log")
         if manifest.next < start:
             lacking = f"the last checkpoint goes on at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
-        ledger = ledger_of(image.state(), partition, partitions, topic, manifest.chain, *keys)
+        ledger = ledger_of(snapshot.state(), partition, partitions, topic, manifest.chain, *keys)
     except (Damaged, PartitionError, UnknownState) as error:
         return nothing._replace(lacking=f"the last checkpoint cannot be used: {error}")
     return Beginning(ledger, manifest.next)

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from streams.config import Config
 from streams.operations.errors import Unavailable
-from streams.operations.images import ImagesUnavailable, read_image
+from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
 from streams.operations.status import read_glances
 from streams.replay.archive import (
     Archive,
@@ -20,9 +20,9 @@ from streams.replay.archive import (
     StoredHead,
     UnreadableService,
 )
-from streams.store.image import Image, UnusableImage
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
+from streams.store.snapshot import Snapshot, UnusableSnapshot
 from streams.store.stored_state import StoredState
 from streams.topics.authentic import RecordVerifier, header, verifier_of
 from streams.topics.batches import FetchedRecord, Gap
@@ -110,23 +110,23 @@ class KafkaArchive(Archive):
 
     def _head_of_checkpoint(self, partition: int) -> StoredHead:
         try:
-            image = read_image(self._config, partition, self._verifier, with_contents=False)
-        except (ImagesUnavailable, UnusableImage) as error:
+            snapshot = read_snapshot(self._config, partition, self._verifier, with_contents=False)
+        except (SnapshotsUnavailable, UnusableSnapshot) as error:
             return StoredHead(HeadSource.CHECKPOINT, lacking=str(error))
-        if image is None:
+        if snapshot is None:
             return StoredHead(HeadSource.CHECKPOINT, lacking="there is no checkpoint")
-        manifest = image.manifest
+        manifest = snapshot.manifest
         if (manifest.topic, manifest.partitions) != (self.topic.hex(), self.partitions):
             return StoredHead(
                 HeadSource.CHECKPOINT, lacking="the last checkpoint is of another log"
             )
         return StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head)
 
-    def image(self, partition: int) -> Image | None:
+    def snapshot(self, partition: int) -> Snapshot | None:
         """The last checkpoint of the state of a partition; None if there never was one."""
         try:
-            return read_image(self._config, partition, self._verifier)
-        except ImagesUnavailable as error:
+            return read_snapshot(self._config, partition, self._verifier)
+        except SnapshotsUnavailable as error:
             raise UnreadableService(str(error)) from error
 
     @contextmanager

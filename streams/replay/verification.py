@@ -90,7 +90,7 @@ class _Partition:
         self._partition = partition
         self._progress = progress
         # Step 1.
-        self._image = KeptPartition(Check.CHECKPOINT, self._load_image, self.findings)
+        self._snapshot = KeptPartition(Check.CHECKPOINT, self._load_snapshot, self.findings)
         self._kept = KeptPartition(Check.STATE, lambda: states.load(partition), self.findings)
         # Step 2.
         extents = {topic: archive.extent(topic.check, partition) for topic in _CHANNELS.values()}
@@ -108,7 +108,7 @@ class _Partition:
 
     def verify(self) -> PartitionVerified:
         """Compare it."""
-        heads = self._kept.head, self._image.head
+        heads = self._kept.head, self._snapshot.head
         fold, result = Fold(self._archive, self._partition, self._extent, heads), self.result
         result.start, result.began = self._extent.start, fold.began
         if self._kept.lacking and self._extent.end:
@@ -154,7 +154,7 @@ class _Partition:
 
     def _arrive(self, fold: Fold, offset: int) -> None:
         """What stands at an offset that the log has come to, or passed where it holds nothing."""
-        self._image.arrive(fold.ledger, offset)
+        self._snapshot.arrive(fold.ledger, offset)
         self._kept.arrive(fold.ledger, offset)
         self._arrive_at_receipt(fold, offset)
 
@@ -178,7 +178,7 @@ class _Partition:
         result = self.result
         outbox = self._outbox_of(Channel.ODOMETER)
         result.odometers = self._odometers.end(outbox, fold.ledger)
-        result.checkpoint_at = fold.began or self._image.at
+        result.checkpoint_at = fold.began or self._snapshot.at
         result.state_at = self._kept.at
         self._end_receipt(fold)
         result.next, result.head = fold.next, fold.ledger.chain.head
@@ -207,22 +207,22 @@ class _Partition:
                 found=fold.next,
             )
 
-    def _load_image(self) -> StoredState | None:
-        image = self._archive.image(self._partition)
-        if image is None:
+    def _load_snapshot(self) -> StoredState | None:
+        snapshot = self._archive.snapshot(self._partition)
+        if snapshot is None:
             return None
         ours = self._archive.topic.hex(), self._archive.partitions
-        theirs = image.manifest.topic, image.manifest.partitions
+        theirs = snapshot.manifest.topic, snapshot.manifest.partitions
         if ours != theirs:
             problem = "the last checkpoint is of another log"
             self.findings.add(Check.CHECKPOINT, problem, expected=ours, found=theirs)
             return None
-        return image.state()
+        return snapshot.state()
 
     def _begin_at(self, began: int) -> None:
         """The log was trimmed: say what is not known of what came before."""
-        self._image.look(self._archive, self._extent)
-        self._image.set_aside()
+        self._snapshot.look(self._archive, self._extent)
+        self._snapshot.set_aside()
         at = self._kept.next
         if at is not None and at < began:
             what = f"what Redis keeps: it stands at {at}, before the checkpoint, {began}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from streams.store.image import Moment
 from streams.store.layout import digest_of, pack_change, pack_page, page_hash
 from streams.store.port import Commit, Exchange, Guard, Store, Verdict
+from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 

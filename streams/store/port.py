@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from streams.store.image import Moment
+from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
 from streams.wire.chain import Chain
 

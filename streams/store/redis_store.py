@@ -32,7 +32,6 @@ from redis.exceptions import (
 
 from streams.config import Config
 from streams.redis_address import UnusableAddress, is_encrypted, read_address, without_password
-from streams.store.image import Moment
 from streams.store.layout import (
     STAGED,
     STATE,
@@ -55,6 +54,7 @@ from streams.store.port import (
     Verdict,
 )
 from streams.store.redis_nodes import Server, nodes_at
+from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState, verified
 
 

@@ -26,9 +26,9 @@ from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.health import HealthServer
 from streams.worker.kafka.faust_app import new_app, run_app
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.kafka.image_topic import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
+from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.worker.kafka.topics import KafkaTopics
 from streams.worker.kafka.transport import StreamRecord, TurnstileApp
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
@@ -93,8 +93,8 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         read_log=lambda: KafkaLog(config),
         publisher=CountingPublisher(publisher, metrics),
         checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, signer, verifier),
-        images_of=lambda partition: KafkaImageTopic(config, partition, signer, verifier),
-        image_every=config.checkpoint_seconds,
+        snapshots_of=lambda partition: KafkaSnapshotTopic(config, partition, signer, verifier),
+        snapshot_every=config.checkpoint_seconds,
         erasure_keys=config.erasure_keys,
         end=end_process,
     )
@@ -162,7 +162,7 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
                 await work()
 
     background(owned.keep_compacted, "merging deltas")
-    background(owned.keep_imaged, "writing checkpoints")
+    background(owned.keep_snapshots, "writing checkpoints")
     background(owned.keep_cleanable, "appending to the compacted topics")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")

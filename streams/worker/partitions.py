@@ -29,9 +29,9 @@ import msgspec
 
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.holding import Holding
-from streams.store.image import Image
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Acquired, Glance, Guard, Verdict
+from streams.store.snapshot import Snapshot
 from streams.store.vital_signs import decode_pulse, last_checkpoint
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
@@ -49,7 +49,7 @@ MARK_EVERY = 12 * 3600.0
 """Seconds from one append to the next: two fall into the time a segment may stay open
 (``segment.ms``)."""
 _COMPACT_EVERY = 1.0  # seconds
-_IMAGE_EVERY = 1.0  # seconds between checks whether a snapshot is due
+_SNAPSHOT_EVERY = 1.0  # seconds between checks whether a snapshot is due
 _WATCH_EVERY = 5.0
 
 
@@ -192,13 +192,13 @@ class Partitions:
                 if owned.processor.compaction.is_due():
                     await owned.processor.compact()
 
-    async def keep_imaged(self) -> None:
+    async def keep_snapshots(self) -> None:
         """Write snapshots while the worker lives."""
         while True:
-            await asyncio.sleep(_IMAGE_EVERY)
+            await asyncio.sleep(_SNAPSHOT_EVERY)
             for owned in list(self._owned.values()):
                 if owned.processor.imaging.is_due(owned.processor.next):
-                    await owned.processor.image()
+                    await owned.processor.snapshot()
 
     async def keep_cleanable(self) -> None:
         """Append to the compacted topics at long intervals while the worker lives.
@@ -339,7 +339,7 @@ class Partitions:
             raise PartitionSuspended(suspensions.damaged(str(again))) from again
 
     async def _take_over(
-        self, acquisition: _Acquisition, guard: Guard, checkpoint: Image | None
+        self, acquisition: _Acquisition, guard: Guard, checkpoint: Snapshot | None
     ) -> int:
         """Restore a snapshot if one is given, load the state, and start to decide.
 

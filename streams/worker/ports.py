@@ -15,8 +15,8 @@ from enum import Enum
 from typing import NamedTuple, NoReturn, Protocol
 
 from streams.ledger.ledger import Output
-from streams.store.image import Image, Record
 from streams.store.port import Store
+from streams.store.snapshot import Record, Snapshot
 from streams.topics.seen import TopicsSeen
 
 
@@ -155,17 +155,17 @@ class FencedProducer(Protocol):
         """Disconnect; do nothing if the producer was never started."""
 
 
-class ImageTopic(Protocol):
+class SnapshotTopic(Protocol):
     """One partition of the topic checkpoints, with its snapshots.
 
     They are written in epochs, as odometer records are. After a failure another epoch can begin.
     """
 
-    async def read(self, with_contents: bool) -> Image | None:
+    async def read(self, with_contents: bool) -> Snapshot | None:
         """Return the last complete snapshot, with or without its contents; None if there is none.
 
         Raises:
-            UnusableImage: the snapshot is incomplete.
+            UnusableSnapshot: the snapshot is incomplete.
             LogUnavailable: Kafka does not answer.
         """
 
@@ -214,8 +214,8 @@ class World:
         read_log: opens a reader of the log.
         publisher: publishes outputs.
         checkpoints_of: returns the producer of a partition's odometer records.
-        images_of: returns the topic partition of a partition's snapshots.
-        image_every: seconds from one snapshot of a partition to the next; 0: none is written.
+        snapshots_of: returns the topic partition of a partition's snapshots.
+        snapshot_every: seconds from one snapshot of a partition to the next; 0: none is written.
         erasure_keys: the keys that identify erased users.
         end: ends the worker.
     """
@@ -227,7 +227,7 @@ class World:
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]
-    images_of: Callable[[int], ImageTopic]
-    image_every: float
+    snapshots_of: Callable[[int], SnapshotTopic]
+    snapshot_every: float
     end: End
     erasure_keys: str = ""

@@ -46,10 +46,10 @@ from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
 from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
-from streams.worker.images import Imaging
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import LogRecord, Missing, Origin, World
+from streams.worker.snapshots import SnapshotWriter
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
@@ -131,9 +131,9 @@ class Processor:
         self._leader_epoch = stored.meta.leader_epoch  # of the last record applied
         self._suspensions = suspensions
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
-        self.imaging = Imaging(
-            world.images_of(partition),
-            world.image_every,
+        self.imaging = SnapshotWriter(
+            world.snapshots_of(partition),
+            world.snapshot_every,
             (ledger.state.topic, ledger.state.partitions),
             holding,
             self.quiet,
@@ -202,7 +202,7 @@ class Processor:
             async with self._rewriting:
                 await self._compact()
 
-    async def image(self) -> None:
+    async def snapshot(self) -> None:
         """Write a snapshot of the partition to the topic checkpoints."""
         async with self._rewriting:
             await self.imaging.run(self._compact)

@@ -28,9 +28,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from streams.store.image import Image, Manifest, UnusableImage
 from streams.store.layout import LAYOUT
 from streams.store.port import Guard, Installation, Stage, Verdict
+from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot
 from streams.topics.seen import TopicsSeen
 from streams.worker.continuity import rewritten
 from streams.worker.ports import Extent, Log, World
@@ -51,7 +51,7 @@ async def find_checkpoint(
     extent: Extent,
     log: Log,
     suspensions: Suspensions,
-) -> Image | Suspension | None:
+) -> Snapshot | Suspension | None:
     """Return the snapshot that has to replace the state in Redis, if one has to.
 
     Args:
@@ -75,8 +75,8 @@ async def find_checkpoint(
             suspensions.partition,
         )
     try:
-        image = await world.images_of(suspensions.partition).read(with_contents=True)
-    except UnusableImage as unusable:
+        snapshot = await world.snapshots_of(suspensions.partition).read(with_contents=True)
+    except UnusableSnapshot as unusable:
         found = unusable.manifest
         if found and (suspension := await _misfit(found, seen, extent, log, suspensions)):
             return suspension
@@ -88,9 +88,9 @@ async def find_checkpoint(
             )
             return None
         return suspensions.checkpoint_damaged(str(unusable))
-    if image is None or image.manifest.next <= next_offset:
+    if snapshot is None or snapshot.manifest.next <= next_offset:
         return None
-    return await _misfit(image.manifest, seen, extent, log, suspensions) or image
+    return await _misfit(snapshot.manifest, seen, extent, log, suspensions) or snapshot
 
 
 async def _misfit(
@@ -110,11 +110,11 @@ async def _misfit(
     return await rewritten(manifest.chain, manifest.leader_epoch, log, suspensions)
 
 
-async def restore(world: World, guard: Guard, image: Image, suspensions: Suspensions) -> None:
+async def restore(world: World, guard: Guard, snapshot: Snapshot, suspensions: Suspensions) -> None:
     """Replace the state in Redis by a snapshot; end the worker if it lost the partition."""
-    manifest, partition = image.manifest, guard.partition
+    manifest, partition = snapshot.manifest, guard.partition
     time = asyncio.get_running_loop().time
-    total = max(1, sum(map(len, image.contents.values())))
+    total = max(1, sum(map(len, snapshot.contents.values())))
     logger.info(
         "partition %d: restoring its state from the checkpoint at offset %d, %.1f MB",
         partition,
@@ -122,7 +122,7 @@ async def restore(world: World, guard: Guard, image: Image, suspensions: Suspens
         total / 1e6,
     )
     done, tell_at = 0, time()
-    for stage in _stages(image):
+    for stage in _stages(snapshot):
         if time() >= tell_at:
             note = suspensions.restoring(manifest.next, done / total)
             await world.store.keep_suspension(partition, note.reason, note.problem, note.remedy)
@@ -140,14 +140,14 @@ def _expect_ok(world: World, guard: Guard, verdict: Verdict) -> None:
         world.end(f"partition {guard.partition}: restoring the state was rejected: {verdict}")
 
 
-def _stages(image: Image) -> Iterator[Stage]:
+def _stages(snapshot: Snapshot) -> Iterator[Stage]:
     """Split a snapshot into pieces, each for one write."""
     yield Stage({}, [], {}, is_first=True)
-    for pages in _pieces(image.pages.items()):
+    for pages in _pieces(snapshot.pages.items()):
         yield Stage(dict(pages), [], {}, is_first=False)
-    for changes in _pieces(("", change) for change in image.changes):
+    for changes in _pieces(("", change) for change in snapshot.changes):
         yield Stage({}, [change for _, change in changes], {}, is_first=False)
-    for outbox_entries in _pieces(image.outbox.items()):
+    for outbox_entries in _pieces(snapshot.outbox.items()):
         yield Stage({}, [], dict(outbox_entries), is_first=False)
 
 

@@ -38,9 +38,9 @@ _WRITTEN = re.compile(r"^(\S+ \S+) .*wrote the checkpoint at offset \d+: .* in (
 _WORKER = """
 import pathlib, sys
 from streams.cli.main import main
-from streams.worker.images import Imaging
-flag, is_due = pathlib.Path({flag!r}), Imaging.is_due
-Imaging.is_due = lambda imaging, position: flag.exists() and is_due(imaging, position)
+from streams.worker.snapshots import SnapshotWriter
+flag, is_due = pathlib.Path({flag!r}), SnapshotWriter.is_due
+SnapshotWriter.is_due = lambda imaging, position: flag.exists() and is_due(imaging, position)
 sys.exit(main(["worker"]))
 """
 

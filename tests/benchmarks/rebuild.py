@@ -18,7 +18,7 @@ import redis
 
 from streams.config import Config
 from streams.local import LocalStack
-from streams.operations.images import read_image
+from streams.operations.snapshots import read_snapshot
 from streams.operations.trimming import plan_trims, trim
 from streams.schemas import Charge
 from streams.topics.topics import HALTS, NORMS
@@ -126,12 +126,12 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
         wait_until(lambda: _covered(partition, running) is not None, _WITHIN, running.check)
         written = _covered(partition, running)
     began = time.perf_counter()
-    image = read_image(partition.config, 0, None)
+    snapshot = read_snapshot(partition.config, 0, None)
     read = time.perf_counter() - began
-    if image is None or written is None:
+    if snapshot is None or written is None:
         raise AssertionError("there is no checkpoint")
-    size = sum(map(len, image.contents.values()))
-    del image
+    size = sum(map(len, snapshot.contents.values()))
+    del snapshot
     for planned in plan_trims(partition.config):
         trim(partition.config, planned)
     partition.redis.flushdb()

@@ -1,7 +1,7 @@
 """Kafka in memory: topics with offsets and gaps, producers with epochs, and the worker's ports.
 
 All clients share one broker. A client has the ports of one worker: topics, log, publisher, and the
-producers of odometer records and images. Each of its effects on the broker is atomic. The client
+producers of odometer records and snapshots. Each of its effects on the broker is atomic. The client
 awaits ``before`` first, which can delay or refuse the effect.
 """
 
@@ -15,12 +15,12 @@ from enum import StrEnum
 
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import tombstone_offset
-from streams.store.image import Image, Record, Search
+from streams.store.snapshot import Record, Search, Snapshot
 from streams.topics.seen import TopicsSeen
 from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, StoredRecord
 
 _STRETCH = 64
-"""Number of records that are read at a time, backwards from the end of a topic of images."""
+"""Number of records that are read at a time, backwards from the end of a topic of snapshots."""
 
 
 class Effect(StrEnum):
@@ -32,7 +32,7 @@ class Effect(StrEnum):
     READ = "read"  # read a record, or find out what a gap is
     PUBLISH = "publish"  # write answers
     BEGIN = "begin"  # begin an epoch
-    SEND = "send"  # write odometer records, or chunks of an image, in a transaction
+    SEND = "send"  # write odometer records, or chunks of a snapshot, in a transaction
     COMMIT = "commit"  # commit that transaction
     HEAR = "hear"  # receive an acknowledgement
 
@@ -139,9 +139,9 @@ class MemoryBroker:
         """Return a partition of an output topic."""
         return self.of(channel.value, partition)
 
-    def images(self, partition: int) -> MemoryTopic:
-        """Return the images of a partition."""
-        return self.of(IMAGES, partition)
+    def snapshots(self, partition: int) -> MemoryTopic:
+        """Return the snapshots of a partition."""
+        return self.of(SNAPSHOTS, partition)
 
     def of(self, topic: str, partition: int) -> MemoryTopic:
         """Return a partition of a topic."""
@@ -159,7 +159,7 @@ class MemoryBroker:
         found.compact(min(self.transactions.get((topic, partition), ()), default=found.end))
 
 
-IMAGES = "checkpoints"
+SNAPSHOTS = "checkpoints"
 
 
 async def _at_once(_: Effect) -> None:
@@ -225,9 +225,9 @@ class MemoryClient:
         """Return the producer of a partition's odometer records."""
         return MemoryFencedProducer(self, partition)
 
-    def images_of(self, partition: int) -> MemoryImageTopic:
-        """Return the topic of a partition's images."""
-        return MemoryImageTopic(self, partition)
+    def snapshots_of(self, partition: int) -> MemorySnapshotTopic:
+        """Return the topic of a partition's snapshots."""
+        return MemorySnapshotTopic(self, partition)
 
 
 class _Epochs:
@@ -271,16 +271,16 @@ class _Epochs:
             self._topic.mark()
 
 
-class MemoryImageTopic(_Epochs):
-    """One partition of the topic of images."""
+class MemorySnapshotTopic(_Epochs):
+    """One partition of the topic of snapshots."""
 
     def __init__(self, client: MemoryClient, partition: int) -> None:
-        super().__init__(client, IMAGES, partition)
+        super().__init__(client, SNAPSHOTS, partition)
 
-    async def read(self, with_contents: bool) -> Image | None:
-        """Return the last committed image."""
+    async def read(self, with_contents: bool) -> Snapshot | None:
+        """Return the last committed snapshot."""
         await self._before(Effect.READ)
-        return last_image(self._broker, self._partition, with_contents)
+        return last_snapshot(self._broker, self._partition, with_contents)
 
     async def send(self, records: Sequence[Record]) -> None:
         """Send records in one transaction."""
@@ -294,18 +294,20 @@ class MemoryImageTopic(_Epochs):
         await self._before(Effect.HEAR)
 
 
-def last_image(broker: MemoryBroker, partition: int, with_contents: bool = True) -> Image | None:
-    """Return the last committed image of a partition.
+def last_snapshot(
+    broker: MemoryBroker, partition: int, with_contents: bool = True
+) -> Snapshot | None:
+    """Return the last committed snapshot of a partition.
 
     Raises:
-        UnusableImage: the image is incomplete.
+        UnusableSnapshot: the snapshot is incomplete.
     """
-    search, records = Search(with_contents), broker.images(partition).records
-    offsets = broker.committed(IMAGES, partition)
+    search, records = Search(with_contents), broker.snapshots(partition).records
+    offsets = broker.committed(SNAPSHOTS, partition)
     while offsets and not search.is_over:
         stretch, offsets = offsets[-_STRETCH:], offsets[:-_STRETCH]
         search.take([(key or b"", value) for key, value in (records[at] for at in stretch)])
-    return search.image()
+    return search.snapshot()
 
 
 class MemoryFencedProducer(_Epochs):

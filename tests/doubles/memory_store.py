@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from streams.store.image import Moment
 from streams.store.layout import Meta, chain_fields, fields_of_nothing, hexadecimal
 from streams.store.port import (
     Acquired,
@@ -22,6 +21,7 @@ from streams.store.port import (
     Store,
     Verdict,
 )
+from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState, verified
 
 
@@ -175,7 +175,7 @@ class MemoryStore(Store):
         return {name: kept[name] for name in names if name in kept}
 
     async def stage(self, guard: Guard, stage: Stage) -> Verdict:
-        """Stage a part of an image beside the state; the version stays."""
+        """Stage a part of a snapshot beside the state; the version stays."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused
@@ -187,7 +187,7 @@ class MemoryStore(Store):
         return Verdict.OK
 
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
-        """Replace the state by the staged image; ``DAMAGED``: the image is incomplete."""
+        """Replace the state by the staged snapshot; ``DAMAGED``: the snapshot is incomplete."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):
             return refused

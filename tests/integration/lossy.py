@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import redis
 
-from streams.operations.images import read_image
+from streams.operations.snapshots import read_snapshot
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
 
@@ -17,12 +17,12 @@ NORMS = np.full(40, 0.5)
 WORKER = """
 import os, pathlib, signal, sys
 from streams.cli.main import main
-from streams.worker import heartbeat, images, partitions
-from streams.worker.kafka.image_topic import KafkaImageTopic
+from streams.worker import heartbeat, snapshots, partitions
+from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
 heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
-images.TIME_SHARE = 1.0
-images.SEND_BYTES = 1
-real, flag = KafkaImageTopic.send, pathlib.Path({flag!r})
+snapshots.TIME_SHARE = 1.0
+snapshots.SEND_BYTES = 1
+real, flag = KafkaSnapshotTopic.send, pathlib.Path({flag!r})
 
 async def send(self, records):
     if flag.exists() and flag.read_text() in (records[0][0].decode(), "any"):
@@ -30,7 +30,7 @@ async def send(self, records):
         os.kill(os.getpid(), signal.SIGKILL)
     await real(self, records)
 
-KafkaImageTopic.send = send
+KafkaSnapshotTopic.send = send
 sys.exit(main(["worker"]))
 """
 
@@ -53,12 +53,12 @@ class Lossy:
         reached = {p: kept.next for p, kept in self.service.settle().items()}
 
         def covered() -> bool:
-            images = (
-                read_image(self.service.config, p, None, with_contents=False) for p in reached
+            snapshots = (
+                read_snapshot(self.service.config, p, None, with_contents=False) for p in reached
             )
             return all(
-                image is not None and image.manifest.next == reached[p]
-                for p, image in enumerate(images)
+                snapshot is not None and snapshot.manifest.next == reached[p]
+                for p, snapshot in enumerate(snapshots)
             )
 
         eventually(covered)

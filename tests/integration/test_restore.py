@@ -17,7 +17,7 @@ import redis
 from streams import DatasetIsClosed, InvalidRequest
 from streams.cli.output import Exit
 from streams.local import LocalStack
-from streams.operations.images import read_image
+from streams.operations.snapshots import read_snapshot
 from streams.store.vital_signs import SuspensionReason
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
@@ -72,8 +72,8 @@ def wait_for_checkpoint(service: Service) -> None:
     ends = {partition: kept.next for partition, kept in service.settle().items()}
 
     def is_there(partition: int) -> bool:
-        image = read_image(service.config, partition, None, with_contents=False)
-        return image is not None and image.manifest.next == ends[partition]
+        snapshot = read_snapshot(service.config, partition, None, with_contents=False)
+        return snapshot is not None and snapshot.manifest.next == ends[partition]
 
     eventually(lambda: all(map(is_there, ends)))
 

@@ -30,9 +30,9 @@ from streams import DecisionTimeout, InvalidRequest, RequestRejected, ServiceUna
 from streams.config import Config
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack
-from streams.operations.images import read_image
+from streams.operations.snapshots import read_snapshot
 from streams.schemas import Reason
-from streams.store.image import MANIFEST, UnusableImage
+from streams.store.snapshot import MANIFEST, UnusableSnapshot
 from streams.topics.answers import ANSWER_TOPICS
 from streams.topics.authentic import verifier_of
 from streams.topics.clients import new_admin, new_producer, new_reader
@@ -541,7 +541,7 @@ def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) ->
     with Topics(config) as topics:
         verifier = verifier_of(config, topics.look().topic)
     assert verifier is not None
-    image = eventually(lambda: read_image(config, 0, verifier))
+    snapshot = eventually(lambda: read_snapshot(config, 0, verifier))
     worker = used.workers[0]
     worker.stop()  # so that no true one takes the place of the forged one
     try:
@@ -549,8 +549,8 @@ def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) ->
         forged = forger.send(config.topic("checkpoints"), b"forged", MANIFEST, partition=0)
         forged.get(20)
         forger.close()
-        assert read_image(config, 0, verifier).manifest.next >= image.manifest.next
-        with pytest.raises(UnusableImage):
-            read_image(config, 0, None)
+        assert read_snapshot(config, 0, verifier).manifest.next >= snapshot.manifest.next
+        with pytest.raises(UnusableSnapshot):
+            read_snapshot(config, 0, None)
     finally:
         worker.start()

@@ -13,11 +13,11 @@ from kafka import KafkaProducer
 from streams.config import Config
 from streams.local import LocalStack
 from streams.operations.trimming import plan_trims
-from streams.store.image import Record
+from streams.store.snapshot import Record
 from streams.topics.topics import NORMS, Topics
-from streams.worker.kafka.image_topic import KafkaImageTopic
+from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
 from tests.integration.command import Done, turnstile
-from tests.unit.store.images import PARTITIONS, Kept, P, drawn, written
+from tests.unit.store.snapshots import PARTITIONS, Kept, P, drawn, written
 
 RECORDS = 12
 
@@ -39,7 +39,7 @@ class Trimmed:
 
     def write(self, records: Sequence[Record]) -> None:
         async def send() -> None:
-            topic = KafkaImageTopic(self.config, P)
+            topic = KafkaSnapshotTopic(self.config, P)
             await topic.start()
             await topic.send(records)
             await topic.stop()

@@ -20,7 +20,7 @@ from tests.audit.auditor_state import first_link, next_link
 from tests.audit.comparison import compare, compare_chain
 from tests.audit.published import frozen, published_answer
 from tests.audit.stored import state_of
-from tests.doubles.memory_broker import last_image
+from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.clients import LEVELS
 from tests.simulation.told import Heard, Told
 from tests.simulation.world import Records, World, Wrong
@@ -52,29 +52,31 @@ class Audit:
                 stored, partition, self.partitions, self.topic, stored.meta.chain
             )
             compare_chain(self.auditor, partition, stored.meta.chain)
-            self._compare_image(partition, ledgers[partition])
+            self._compare_snapshot(partition, ledgers[partition])
         compare(self.auditor, world.log, ledgers)
         self._compare_told(told.steps, [self.auditor])
         self._compare_compacted()
         self._check_order()
         self._compare_policies(told)
 
-    def _compare_image(self, partition: int, ledger: Ledger) -> None:
-        """The last image, with what the log says from there on, is the state."""
-        image = last_image(self.world.broker, partition)
-        if image is None:
+    def _compare_snapshot(self, partition: int, ledger: Ledger) -> None:
+        """The last snapshot, with what the log says from there on, is the state."""
+        snapshot = last_snapshot(self.world.broker, partition)
+        if snapshot is None:
             return
         made = ledger_of(
-            image.state(), partition, self.partitions, self.topic, image.manifest.chain
+            snapshot.state(), partition, self.partitions, self.topic, snapshot.manifest.chain
         )
         for p, offset, value in self.world.log.records["norms"]:
-            if p == partition and offset >= image.manifest.next:
+            if p == partition and offset >= snapshot.manifest.next:
                 made.apply(offset, value)
         if made.chain != ledger.chain or dict(made.state.runs) != dict(ledger.state.runs):
-            raise Wrong(f"the image of {partition} at {image.manifest.next} leads elsewhere")
+            raise Wrong(f"the snapshot of {partition} at {snapshot.manifest.next} leads elsewhere")
         for name in ledger.state.datasets:
             if name not in made.state.datasets or state_of(made, name) != state_of(ledger, name):
-                raise Wrong(f"the image of {partition} at {image.manifest.next} differs in {name}")
+                raise Wrong(
+                    f"the snapshot of {partition} at {snapshot.manifest.next} differs in {name}"
+                )
 
     def begin_catastrophe(self) -> None:
         """Remember what the log was until now."""

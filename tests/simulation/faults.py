@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from streams.store.image import deletable
 from streams.store.layout import STATE
-from tests.doubles.memory_broker import IMAGES, last_image
+from streams.store.snapshot import deletable
+from tests.doubles.memory_broker import SNAPSHOTS, last_snapshot
 from tests.doubles.memory_store import Contents
 from tests.simulation.world import World
 
@@ -82,9 +82,9 @@ def flush(world: World, partitions: Iterable[int]) -> None:
 
 
 def clean(world: World, partition: int) -> None:
-    """The topic of images is compacted."""
-    world.broker.compact(IMAGES, partition)
-    world.look_at_image(partition)
+    """The topic of snapshots is compacted."""
+    world.broker.compact(SNAPSHOTS, partition)
+    world.look_at_snapshot(partition)
 
 
 def _race(world: World, service: Service) -> None:
@@ -173,13 +173,13 @@ def overlook(world: World) -> None:
 
 
 def trim(world: World, _: object = None) -> None:
-    """What is applied is deleted from the log, or what an image covers."""
+    """What is applied is deleted from the log, or what a snapshot covers."""
     rng, partition = world.rng, world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
     if world.temper.trims_covered:
-        image = last_image(world.broker, partition)
-        until = deletable(image) if image else 0
+        snapshot = last_snapshot(world.broker, partition)
+        until = deletable(snapshot) if snapshot else 0
     if until > log.start and partition not in world.damaged | world.lost:
         log.delete_before(until if rng.random() < 0.5 else rng.randint(log.start + 1, until))
         world.note("log", f"{partition} begins at {log.start}")

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from streams.ledger.ledger import Channel, Output
-from streams.store.image import MANIFEST
-from streams.store.image import Record as ImageRecord
 from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
+from streams.store.snapshot import MANIFEST
+from streams.store.snapshot import Record as SnapshotRecord
 from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
 from streams.worker.partitions import Partitions
@@ -26,7 +26,7 @@ from tests.doubles.memory_broker import (
     Effect,
     MemoryClient,
     MemoryFencedProducer,
-    MemoryImageTopic,
+    MemorySnapshotTopic,
 )
 from tests.simulation.faults import clean, flush, restore, trim
 from tests.simulation.world import CURRENT, World, Wrong
@@ -163,14 +163,14 @@ class Process:
                 read_log=client.read_log,
                 publisher=client,
                 checkpoints_of=client.checkpoints_of,
-                images_of=client.images_of,
-                image_every=self.world.temper.image_every,
+                snapshots_of=client.snapshots_of,
+                snapshot_every=self.world.temper.snapshot_every,
                 end=self.end,
             )
         )
         for work, what in (
             (self.owned.keep_compacted, "compaction"),
-            (self.owned.keep_imaged, "images"),
+            (self.owned.keep_snapshots, "snapshots"),
             (lambda: self.owned.keep_alive(self._end_of), "the heartbeat"),
             (self.owned.keep_watch, "watching the topics"),
         ):
@@ -315,8 +315,8 @@ class Client(MemoryClient):
     def checkpoints_of(self, partition: int) -> FencedProducer:
         return FencedProducer(self, self._process, partition)
 
-    def images_of(self, partition: int) -> ImageTopic:
-        return ImageTopic(self, self._process, partition)
+    def snapshots_of(self, partition: int) -> SnapshotTopic:
+        return SnapshotTopic(self, self._process, partition)
 
     async def _confirmed(self, sent: asyncio.Task[None]) -> None:
         await asyncio.shield(sent)
@@ -333,14 +333,14 @@ class Client(MemoryClient):
                 world.publish(output.channel, partition, output.key, output.value)
 
 
-class ImageTopic(MemoryImageTopic):
-    """Where a partition's images are; what is sent arrives record by record."""
+class SnapshotTopic(MemorySnapshotTopic):
+    """Where a partition's snapshots are; what is sent arrives record by record."""
 
     def __init__(self, client: Client, process: Process, partition: int) -> None:
         super().__init__(client, partition)
         self._process = process
 
-    async def send(self, records: Sequence[ImageRecord]) -> None:
+    async def send(self, records: Sequence[SnapshotRecord]) -> None:
         world = self._process.world
         for key, value in records:
             if world.rng.random() < 0.3:
@@ -350,11 +350,11 @@ class ImageTopic(MemoryImageTopic):
             if world.happens(world.temper.cleaned):
                 clean(world, self._partition)
         await super().send([])
-        world.note(self._process.name, f"writes {len(records)} records for an image")
-        world.look_at_image(self._partition)
+        world.note(self._process.name, f"writes {len(records)} records for a snapshot")
+        world.look_at_snapshot(self._partition)
         if records[-1][0] == MANIFEST and world.happens(world.temper.dies_with_redis):
             flush(world, [self._partition])
-            self._process.kill("with Redis, after an image")
+            self._process.kill("with Redis, after a snapshot")
             await self._process.heard()
 
 

@@ -12,11 +12,11 @@ from streams.replay.archive import (
     States,
     StoredHead,
 )
-from streams.store.image import Image
 from streams.store.layout import Damaged
+from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
 from streams.worker.ports import Extent
-from tests.doubles.memory_broker import last_image
+from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.world import World
 
 
@@ -40,7 +40,7 @@ class Seen(Archive, States):
                 raise MissingRecord(partition, offset)
 
     def heads(self, partition: int) -> list[StoredHead]:
-        image, found = self.image(partition), []
+        snapshot, found = self.snapshot(partition), []
         try:
             kept = self.load(partition)
         except Damaged as damaged:
@@ -48,13 +48,13 @@ class Seen(Archive, States):
             found.append(StoredHead(HeadSource.REDIS, lacking=str(damaged)))
         if kept is not None:
             found.append(StoredHead(HeadSource.REDIS, kept.next, kept.meta.chain.head))
-        if image is not None:
-            manifest = image.manifest
+        if snapshot is not None:
+            manifest = snapshot.manifest
             found.append(StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head))
         return found
 
-    def image(self, partition: int) -> Image | None:
-        return last_image(self._world.broker, partition)
+    def snapshot(self, partition: int) -> Snapshot | None:
+        return last_snapshot(self._world.broker, partition)
 
     def load(self, partition: int) -> StoredState | None:
         loading = self._world.store.load(partition)

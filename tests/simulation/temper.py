@@ -13,8 +13,8 @@ from random import Random
 from unittest.mock import patch
 
 from streams.ledger import accounts, columns, members, rosters, state
-from streams.store import image
-from streams.worker import compaction, images, partitions, processor, rebuild
+from streams.store import snapshot
+from streams.worker import compaction, partitions, processor, rebuild, snapshots
 
 
 @dataclass
@@ -53,12 +53,12 @@ class Temper:
     compact_bytes: int  # that are written at once
     page_bits: int
     fine: bool  # odometers rise with almost every charge
-    image_every: float  # seconds from one image of a partition to the next; 0: none
-    part_bytes: int  # of an image
+    snapshot_every: float  # seconds from one snapshot of a partition to the next; 0: none
+    chunk_bytes: int  # of a snapshot
     flush_every: float  # Redis is emptied
-    dies_with_redis: float  # an owner and what Redis has of its partition, after an image
-    cleaned: float  # the topic of images is compacted after a record of it
-    trims_covered: bool  # the log is trimmed up to the last image, and no further
+    dies_with_redis: float  # an owner and what Redis has of its partition, after a snapshot
+    cleaned: float  # the topic of snapshots is compacted after a record of it
+    trims_covered: bool  # the log is trimmed up to the last snapshot, and no further
     overlooks: bool  # the stream leaves out what comes last
     disputes: float  # a partition is told of another policy before a dataset is made nested in one
     transaction: float  # seconds of one of checkpoints, at least
@@ -103,8 +103,8 @@ class Temper:
             compact_bytes=rng.choice((1, 1, 200, 1024 * 1024)),
             page_bits=rng.choice((0, 1, 2, 12)),
             fine=rng.random() < 0.5,
-            image_every=rng.choice((0.0, 0.1, 0.5, 3.0)),
-            part_bytes=rng.choice((16, 64, 512 * 1024)),
+            snapshot_every=rng.choice((0.0, 0.1, 0.5, 3.0)),
+            chunk_bytes=rng.choice((16, 64, 512 * 1024)),
             flush_every=rate(1.0, 10.0, 0.3),
             dies_with_redis=rate(0.05, 0.5, 0.4),
             cleaned=rate(0.05, 1.0),
@@ -157,12 +157,12 @@ class Temper:
         """What is large in production is small here, so that little data meets every limit."""
         with ExitStack() as stack:
             for module, name, value in (
-                (image, "PART_BYTES", self.part_bytes),
-                (images, "SEND_BYTES", 4 * self.part_bytes),
-                (images, "READ_PAGES", 2),
-                (images, "TIME_SHARE", 1.0),
-                (rebuild, "STAGE_BYTES", 4 * self.part_bytes),
-                (partitions, "_IMAGE_EVERY", 0.1),
+                (snapshot, "CHUNK_BYTES", self.chunk_bytes),
+                (snapshots, "SEND_BYTES", 4 * self.chunk_bytes),
+                (snapshots, "READ_PAGES", 2),
+                (snapshots, "TIME_SHARE", 1.0),
+                (rebuild, "STAGE_BYTES", 4 * self.chunk_bytes),
+                (partitions, "_SNAPSHOT_EVERY", 0.1),
                 (processor, "BATCH_RECORDS", self.batch_records),
                 (processor, "OVERLAP_RECORDS", self.overlap_records),
                 (compaction, "COMPACT_ENTRIES", self.compact_entries),

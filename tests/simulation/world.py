@@ -11,11 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from streams.ledger.ledger import Channel
-from streams.store.image import UnusableImage
 from streams.store.layout import Damaged
 from streams.store.port import Acquired, Commit, Exchange, Guard, Installation, Verdict
+from streams.store.snapshot import UnusableSnapshot
 from streams.store.stored_state import verified
-from tests.doubles.memory_broker import MemoryBroker, last_image
+from tests.doubles.memory_broker import MemoryBroker, last_snapshot
 from tests.doubles.memory_store import Contents, MemoryStore
 from tests.simulation.clock import VirtualLoop, tracked_tasks
 from tests.simulation.temper import Temper
@@ -129,7 +129,9 @@ class World:
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
         self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
         self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
-        self.imaged: dict[tuple[int, str], int] = {}  # where the last image of a log continues
+        self.snapshot_offsets: dict[
+            tuple[int, str], int
+        ] = {}  # where the last snapshot of a log continues
         self.overlooked: dict[tuple[int, int], bool] = {}  # records that are not given out once
         self._context = Context()
         self._tokens = 0
@@ -155,21 +157,21 @@ class World:
 
     def is_covered(self, partition: int) -> bool:
         """Whether the state of a partition can be built again without Redis."""
-        image, log = last_image(self.broker, partition), self.broker.norms(partition)
-        return log.start == 0 or (image is not None and log.start <= image.manifest.next)
+        snapshot, log = last_snapshot(self.broker, partition), self.broker.norms(partition)
+        return log.start == 0 or (snapshot is not None and log.start <= snapshot.manifest.next)
 
-    def look_at_image(self, partition: int) -> None:
-        """The last image is whole at any time, and those of one log come further and further."""
+    def look_at_snapshot(self, partition: int) -> None:
+        """The last snapshot is whole at any time, and those of one log come further and further."""
         try:
-            image = last_image(self.broker, partition)
-        except UnusableImage as unusable:
-            self.failures.append(Wrong(f"the last image of {partition}: {unusable}"))
+            snapshot = last_snapshot(self.broker, partition)
+        except UnusableSnapshot as unusable:
+            self.failures.append(Wrong(f"the last snapshot of {partition}: {unusable}"))
             return
-        if image is not None:
-            place, reached = (partition, image.manifest.topic), image.manifest.next
-            if reached < self.imaged.get(place, 0):
-                self.failures.append(Wrong(f"the last image of {partition} is at {reached}"))
-            self.imaged[place] = reached
+        if snapshot is not None:
+            place, reached = (partition, snapshot.manifest.topic), snapshot.manifest.next
+            if reached < self.snapshot_offsets.get(place, 0):
+                self.failures.append(Wrong(f"the last snapshot of {partition} is at {reached}"))
+            self.snapshot_offsets[place] = reached
 
     def token(self, of: str) -> str:
         self._tokens += 1

@@ -13,7 +13,7 @@ from kafka import TopicPartition
 
 from streams.config import Config
 from streams.ledger.ledger import Channel, Output
-from streams.store.image import Record as ImageRecord
+from streams.store.snapshot import Record as SnapshotRecord
 from streams.topics.clients import new_admin
 from streams.topics.topics import CHECKPOINTS, NORMS, ODOMETER
 from streams.wire.signatures import Content
@@ -22,8 +22,8 @@ from streams.worker.kafka.fenced_producer import (
     queue_in_batches,
     send_in_batches,
 )
-from streams.worker.kafka.image_topic import KafkaImageTopic
-from streams.worker.ports import FencedProducer, ImageTopic, Log, Origin, Publisher, TopicsWatch
+from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.worker.ports import FencedProducer, Log, Origin, Publisher, SnapshotTopic, TopicsWatch
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 
 PARTITIONS = 3
@@ -46,7 +46,7 @@ class Hand(Protocol):
     async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
         """What an owner does that dies between sending checkpoints and committing them."""
 
-    async def abort_image(self, partition: int, records: Sequence[ImageRecord]) -> None:
+    async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
         """What an owner does that dies in the transaction in which it sends these."""
 
     async def published(self, channel: Channel, partition: int) -> list[Record]:
@@ -77,8 +77,8 @@ class MemoryHand:
         for value in values:
             dies._append(Origin(bytes(16), 0), Output(Channel.ODOMETER, b"user", value))
 
-    async def abort_image(self, partition: int, records: Sequence[ImageRecord]) -> None:
-        dies = MemoryClient(self.broker).images_of(partition)
+    async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
+        dies = MemoryClient(self.broker).snapshots_of(partition)
         await dies.start()
         for key, value in records:
             dies._write(value, key)
@@ -134,8 +134,8 @@ class KafkaHand:
         await producer.abort_transaction()
         await dies.stop()
 
-    async def abort_image(self, partition: int, records: Sequence[ImageRecord]) -> None:
-        dies = KafkaImageTopic(self.config, partition)
+    async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
+        dies = KafkaSnapshotTopic(self.config, partition)
         await dies.start()
         producer, topic = dies._producer, self.config.topic(CHECKPOINTS)
         contents = [Content(key, value) for key, value in records]
@@ -171,7 +171,7 @@ class Bench:
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
     checkpoints_of: Callable[[int], FencedProducer]
-    images_of: Callable[[int], ImageTopic]
+    snapshots_of: Callable[[int], SnapshotTopic]
     hand: Hand
 
     async def publish(self, partition: int, outputs: Sequence[Output]) -> None:

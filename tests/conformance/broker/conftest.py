@@ -12,9 +12,9 @@ from streams.config import Config
 from streams.local import LocalStack
 from streams.topics.topics import Topics
 from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.kafka.image_topic import KafkaImageTopic
 from streams.worker.kafka.log import KafkaLog
 from streams.worker.kafka.publisher import KafkaPublisher
+from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.worker.kafka.topics import KafkaTopics
 from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
@@ -41,7 +41,7 @@ def on_memory(scenario: Scenario) -> None:
     client = MemoryClient(broker)
 
     async def begun() -> None:
-        ports = client, client.read_log, client, client.checkpoints_of, client.images_of
+        ports = client, client.read_log, client, client.checkpoints_of, client.snapshots_of
         bench = Bench(*ports, MemoryHand(broker))
         await scenario(bench)
 
@@ -61,7 +61,7 @@ def on_kafka(address: str, scenario: Scenario) -> None:
                     lambda: KafkaLog(config),
                     publisher,
                     lambda partition: KafkaFencedProducer(config, partition),
-                    lambda partition: KafkaImageTopic(config, partition),
+                    lambda partition: KafkaSnapshotTopic(config, partition),
                     KafkaHand(config),
                 )
             )

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from streams.store import image
+from streams.store import snapshot
 from streams.worker import (
     checkpoints,
     compaction,
     gaps,
-    images,
     intake,
     outbox,
     partitions,
     processor,
+    snapshots,
 )
 from streams.worker.ports import Missing
 from tests.doubles import memory_broker
@@ -135,36 +135,36 @@ def aborted_checkpoints_count() -> Patches:
 
 @mutation
 def manifest_sent_before_its_parts() -> Patches:
-    """The manifest of an image goes out while parts of it are still to be sent."""
+    """The manifest of a snapshot goes out while parts of it are still to be sent."""
 
     async def finish(self: Any, draft: Any, moment: Any, sending: Any) -> None:
         records, manifest = draft.finish(moment, self._holding.partition)
         await self._topic.send([manifest])
         await self._send(sending + records, 0)
         await self._send(draft.emptied(), 0)
-        self._last, self.reached = draft.image, moment.meta.next
+        self._last, self.reached = draft.snapshot, moment.meta.next
 
-    yield replaced(images.Imaging, "_finish", finish)
-
-
-@mutation
-def parts_written_over_those_of_the_last_image() -> Patches:
-    """An image that is being written takes the places of the one before it."""
-    yield replaced(images, "Draft", lambda last: image.Draft(None))
+    yield replaced(snapshots.SnapshotWriter, "_finish", finish)
 
 
 @mutation
-def images_not_fenced() -> Patches:
-    """Whoever was the owner writes an image, whatever the topic has by now."""
-    real = images.Imaging._begin
+def parts_written_over_those_of_the_last_snapshot() -> Patches:
+    """A snapshot that is being written takes the places of the one before it."""
+    yield replaced(snapshots, "Draft", lambda last: snapshot.Draft(None))
+
+
+@mutation
+def snapshots_not_fenced() -> Patches:
+    """Whoever was the owner writes a snapshot, whatever the topic has by now."""
+    real = snapshots.SnapshotWriter._begin
 
     async def begin(self: Any) -> None:
         with replaced(self._holding, "is_held", yes):
             await real(self)
 
-    yield replaced(images.Imaging, "_begin", begin)
-    yield replaced(memory_broker.MemoryImageTopic, "_check_epoch", lambda _: None)
-    yield replaced(images, "changed_since", lambda _, next_offset, *log: next_offset > 0)
+    yield replaced(snapshots.SnapshotWriter, "_begin", begin)
+    yield replaced(memory_broker.MemorySnapshotTopic, "_check_epoch", lambda _: None)
+    yield replaced(snapshots, "changed_since", lambda _, next_offset, *log: next_offset > 0)
 
 
 @mutation

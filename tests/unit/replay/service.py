@@ -14,8 +14,8 @@ from streams.ledger.ledger import Ledger, Output
 from streams.replay.archive import ArchivedRecord, HeadSource, MissingRecord, StoredHead
 from streams.schemas import encode, tombstone_offset
 from streams.sdk.memory_connection import MemoryConnection
-from streams.store.image import Draft, Image, Moment, Search
 from streams.store.layout import chain_fields, fields_of_nothing, pack_change
+from streams.store.snapshot import Draft, Moment, Search, Snapshot
 from streams.store.stored_state import StoredState, verified
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Extent
@@ -100,20 +100,20 @@ class Archived(MemoryConnection):
 
     def heads(self, partition: int) -> list[StoredHead]:
         """What ``kept`` and the last checkpoint have."""
-        kept, image = self.kept[partition], self.image(partition)
+        kept, snapshot = self.kept[partition], self.snapshot(partition)
         heads = [StoredHead(HeadSource.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
-        if image is not None:
-            manifest = image.manifest
+        if snapshot is not None:
+            manifest = snapshot.manifest
             heads.append(StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head))
         return heads
 
-    def image(self, partition: int) -> Image | None:
+    def snapshot(self, partition: int) -> Snapshot | None:
         """The last checkpoint that ``draw`` has made."""
         search = Search(with_contents=True)
         search.take(
             (r.key or b"", r.value) for r in self.topics.get(("checkpoints", partition), [])
         )
-        return search.image()
+        return search.snapshot()
 
     def draw(self, partition: int) -> None:
         """Write a checkpoint of what Redis has now."""

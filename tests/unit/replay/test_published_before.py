@@ -31,9 +31,9 @@ def trimmed() -> Archived:
     for partition in range(2):
         archived.draw(partition)
         archived._apply(partition, b"one more record")
-        image = archived.image(partition)
-        assert image is not None
-        archived.trim("norms", partition, image.manifest.next - 1)
+        snapshot = archived.snapshot(partition)
+        assert snapshot is not None
+        archived.trim("norms", partition, snapshot.manifest.next - 1)
     return archived
 
 

@@ -320,9 +320,9 @@ def drawn() -> Archived:
 
 
 def end_of_checkpoint(archived: Archived, partition: int) -> int:
-    image = archived.image(partition)
-    assert image is not None
-    return image.manifest.next
+    snapshot = archived.snapshot(partition)
+    assert snapshot is not None
+    return snapshot.manifest.next
 
 
 def trim_as_far_as_it_goes(archived: Archived, partition: int) -> None:

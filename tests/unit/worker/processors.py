@@ -174,8 +174,8 @@ def world_of(owner: str, store: Store, client: MemoryClient, ends: Ends) -> Worl
         read_log=client.read_log,
         publisher=client,
         checkpoints_of=client.checkpoints_of,
-        images_of=client.images_of,
-        image_every=0.0,
+        snapshots_of=client.snapshots_of,
+        snapshot_every=0.0,
         end=ends,
     )
 

@@ -13,7 +13,7 @@ from streams.schemas import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.store.vital_signs import SuspensionReason
 from streams.worker.partitions import Partitions
-from tests.doubles.memory_broker import IMAGES, Effect, MemoryBroker, MemoryClient
+from tests.doubles.memory_broker import SNAPSHOTS, Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
 
 PARTITIONS = 2
@@ -44,13 +44,13 @@ class Cluster:
 class Worker:
     """Partitions in a world of memory, and the stream that feeds them."""
 
-    def __init__(self, cluster, owner, image_every=0.0):
+    def __init__(self, cluster, owner, snapshot_every=0.0):
         self.cluster = cluster
         self.ends = Ends()
         self.gate = Gate(self.ends)
         client = MemoryClient(cluster.broker, self.gate)
         world = world_of(owner, cluster.store, client, self.ends)
-        self.partitions = Partitions(replace(world, image_every=image_every))
+        self.partitions = Partitions(replace(world, snapshot_every=snapshot_every))
 
     async def acquire(self):
         self.positions = await self.partitions.acquire(range(PARTITIONS))
@@ -318,11 +318,13 @@ def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
 
     async def scenario():
         cluster = Cluster()
-        worker = Worker(cluster, "only", image_every=600.0)
+        worker = Worker(cluster, "only", snapshot_every=600.0)
         await worker.acquire()
         keeping = asyncio.create_task(worker.partitions.keep_cleanable())
         topics = [
-            cluster.broker.of(name, p) for name in ("odometer", IMAGES) for p in range(PARTITIONS)
+            cluster.broker.of(name, p)
+            for name in ("odometer", SNAPSHOTS)
+            for p in range(PARTITIONS)
         ]
         async with asyncio.timeout(20):
             while min(topic.end for topic in topics) < 3:

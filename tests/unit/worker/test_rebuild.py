@@ -8,19 +8,19 @@ import pytest
 
 from streams.ledger.ledger import Changes
 from streams.schemas import Erase, encode
-from streams.store.image import MANIFEST, deletable
 from streams.store.layout import pack_change
+from streams.store.snapshot import MANIFEST, deletable
 from streams.store.vital_signs import SuspensionReason, decode_pulse
 from streams.wire.partitioner import partitions_of
 from streams.worker.partitions import Partitions
-from tests.doubles.memory_broker import last_image
+from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker
 
 
 class Past(Cluster):
-    """A cluster of which somebody has decided all, and written an image of each partition."""
+    """A cluster of which somebody has decided all, and written a snapshot of each partition."""
 
     async def happen(self, erases=True):
         before = Worker(self, "before")
@@ -31,7 +31,7 @@ class Past(Cluster):
                 await owned.processor.outbox.settle(20)
                 async with owned.processor.quiet():
                     await owned.processor._forget()
-            await owned.processor.image()
+            await owned.processor.snapshot()
             await owned.heartbeat.beat(None)
         await before.leave()
         return self
@@ -46,8 +46,8 @@ class Past(Cluster):
                 await asyncio.sleep(0)
         assert self.rejected(0) == times
 
-    def images(self, partition=0):
-        return self.broker.images(partition)
+    def snapshots(self, partition=0):
+        return self.broker.snapshots(partition)
 
 
 def flush(cluster):
@@ -56,7 +56,7 @@ def flush(cluster):
 
 def flush_and_trim(cluster):
     cluster.flush()
-    cluster.broker.norms(0).delete_before(deletable(last_image(cluster.broker, 0)))
+    cluster.broker.norms(0).delete_before(deletable(last_snapshot(cluster.broker, 0)))
 
 
 def flush_and_delete_all_that_is_covered(cluster):
@@ -77,7 +77,7 @@ REBUILT = [flush, flush_and_trim, flush_and_delete_all_that_is_covered, go_back_
 
 
 @pytest.mark.parametrize("lose", REBUILT, ids=lambda lose: lose.__name__)
-def test_what_redis_lost_comes_from_the_image_and_nothing_is_applied_again(lose):
+def test_what_redis_lost_comes_from_the_snapshot_and_nothing_is_applied_again(lose):
     async def scenario():
         cluster = await Past().happen()
         before = cluster.store.contents(0).copy()
@@ -107,7 +107,7 @@ def test_a_redis_that_is_whole_is_never_replaced():
         await further.leave()
         after = Worker(cluster, "after")
         assert await after.acquire() == {0: 5, 1: 5}
-        assert cluster.store.contents(0).meta["changes"] == "1"  # since the image
+        assert cluster.store.contents(0).meta["changes"] == "1"  # since the snapshot
         await after.leave()
 
     asyncio.run(scenario())
@@ -125,25 +125,25 @@ def test_answers_that_may_not_be_out_are_published_again_after_a_rebuild():
     asyncio.run(scenario())
 
 
-def forget_the_image(cluster):
+def forget_the_snapshot(cluster):
     """As if the records of the partition were deleted from the topic."""
-    cluster.images().delete_before(cluster.images().end)
+    cluster.snapshots().delete_before(cluster.snapshots().end)
 
 
 def lose_a_part(cluster):
-    images = cluster.images()
-    (first,) = [offset for offset, (key, _) in images.records.items() if key == b"0"]
-    images.remove(first, first + 1)
+    snapshots = cluster.snapshots()
+    (first,) = [offset for offset, (key, _) in snapshots.records.items() if key == b"0"]
+    snapshots.remove(first, first + 1)
 
 
 def spoil_the_manifest(cluster):
-    images = cluster.images()
-    (offset,) = [offset for offset, (key, _) in images.records.items() if key == MANIFEST]
-    images.records[offset] = MANIFEST, b"no manifest"
+    snapshots = cluster.snapshots()
+    (offset,) = [offset for offset, (key, _) in snapshots.records.items() if key == MANIFEST]
+    snapshots.records[offset] = MANIFEST, b"no manifest"
 
 
 @pytest.mark.parametrize("damage", [lose_a_part, spoil_the_manifest])
-def test_a_log_that_is_whole_takes_the_place_of_an_image_that_is_not(damage, caplog):
+def test_a_log_that_is_whole_takes_the_place_of_a_snapshot_that_is_not(damage, caplog):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
@@ -163,11 +163,11 @@ def trim(cluster):
     cluster.broker.norms(0).delete_before(3)
 
 
-def never_have_had_an_image(cluster):
-    cluster.images().remove(0, cluster.images().end)
+def never_have_had_a_snapshot(cluster):
+    cluster.snapshots().remove(0, cluster.snapshots().end)
 
 
-def delete_what_no_image_covers(cluster):
+def delete_what_no_snapshot_covers(cluster):
     log = cluster.broker.norms(0)
     log.append(b"one more")
     log.delete_before(5)
@@ -190,8 +190,8 @@ def write_the_log_anew(cluster):
 
 
 SUSPENSIONS = [
-    ((never_have_had_an_image, trim), SuspensionReason.LOG_BEGINS_LATE),
-    ((delete_what_no_image_covers,), SuspensionReason.LOG_BEGINS_LATE),
+    ((never_have_had_a_snapshot, trim), SuspensionReason.LOG_BEGINS_LATE),
+    ((delete_what_no_snapshot_covers,), SuspensionReason.LOG_BEGINS_LATE),
     ((lose_a_part, trim), SuspensionReason.CHECKPOINT),
     ((spoil_the_manifest, trim), SuspensionReason.CHECKPOINT),
     ((create_the_topic_again,), SuspensionReason.OTHER_LOG),
@@ -205,7 +205,7 @@ SUSPENSIONS = [
 
 
 @pytest.mark.parametrize(("damages", "reason"), SUSPENSIONS)
-def test_an_image_that_does_not_fit_suspends_the_partition(damages, reason):
+def test_a_snapshot_that_does_not_fit_suspends_the_partition(damages, reason):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
@@ -223,7 +223,7 @@ def test_an_image_that_does_not_fit_suspends_the_partition(damages, reason):
     asyncio.run(scenario())
 
 
-def test_an_image_of_another_layout_suspends_the_partition(monkeypatch):
+def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
@@ -268,8 +268,8 @@ DAMAGES = [
 ]
 
 
-async def with_changes_since_the_image():
-    """A cluster whose partitions have decided one record since their images."""
+async def with_changes_since_the_snapshot():
+    """A cluster whose partitions have decided one record since their snapshots."""
     cluster = await Past().happen()
     further = Worker(cluster, "further")
     for partition in range(2):
@@ -280,11 +280,11 @@ async def with_changes_since_the_image():
     return cluster
 
 
-FROM_WHERE = {  # what else happens to the log or the image -> where the worker continues
-    "from the image": ((), 4),
-    "from the image, with the log before it trimmed": ((trim,), 4),
-    "from the beginning of the log": ((never_have_had_an_image,), 0),
-    "from the beginning of the log, with a damaged image": ((lose_a_part,), 0),
+FROM_WHERE = {  # what else happens to the log or the snapshot -> where the worker continues
+    "from the snapshot": ((), 4),
+    "from the snapshot, with the log before it trimmed": ((trim,), 4),
+    "from the beginning of the log": ((never_have_had_a_snapshot,), 0),
+    "from the beginning of the log, with a damaged snapshot": ((lose_a_part,), 0),
 }
 
 
@@ -292,7 +292,7 @@ FROM_WHERE = {  # what else happens to the log or the image -> where the worker 
 @pytest.mark.parametrize(("besides", "continues"), FROM_WHERE.values(), ids=FROM_WHERE)
 def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
     async def scenario():
-        cluster = await with_changes_since_the_image()
+        cluster = await with_changes_since_the_snapshot()
         before = cluster.store.contents(0).copy()
         damage(cluster)
         for other in besides:
@@ -311,9 +311,9 @@ def test_a_state_that_lost_a_part_is_replaced(damage, besides, continues):
 
 
 UNRECOVERABLE = [  # what else happens, the reason with a head that can be read, and without one
-    ((never_have_had_an_image, trim), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
+    ((never_have_had_a_snapshot, trim), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
     ((lose_a_part, trim), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
-    ((delete_what_no_image_covers,), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
+    ((delete_what_no_snapshot_covers,), SuspensionReason.DAMAGED, SuspensionReason.DAMAGED),
     ((lose_the_end,), SuspensionReason.LOG_ENDS_EARLY, SuspensionReason.LOG_ENDS_EARLY),
     ((create_the_topic_again,), SuspensionReason.OTHER_LOG, SuspensionReason.DAMAGED),
     ((add_partitions,), SuspensionReason.OTHER_PARTITIONS, SuspensionReason.DAMAGED),
@@ -326,7 +326,7 @@ def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
     damage, besides, reason, headless
 ):
     async def scenario():
-        cluster = await with_changes_since_the_image()
+        cluster = await with_changes_since_the_snapshot()
         damage(cluster)
         for other in besides:
             other(cluster)
@@ -346,7 +346,7 @@ def test_a_state_that_lost_a_part_stays_where_nothing_can_replace_it(
 
 def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
     async def scenario():
-        cluster = await with_changes_since_the_image()
+        cluster = await with_changes_since_the_snapshot()
         lose("changes")(cluster)
         cluster.broker.norms(0).records[4] = None, b"another record"
         after = Worker(cluster, "after")
@@ -360,7 +360,7 @@ def test_a_damaged_state_behind_which_the_log_was_rewritten_stays():
 
 def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partition():
     async def scenario():
-        cluster = await with_changes_since_the_image()
+        cluster = await with_changes_since_the_snapshot()
         rename_an_outbox_entry(cluster)
         real = cluster.store.install
 
@@ -378,15 +378,15 @@ def test_a_state_that_is_damaged_again_while_it_is_replaced_suspends_the_partiti
     asyncio.run(scenario())
 
 
-def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_image_are_deleted():
+def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_snapshot_are_deleted():
     async def scenario():
         cluster = await Past().happen()
         create_the_topic_again(cluster)
-        for delete in (lambda _: None, flush, forget_the_image):
+        for delete in (lambda _: None, flush, forget_the_snapshot):
             delete(cluster)
             after = Worker(cluster, "after")
             positions = await after.acquire()
-            if delete is not forget_the_image:
+            if delete is not forget_the_snapshot:
                 assert cluster.store.suspension == SuspensionReason.OTHER_LOG
                 assert 0 not in positions
                 await after.leave()
@@ -465,7 +465,7 @@ class Keyed(Worker):
 
 
 async def whose_key_is_lost():
-    """A cluster whose Redis and image have a name by a key that nobody has any more."""
+    """A cluster whose Redis and snapshot have a name by a key that nobody has any more."""
     cluster, log = Past(), Log(2, 0)
     user = next(user for user in range(9) if partitions_of([user], 2)[0] == 0)
     log.create()
@@ -480,7 +480,7 @@ async def whose_key_is_lost():
     await before.acquire()
     await before.decide()
     await before.processor.outbox.settle(20)
-    await before.processor.image()
+    await before.processor.snapshot()
     await before.leave()
     return cluster, user
 
@@ -491,8 +491,8 @@ async def whose_key_is_lost():
         ((), SuspensionReason.ERASURE_KEY),
         ((flush,), SuspensionReason.ERASURE_KEY),
         ((flush_and_trim,), SuspensionReason.ERASURE_KEY),
-        ((forget_the_image,), SuspensionReason.ERASURE_KEY),
-        ((flush_and_trim, forget_the_image), SuspensionReason.LOG_BEGINS_LATE),
+        ((forget_the_snapshot,), SuspensionReason.ERASURE_KEY),
+        ((flush_and_trim, forget_the_snapshot), SuspensionReason.LOG_BEGINS_LATE),
     ],
 )
 def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_names_by_it(
@@ -517,7 +517,7 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
     async def scenario():
         cluster, user = await whose_key_is_lost()
         cluster.flush()
-        forget_the_image(cluster)
+        forget_the_snapshot(cluster)
         after = Keyed(cluster, "after", "another-key-of-theirs")
         assert (await after.acquire())[0] == 0
         await after.decide()

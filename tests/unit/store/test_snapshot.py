@@ -1,4 +1,4 @@
-"""An image is read whole and as it was written, or not at all."""
+"""A snapshot is read whole and as it was written, or not at all."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.store import image
-from streams.store.image import (
+from streams.store import snapshot
+from streams.store.layout import Damaged
+from streams.store.snapshot import (
     MANIFEST,
-    Image,
     Record,
-    UnusableImage,
+    Snapshot,
+    UnusableSnapshot,
     changed_since,
     deletable,
 )
-from streams.store.layout import Damaged
-from tests.unit.store.images import PARTITIONS, TOPIC, Kept, compacted, drawn, found, written
+from tests.unit.store.snapshots import PARTITIONS, TOPIC, Kept, compacted, drawn, found, written
 
 
-def whole(records: list[Record], **how: int) -> Image:
+def whole(records: list[Record], **how: int) -> Snapshot:
     read = found(records, **how)
     assert read is not None
     return read
 
 
-def is_of(read: Image, kept: Kept) -> bool:
+def is_of(read: Snapshot, kept: Kept) -> bool:
     meta, expected = read.state().meta, kept.moment.meta
     same = {"owner": expected.owner, "version": expected.version}
     return (
@@ -51,16 +51,16 @@ KEPT = {
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT.keys())
 @pytest.mark.parametrize("stretch", [1, 2, 1000])
 def test_what_is_read_is_what_was_kept(kept: Kept, stretch: int) -> None:
-    with patch.object(image, "PART_BYTES", 50):
+    with patch.object(snapshot, "CHUNK_BYTES", 50):
         assert is_of(whole(written(kept), stretch=stretch), kept)
 
 
 def test_no_part_is_longer_than_a_record_may_be() -> None:
-    parts, _, _ = drawn(Kept(pages={"page:d/0": bytes(3 * image.PART_BYTES + 1)}))
-    assert max(len(value or b"") for _, value in parts) == image.PART_BYTES
+    parts, _, _ = drawn(Kept(pages={"page:d/0": bytes(3 * snapshot.CHUNK_BYTES + 1)}))
+    assert max(len(value or b"") for _, value in parts) == snapshot.CHUNK_BYTES
 
 
-def test_a_topic_without_a_manifest_has_no_image() -> None:
+def test_a_topic_without_a_manifest_has_no_snapshot() -> None:
     assert found([]) is None
     assert found(drawn(Kept())[0]) is None
 
@@ -81,13 +81,13 @@ PAGES = st.dictionaries(
 
 
 @given(st.lists(st.tuples(PAGES, st.integers(0, 30), st.booleans()), min_size=1, max_size=6))
-def test_whatever_was_written_and_cleaned_away_the_last_whole_image_is_there(
+def test_whatever_was_written_and_cleaned_away_the_last_whole_snapshot_is_there(
     steps: list[tuple[dict[str, bytes], int, bool]],
 ) -> None:
-    """Each image is written up to some record, and the topic may be compacted after any of them."""
+    """Each snapshot is written up to some record, and compaction may follow any record."""
     records: list[Record] = []
     last: Kept | None = None
-    with patch.object(image, "PART_BYTES", 20):
+    with patch.object(snapshot, "CHUNK_BYTES", 20):
         for number, (pages, cut, cleans) in enumerate(steps):
             kept = Kept(next=10 + number, pages=pages, outbox={"9/0": b"answer %d" % number})
             before = found(records)
@@ -103,12 +103,12 @@ def test_whatever_was_written_and_cleaned_away_the_last_whole_image_is_there(
 
 
 @given(st.lists(PAGES, min_size=1, max_size=8))
-def test_there_are_never_more_than_twice_the_parts_of_the_largest_image(
+def test_there_are_never_more_than_twice_the_parts_of_the_largest_snapshot(
     pages: list[dict[str, bytes]],
 ) -> None:
     records: list[Record] = []
     most = 0
-    with patch.object(image, "PART_BYTES", 20):
+    with patch.object(snapshot, "CHUNK_BYTES", 20):
         for number, kept in enumerate(pages):
             last = found(records)
             records = compacted(records + written(Kept(next=10 + number, pages=kept), last))
@@ -116,7 +116,7 @@ def test_there_are_never_more_than_twice_the_parts_of_the_largest_image(
             assert max(int(key) for key, _ in records if key != MANIFEST) < 2 * most
 
 
-def test_what_an_image_does_not_need_is_emptied_whoever_left_it_there() -> None:
+def test_what_a_snapshot_does_not_need_is_emptied_whoever_left_it_there() -> None:
     first = Kept(pages={f"page:d/{n}": b"secret" for n in range(9)})
     records = written(first)
     unfinished, _, _ = drawn(replace(first, pages={"page:d/0": b"secret, too"}), whole(records))
@@ -146,10 +146,10 @@ SPOILED: dict[str, Callable[[list[Record]], list[Record]]] = {
 
 
 @pytest.mark.parametrize("spoils", SPOILED.values(), ids=SPOILED.keys())
-def test_an_image_of_which_anything_is_missing_or_another_is_none(
+def test_a_snapshot_of_which_anything_is_missing_or_another_is_none(
     spoils: Callable[[list[Record]], list[Record]],
 ) -> None:
-    with pytest.raises(UnusableImage) as raised:
+    with pytest.raises(UnusableSnapshot) as raised:
         found(spoils(written(Kept())))
     assert "manifest" in str(raised.value) or raised.value.manifest is not None
 
@@ -157,7 +157,7 @@ def test_an_image_of_which_anything_is_missing_or_another_is_none(
 def test_a_snapshot_with_intact_chunks_and_a_gap_in_its_deltas_is_damaged() -> None:
     class Gapped(Kept):
         @property
-        def moment(self) -> image.Moment:
+        def moment(self) -> snapshot.Moment:
             moment = super().moment
             return replace(moment, changes=[moment.changes[0], moment.changes[0]])
 
@@ -166,14 +166,14 @@ def test_a_snapshot_with_intact_chunks_and_a_gap_in_its_deltas_is_damaged() -> N
 
 
 def test_a_manifest_of_a_later_format_is_rejected() -> None:
-    with patch.object(image, "FORMAT", 2):
+    with patch.object(snapshot, "FORMAT", 2):
         records = written(Kept())
-    with pytest.raises(UnusableImage, match="manifest"):
+    with pytest.raises(UnusableSnapshot, match="manifest"):
         found(records)
 
 
 CHANGED = [
-    # the state's next, topic, P; the last image is at 10
+    # the state's next, topic, P; the last snapshot is at 10
     (10, TOPIC, PARTITIONS, False),
     (9, TOPIC, PARTITIONS, False),
     (11, TOPIC, PARTITIONS, True),
@@ -184,13 +184,13 @@ CHANGED = [
 
 
 @pytest.mark.parametrize(("next_offset", "topic", "partitions", "changed"), CHANGED)
-def test_an_older_state_of_the_same_log_is_never_worth_an_image(
+def test_an_older_state_of_the_same_log_is_never_worth_a_snapshot(
     next_offset: int, topic: bytes, partitions: int, changed: bool
 ) -> None:
     assert changed_since(whole(written(Kept())), next_offset, topic, partitions) is changed
     assert changed_since(None, next_offset, topic, partitions) is (next_offset > 0)
 
 
-def test_the_last_record_that_an_image_covers_is_not_deletable() -> None:
+def test_the_last_record_that_a_snapshot_covers_is_not_deletable() -> None:
     assert deletable(whole(written(Kept(next=10)))) == 9
     assert deletable(whole(written(Kept(next=0, since=0, outbox={})))) == 0

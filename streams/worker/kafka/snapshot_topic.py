@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from streams.config import Config
-from streams.operations.images import ImagesUnavailable, read_image
-from streams.store.image import Image, Record
+from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
+from streams.store.snapshot import Record, Snapshot
 from streams.topics.authentic import RecordSigner, RecordVerifier
 from streams.topics.topics import CHECKPOINTS
 from streams.wire.signatures import Content
@@ -17,7 +17,7 @@ from streams.worker.kafka.fenced_producer import Transactions, queue_in_batches
 from streams.worker.ports import LogUnavailable, NotSent
 
 
-class KafkaImageTopic(Transactions):
+class KafkaSnapshotTopic(Transactions):
     """One partition of the topic checkpoints."""
 
     NAME = CHECKPOINTS
@@ -32,13 +32,13 @@ class KafkaImageTopic(Transactions):
         super().__init__(config, partition, signer, verifier)
         self._closed = asyncio.Event()
 
-    async def read(self, with_contents: bool) -> Image | None:
+    async def read(self, with_contents: bool) -> Snapshot | None:
         """Read and verify the last snapshot in another thread."""
         try:
             return await asyncio.to_thread(
-                read_image, self._config, self._partition, self._verifier, with_contents
+                read_snapshot, self._config, self._partition, self._verifier, with_contents
             )
-        except ImagesUnavailable as error:
+        except SnapshotsUnavailable as error:
             raise LogUnavailable(str(error)) from error
 
     async def start(self) -> None:

@@ -39,7 +39,7 @@ from streams.wire.chain import Chain
 FORMAT = 1
 """The version of the format of manifest and listing."""
 MANIFEST = b"manifest"
-PART_BYTES = 512 * 1024
+CHUNK_BYTES = 512 * 1024
 """The largest chunk; the topic accepts records of twice that size."""
 
 Record: TypeAlias = tuple[bytes, bytes | None]
@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 _HASH_BYTES = 16
 
 
-class UnusableImage(Damaged):
+class UnusableSnapshot(Damaged):
     """The last snapshot is incomplete.
 
     Attributes:
@@ -125,7 +125,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
-class Image:
+class Snapshot:
     """The last snapshot of a partition: its listing, and its contents if they were requested."""
 
     manifest: Manifest
@@ -175,12 +175,12 @@ class Draft:
     pages, send what ``finish`` returns, and then the records of ``emptied``.
 
     Attributes:
-        image: the finished snapshot, without its contents; set by ``finish``.
+        snapshot: the finished snapshot, without its contents; set by ``finish``.
     """
 
-    image: Image
+    snapshot: Snapshot
 
-    def __init__(self, last: Image | None) -> None:
+    def __init__(self, last: Snapshot | None) -> None:
         self._last = last
         self._used = _places(last.listing, last.manifest) if last else frozenset()
         self._written = set(last.written) if last else set()
@@ -238,7 +238,7 @@ class Draft:
             listing=block,
             places=1 + max(self._written, default=-1),
         )
-        self.image = Image(manifest, listing, _places(listing, manifest), {})
+        self.snapshot = Snapshot(manifest, listing, _places(listing, manifest), {})
         body = encode(manifest)
         return of_changes + of_outbox + of_listing, (MANIFEST, _body_hash(body) + body)
 
@@ -246,10 +246,10 @@ class Draft:
         """Return records that empty the slots that this snapshot, whose manifest is sent, does not
         use.
         """
-        return [(_key(place), None) for place in sorted(self._written - self.image.written)]
+        return [(_key(place), None) for place in sorted(self._written - self.snapshot.written)]
 
     def _cut(self, name: str, content: bytes) -> tuple[Block, list[Record]]:
-        parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
+        parts = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
         places = [next(self._places) for _ in parts]
         self._written.update(places)
         records: list[Record] = [
@@ -283,7 +283,7 @@ class Search:
         """Take a stretch, in the order of its records; it lies before the stretches taken so far.
 
         Raises:
-            UnusableImage: the last snapshot cannot be read.
+            UnusableSnapshot: the last snapshot cannot be read.
         """
         with self._telling():
             self._take(records)
@@ -301,16 +301,16 @@ class Search:
         if self._wanted is not None:
             self.is_over = self._has(self._wanted)
 
-    def image(self) -> Image | None:
+    def snapshot(self) -> Snapshot | None:
         """Return the last snapshot, when the search is over or the start of the topic was reached.
 
         Raises:
-            UnusableImage: it is incomplete.
+            UnusableSnapshot: it is incomplete.
         """
         with self._telling():
-            return self._image()
+            return self._snapshot()
 
-    def _image(self) -> Image | None:
+    def _snapshot(self) -> Snapshot | None:
         if self._manifest is None:
             return None
         if self._listing is None:
@@ -321,18 +321,18 @@ class Search:
                 name: self._content(name, block) for name, block in self._listing.blocks.items()
             }
         written = self._later.union(range(self._manifest.places))
-        image = Image(self._manifest, self._listing, frozenset(written), contents)
+        snapshot = Snapshot(self._manifest, self._listing, frozenset(written), contents)
         if self._with_contents:
-            image.state()
-        return image
+            snapshot.state()
+        return snapshot
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Convert ``Damaged`` to ``UnusableImage``, with the manifest."""
+        """Convert ``Damaged`` to ``UnusableSnapshot``, with the manifest."""
         try:
             yield
         except Damaged as damaged:
-            raise UnusableImage(str(damaged), self._manifest) from damaged
+            raise UnusableSnapshot(str(damaged), self._manifest) from damaged
 
     def _list(self, manifest: Manifest) -> None:
         packed = self._content(_LISTING, manifest.listing)
@@ -359,25 +359,27 @@ class Search:
         return content
 
 
-def changed_since(image: Image | None, next_offset: int, topic: bytes, partitions: int) -> bool:
+def changed_since(
+    snapshot: Snapshot | None, next_offset: int, topic: bytes, partitions: int
+) -> bool:
     """Return whether a state of this log should be written as a snapshot.
 
     A state that is not ahead of the last snapshot is not written: Redis was rolled back, and will
     get there again. A snapshot of another log, or with another P, counts as older.
     """
-    if image is None:
+    if snapshot is None:
         return next_offset > 0
-    last = image.manifest
+    last = snapshot.manifest
     is_of_log = (last.topic, last.partitions) == (topic.hex(), partitions)
     return next_offset > (last.next if is_of_log and last.layout == LAYOUT else 0)
 
 
-def deletable(image: Image) -> int:
+def deletable(snapshot: Snapshot) -> int:
     """Return the offset before which the log may be deleted, because the snapshot covers it.
 
     The last record that the snapshot covers is excluded: a new owner compares it with the log.
     """
-    return max(0, image.manifest.chain.last)
+    return max(0, snapshot.manifest.chain.last)
 
 
 _CHANGES, _OUTBOX, _LISTING = "*changes", "*outbox", "*list"

@@ -1,6 +1,6 @@
 """Writes snapshots of one partition, so that Redis can be lost and the log can be trimmed.
 
-``streams.store.image`` defines a snapshot and explains why there is always a complete one. The
+``streams.store.snapshot`` defines a snapshot and explains why there is always a complete one. The
 steps of the owner, which the code repeats:
 
 1. Begin: start an epoch, which fences every older writer. Check that the partition is still owned,
@@ -27,11 +27,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from streams.store.holding import Holding
-from streams.store.image import Draft, Image, Moment, Record, UnusableImage, changed_since
 from streams.store.port import Verdict
+from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot, changed_since
 from streams.worker.checkpoints import STOP_WITHIN
 from streams.worker.compaction import Expect, Quiet
-from streams.worker.ports import ImageTopic, LogUnavailable, NotSent
+from streams.worker.ports import LogUnavailable, NotSent, SnapshotTopic
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -49,7 +49,7 @@ class NotWritten(Exception):
     """Raised if a snapshot is given up because the partition is no longer decided here."""
 
 
-class Imaging:
+class SnapshotWriter:
     """Writes the snapshots of one partition while its ownership lasts.
 
     Attributes:
@@ -59,7 +59,7 @@ class Imaging:
 
     def __init__(
         self,
-        topic: ImageTopic,
+        topic: SnapshotTopic,
         every: float,
         log: tuple[bytes, int],
         holding: Holding,
@@ -86,7 +86,7 @@ class Imaging:
         self._time = asyncio.get_running_loop().time
         self._due_at = self._time() + min(every, FIRST_AFTER)
         self._begun = False
-        self._last: Image | None = None
+        self._last: Snapshot | None = None
 
     def is_due(self, position: int) -> bool:
         """Return whether a snapshot should be written now.
@@ -179,7 +179,7 @@ class Imaging:
             raise NotWritten
         try:
             self._last = await self._topic.read(with_contents=False)
-        except UnusableImage as unusable:
+        except UnusableSnapshot as unusable:
             logger.warning(
                 "partition %d: the last checkpoint is incomplete, the worker writes another: %s",
                 self._holding.partition,
@@ -210,7 +210,7 @@ class Imaging:
         self.reached = moment.meta.next
         # Step 6.
         await self._send(draft.emptied(), 0)
-        self._last = draft.image
+        self._last = draft.snapshot
 
     async def _send(self, records: list[Record], least: int) -> list[Record]:
         """Send records in transactions; return the last of them, if they have fewer bytes than

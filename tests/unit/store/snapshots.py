@@ -1,11 +1,10 @@
-"""Images for tests: what a store keeps, made up, and a topic to which an image of it is written."""
+"""Snapshots for tests: an invented stored state, and a topic with a snapshot of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streams.store.image import Draft, Image, Moment, Record, Search
 from streams.store.layout import (
     Meta,
     chain_fields,
@@ -16,6 +15,7 @@ from streams.store.layout import (
     pack_page,
     page_hash,
 )
+from streams.store.snapshot import Draft, Moment, Record, Search, Snapshot
 from streams.wire.chain import genesis
 
 TOPIC = b"topic of 16 byte"
@@ -63,8 +63,8 @@ class Kept:
         return Moment(Meta.of(fields), changes, self.outbox)
 
 
-def drawn(kept: Kept, last: Image | None = None) -> tuple[list[Record], Record, Draft]:
-    """The parts of an image of what is kept, its manifest, and how it came about."""
+def drawn(kept: Kept, last: Snapshot | None = None) -> tuple[list[Record], Record, Draft]:
+    """The parts of a snapshot of what is kept, its manifest, and how it came about."""
     draft, parts = Draft(last), []
     for name in draft.keep(kept.hashes):
         parts += draft.add(name, kept.packed[name])
@@ -72,19 +72,21 @@ def drawn(kept: Kept, last: Image | None = None) -> tuple[list[Record], Record, 
     return [*parts, *rest], manifest, draft
 
 
-def written(kept: Kept, last: Image | None = None) -> list[Record]:
-    """All records of an image, in order."""
+def written(kept: Kept, last: Snapshot | None = None) -> list[Record]:
+    """All records of a snapshot, in order."""
     parts, manifest, draft = drawn(kept, last)
     return [*parts, manifest, *draft.emptied()]
 
 
-def found(records: Sequence[Record], stretch: int = 3, with_contents: bool = True) -> Image | None:
-    """The last image in a topic with these records."""
+def found(
+    records: Sequence[Record], stretch: int = 3, with_contents: bool = True
+) -> Snapshot | None:
+    """The last snapshot in a topic with these records."""
     search, end = Search(with_contents), len(records)
     while end > 0 and not search.is_over:
         search.take(records[max(0, end - stretch) : end])
         end -= stretch
-    return search.image()
+    return search.snapshot()
 
 
 def compacted(records: Iterable[Record]) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Reads images from the topic checkpoints, back from its end until all of the last one is there."""
+"""Reads snapshots backwards from the end of the topic checkpoints, until the last one is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.store.image import Image, Record, Search, UnusableImage
+from streams.store.snapshot import Record, Search, Snapshot, UnusableSnapshot
 from streams.topics.authentic import RecordVerifier
 from streams.topics.clients import new_reader
 from streams.topics.topics import CHECKPOINTS
@@ -19,37 +19,37 @@ _FETCH_BYTES = 16 * 1024 * 1024
 _POLL_MS = 500
 
 
-class ImagesUnavailable(Exception):
+class SnapshotsUnavailable(Exception):
     """Kafka does not answer."""
 
 
-def read_image(
+def read_snapshot(
     config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool = True
-) -> Image | None:
-    """The last image of a partition, verified; None if there never was one.
+) -> Snapshot | None:
+    """The last snapshot of a partition, verified; None if there never was one.
 
     While it is read another may be written, and the topic be cleaned of this one: then it is read
     again.
 
     Args:
         config: where it is.
-        partition: whose image.
+        partition: whose snapshot.
         verifier: who passes over what no worker has signed; None if all is believed.
         with_contents: whether all of it is wanted, or its list alone.
 
     Raises:
-        UnusableImage: it is not whole.
-        ImagesUnavailable: Kafka does not answer.
+        UnusableSnapshot: it is not whole.
+        SnapshotsUnavailable: Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
         try:
             return _read(config, partition, verifier, with_contents)
-        except UnusableImage:
+        except UnusableSnapshot:
             if attempt == _ATTEMPTS - 1:
                 raise
         except KafkaError as error:
             topic = config.topic(CHECKPOINTS)
-            raise ImagesUnavailable(
+            raise SnapshotsUnavailable(
                 f"cannot read partition {partition} of {topic}: {error!r}"
             ) from error
     raise AssertionError("an attempt returns or raises")
@@ -57,7 +57,7 @@ def read_image(
 
 def _read(
     config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool
-) -> Image | None:
+) -> Snapshot | None:
     place = TopicPartition(config.topic(CHECKPOINTS), partition)
     consumer = new_reader(
         config,
@@ -76,7 +76,7 @@ def _read(
             first = max(begin, end - length)
             search.take(_stretch(consumer, place, first, end, verifier))
             end, length = first, min(_LONGEST_STRETCH, 4 * length)
-        return search.image()
+        return search.snapshot()
     finally:
         consumer.close()
 

@@ -1,36 +1,36 @@
-"""Images of a partition: the last one that is out is read, whoever writes, dies or comes late."""
+"""The last complete snapshot of a partition is read, whichever writer dies or comes late."""
 
 import asyncio
 from contextlib import suppress
 
 import pytest
 
-from streams.store.image import MANIFEST, PART_BYTES, UnusableImage
+from streams.store.snapshot import CHUNK_BYTES, MANIFEST, UnusableSnapshot
 from streams.topics.topics import CHECKPOINTS
 from streams.worker.ports import NotSent
-from tests.unit.store.images import Kept, drawn, written
+from tests.unit.store.snapshots import Kept, drawn, written
 
 P = 1
 OTHER = 0
 
 
 async def write(topic, kept, last=None):
-    """All of an image, in several transactions; what it is, without its contents."""
+    """All of a snapshot, in several transactions; what it is, without its contents."""
     parts, manifest, draft = drawn(kept, last)
     await topic.send(parts[:1])
     await topic.send(parts[1:])
     await topic.send([manifest])
     if emptied := draft.emptied():
         await topic.send(emptied)
-    return draft.image
+    return draft.snapshot
 
 
 def test_what_is_read_is_what_was_written_last_of_this_partition(run):
     async def scenario(bench):
-        topic, other = bench.images_of(P), bench.images_of(OTHER)
+        topic, other = bench.snapshots_of(P), bench.snapshots_of(OTHER)
         assert await topic.read(with_contents=True) is None
         await topic.start()
-        many = {f"page:d/{n}": b"%d" % n * PART_BYTES for n in range(3)}  # in several parts
+        many = {f"page:d/{n}": b"%d" % n * CHUNK_BYTES for n in range(3)}  # in several parts
         last = await write(topic, Kept(pages=many))
         read = await topic.read(with_contents=True)
         assert read.pages == Kept(pages=many).packed
@@ -46,9 +46,9 @@ def test_what_is_read_is_what_was_written_last_of_this_partition(run):
     run(scenario)
 
 
-def test_a_transaction_without_records_leaves_the_image_as_it_is(run):
+def test_a_transaction_without_records_leaves_the_snapshot_as_it_is(run):
     async def scenario(bench):
-        topic = bench.images_of(P)
+        topic = bench.snapshots_of(P)
         await topic.start()
         last = await write(topic, Kept(next=10))
         before = await bench.hand.end_of(CHECKPOINTS, P)
@@ -63,7 +63,7 @@ def test_a_transaction_without_records_leaves_the_image_as_it_is(run):
 
 def test_who_comes_late_writes_no_manifest(run):
     async def scenario(bench):
-        older, newer = bench.images_of(P), bench.images_of(P)
+        older, newer = bench.snapshots_of(P), bench.snapshots_of(P)
         await older.start()
         parts, manifest, _ = drawn(Kept(next=10))
         await older.send(parts)
@@ -85,10 +85,10 @@ def test_who_comes_late_writes_no_manifest(run):
 
 def test_a_manifest_whose_transaction_was_not_committed_is_not_out(run):
     async def scenario(bench):
-        topic = bench.images_of(P)
+        topic = bench.snapshots_of(P)
         await topic.start()
         first = await write(topic, Kept(next=10))
-        await bench.hand.abort_image(P, written(Kept(next=20), first))
+        await bench.hand.abort_snapshot(P, written(Kept(next=20), first))
         assert (await topic.read(with_contents=True)).manifest == first.manifest
         await topic.start()
         assert (await topic.read(with_contents=True)).manifest == first.manifest
@@ -99,18 +99,18 @@ def test_a_manifest_whose_transaction_was_not_committed_is_not_out(run):
     run(scenario)
 
 
-def test_an_image_with_a_part_that_is_missing_says_which_it_is(run):
+def test_a_snapshot_with_a_part_that_is_missing_says_which_it_is(run):
     async def scenario(bench):
-        topic = bench.images_of(P)
+        topic = bench.snapshots_of(P)
         await topic.start()
         parts, manifest, _ = drawn(Kept(next=10))
         await topic.send([*parts[1:], manifest])
-        with pytest.raises(UnusableImage, match="page:d/0") as raised:
+        with pytest.raises(UnusableSnapshot, match="page:d/0") as raised:
             await topic.read(with_contents=True)
         assert raised.value.manifest.next == 10
         assert (await topic.read(with_contents=False)).manifest.next == 10
         await topic.send([(MANIFEST, b"no manifest")])
-        with pytest.raises(UnusableImage, match="manifest"):
+        with pytest.raises(UnusableSnapshot, match="manifest"):
             await topic.read(with_contents=False)
         await topic.stop()
 
@@ -119,12 +119,12 @@ def test_an_image_with_a_part_that_is_missing_says_which_it_is(run):
 
 def test_who_is_stopped_while_it_sends_hears_of_it(run):
     async def scenario(bench):
-        topic = bench.images_of(P)
+        topic = bench.snapshots_of(P)
         await topic.start()
         first = await write(topic, Kept(next=10))
         await topic.stop()
         await topic.start()  # which ends what is under way, if anything is
-        many = {f"page:d/{n}": b"%d" % n * PART_BYTES for n in range(3)}
+        many = {f"page:d/{n}": b"%d" % n * CHUNK_BYTES for n in range(3)}
         sending = asyncio.create_task(topic.send(written(Kept(next=20, pages=many), first)))
         await asyncio.sleep(0)
         async with asyncio.timeout(20):

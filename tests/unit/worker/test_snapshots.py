@@ -1,13 +1,13 @@
-"""Images are written by the owner alone, whole, in the order of the log, and hold nobody up."""
+"""Snapshots are written by the owner alone, whole, in the order of the log, and hold nobody up."""
 
 import asyncio
 import logging
 
 import pytest
 
-from streams.store.image import MANIFEST
+from streams.store.snapshot import MANIFEST
 from streams.worker.ports import NotSent
-from tests.doubles.memory_broker import Effect, last_image
+from tests.doubles.memory_broker import Effect, last_snapshot
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_partitions import Cluster, Worker
 
@@ -24,20 +24,20 @@ async def at_work(cluster, name="owner"):
 
 
 def manifests(cluster):
-    return [key for key, _ in cluster.broker.images(0).records.values()].count(MANIFEST)
+    return [key for key, _ in cluster.broker.snapshots(0).records.values()].count(MANIFEST)
 
 
-def test_an_image_goes_out_with_its_manifest_last():
+def test_a_snapshot_goes_out_with_its_manifest_last():
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
         processor = processor_of(worker)
         assert processor.imaging.reached is None
-        await processor.image()
-        image = last_image(cluster.broker, 0)
-        assert image.manifest.next == processor.imaging.reached == 4
-        assert list(cluster.broker.images(0).records.values())[-1][0] == MANIFEST
-        await processor.image()  # there is nothing new
+        await processor.snapshot()
+        snapshot = last_snapshot(cluster.broker, 0)
+        assert snapshot.manifest.next == processor.imaging.reached == 4
+        assert list(cluster.broker.snapshots(0).records.values())[-1][0] == MANIFEST
+        await processor.snapshot()  # there is nothing new
         assert manifests(cluster) == 1
         await worker.leave()
 
@@ -50,8 +50,8 @@ def test_an_owner_that_was_replaced_before_it_begins_writes_nothing():
         older = await at_work(cluster, "older")
         newer = Worker(cluster, "newer")
         await newer.acquire()
-        await processor_of(older).image()
-        assert last_image(cluster.broker, 0) is None
+        await processor_of(older).snapshot()
+        assert last_snapshot(cluster.broker, 0) is None
         await newer.leave()
 
     asyncio.run(scenario())
@@ -62,17 +62,17 @@ def test_a_late_manifest_is_not_written(caplog):
         cluster = Cluster()
         older = await at_work(cluster, "older")
         older.gate.hold(Effect.COMMIT)
-        imaging = asyncio.create_task(processor_of(older).image())
+        imaging = asyncio.create_task(processor_of(older).snapshot())
         while not older.gate.waiting[Effect.COMMIT]:
             await asyncio.sleep(0)
         newer = Worker(cluster, "newer")
         await newer.acquire()
         cluster.broker.norms(0).append(b"one more")
         await newer.decide()
-        await processor_of(newer).image()
+        await processor_of(newer).snapshot()
         older.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
         await imaging
-        assert last_image(cluster.broker, 0).manifest.next == 5
+        assert last_snapshot(cluster.broker, 0).manifest.next == 5
         await newer.leave()
 
     with caplog.at_level(logging.WARNING):
@@ -89,13 +89,13 @@ def test_a_state_that_went_back_is_not_written_over_one_that_was_further():
         cluster.broker.norms(0).append(b"one more")
         await worker.acquire()
         await worker.decide()
-        await processor_of(worker).image()
+        await processor_of(worker).snapshot()
         await worker.leave()
         cluster.store.restore(older)
         second = Worker(cluster, "second")
         assert (await second.acquire())[0] == 4
-        await processor_of(second).image()
-        assert last_image(cluster.broker, 0).manifest.next == 5
+        await processor_of(second).snapshot()
+        assert last_snapshot(cluster.broker, 0).manifest.next == 5
         assert manifests(cluster) == 1
         await second.leave()
 
@@ -113,14 +113,14 @@ def test_a_failed_snapshot_delays_no_decision(caplog):
             raise NotSent("no answer")
 
         imaging._topic.send = fail
-        await processor_of(worker).image()
+        await processor_of(worker).snapshot()
         assert not worker.ends.why
         cluster.broker.norms(0).append(b"one more")
         await worker.acquire()
         await worker.decide()
         imaging = processor_of(worker).imaging
         imaging._topic.send = real
-        await processor_of(worker).image()
+        await processor_of(worker).snapshot()
         await worker.leave()
 
     asyncio.run(scenario())
@@ -133,13 +133,13 @@ def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest
         worker = await at_work(cluster)
         cluster.store.contents(0).outbox.clear()
         with pytest.raises(Ended, match="DAMAGED"):
-            await processor_of(worker).image()
-        assert last_image(cluster.broker, 0) is None
+            await processor_of(worker).snapshot()
+        assert last_snapshot(cluster.broker, 0) is None
 
     asyncio.run(scenario())
 
 
-def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_into_an_image():
+def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_into_a_snapshot():
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
@@ -147,13 +147,13 @@ def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_int
         await holding.compact(4, {"run:d/r": b"newer"})
         cluster.store.contents(0).pages["run:d/r"] = b"older"
         with pytest.raises(Ended, match="DAMAGED"):
-            await processor_of(worker).image()
-        assert last_image(cluster.broker, 0) is None
+            await processor_of(worker).snapshot()
+        assert last_snapshot(cluster.broker, 0) is None
 
     asyncio.run(scenario())
 
 
-def test_an_image_is_due_after_its_time_and_only_if_there_is_anything_new():
+def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
@@ -164,7 +164,7 @@ def test_an_image_is_due_after_its_time_and_only_if_there_is_anything_new():
         assert not imaging.is_due(4)
         now[0] = 60.0
         assert imaging.is_due(4)
-        await processor.image()
+        await processor.snapshot()
         now[0] = 659.0
         assert not imaging.is_due(5)
         now[0] = 660.0
@@ -175,7 +175,7 @@ def test_an_image_is_due_after_its_time_and_only_if_there_is_anything_new():
     asyncio.run(scenario())
 
 
-def test_images_take_no_more_than_their_share_of_the_time():
+def test_snapshots_take_no_more_than_their_share_of_the_time():
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
@@ -189,7 +189,7 @@ def test_images_take_no_more_than_their_share_of_the_time():
             await real(records)
 
         imaging._topic.send = slow
-        await processor.image()
+        await processor.snapshot()
         assert imaging._due_at == now[0] + now[0] / 0.05
         await worker.leave()
 

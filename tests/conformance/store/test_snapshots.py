@@ -1,16 +1,16 @@
-"""What is read for an image is of one moment, and an image is put back wholly or not at all."""
+"""What is read for a snapshot is of one moment, and a snapshot is put back wholly or not at all."""
 
 import pytest
 
 from streams.store.port import Installation, Stage, Verdict
 from tests.conformance.store.bench import CHAIN, PARTITIONS, TOPIC, P, commit, guard_of
-from tests.unit.store.images import Kept, found, written
+from tests.unit.store.snapshots import Kept, found, written
 
-IMAGE = found(written(Kept(pages={"page:d/0": b"p", "run:d/r": b"r"})))
+SNAPSHOT = found(written(Kept(pages={"page:d/0": b"p", "run:d/r": b"r"})))
 
 
 def installation(**differing) -> Installation:
-    manifest = IMAGE.manifest
+    manifest = SNAPSHOT.manifest
     fields = {**manifest.fields, "topic": TOPIC.hex(), "partitions": str(PARTITIONS)}
     counts = {
         "pages": manifest.pages,
@@ -21,11 +21,11 @@ def installation(**differing) -> Installation:
 
 
 async def stage_all(bench, guard):
-    pages = list(IMAGE.pages.items())
+    pages = list(SNAPSHOT.pages.items())
     for number, stage in enumerate(
         [
-            Stage(dict(pages[:1]), IMAGE.changes[:1], {}, is_first=True),
-            Stage(dict(pages[1:]), IMAGE.changes[1:], IMAGE.outbox, is_first=False),
+            Stage(dict(pages[:1]), SNAPSHOT.changes[:1], {}, is_first=True),
+            Stage(dict(pages[1:]), SNAPSHOT.changes[1:], SNAPSHOT.outbox, is_first=False),
         ]
     ):
         assert await bench.store.stage(guard, stage) is Verdict.OK, number
@@ -86,7 +86,7 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
         kept = await owner.load()
         assert (kept.meta.owner, kept.meta.version) == ("a", guard.version + 1)
         assert (kept.pages, kept.next) == ({"page:d/0": b"p", "run:d/r": b"r"}, 10)
-        assert kept.meta.chain == IMAGE.manifest.chain
+        assert kept.meta.chain == SNAPSHOT.manifest.chain
         assert (kept.changes, kept.outbox) == (
             [b"changed by 8", b"changed by 9"],
             [("9/0", b"an answer")],
