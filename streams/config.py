@@ -103,7 +103,7 @@ class Config:
     partitions: int = 4  # of topics that do not exist yet; never changed afterwards
     replication: int = 1  # of topics that do not exist yet
     timeout: float = 30.0  # seconds until a charge without all its decisions raises
-    checkpoint_seconds: float = 600.0  # from one checkpoint of a partition to the next; 0: none
+    snapshot_seconds: float = 600.0  # from one snapshot of a partition to the next; 0: none
 
     kafka_security: str = "PLAINTEXT"  # how the brokers are reached: one of SECURITIES
     kafka_mechanism: str = MECHANISMS[0]  # of the login
@@ -167,10 +167,10 @@ class Config:
                 f"dashboard_password has {len(self.dashboard_password)} characters; it must have "
                 f"{_PASSWORD_LENGTH} or more, as `openssl rand -hex 12` makes them"
             )
-        if not 0 <= self.checkpoint_seconds <= _LONGEST_TIMEOUT:
+        if not 0 <= self.snapshot_seconds <= _LONGEST_TIMEOUT:
             raise ConfigurationError(
-                f"checkpoint_seconds is {self.checkpoint_seconds}; it must be seconds, at most "
-                f"{_LONGEST_TIMEOUT:,.0f}, or 0 for no checkpoints"
+                f"snapshot_seconds is {self.snapshot_seconds}; it must be seconds, at most "
+                f"{_LONGEST_TIMEOUT:,.0f}, or 0 for no snapshots"
             )
 
     def __repr__(self) -> str:

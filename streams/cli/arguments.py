@@ -40,7 +40,7 @@ rejects = Later("streams.cli.rejects")
 
 _EPILOG = """\
 Settings come from options, then TURNSTILE_KAFKA, TURNSTILE_REDIS, TURNSTILE_PREFIX,
-TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_CHECKPOINT_SECONDS,
+TURNSTILE_PARTITIONS, TURNSTILE_REPLICATION, TURNSTILE_TIMEOUT and TURNSTILE_SNAPSHOT_SECONDS,
 then the TOML file that --config or TURNSTILE_CONFIG names. A password belongs in the variable or
 the file: other users of this machine can read options. The settings of TLS, logins and signatures
 are variables and entries of the file alone: docs/security.md.
@@ -291,7 +291,7 @@ def _add_erase(verbs: Any) -> None:
         commands.erase,
         "erase a user: what was spent stays spent, nothing more is admitted",
         CLIENT,
-        "A keyed hash takes the place of the id in what workers keep. The log, and checkpoints of "
+        "A keyed hash takes the place of the id in what workers keep. The log, and snapshots of "
         "it, have the id until they are trimmed: docs/erasure.md. Doing it again is fine.",
     )
     add_user(erase, "digits mean the integer and the string")

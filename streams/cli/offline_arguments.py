@@ -70,7 +70,7 @@ def add_offline(verbs: Any) -> None:
         "what happened to one user: every charge, every HALT and its reason",
         OBSERVER,
         "The log is replayed without a worker. It must have the heads of the hash chain that Redis "
-        "and the last checkpoint store, or the command shows nothing and exits with 1. The output "
+        "and the last snapshot store, or the command shows nothing and exits with 1. The output "
         "is about this user alone. A user who was never charged and one who does not exist get "
         "the same answer.",
     )
@@ -87,7 +87,7 @@ def add_offline(verbs: Any) -> None:
         "what every user's steps lose, as a fixed schedule and at any time",
         OBSERVER,
         "The log is replayed without a worker. It must have the heads of the hash chain that Redis "
-        "and the last checkpoint store, or the command shows nothing and exits with 1. Each row is "
+        "and the last snapshot store, or the command shows nothing and exits with 1. Each row is "
         "for its own user, or goes out through a private release. The column epsilon bounds the "
         "loss of a fixed schedule of the same steps. It is no guarantee for steps, or a stop, that "
         "followed from outputs. any_time_epsilon is one; it is empty after sampled steps. No "
@@ -133,9 +133,9 @@ def _add_trim(verbs: Any) -> None:
         verbs,
         "trim",
         trimming.trim_log,
-        "delete the records of the log that a checkpoint covers",
+        "delete the records of the log that a snapshot covers",
         CLIENT,
-        "Of each partition the last checkpoint is read and verified first; what it does not cover "
+        "Of each partition the last snapshot is read and verified first; what it does not cover "
         "stays, and so does everything if anything is wrong with it. Exit code 1 says so.",
     )
     trim.add_argument("--dry-run", action="store_true", help="say what would be deleted, only")

@@ -15,7 +15,7 @@ from streams.operations.status import (
     read_overview,
 )
 
-_PARTITIONS = ("partition", "owner", "next", "lag", "users", "checkpoint", "seen", "state")
+_PARTITIONS = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
 _DATASETS = ("dataset", "measure", "budget", "epsilon", "delta", "users", "state")
 _WORDS = {"dataset", "measure", "budget", "state"}
 
@@ -52,7 +52,7 @@ def _row(partition: PartitionStatus) -> list[object]:
         partition.next,
         partition.lag,
         partition.users,
-        partition.checkpoint,
+        partition.snapshot,
         None if partition.seen is None else f"{partition.seen} s ago",
         partition.state,
     ]

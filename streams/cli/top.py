@@ -113,9 +113,7 @@ def frame(seen: Mapping[str, Any], people: Mapping[str, Any], config: Config) ->
 
 
 def _partitions(seen: Mapping[str, Any], users: Mapping[int, int | None]) -> Table:
-    table = _table(
-        "partition", "<owner", "decided/s", "lag", "users", "checkpoint", "seen", "<state"
-    )
+    table = _table("partition", "<owner", "decided/s", "lag", "users", "snapshot", "seen", "<state")
     # While Kafka or Redis does not answer, the rows are as old as the last answer.
     is_old = any(side["away"] for side in seen["sides"].values())
     age = seen["sides"]["Redis"]["age"] or 0.0
@@ -127,7 +125,7 @@ def _partitions(seen: Mapping[str, Any], users: Mapping[int, int | None]) -> Tab
             f"{one['rate']:,.1f}",
             f"{one['lag']:,}",
             "-" if count is None else f"{count:,}",
-            "-" if one["checkpoint"] is None else f"{one['checkpoint']:,}",
+            "-" if one["snapshot"] is None else f"{one['snapshot']:,}",
             "-" if one["seen"] is None else f"{one['seen'] + age:,.0f} s",
             f"[{_OLD}]{state}, before[/]" if is_old else f"[{_LOOKS[state]}]{state}[/]",
             style=_OLD if is_old else "",

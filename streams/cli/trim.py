@@ -1,4 +1,4 @@
-"""``turnstile trim``: deletes what checkpoints cover from the log."""
+"""``turnstile trim``: deletes what snapshots cover from the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trim_log(options: argparse.Namespace, config: Config) -> int:
                 "partition": planned.partition,
                 "log_start": planned.start,
                 "log_end": planned.end,
-                "checkpoint": planned.checkpoint,
+                "snapshot": planned.snapshot,
                 "would_delete" if options.dry_run else "deleted": planned.records,
                 "log_begins_at": planned.start if options.dry_run else planned.before,
                 "why_not_more": planned.why,

@@ -29,7 +29,7 @@ _COLUMNS = {
     "partition": "partition",
     "to": "log to",
     "state_at": "state at",
-    "checkpoint_at": "checkpoint at",
+    "snapshot_at": "snapshot at",
     "users": "users",
     "answers": "answers",
     "rejects": "rejects",
@@ -133,7 +133,7 @@ def _show_partition(part: PartitionVerified) -> dict[str, Any]:
         "head": part.head.hex(),
         "records": part.records,
         "state_at": part.state_at,
-        "checkpoint_at": part.checkpoint_at,
+        "snapshot_at": part.snapshot_at,
         "users": part.users,
         "answers": part.halts,
         "rejects": part.rejects,
@@ -169,7 +169,7 @@ def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) ->
     for part in parts:
         if part.began:
             say(
-                f"partition {part.partition}: applied from the checkpoint at {part.began} on, "
+                f"partition {part.partition}: applied from the snapshot at {part.began} on, "
                 "which is taken as it is: what came before is deleted"
             )
         for what in part.impossible:

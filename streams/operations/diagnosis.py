@@ -63,14 +63,14 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
             Level.OK,
             f"{len(well)} of {len(facts.overview.partitions)} are decided, {waiting} records wait",
         )
-    old = [one.partition for one in well if one.checkpoint is None and one.next > 0]
+    old = [one.partition for one in well if one.snapshot is None and one.next > 0]
     if old:
         yield Finding(
             "partitions",
             Level.WARNING,
-            f"of partitions {old} there is no checkpoint",
+            f"of partitions {old} there is no snapshot",
             "If Redis is lost, all of the log is applied again, and none of it can be trimmed",
-            "Nothing, if workers began within TURNSTILE_CHECKPOINT_SECONDS; else see their log",
+            "Nothing, if workers began within TURNSTILE_SNAPSHOT_SECONDS; else see their log",
         )
     if facts.overview.erased_without_key:
         yield Finding(
@@ -195,14 +195,14 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
                 "Set TURNSTILE_TRUSTED_KEYS_FILE to the ring of public keys",
             )
         )
-    if config.checkpoint_seconds == 0:
+    if config.snapshot_seconds == 0:
         found.append(
             Finding(
                 "settings",
                 Level.WARNING,
-                "checkpoint_seconds is 0: partitions are never copied",
+                "snapshot_seconds is 0: partitions are never copied",
                 "If Redis is lost, all of the log is applied again; it can never be trimmed",
-                "Leave TURNSTILE_CHECKPOINT_SECONDS at 600",
+                "Leave TURNSTILE_SNAPSHOT_SECONDS at 600",
             )
         )
     yield from found or [Finding("settings", Level.OK, "none of them conflict")]

@@ -11,7 +11,7 @@ from streams.config import Config
 from streams.operations.findings import Facts, Finding, Level, size_of
 from streams.redis_address import is_encrypted
 from streams.topics.facts import KafkaFacts, TopicFacts
-from streams.topics.topics import CHECKPOINTS, NORMS, SETTINGS, TOPICS, WISHES, suits
+from streams.topics.topics import NORMS, SETTINGS, SNAPSHOTS, TOPICS, WISHES, suits
 
 _LOOPBACK = ("localhost", "::1", "")
 
@@ -82,7 +82,7 @@ def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
 def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> Iterator[Finding]:
     title = config.topic(name)
     found = list(copies_of(title, topic, "topics"))
-    if name in (NORMS, CHECKPOINTS):
+    if name in (NORMS, SNAPSHOTS):
         found += _copies(name, title, topic, kafka)
     for setting, wanted in SETTINGS[name].items():
         actual = topic.settings.get(setting)
@@ -260,7 +260,7 @@ def _persistence(redis: Mapping[str, Any]) -> Iterator[Finding]:
             "Redis",
             Level.WARNING,
             "it has no append-only file",
-            "Whenever it is started again, state is built again from checkpoints and the log: "
+            "Whenever it is started again, state is built again from snapshots and the log: "
             "nothing is lost, and nothing is decided meanwhile",
             "CONFIG SET appendonly yes, and the same in its file",
         )

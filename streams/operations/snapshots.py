@@ -1,4 +1,4 @@
-"""Reads snapshots backwards from the end of the topic checkpoints, until the last one is read."""
+"""Reads snapshots backwards from the end of the topic snapshots, until the last one is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streams.config import Config
 from streams.store.snapshot import Record, Search, Snapshot, UnusableSnapshot
 from streams.topics.authentic import RecordVerifier
 from streams.topics.clients import new_reader
-from streams.topics.topics import CHECKPOINTS
+from streams.topics.topics import SNAPSHOTS
 
 _FIRST_STRETCH, _LONGEST_STRETCH = 64, 8192  # offsets
 _ATTEMPTS = 3
@@ -48,7 +48,7 @@ def read_snapshot(
             if attempt == _ATTEMPTS - 1:
                 raise
         except KafkaError as error:
-            topic = config.topic(CHECKPOINTS)
+            topic = config.topic(SNAPSHOTS)
             raise SnapshotsUnavailable(
                 f"cannot read partition {partition} of {topic}: {error!r}"
             ) from error
@@ -58,7 +58,7 @@ def read_snapshot(
 def _read(
     config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool
 ) -> Snapshot | None:
-    place = TopicPartition(config.topic(CHECKPOINTS), partition)
+    place = TopicPartition(config.topic(SNAPSHOTS), partition)
     consumer = new_reader(
         config,
         isolation_level="read_committed",

@@ -72,7 +72,7 @@ class PartitionStatus:
         changes: the number of deltas that are not merged.
         seen: the seconds since the owner's last heartbeat; None if there was none.
         head: the head of the hash chain; None if nothing was applied.
-        checkpoint: the offset at which the last checkpoint continues; None if there is none, or it
+        snapshot: the offset at which the last snapshot continues; None if there is none, or it
             is not known.
         reason: why it is not decided; None if it is, like the next two.
         problem: the same for people.
@@ -89,7 +89,7 @@ class PartitionStatus:
     changes: int
     seen: int | None
     head: str | None
-    checkpoint: int | None
+    snapshot: int | None
     reason: Reason | None = None
     problem: str | None = None
     remedy: str | None = None
@@ -281,7 +281,7 @@ def _status(
         changes=int(meta.get("changes", "0")),
         seen=None if glance.seen is None else max(0, glance.now - glance.seen),
         head=meta.get("head"),
-        checkpoint=pulse.checkpoint if pulse else None,
+        snapshot=pulse.snapshot if pulse else None,
         reason=None if obstacle is None else obstacle.reason,
         problem=None if obstacle is None else obstacle.problem,
         remedy=None if obstacle is None else obstacle.remedy,

@@ -1,12 +1,12 @@
-"""Deletes the records of ``norms`` that a checkpoint covers, and says what stays, and why.
+"""Deletes the records of ``norms`` that a snapshot covers, and says what stays, and why.
 
 Records may go only if the state that came of them can be had without them. So for each partition,
 and each step only if the one before has found nothing wrong:
 
-1. The last checkpoint is read, and verified wholly, as a worker would that builds a state from it.
+1. The last snapshot is read, and verified wholly, as a worker would that builds a state from it.
 2. It is of this topic, of this P, and in a layout that this release reads.
-3. The log ends no earlier than the checkpoint continues, and begins no later.
-4. The last record that the checkpoint covers is in the log, with the leader epoch that it had.
+3. The log ends no earlier than the snapshot continues, and begins no later.
+4. The last record that the snapshot covers is in the log, with the leader epoch that it had.
 5. What lies before that record is deleted. The record itself is kept: acquisitions compare it.
 
 Workers go on meanwhile: they need nothing of what is deleted, whatever becomes of their Redis.
@@ -28,7 +28,7 @@ from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
 from streams.topics.authentic import RecordVerifier, verifier_of
 from streams.topics.clients import new_admin, new_reader
 from streams.topics.seen import TopicsSeen
-from streams.topics.topics import CHECKPOINTS, NORMS
+from streams.topics.topics import NORMS, SNAPSHOTS
 
 _POLL_MS = 500
 _ATTEMPTS = 20
@@ -42,7 +42,7 @@ class Trim:
         partition: which one.
         start: the offset at which the log begins.
         end: the offset after its last record.
-        checkpoint: the offset at which the last whole checkpoint continues; None if there is none.
+        snapshot: the offset at which the last whole snapshot continues; None if there is none.
         before: records before this offset can be deleted.
         why: why no more than that.
         is_wrong: whether somebody has to look at it.
@@ -51,7 +51,7 @@ class Trim:
     partition: int
     start: int
     end: int
-    checkpoint: int | None
+    snapshot: int | None
     before: int
     why: str
     is_wrong: bool = False
@@ -111,7 +111,7 @@ def _plan(
     start = consumer.beginning_offsets([place])[place]
     end = consumer.end_offsets([place])[place]
     if snapshot is None:
-        why = damage or f"there is no checkpoint in {config.topic(CHECKPOINTS)} yet"
+        why = damage or f"there is no snapshot in {config.topic(SNAPSHOTS)} yet"
         return Trim(partition, start, end, None, start, why, is_wrong=damage is not None)
     reached = snapshot.manifest.next
     if wrong := _misfit(snapshot, seen, start, end) or _other_record(
@@ -120,9 +120,9 @@ def _plan(
         return Trim(partition, start, end, reached, start, wrong, is_wrong=True)
     last = deletable(snapshot)
     why = (
-        f"{last} is the last record that the checkpoint covers, and acquisitions compare it"
+        f"{last} is the last record that the snapshot covers, and acquisitions compare it"
         if last > start
-        else "the log begins where the checkpoint ends"
+        else "the log begins where the snapshot ends"
     )
     return Trim(partition, start, end, reached, max(start, last), why)
 
@@ -130,40 +130,40 @@ def _plan(
 def _snapshot(
     config: Config, partition: int, verifier: RecordVerifier | None
 ) -> tuple[Snapshot | None, str | None]:
-    """The last checkpoint, or what is wrong with it."""
+    """The last snapshot, or what is wrong with it."""
     try:
         return read_snapshot(config, partition, verifier), None
     except UnusableSnapshot as unusable:
         return None, (
-            f"the last checkpoint is not whole: {unusable}. If the next one is not whole either, "
-            f"stop the workers, delete the topic {config.topic(CHECKPOINTS)} and start them"
+            f"the last snapshot is not whole: {unusable}. If the next one is not whole either, "
+            f"stop the workers, delete the topic {config.topic(SNAPSHOTS)} and start them"
         )
 
 
 def _misfit(snapshot: Snapshot, seen: TopicsSeen, start: int, end: int) -> str | None:
-    """Why the log does not go on from a checkpoint, if it does not."""
+    """Why the log does not go on from a snapshot, if it does not."""
     # Steps 2 and 3.
     manifest = snapshot.manifest
     if manifest.topic != seen.topic.hex():
         return (
-            f"the checkpoint is of the topic with id {manifest.topic}, which is "
+            f"the snapshot is of the topic with id {manifest.topic}, which is "
             f"{seen.topic.hex()} now: see `turnstile status`"
         )
     if manifest.partitions != seen.partitions:
         return (
-            f"the checkpoint is of {manifest.partitions} partitions, and there are "
+            f"the snapshot is of {manifest.partitions} partitions, and there are "
             f"{seen.partitions} now: see `turnstile status`"
         )
     if manifest.layout != LAYOUT:
-        return f"the checkpoint has layout {manifest.layout}, and this release reads {LAYOUT}"
+        return f"the snapshot has layout {manifest.layout}, and this release reads {LAYOUT}"
     if manifest.next > end:
         return (
-            f"the checkpoint continues at offset {manifest.next}, beyond the end of the log, "
+            f"the snapshot continues at offset {manifest.next}, beyond the end of the log, "
             f"{end}: Kafka lost records that were decided"
         )
     if manifest.next < start:
         return (
-            f"the checkpoint continues at offset {manifest.next}, before the start of the log, "
+            f"the snapshot continues at offset {manifest.next}, before the start of the log, "
             f"{start}: what lies between is known to Redis alone"
         )
     return None
@@ -172,7 +172,7 @@ def _misfit(snapshot: Snapshot, seen: TopicsSeen, start: int, end: int) -> str |
 def _other_record(
     consumer: KafkaConsumer, place: TopicPartition, snapshot: Snapshot, start: int
 ) -> str | None:
-    """Why the last record that a checkpoint covers is not the one in the log, if it is not."""
+    """Why the last record that a snapshot covers is not the one in the log, if it is not."""
     # Step 4.
     chain, known = snapshot.manifest.chain, snapshot.manifest.leader_epoch
     if chain.last < start:
@@ -186,7 +186,7 @@ def _other_record(
             if is_same and (-1 in (known, epoch) or known == epoch):
                 return None
             return (
-                f"record {chain.last}, the last one that the checkpoint covers, is another one in "
+                f"record {chain.last}, the last one that the snapshot covers, is another one in "
                 "the log: see `turnstile status`"
             )
     raise Unavailable(f"record {chain.last} of partition {place.partition} could not be read")

@@ -59,7 +59,7 @@ _AGAIN_AFTER = 3.0
 _BACK = {Channel.HALTS: 64, Channel.REJECTS: 200, Channel.ODOMETER: None}
 _SHOWN = (
     *("partition", "state", "reason", "problem", "remedy"),
-    *("owner", "next", "lag", "seen", "checkpoint"),
+    *("owner", "next", "lag", "seen", "snapshot"),
 )
 """The fields of a partition that everyone may see. The others depend on the users' charges."""
 _SHOWN_REJECTS = 50

@@ -51,7 +51,7 @@ class HeadSource(StrEnum):
     """What stores a head of the hash chain beside the log."""
 
     REDIS = "redis"
-    CHECKPOINT = "checkpoint"  # the last one in the topic checkpoints
+    SNAPSHOT = "snapshot"  # the last one in the topic snapshots
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Archive(Protocol):
         """Return what each holder stores now; one that does not answer says why in its head."""
 
     def snapshot(self, partition: int) -> Snapshot | None:
-        """The last checkpoint of the state of a partition; None if there never was one.
+        """The last snapshot of the state of a partition; None if there never was one.
 
         Raises:
             UnusableSnapshot: it is not whole.

@@ -47,7 +47,7 @@ What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
 
 
 class CutOff(UnreadableService):
-    """The log was trimmed, and no checkpoint says what came before."""
+    """The log was trimmed, and no snapshot says what came before."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class AccountEvent:
     """One thing that happened.
 
     Attributes:
-        what: "earlier" is all that a checkpoint knows of records that are deleted from the log, or
+        what: "earlier" is all that a snapshot knows of records that are deleted from the log, or
             that the dataset brought from another log.
         time: seconds since 1970, by the clock of whoever wrote the record; NaN of what is earlier.
         norm: asked for; when enrolled, that of the highest level.
@@ -151,7 +151,7 @@ def explain(
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        CutOff: the log was trimmed, and no checkpoint says what came before.
+        CutOff: the log was trimmed, and no snapshot says what came before.
         Unreadable: Kafka does not answer.
     """
     partition = int(partitions_of([user], archive.partitions)[0])

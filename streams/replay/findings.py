@@ -17,7 +17,7 @@ class Check(StrEnum):
 
     LOG = "log"  # the log itself: whether it can be applied from where it has to
     STATE = "state"  # what Redis keeps
-    CHECKPOINT = "checkpoint"  # the last snapshot of that state in Kafka
+    SNAPSHOT = "snapshot"  # the last snapshot of that state in Kafka
     HALTS = "halts"  # answers: decisions, HALT events and the rest
     REJECTS = "rejects"
     ODOMETER = "odometer"

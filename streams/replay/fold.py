@@ -1,10 +1,10 @@
 """The log of one partition, applied once more, by the ledger that workers apply it with.
 
-A log that begins at 0 is applied from nothing. Of one that was trimmed the last checkpoint says
+A log that begins at 0 is applied from nothing. Of one that was trimmed the last snapshot says
 what came before (``streams.store.snapshot``): it is whole, or it is not used, and what it says of
 the records that are gone is taken as it is. Without one, such a log cannot be applied.
 
-The head of the hash chain must be the one that Redis and the last checkpoint store for the same
+The head of the hash chain must be the one that Redis and the last snapshot store for the same
 offset. If it is not, another log was applied than the one that is read here, and ``HeadMismatch``
 ends the replay: no result of it would hold.
 """
@@ -37,7 +37,7 @@ from streams.store.layout import Damaged
 from streams.topics.topics import NORMS
 from streams.worker.ports import Extent
 
-NAMES = {HeadSource.REDIS: "Redis", HeadSource.CHECKPOINT: "the last checkpoint"}
+NAMES = {HeadSource.REDIS: "Redis", HeadSource.SNAPSHOT: "the last snapshot"}
 
 
 class Beginning(NamedTuple):
@@ -45,7 +45,7 @@ class Beginning(NamedTuple):
 
     ledger: Ledger
     next: int  # the offset to apply next
-    lacking: str = "there is no checkpoint"  # why it is not further on, if the log begins later
+    lacking: str = "there is no snapshot"  # why it is not further on, if the log begins later
 
 
 class Applied(NamedTuple):
@@ -67,7 +67,7 @@ class Applied(NamedTuple):
 
 
 def beginning(archive: Archive, partition: int) -> Beginning:
-    """Nothing, or the last checkpoint if the log was trimmed.
+    """Nothing, or the last snapshot if the log was trimmed.
 
     Raises:
         Unreadable: Kafka does not answer.
@@ -84,13 +84,13 @@ def beginning(archive: Archive, partition: int) -> Beginning:
             return nothing
         manifest = snapshot.manifest
         if (manifest.topic, manifest.partitions) != (topic.hex(), partitions):
-            return nothing._replace(lacking="the last checkpoint is of another log")
+            return nothing._replace(lacking="the last snapshot is of another log")
         if manifest.next < start:
-            lacking = f"the last checkpoint goes on at {manifest.next}, before that"
+            lacking = f"the last snapshot goes on at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
         ledger = ledger_of(snapshot.state(), partition, partitions, topic, manifest.chain, *keys)
     except (Damaged, PartitionError, UnknownState) as error:
-        return nothing._replace(lacking=f"the last checkpoint cannot be used: {error}")
+        return nothing._replace(lacking=f"the last snapshot cannot be used: {error}")
     return Beginning(ledger, manifest.next)
 
 
@@ -166,7 +166,7 @@ class Fold:
 
     Attributes:
         ledger: the state by now.
-        began: where it began: 0, or where a checkpoint ends.
+        began: where it began: 0, or where a snapshot ends.
         next: the offset to apply next.
         records: how many were applied.
         extent: of the log that is applied.
@@ -203,7 +203,7 @@ class Fold:
             if stored.next is None:
                 self.compared.lacking[stored.holder] = stored.lacking
             elif self.began and stored.next <= self.began:
-                why = f"the log is applied from the last checkpoint on, at offset {self.began}"
+                why = f"the log is applied from the last snapshot on, at offset {self.began}"
                 self.compared.lacking[stored.holder] = why
             else:
                 self._heads.append(stored)

@@ -1,4 +1,4 @@
-"""What is kept of a partition, in Redis or as a checkpoint, held against what the log leads to."""
+"""What is kept of a partition, in Redis or as a snapshot, held against what the log leads to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class KeptPartition:
         """Load it.
 
         Args:
-            check: STATE, of Redis, or CHECKPOINT.
+            check: STATE, of Redis, or SNAPSHOT.
             load: what gives it, and raises ``Damaged`` if it is not whole.
             findings: of the partition.
         """
@@ -61,7 +61,7 @@ class KeptPartition:
         self.next: int | None = None
         self.at: int | None = None
         self._check = check
-        self._who = "Redis" if check is Check.STATE else "the checkpoint"
+        self._who = "Redis" if check is Check.STATE else "the snapshot"
         self._findings = findings
         try:
             self.stored = load()
@@ -85,7 +85,7 @@ class KeptPartition:
     @property
     def head(self) -> StoredHead:
         """The head of the hash chain that is kept."""
-        holder = HeadSource.REDIS if self._check is Check.STATE else HeadSource.CHECKPOINT
+        holder = HeadSource.REDIS if self._check is Check.STATE else HeadSource.SNAPSHOT
         if self.stored is None:
             return StoredHead(holder, lacking=self.lacking or "")
         return StoredHead(holder, self.stored.next, self.stored.meta.chain.head)

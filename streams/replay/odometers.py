@@ -5,7 +5,7 @@ last stays, and of two the higher offset counts: one that is older than the last
 tells less than was spent. Of a user who was erased none may be there: a tombstone comes last,
 until compaction takes it away as well.
 
-What the records gave that were trimmed is not known. But the checkpoint that covers them has the
+What the records gave that were trimmed is not known. But the snapshot that covers them has the
 bound of every user by then: no earlier record may say more, and the last one has to say it.
 """
 
@@ -87,7 +87,7 @@ class Odometers:
             self._given.see(output.key, offset)
 
     def compare_before(self, began: int, outbox: list[Output], ledger: Ledger) -> None:
-        """Hold what is older than a checkpoint of the state against it, which is the ledger's.
+        """Hold what is older than a snapshot of the state against it, which is the ledger's.
 
         Args:
             began: where the log is applied from.
@@ -108,11 +108,11 @@ class Odometers:
             slot = _slot_of(ledger, said)
             if slot is None:
                 if said.offset < began and not _may_be_erased(ledger, said):
-                    self._say_before("the checkpoint knows nobody of this id", said, None)
+                    self._say_before("the snapshot knows nobody of this id", said, None)
             elif said.offset >= began:
                 last[said.dataset].is_later[slot] = True
             elif not last[said.dataset].take(slot, said):
-                problem = "it says more than the checkpoint does, which comes after it"
+                problem = "it says more than the snapshot does, which comes after it"
                 self._say_before(problem, said, last[said.dataset].bound(slot))
         for name, accounts in ledger.state.datasets.items():
             for slot in last[name].behind().tolist():
@@ -121,7 +121,7 @@ class Odometers:
                 if odometer_key(name, user) not in waiting:
                     self._findings.add(
                         Check.ODOMETER,
-                        "the user's last record before the checkpoint does not say what that does: "
+                        "the user's last record before the snapshot does not say what that does: "
                         "it tells less than was spent, or there is none",
                         about={"dataset": name, "user": user},
                         expected={"bound": last[name].bound(slot)},
@@ -216,10 +216,10 @@ class Odometers:
 
 
 class _Last:
-    """Of the users of one dataset, the last record before a checkpoint, by slot.
+    """Of the users of one dataset, the last record before a snapshot, by slot.
 
     Attributes:
-        is_later: who has a record from behind the checkpoint, (n,).
+        is_later: who has a record from behind the snapshot, (n,).
     """
 
     def __init__(self, accounts: Accounts) -> None:

@@ -27,9 +27,9 @@ class PartitionVerified:
 
     Attributes:
         next: where the log was applied to.
-        began: where it was applied from: 0, or what a checkpoint covers, which is taken as it is.
+        began: where it was applied from: 0, or what a snapshot covers, which is taken as it is.
         state_at: the offset at which the state of Redis was compared; None if it was not.
-        checkpoint_at: the offset of the last checkpoint, which was compared there, or from which
+        snapshot_at: the offset of the last snapshot, which was compared there, or from which
             the log was applied; None if there is none, or it was not compared.
         odometers: users with a checkpoint of the odometer.
         priced: steps of rosters whose cost table was computed again.
@@ -57,7 +57,7 @@ class PartitionVerified:
     signed: int = 0
     bare: int = 0
     state_at: int | None = None
-    checkpoint_at: int | None = None
+    snapshot_at: int | None = None
     seconds: float = 0.0
     impossible: list[str] = field(default_factory=list)
     policies: dict[str, bytes] = field(default_factory=dict)

@@ -90,8 +90,8 @@ class KafkaArchive(Archive):
                 ) from gap
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
-        """What Redis and the last checkpoint say; Redis is asked once for all partitions."""
-        return [self._head_in_redis(partition), self._head_of_checkpoint(partition)]
+        """What Redis and the last snapshot say; Redis is asked once for all partitions."""
+        return [self._head_in_redis(partition), self._head_of_snapshot(partition)]
 
     def _head_in_redis(self, partition: int) -> StoredHead:
         if self._glances is None:
@@ -108,22 +108,20 @@ class KafkaArchive(Archive):
             why = "what Redis keeps is not whole" if meta else "Redis keeps nothing"
             return StoredHead(HeadSource.REDIS, lacking=why)
 
-    def _head_of_checkpoint(self, partition: int) -> StoredHead:
+    def _head_of_snapshot(self, partition: int) -> StoredHead:
         try:
             snapshot = read_snapshot(self._config, partition, self._verifier, with_contents=False)
         except (SnapshotsUnavailable, UnusableSnapshot) as error:
-            return StoredHead(HeadSource.CHECKPOINT, lacking=str(error))
+            return StoredHead(HeadSource.SNAPSHOT, lacking=str(error))
         if snapshot is None:
-            return StoredHead(HeadSource.CHECKPOINT, lacking="there is no checkpoint")
+            return StoredHead(HeadSource.SNAPSHOT, lacking="there is no snapshot")
         manifest = snapshot.manifest
         if (manifest.topic, manifest.partitions) != (self.topic.hex(), self.partitions):
-            return StoredHead(
-                HeadSource.CHECKPOINT, lacking="the last checkpoint is of another log"
-            )
-        return StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head)
+            return StoredHead(HeadSource.SNAPSHOT, lacking="the last snapshot is of another log")
+        return StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head)
 
     def snapshot(self, partition: int) -> Snapshot | None:
-        """The last checkpoint of the state of a partition; None if there never was one."""
+        """The last snapshot of the state of a partition; None if there never was one."""
         try:
             return read_snapshot(self._config, partition, self._verifier)
         except SnapshotsUnavailable as error:

@@ -2,7 +2,7 @@
 
 In this order, so that a service may go on meanwhile:
 
-1. The last checkpoint is read, then the state and the outbox from Redis, each as of one moment:
+1. The last snapshot is read, then the state and the outbox from Redis, each as of one moment:
    they stand at offsets M <= N.
 2. The ends of halts, rejects and odometer are taken, then that of the log. What led to a record
    below the first three is in the log below the fourth.
@@ -13,10 +13,10 @@ In this order, so that a service may go on meanwhile:
 Where the log has a gap, or its hash chain another head at M or N than is stored there, nothing that
 follows from it is compared: one finding says so.
 
-A log that was trimmed is applied from the checkpoint on, which is taken as it is: whole, and of
-this log. What came before is not compared, but for the odometer, whose bounds the checkpoint has.
+A log that was trimmed is applied from the snapshot on, which is taken as it is: whole, and of
+this log. What came before is not compared, but for the odometer, whose bounds the snapshot has.
 
-Memory holds one partition: its state as applied, as Redis has it and as the checkpoint does, and
+Memory holds one partition: its state as applied, as Redis has it and as the snapshot does, and
 eight bytes for every record of the other topics. The log itself passes by.
 """
 
@@ -90,7 +90,7 @@ class _Partition:
         self._partition = partition
         self._progress = progress
         # Step 1.
-        self._snapshot = KeptPartition(Check.CHECKPOINT, self._load_snapshot, self.findings)
+        self._snapshot = KeptPartition(Check.SNAPSHOT, self._load_snapshot, self.findings)
         self._kept = KeptPartition(Check.STATE, lambda: states.load(partition), self.findings)
         # Step 2.
         extents = {topic: archive.extent(topic.check, partition) for topic in _CHANNELS.values()}
@@ -178,7 +178,7 @@ class _Partition:
         result = self.result
         outbox = self._outbox_of(Channel.ODOMETER)
         result.odometers = self._odometers.end(outbox, fold.ledger)
-        result.checkpoint_at = fold.began or self._snapshot.at
+        result.snapshot_at = fold.began or self._snapshot.at
         result.state_at = self._kept.at
         self._end_receipt(fold)
         result.next, result.head = fold.next, fold.ledger.chain.head
@@ -214,8 +214,8 @@ class _Partition:
         ours = self._archive.topic.hex(), self._archive.partitions
         theirs = snapshot.manifest.topic, snapshot.manifest.partitions
         if ours != theirs:
-            problem = "the last checkpoint is of another log"
-            self.findings.add(Check.CHECKPOINT, problem, expected=ours, found=theirs)
+            problem = "the last snapshot is of another log"
+            self.findings.add(Check.SNAPSHOT, problem, expected=ours, found=theirs)
             return None
         return snapshot.state()
 
@@ -225,11 +225,11 @@ class _Partition:
         self._snapshot.set_aside()
         at = self._kept.next
         if at is not None and at < began:
-            what = f"what Redis keeps: it stands at {at}, before the checkpoint, {began}"
+            what = f"what Redis keeps: it stands at {at}, before the snapshot, {began}"
             self.result.impossible.append(what)
             self._kept.set_aside()
         if self._receipt is not None and self._receipt.next < began:
-            what = f"the receipt: it is of offset {self._receipt.next}, before the checkpoint"
+            what = f"the receipt: it is of offset {self._receipt.next}, before the snapshot"
             self.result.impossible.append(f"{what}, {began}")
             self._receipt = None
 
@@ -243,7 +243,7 @@ class _Partition:
 
     def _say_broken(self, fold: Fold, broken: BrokenLog) -> None:
         if isinstance(broken, HeadMismatch):
-            check = Check.STATE if broken.holder is HeadSource.REDIS else Check.CHECKPOINT
+            check = Check.STATE if broken.holder is HeadSource.REDIS else Check.SNAPSHOT
             self.findings.add(
                 check,
                 str(broken),

@@ -1,6 +1,6 @@
 """A snapshot of a partition: its whole stored state as of one moment, in a compacted topic.
 
-Per partition of the log, the topic ``checkpoints`` has records of two kinds. Compaction keeps the
+Per partition of the log, the topic ``snapshots`` has records of two kinds. Compaction keeps the
 last record of each key, so a key is a slot that is written again and again:
 
     chunk       key: the number of a slot   bytes of a page, the deltas, the outbox or the listing

@@ -24,7 +24,7 @@ class SuspensionReason(StrEnum):
     LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
     LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
     HOLE = "hole"  # a record that has to be applied next is missing
-    CHECKPOINT = "checkpoint"  # the last checkpoint is needed, and is incomplete
+    SNAPSHOT = "snapshot"  # the last snapshot is needed, and is incomplete
     ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
     CANNOT_VERIFY = "cannot-verify"  # the package that verifies signatures is not installed
     RESTORING = "restoring"  # not permanent: the state is being restored, and decisions follow
@@ -36,7 +36,7 @@ class Pulse(msgspec.Struct, frozen=True):
     next: int  # the offset to apply next
     end: int | None  # the end of the log; None before the first fetch
     waiting: float  # seconds for which records have been waiting and none was applied
-    checkpoint: int | None = None  # where the last snapshot continues; None: none, or not known
+    snapshot: int | None = None  # where the last snapshot continues; None: none, or not known
     erased_without_key: bool = False  # whether ids of erased users can be guessed
 
 
@@ -52,13 +52,13 @@ def decode_pulse(packed: bytes) -> Pulse | None:
     return msgspec.msgpack.decode(packed, type=Pulse) if packed else None
 
 
-def last_checkpoint(pulse: bytes) -> int | None:
+def last_snapshot(pulse: bytes) -> int | None:
     """Return the offset of the last snapshot that any owner has reported; None if there is none."""
     try:
         found = decode_pulse(pulse)
     except msgspec.DecodeError:
         return None  # another release wrote it
-    return found.checkpoint if found else None
+    return found.snapshot if found else None
 
 
 def decode_inventory(packed: bytes) -> Inventory | None:

@@ -16,7 +16,7 @@ from streams.config import ConfigurationError
 
 TOPIC, GROUP, TRANSACTIONS = "topic", "group", "transactional-id"
 RedisUse: TypeAlias = Literal["audit", "decide", "look", "rewrite"]
-_EVERY_TOPIC = ("norms", "halts", "odometer", "rejects", "checkpoints")
+_EVERY_TOPIC = ("norms", "halts", "odometer", "rejects", "snapshots")
 _OF_ANSWERERS = ("answers", "answers-state")
 
 
@@ -60,7 +60,7 @@ _ASK = {
     "halts": ("Describe", "Read"),
     "rejects": ("Describe", "Read"),
     "odometer": _SEE,
-    "checkpoints": _SEE,
+    "snapshots": _SEE,
 }
 
 ROLES: Mapping[str, Role] = {
@@ -77,7 +77,7 @@ ROLES: Mapping[str, Role] = {
             "halts": ("Describe", "DescribeConfigs", "Write"),
             "odometer": ("Describe", "DescribeConfigs", "Read", "Write"),
             "rejects": ("Describe", "DescribeConfigs", "Write"),
-            "checkpoints": ("Describe", "DescribeConfigs", "Read", "Write"),
+            "snapshots": ("Describe", "DescribeConfigs", "Read", "Write"),
         },
         redis="decide",
         decides=True,
@@ -115,12 +115,12 @@ ROLES: Mapping[str, Role] = {
         redis="audit",
     ),
     "trimmer": Role(
-        "deletes records of the log that checkpoints cover, and makes Redis rewrite its "
+        "deletes records of the log that snapshots cover, and makes Redis rewrite its "
         "append-only file; the right to delete records includes deleting the topic",
         {
             **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
             "norms": ("Delete", "Describe", "DescribeConfigs", "Read"),
-            "checkpoints": ("Describe", "DescribeConfigs", "Read"),
+            "snapshots": ("Describe", "DescribeConfigs", "Read"),
         },
         redis="rewrite",
     ),

@@ -100,6 +100,6 @@ _ROLES = "`turnstile acl` shows the rights of each role"
 _ADVICE = {
     "TopicAuthorizationFailedError": f"this user lacks the right for this topic: {_ROLES}",
     "GroupAuthorizationFailedError": f"this user lacks the rights of a worker: {_ROLES}",
-    "TransactionalIdAuthorizationFailedError": f"this user may not write checkpoints: {_ROLES}",
+    "TransactionalIdAuthorizationFailedError": f"this user may not write snapshots: {_ROLES}",
     "ClusterAuthorizationFailedError": f"this user lacks the right on the cluster: {_ROLES}",
 }

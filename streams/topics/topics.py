@@ -39,10 +39,10 @@ _DAY_MS = 24 * 60 * 60 * 1000
 _MEBIBYTE = 1024 * 1024
 
 NORMS, HALTS, ODOMETER, REJECTS = "norms", "halts", "odometer", "rejects"
-CHECKPOINTS = "checkpoints"
-TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS)
+SNAPSHOTS = "snapshots"
+TOPICS = (NORMS, HALTS, ODOMETER, REJECTS, SNAPSHOTS)
 CLIENT_TOPICS = (NORMS, HALTS, ODOMETER, REJECTS)
-"""The topics of clients. Only workers and operators use checkpoints."""
+"""The topics of clients. Only workers and operators use snapshots."""
 
 _CLEANED = {
     "cleanup.policy": "compact",
@@ -79,7 +79,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "compression.type": "gzip",
     },
     # A worker that restores a state reads all segments; small ones are compacted sooner.
-    CHECKPOINTS: {
+    SNAPSHOTS: {
         **_CLEANED,
         "segment.bytes": str(64 * _MEBIBYTE),
         "unclean.leader.election.enable": "false",
@@ -102,12 +102,12 @@ WISHES: Mapping[tuple[str, str], str] = {
     (HALTS, "retention.ms"): "Trainers that are offline for longer miss decisions",
     (REJECTS, "retention.ms"): "Reasons of rejections are deleted early",
     (REJECTS, "compression.type"): "A rejected record takes its expanded size",
-    (CHECKPOINTS, "segment.bytes"): "A worker that restores a state reads superseded records",
-    (CHECKPOINTS, "unclean.leader.election.enable"): "The last checkpoint may be lost",
-    (CHECKPOINTS, "max.message.bytes"): "Checkpoints cannot be written",
+    (SNAPSHOTS, "segment.bytes"): "A worker that restores a state reads superseded records",
+    (SNAPSHOTS, "unclean.leader.election.enable"): "The last snapshot may be lost",
+    (SNAPSHOTS, "max.message.bytes"): "Snapshots cannot be written",
     **{
         (topic, setting): _LINGERS
-        for topic in (HALTS, REJECTS, ODOMETER, CHECKPOINTS)
+        for topic in (HALTS, REJECTS, ODOMETER, SNAPSHOTS)
         for setting in _AT_MOST
     },
 }
@@ -308,7 +308,7 @@ def _uneven(counts: Mapping[str, int]) -> str | None:
     return (
         f"the topics differ in their number of partitions: {dict(counts)}. A user's partition is "
         "ambiguous, and Kafka takes no partition away: delete and create the topics halts, "
-        "odometer, rejects and checkpoints with as many partitions as norms had when its first "
+        "odometer, rejects and snapshots with as many partitions as norms had when its first "
         "dataset was created, and, if partitions were added to norms itself, see "
         "`turnstile status`"
     )

@@ -94,7 +94,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         publisher=CountingPublisher(publisher, metrics),
         checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, signer, verifier),
         snapshots_of=lambda partition: KafkaSnapshotTopic(config, partition, signer, verifier),
-        snapshot_every=config.checkpoint_seconds,
+        snapshot_every=config.snapshot_seconds,
         erasure_keys=config.erasure_keys,
         end=end_process,
     )
@@ -162,7 +162,7 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
                 await work()
 
     background(owned.keep_compacted, "merging deltas")
-    background(owned.keep_snapshots, "writing checkpoints")
+    background(owned.keep_snapshots, "writing snapshots")
     background(owned.keep_cleanable, "appending to the compacted topics")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")
     background(owned.keep_watch, "watching the topics")

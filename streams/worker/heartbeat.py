@@ -59,7 +59,7 @@ class Heartbeat:
                 processor.next,
                 end,
                 waiting,
-                processor.imaging.reached,
+                processor.snapshots.reached,
                 (self._public_key,) in processor.ledger.state.erasure,
             )
             verdict = await processor.holding.beat(encode(pulse), self._summary(now))

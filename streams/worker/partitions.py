@@ -32,13 +32,13 @@ from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Acquired, Glance, Guard, Verdict
 from streams.store.snapshot import Snapshot
-from streams.store.vital_signs import decode_pulse, last_checkpoint
+from streams.store.vital_signs import decode_pulse, last_snapshot
 from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Extent, Log, LogRecord, World
 from streams.worker.processor import Processor, ProcessorState
-from streams.worker.rebuild import find_checkpoint, restore
+from streams.worker.rebuild import find_snapshot, restore
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
@@ -197,7 +197,7 @@ class Partitions:
         while True:
             await asyncio.sleep(_SNAPSHOT_EVERY)
             for owned in list(self._owned.values()):
-                if owned.processor.imaging.is_due(owned.processor.next):
+                if owned.processor.snapshots.is_due(owned.processor.next):
                     await owned.processor.snapshot()
 
     async def keep_cleanable(self) -> None:
@@ -277,7 +277,7 @@ class Partitions:
                 meta = _meta_of(acquired)
                 guard = Guard(partition, self._world.owner, acquired.version + 1)
                 next_offset = meta.next if meta else 0
-                found = await find_checkpoint(
+                found = await find_snapshot(
                     self._world, next_offset, seen, extent, log, suspensions
                 )
                 if isinstance(found, Suspension):
@@ -310,7 +310,7 @@ class Partitions:
         world, partition, suspensions = self._world, acquisition.partition, acquisition.suspensions
         left = await world.store.glance(partition)
         await _compare_what_is_left(left, acquisition)
-        found = await find_checkpoint(
+        found = await find_snapshot(
             world, 0, acquisition.seen, acquisition.extent, acquisition.log, suspensions
         )
         if found is None and acquisition.extent.start:
@@ -322,7 +322,7 @@ class Partitions:
             "it and rebuilds the state from the log%s",
             partition,
             damage,
-            f" after the checkpoint at offset {found.manifest.next}" if found else "",
+            f" after the snapshot at offset {found.manifest.next}" if found else "",
         )
         verdict = await world.store.discard(partition, left.meta)
         if verdict is Verdict.OK:
@@ -339,7 +339,7 @@ class Partitions:
             raise PartitionSuspended(suspensions.damaged(str(again))) from again
 
     async def _take_over(
-        self, acquisition: _Acquisition, guard: Guard, checkpoint: Snapshot | None
+        self, acquisition: _Acquisition, guard: Guard, snapshot: Snapshot | None
     ) -> int:
         """Restore a snapshot if one is given, load the state, and start to decide.
 
@@ -353,8 +353,8 @@ class Partitions:
             acquisition.suspensions,
         )
         await self._let_go(partition)
-        if checkpoint is not None:
-            await restore(self._world, guard, checkpoint, suspensions)
+        if snapshot is not None:
+            await restore(self._world, guard, snapshot, suspensions)
         # Step 5.
         self._suspended.pop(partition, None)
         stored = await self._world.store.load(partition)
@@ -378,8 +378,8 @@ class Partitions:
         holding = Holding(self._world.store, partition, self._world.owner, stored)
         processor = Processor(self._world, ledger, stored, holding, suspensions)
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
-        shown = last_checkpoint(stored.pulse)
-        processor.imaging.reached = checkpoint.manifest.next if checkpoint else shown
+        shown = last_snapshot(stored.pulse)
+        processor.snapshots.reached = snapshot.manifest.next if snapshot else shown
         self._owned[partition] = Owned(
             processor, Heartbeat(processor), suspensions, seen.topic, seen.partitions
         )

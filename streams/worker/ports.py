@@ -156,7 +156,7 @@ class FencedProducer(Protocol):
 
 
 class SnapshotTopic(Protocol):
-    """One partition of the topic checkpoints, with its snapshots.
+    """One partition of the topic snapshots, with its snapshots.
 
     They are written in epochs, as odometer records are. After a failure another epoch can begin.
     """

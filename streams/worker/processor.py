@@ -131,7 +131,7 @@ class Processor:
         self._leader_epoch = stored.meta.leader_epoch  # of the last record applied
         self._suspensions = suspensions
         self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
-        self.imaging = SnapshotWriter(
+        self.snapshots = SnapshotWriter(
             world.snapshots_of(partition),
             world.snapshot_every,
             (ledger.state.topic, ledger.state.partitions),
@@ -189,7 +189,7 @@ class Processor:
         if self._running:
             self._running.cancel()
         await self.outbox.close()
-        await self.imaging.stop()
+        await self.snapshots.stop()
 
     async def suspend(self, suspension: Suspension) -> None:
         """Suspend the partition, for a reason that outlasts this process."""
@@ -203,16 +203,16 @@ class Processor:
                 await self._compact()
 
     async def snapshot(self) -> None:
-        """Write a snapshot of the partition to the topic checkpoints."""
+        """Write a snapshot of the partition to the topic snapshots."""
         async with self._rewriting:
-            await self.imaging.run(self._compact)
+            await self.snapshots.run(self._compact)
 
     async def mark(self) -> None:
         """Append an invisible record to the compacted topics, if the processor is running."""
         if self.state is ProcessorState.RUNNING:
             self.outbox.mark()
             async with self._rewriting:
-                await self.imaging.mark()
+                await self.snapshots.mark()
 
     async def pass_tail(self, end: int, waited: float) -> None:
         """Skip to the end of the log, if nothing arrived for a while and nothing is left to apply.

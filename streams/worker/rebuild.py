@@ -1,6 +1,6 @@
 """Restores the state of a partition from its last snapshot, where Redis does not have it.
 
-Operators know the snapshots of a partition as its checkpoints, from the name of the topic.
+Operators know the snapshots of a partition as its snapshots, from the name of the topic.
 
     Redis has                  last snapshot        log             the worker
     nothing                    none or incomplete   begins at 0     applies the log from offset 0
@@ -44,7 +44,7 @@ TELL_EVERY = 2.0
 """Seconds from one progress report of a restore to the next."""
 
 
-async def find_checkpoint(
+async def find_snapshot(
     world: World,
     next_offset: int,
     seen: TopicsSeen,
@@ -68,10 +68,10 @@ async def find_checkpoint(
     """
     if 0 < next_offset >= extent.start:
         return None
-    suspensions = replace(suspensions, holder="the checkpoint")
+    suspensions = replace(suspensions, holder="the snapshot")
     if extent.end:
         logger.info(
-            "partition %d: Redis does not have the state; reading the last checkpoint",
+            "partition %d: Redis does not have the state; reading the last snapshot",
             suspensions.partition,
         )
     try:
@@ -82,12 +82,12 @@ async def find_checkpoint(
             return suspension
         if extent.start == 0:
             logger.warning(
-                "partition %d: its checkpoint is incomplete; applying the log from offset 0: %s",
+                "partition %d: its snapshot is incomplete; applying the log from offset 0: %s",
                 suspensions.partition,
                 unusable,
             )
             return None
-        return suspensions.checkpoint_damaged(str(unusable))
+        return suspensions.snapshot_damaged(str(unusable))
     if snapshot is None or snapshot.manifest.next <= next_offset:
         return None
     return await _misfit(snapshot.manifest, seen, extent, log, suspensions) or snapshot
@@ -116,7 +116,7 @@ async def restore(world: World, guard: Guard, snapshot: Snapshot, suspensions: S
     time = asyncio.get_running_loop().time
     total = max(1, sum(map(len, snapshot.contents.values())))
     logger.info(
-        "partition %d: restoring its state from the checkpoint at offset %d, %.1f MB",
+        "partition %d: restoring its state from the snapshot at offset %d, %.1f MB",
         partition,
         manifest.next,
         total / 1e6,

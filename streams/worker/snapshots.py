@@ -4,7 +4,7 @@
 steps of the owner, which the code repeats:
 
 1. Begin: start an epoch, which fences every older writer. Check that the partition is still owned,
-   and read the listing of the last snapshot. ``checkpoints`` uses the same order for the same
+   and read the listing of the last snapshot. ``snapshots`` uses the same order for the same
    reason: a worker that wakes up too late has fenced its successor, and must not write anything.
 2. Merge deltas into pages, so that the pages are new and the deltas few.
 3. While memory and Redis agree, read the state without its pages, and the hashes of the pages.
@@ -107,7 +107,7 @@ class SnapshotWriter:
         except (NotSent, LogUnavailable) as error:
             self._begun = False
             logger.warning(
-                "partition %d: cannot write a checkpoint, the worker will try again: %s",
+                "partition %d: cannot write a snapshot, the worker will try again: %s",
                 self._holding.partition,
                 error,
             )
@@ -127,7 +127,7 @@ class SnapshotWriter:
         except (NotSent, LogUnavailable) as error:
             self._begun = False
             logger.warning(
-                "partition %d: cannot append to the topic checkpoints, so Kafka keeps superseded "
+                "partition %d: cannot append to the topic snapshots, so Kafka keeps superseded "
                 "records for longer: %s",
                 self._holding.partition,
                 error,
@@ -148,7 +148,7 @@ class SnapshotWriter:
         async with self._may_write():
             moment, hashes = await self._holding.moment(), self._holding.hashes
             if isinstance(moment, Verdict):
-                self._expect_ok(moment, "a checkpoint")
+                self._expect_ok(moment, "a snapshot")
                 return
         if not changed_since(self._last, moment.meta.next, *self._log):
             return
@@ -164,7 +164,7 @@ class SnapshotWriter:
             sending = await self._send(sending, SEND_BYTES)
         await self._finish(draft, moment, sending)
         logger.info(
-            "partition %d: wrote the checkpoint at offset %d: %d of %d pages are new, in %.1f s",
+            "partition %d: wrote the snapshot at offset %d: %d of %d pages are new, in %.1f s",
             self._holding.partition,
             moment.meta.next,
             len(names),
@@ -181,7 +181,7 @@ class SnapshotWriter:
             self._last = await self._topic.read(with_contents=False)
         except UnusableSnapshot as unusable:
             logger.warning(
-                "partition %d: the last checkpoint is incomplete, the worker writes another: %s",
+                "partition %d: the last snapshot is incomplete, the worker writes another: %s",
                 self._holding.partition,
                 unusable,
             )
@@ -197,7 +197,7 @@ class SnapshotWriter:
         async with self._may_write():
             found = await self._holding.moment()
             verdict = found if isinstance(found, Verdict) else Verdict.DAMAGED
-            self._expect_ok(verdict, "reading pages for a checkpoint")
+            self._expect_ok(verdict, "reading pages for a snapshot")
         raise NotWritten
 
     async def _finish(self, draft: Draft, moment: Moment, sending: list[Record]) -> None:

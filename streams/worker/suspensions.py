@@ -13,7 +13,7 @@ from streams.ledger.partition_error import PartitionError
 from streams.store.layout import KEYS, LAYOUT, key_of
 from streams.store.vital_signs import SuspensionReason
 
-CHECKPOINT_SECTION = "docs/operations.md, 'Deleting the checkpoint of one partition'"
+SNAPSHOT_SECTION = "docs/operations.md, 'Deleting the snapshot of one partition'"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Suspensions:
         prefix: of topics and Redis keys.
         partition: its number.
         log_start: the offset at which its log begins.
-        holder: where the state comes from that does not fit, Redis or the checkpoint.
+        holder: where the state comes from that does not fit, Redis or the snapshot.
     """
 
     prefix: str
@@ -50,7 +50,7 @@ class Suspensions:
             SuspensionReason.DAMAGED,
             "a key of this partition in Redis holds a value of a kind that no worker writes",
             "Find out which program writes to this Redis under the same prefix, and stop it. Then: "
-            f"{_lower(self._delete_keys())}. The worker restores the state from the checkpoint and "
+            f"{_lower(self._delete_keys())}. The worker restores the state from the snapshot and "
             "the log",
         )
 
@@ -75,7 +75,7 @@ class Suspensions:
 
         Args:
             what: what is missing.
-            obstacle: why checkpoint and log do not replace it; None if they did, and the state is
+            obstacle: why snapshot and log do not replace it; None if they did, and the state is
                 incomplete again.
         """
         if obstacle is None:
@@ -88,7 +88,7 @@ class Suspensions:
             )
         return Suspension(
             SuspensionReason.DAMAGED,
-            f"the state in Redis is incomplete ({what}), and checkpoint and log do not replace it: "
+            f"the state in Redis is incomplete ({what}), and snapshot and log do not replace it: "
             f"{obstacle.problem}",
             obstacle.remedy,
         )
@@ -142,26 +142,26 @@ class Suspensions:
         return Suspension(
             SuspensionReason.LOG_BEGINS_LATE,
             f"{self._holder} continues at offset {next_offset}, before the start of the log, "
-            f"{self.log_start}: the records between were deleted, and no checkpoint covers them",
+            f"{self.log_start}: the records between were deleted, and no snapshot covers them",
             "Restore Redis from a newer copy, or the log from a copy that begins no later than "
             f"{next_offset}",
         )
 
-    def checkpoint_damaged(self, what: str) -> Suspension:
-        """Return the suspension for an incomplete checkpoint that would have to be restored."""
+    def snapshot_damaged(self, what: str) -> Suspension:
+        """Return the suspension for an incomplete snapshot that would have to be restored."""
         return Suspension(
-            SuspensionReason.CHECKPOINT,
+            SuspensionReason.SNAPSHOT,
             f"Redis does not have the state, the log begins at offset {self.log_start}, and the "
-            f"last checkpoint in {self.prefix}checkpoints is incomplete: {what}",
-            "Start the workers again: another worker may just have been writing the checkpoint. If "
-            f"it stays incomplete, restore Redis or the topic {self.prefix}checkpoints from a copy",
+            f"last snapshot in {self.prefix}snapshots is incomplete: {what}",
+            "Start the workers again: another worker may just have been writing the snapshot. If "
+            f"it stays incomplete, restore Redis or the topic {self.prefix}snapshots from a copy",
         )
 
     def restoring(self, next_offset: int, share: float) -> Suspension:
         """Return the progress of a restore, to be shown as a suspension."""
         return Suspension(
             SuspensionReason.RESTORING,
-            f"its state is being restored from the checkpoint at offset {next_offset}: {share:.0%}",
+            f"its state is being restored from the snapshot at offset {next_offset}: {share:.0%}",
             "Wait: decisions follow without any action",
         )
 
@@ -195,18 +195,18 @@ class Suspensions:
     def _rebuild_from_log(self) -> str:
         """Return how to build the state from a log that begins at offset 0.
 
-        A checkpoint that does not fit would suspend the partition again, so both go. The topic has
-        the checkpoints of all partitions: the others may be the only trace of a trimmed log.
+        A snapshot that does not fit would suspend the partition again, so both go. The topic has
+        the snapshots of all partitions: the others may be the only trace of a trimmed log.
         """
         return (
-            f"{self._delete_keys()} after deleting the checkpoint of partition {self.partition}, "
-            f"and of no other partition, from {self.prefix}checkpoints ({CHECKPOINT_SECTION}). "
+            f"{self._delete_keys()} after deleting the snapshot of partition {self.partition}, "
+            f"and of no other partition, from {self.prefix}snapshots ({SNAPSHOT_SECTION}). "
             "The log of this partition begins at offset 0, so all of it is applied again"
         )
 
     def _log_is_trimmed(self) -> str:
         return (
-            f"The log begins at offset {self.log_start}: without Redis and the checkpoint, what "
+            f"The log begins at offset {self.log_start}: without Redis and the snapshot, what "
             "was spent before is forgotten, so delete neither"
         )
 

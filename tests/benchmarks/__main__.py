@@ -82,7 +82,7 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
             costs = [rosters.measure(stack, users, options.steps // 2) for users in options.members]
         rebuilds, slowdown = [], None
         if "rebuild" in parts:
-            _say("Measuring checkpoints")
+            _say("Measuring snapshots")
             rebuilds = [rebuild.measure(stack, users) for users in options.rebuilt]
             slowdown = rebuild.measure_slowdown(
                 stack, options.users[-1], 3 * options.records, options.rounds

@@ -1,7 +1,7 @@
-"""What a checkpoint of a partition takes, and how long it is until one takes the place of Redis.
+"""What a snapshot of a partition takes, and how long it is until one takes the place of Redis.
 
 Users with integer ids, all of them charged, live in one partition. A worker decides them and writes
-a checkpoint; the log is trimmed up to it, Redis emptied, and another worker started. Its rebuild
+a snapshot; the log is trimmed up to it, Redis emptied, and another worker started. Its rebuild
 lasts from the line that says that it begins to the first offset that it would decide, and is told
 apart from the start of its process.
 """
@@ -35,7 +35,7 @@ from tests.benchmarks.throughput import rate_of
 from tests.benchmarks.workload import CLIP_NORM, USERS_PER_STEP, Applied, Workload, produce
 
 _WITHIN = 600.0
-_WRITTEN = re.compile(r"wrote the checkpoint at offset (\d+): .* in ([0-9.]+) s")
+_WRITTEN = re.compile(r"wrote the snapshot at offset (\d+): .* in ([0-9.]+) s")
 _OFTEN, _NEVER = 1.0, 0.0
 _BEGINS, _GOES_ON = "Redis does not have the state", "is owned and continues at"
 
@@ -46,7 +46,7 @@ class Rebuild:
 
     Attributes:
         users: of the partition.
-        bytes: of its checkpoint.
+        bytes: of its snapshot.
         written: seconds that writing all of it took.
         read: seconds to read and verify it, without anything else.
         rebuilt: seconds until a worker goes on from it.
@@ -61,12 +61,12 @@ class Rebuild:
 
 @dataclass
 class Slowdown:
-    """Users decided per second while checkpoints are written, and while none are; per round."""
+    """Users decided per second while snapshots are written, and while none are; per round."""
 
     users: int
     often: list[float] = field(default_factory=list)
     never: list[float] = field(default_factory=list)
-    checkpoints: int = 0
+    snapshots: int = 0
 
     @property
     def share(self) -> float:
@@ -96,7 +96,7 @@ class Partition:
     def produce(self, applied: list[Applied]) -> None:
         produce(self.config.kafka, self.config.topic(NORMS), applied)
 
-    def worker(self, checkpoint_seconds: float) -> LocalStack:
+    def worker(self, snapshot_seconds: float) -> LocalStack:
         config = self.config
         return LocalStack(
             workers=1,
@@ -104,7 +104,7 @@ class Partition:
             prefix=config.prefix,
             kafka=config.kafka,
             redis=config.redis,
-            worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": str(checkpoint_seconds)},
+            worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": str(snapshot_seconds)},
         )
 
     def work_off(self, stack: LocalStack) -> None:
@@ -129,7 +129,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
     snapshot = read_snapshot(partition.config, 0, None)
     read = time.perf_counter() - began
     if snapshot is None or written is None:
-        raise AssertionError("there is no checkpoint")
+        raise AssertionError("there is no snapshot")
     size = sum(map(len, snapshot.contents.values()))
     del snapshot
     for planned in plan_trims(partition.config):
@@ -143,7 +143,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
 
 
 def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -> Slowdown:
-    """Rounds of decisions with and without checkpoints, in turns, after one that is not counted."""
+    """Rounds of decisions with and without snapshots, in turns, after one that is not counted."""
     workload, result = Neighbours(users, seed=users), Slowdown(users)
     contests = {
         every: Partition(stack, name, workload) for name, every in (("on", _OFTEN), ("off", _NEVER))
@@ -156,12 +156,12 @@ def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -
             halts = end_offset(partition.config, HALTS)
             with partition.worker(every) as running:
                 partition.work_off(running)
-                checkpoints = len(_WRITTEN.findall(_log(running)))
+                snapshots = len(_WRITTEN.findall(_log(running)))
             if number:
                 rates = result.often if every else result.never
                 decisions = read_halts(partition.config, halts, records)
                 rates.append(rate_of(decisions, applied, partition.workload.users_per_step))
-                result.checkpoints += checkpoints
+                result.snapshots += snapshots
         applied = []
     return result
 
@@ -171,7 +171,7 @@ def _log(running: LocalStack) -> str:
 
 
 def _covered(partition: Partition, running: LocalStack) -> float | None:
-    """Seconds that the checkpoints took that were written, once they cover everything."""
+    """Seconds that the snapshots took that were written, once they cover everything."""
     found = _WRITTEN.findall(_log(running))
     if not found or int(found[-1][0]) != partition.workload.next:
         return None
@@ -198,20 +198,20 @@ def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
         for r in rebuilds
     ]
     told = [
-        "## Checkpoints of partitions",
+        "## Snapshots of partitions",
         "",
         "One partition, integer ids, everybody charged, all pages new; broker, Redis and worker on "
         "this machine. Rebuilt: from the start of reading to the first offset that is decided.",
         "",
-        "| users | checkpoint | written | read and verified | rebuilt |",
+        "| users | snapshot | written | read and verified | rebuilt |",
         "|---:|---:|---:|---:|---:|",
         *rows,
         "",
     ]
     if slowdown:
         told += [
-            f"{slowdown.users:,} users, checkpoints as often as they may be (at most 5 % of the "
-            f"time, {slowdown.checkpoints} in {len(slowdown.often)} rounds): "
+            f"{slowdown.users:,} users, snapshots as often as they may be (at most 5 % of the "
+            f"time, {slowdown.snapshots} in {len(slowdown.often)} rounds): "
             f"{spread([rate / 1e6 for rate in slowdown.often])} million users decided per second; "
             f"without: {spread([rate / 1e6 for rate in slowdown.never])}, which is "
             f"{slowdown.share:.0%} of difference.",

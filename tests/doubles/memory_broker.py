@@ -113,7 +113,7 @@ class MemoryTopic:
 
 
 class MemoryBroker:
-    """The topics norms, halts, odometer, rejects and checkpoints, and the epochs of producers.
+    """The topics norms, halts, odometer, rejects and snapshots, and the epochs of producers.
 
     Attributes:
         topic: the id of the topic norms.
@@ -159,7 +159,7 @@ class MemoryBroker:
         found.compact(min(self.transactions.get((topic, partition), ()), default=found.end))
 
 
-SNAPSHOTS = "checkpoints"
+SNAPSHOTS = "snapshots"
 
 
 async def _at_once(_: Effect) -> None:

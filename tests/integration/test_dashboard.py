@@ -191,7 +191,7 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
         "owner": "h",
         "rate": 1.0,
         "lag": 0,
-        "checkpoint": 7,
+        "snapshot": 7,
         "seen": 1,
     }
     service: dict[str, Any] = {

@@ -15,7 +15,7 @@ import redis
 from streams.cli.output import Exit
 from streams.ledger.erasure import ErasureKeys
 from streams.local import KafkaBroker, LocalStack, RedisServer
-from streams.topics.topics import CHECKPOINTS, HALTS, NORMS, ODOMETER, REJECTS, Topics
+from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SNAPSHOTS, Topics
 from tests.integration.command import turnstile
 from tests.integration.service import Service
 from tests.waiting import eventually
@@ -103,7 +103,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
             data=tmp_path / "workers",
             worker_command=(sys.executable, "-c", WORKER),
             worker_environment={
-                "TURNSTILE_CHECKPOINT_SECONDS": "0.5",
+                "TURNSTILE_SNAPSHOT_SECONDS": "0.5",
                 "TURNSTILE_ERASURE_KEYS": KEY,
             },
         ) as stack,
@@ -111,7 +111,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     ):
         with Topics(service.config) as topics:
             topics.ensure()
-        for topic in (ODOMETER, CHECKPOINTS):
+        for topic in (ODOMETER, SNAPSHOTS):
             service.alter(
                 topic, segment_ms=SECOND, max_compaction_lag_ms=SECOND, delete_retention_ms=SECOND
             )
@@ -136,7 +136,7 @@ def test_no_byte_on_disk_has_the_id_after_the_documented_procedure(kept: Kept) -
     service.publish(0, {"type": "charge", "users": [user]})  # which is refused, and quoted
     service.settle()
     eventually(
-        lambda: kept.places_with(user) >= {NORMS, HALTS, ODOMETER, REJECTS, CHECKPOINTS, "redis"}
+        lambda: kept.places_with(user) >= {NORMS, HALTS, ODOMETER, REJECTS, SNAPSHOTS, "redis"}
     )
 
     assert service.client.erase(user) == ["d"]
@@ -153,7 +153,7 @@ def test_no_byte_on_disk_has_the_id_after_the_documented_procedure(kept: Kept) -
         return not kept.files_with(user)
 
     eventually(is_gone_a_day_later)
-    assert kept.places_with(other) >= {ODOMETER, CHECKPOINTS, "redis"}, "others are known"
+    assert kept.places_with(other) >= {ODOMETER, SNAPSHOTS, "redis"}, "others are known"
     public = ErasureKeys()
     assert not kept.files_with(public.name(user, public.first))
     assert not kept.files_with(KEY)

@@ -1,4 +1,4 @@
-"""Redis is emptied and the log trimmed: what was spent comes back from checkpoints, all of it."""
+"""Redis is emptied and the log trimmed: what was spent comes back from snapshots, all of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka import TopicPartition
 from streams.operations.status import read_partitions
 from streams.store.layout import KEYS
 from streams.store.vital_signs import SuspensionReason
-from streams.topics.topics import CHECKPOINTS, NORMS
+from streams.topics.topics import NORMS, SNAPSHOTS
 from tests.integration.lossy import NORMS as NORMS_OF_USERS
 from tests.integration.lossy import USERS, WORKER, Lossy
 from tests.integration.service import Service, ServiceFactory, eventually
@@ -30,7 +30,7 @@ def lossy(start_service: ServiceFactory, flag: Path) -> Iterator[Lossy]:
         partitions=PARTITIONS,
         own_redis=True,
         worker_command=(sys.executable, "-c", WORKER.format(flag=str(flag))),
-        worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "0.3"},
+        worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "0.3"},
     ) as service:
         yield Lossy(service, flag)
 
@@ -47,7 +47,7 @@ def test_a_redis_that_is_emptied_after_the_log_was_trimmed_comes_back_as_the_aud
     running: Lossy,
 ) -> None:
     running.charge(6)
-    reached = running.checkpointed()
+    reached = running.snapshoted()
     running.service.audit()  # which reads all of the log before it is trimmed
     dry = running.trim("--dry-run")
     assert (dry.code, [line["log_begins_at"] for line in dry.lines]) == (0, [0, 0])
@@ -63,7 +63,7 @@ def test_a_redis_that_is_emptied_after_the_log_was_trimmed_comes_back_as_the_aud
     running.service.audit()
 
 
-def test_a_worker_that_is_killed_while_it_writes_a_checkpoint_leaves_the_last_one_whole(
+def test_a_worker_that_is_killed_while_it_writes_a_snapshot_leaves_the_last_one_whole(
     running: Lossy,
 ) -> None:
     for before in ("any", "manifest"):
@@ -81,7 +81,7 @@ def test_a_worker_that_is_killed_while_it_writes_a_checkpoint_leaves_the_last_on
 def test_a_redis_that_loses_one_key_after_the_log_was_trimmed_is_repaired_by_the_worker(
     running: Lossy, key: str
 ) -> None:
-    running.checkpointed()
+    running.snapshoted()
     running.service.audit()
     running.trim()
     running.charge(2)
@@ -92,9 +92,9 @@ def test_a_redis_that_loses_one_key_after_the_log_was_trimmed_is_repaired_by_the
     running.service.audit()
 
 
-def test_status_says_where_the_last_checkpoint_continues(running: Lossy) -> None:
-    reached = running.checkpointed()
-    eventually(lambda: [p.checkpoint for p in read_partitions(running.service.config)] == reached)
+def test_status_says_where_the_last_snapshot_continues(running: Lossy) -> None:
+    reached = running.snapshoted()
+    eventually(lambda: [p.snapshot for p in read_partitions(running.service.config)] == reached)
 
 
 def delete_records(service: Service, topic: str, partition: int, before: int) -> None:
@@ -111,14 +111,14 @@ def empty_redis_of(service: Service, partition: int) -> None:
 def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_documents_say(
     start_service: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log of the other partition was trimmed: its checkpoint stays."""
+    """The log of the other partition was trimmed: its snapshot stays."""
     monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "the-key-that-is-lost")
     with lossy(start_service, tmp_path / "die") as running:
         service = running.service
         running.charge(3)
         (user,) = service.users(1, partition=0)
         assert service.client.erase(user) == ["d"]
-        _, reached = running.checkpointed()
+        _, reached = running.snapshoted()
         delete_records(service, NORMS, 1, reached - 1)
         service.stack.stop_worker(0)
         monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "another-key-of-theirs")
@@ -126,14 +126,14 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
             for partition in range(PARTITIONS):
                 empty_redis_of(service, partition)
             service.stack.start_worker()
-            if worker == 1:  # the last checkpoint has the name, too
+            if worker == 1:  # the last snapshot has the name, too
                 eventually(lambda: service.suspensions()[0] is SuspensionReason.ERASURE_KEY)
                 service.stack.stop_worker(worker)
-                service.alter(CHECKPOINTS, cleanup_policy="compact,delete", retention_ms="-1")
-                delete_records(service, CHECKPOINTS, 0, -1)
-                service.alter(CHECKPOINTS, cleanup_policy="compact")
+                service.alter(SNAPSHOTS, cleanup_policy="compact,delete", retention_ms="-1")
+                delete_records(service, SNAPSHOTS, 0, -1)
+                service.alter(SNAPSHOTS, cleanup_policy="compact")
         eventually(lambda: not any(service.reasons()))
         after = service.client.run("d", "after", take_over=True)
         decided = after.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
         assert USERS[decided.erased].tolist() == [user]
-        assert running.checkpointed()
+        assert running.snapshoted()

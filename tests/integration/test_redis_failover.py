@@ -71,7 +71,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
             assert check_told(audited.audit(), lanes) > 3 * len(lanes)
 
 
-def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_checkpoint(
+def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_snapshot(
     servers: LocalStack, tmp_path: Path
 ) -> None:
     prefix = f"failover-{random.randrange(10**9)}."
@@ -84,7 +84,7 @@ def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_checkpoint(
             prefix=prefix,
             partitions=2,
             worker_command=command,
-            worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "0.3"},
+            worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "0.3"},
         ) as stack,
         closing(Service(stack)) as service,
     ):
@@ -93,7 +93,7 @@ def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_checkpoint(
 
         def trim() -> None:
             lossy.charge(4)
-            lossy.checkpointed()
+            lossy.snapshoted()
             service.audit()  # which reads all of the log before it is trimmed
             assert all(line["deleted"] for line in lossy.trim().lines)
 

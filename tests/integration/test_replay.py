@@ -99,7 +99,7 @@ def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
 
 
 @pytest.mark.parametrize("asked", [("explain", "--user", "59"), ("report", "--dataset", "d")])
-def test_without_redis_the_log_is_compared_with_checkpoints_alone(
+def test_without_redis_the_log_is_compared_with_snapshots_alone(
     shared: Service, run: Run, command: Any, asked: tuple[str, ...]
 ) -> None:
     (port,) = free_ports(1)

@@ -36,7 +36,7 @@ def stack() -> Iterator[LocalStack]:
         workers=1,
         partitions=PARTITIONS,
         worker_command=IMPATIENT_WORKER,
-        worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
+        worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "1"},
     ) as running:
         yield running
         end_at_once(running, running.broker, running.redis_server)
@@ -67,7 +67,7 @@ def put_back(stack: LocalStack, copy: Path) -> None:
     stack.broker.start()
 
 
-def wait_for_checkpoint(service: Service) -> None:
+def wait_for_snapshot(service: Service) -> None:
     """Of all that was decided so far."""
     ends = {partition: kept.next for partition, kept in service.settle().items()}
 
@@ -104,7 +104,7 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
     with closing(Service(stack)) as before:
         before.client.create_dataset("d", budget=2.5)
         charge(before, 1)
-        wait_for_checkpoint(before)
+        wait_for_snapshot(before)
         charge(before, 1)
         at_copy = before.state("d")
         take_copy(stack, copy)

@@ -53,7 +53,7 @@ def stack() -> Iterator[SecureStack]:
         workers=1,
         partitions=PARTITIONS,
         worker_command=IMPATIENT_WORKER,
-        worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
+        worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "1"},
     ) as running:
         yield running
         end_at_once(running, running.broker, running.redis_server)
@@ -80,7 +80,7 @@ def used(stack: SecureStack) -> SecureStack:
 
 
 UNSEEN = "no such topic"
-TOPICS = ("norms", "halts", "odometer", "rejects", "checkpoints", *ANSWER_TOPICS)
+TOPICS = ("norms", "halts", "odometer", "rejects", "snapshots", *ANSWER_TOPICS)
 
 
 def attempt_to_read(config: Config, topic: str) -> str | None:
@@ -119,7 +119,7 @@ def attempt_to_write(config: Config, topic: str) -> str | None:
 
 
 RIGHTS = """
-    role       norms  halts  odometer  rejects  checkpoints  answers  answers-state
+    role       norms  halts  odometer  rejects  snapshots  answers  answers-state
     trainer    w      r      -         r        -            -        -
     answerer   w      r      -         r        -            rw       rw
     worker     r      w      rw        w        rw           -        -
@@ -216,7 +216,7 @@ def test_nobody_but_whose_it_is_may(used: SecureStack, role: str, deed: str) -> 
     assert re.search(message, f"{type(caught.value).__name__}: {caught.value}")
 
 
-def test_a_trimmer_deletes_what_checkpoints_cover(used: SecureStack) -> None:
+def test_a_trimmer_deletes_what_snapshots_cover(used: SecureStack) -> None:
     done = turnstile("trim", "--dry-run", "--json", "--config", str(used.roles["trimmer"]))
     assert done.code == 0
     assert sum(line["would_delete"] for line in done.lines) > 0
@@ -536,7 +536,7 @@ def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
         worker.start()
 
 
-def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) -> None:
+def test_a_snapshot_that_no_worker_signed_is_passed_over(used: SecureStack) -> None:
     config = used.config_of("auditor")
     with Topics(config) as topics:
         verifier = verifier_of(config, topics.look().topic)
@@ -546,7 +546,7 @@ def test_a_checkpoint_that_no_worker_signed_is_passed_over(used: SecureStack) ->
     worker.stop()  # so that no true one takes the place of the forged one
     try:
         forger = new_producer(replace(used.config_of("worker"), signing_key="", trusted_keys=""))
-        forged = forger.send(config.topic("checkpoints"), b"forged", MANIFEST, partition=0)
+        forged = forger.send(config.topic("snapshots"), b"forged", MANIFEST, partition=0)
         forged.get(20)
         forger.close()
         assert read_snapshot(config, 0, verifier).manifest.next >= snapshot.manifest.next

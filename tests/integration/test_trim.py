@@ -1,4 +1,4 @@
-"""``turnstile trim`` deletes what a whole checkpoint of this log covers, and nothing else."""
+"""``turnstile trim`` deletes what a whole snapshot of this log covers, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = 12
 
 
 class Trimmed:
-    """Topics without workers: a log of some records, and what somebody wrote as checkpoints."""
+    """Topics without workers: a log of some records, and what somebody wrote as snapshots."""
 
     def __init__(self, stack: LocalStack) -> None:
         self.config = Config(
@@ -59,7 +59,7 @@ def trimmed(servers: LocalStack) -> Trimmed:
     return Trimmed(servers)
 
 
-def test_what_a_whole_checkpoint_covers_is_deleted_but_its_last_record(trimmed: Trimmed) -> None:
+def test_what_a_whole_snapshot_covers_is_deleted_but_its_last_record(trimmed: Trimmed) -> None:
     trimmed.write(written(trimmed.kept))
     dry = trimmed.trim("--dry-run")
     assert dry.lines[P]["would_delete"] == 9
@@ -68,24 +68,24 @@ def test_what_a_whole_checkpoint_covers_is_deleted_but_its_last_record(trimmed: 
     assert (done.code, dry.code) == (0, 0)
     line = done.lines[P]
     assert (line["log_start"], line["log_end"]) == (0, 12)
-    assert (line["checkpoint"], line["deleted"]) == (10, 9)
+    assert (line["snapshot"], line["deleted"]) == (10, 9)
     assert line["log_begins_at"] == trimmed.log_start() == 9
-    assert "9 is the last record that the checkpoint covers" in line["why_not_more"]
+    assert "9 is the last record that the snapshot covers" in line["why_not_more"]
     again = trimmed.trim().lines[P]
     assert (again["deleted"], again["why_not_more"]) == (
         0,
-        "the log begins where the checkpoint ends",
+        "the log begins where the snapshot ends",
     )
 
 
-def test_a_partition_without_a_checkpoint_keeps_its_log_and_nothing_is_wrong(
+def test_a_partition_without_a_snapshot_keeps_its_log_and_nothing_is_wrong(
     trimmed: Trimmed,
 ) -> None:
     parts, _, _ = drawn(trimmed.kept)
     trimmed.write(parts)  # of one that was never finished
     done = trimmed.trim()
     assert (done.code, trimmed.log_start()) == (0, 0)
-    assert "there is no checkpoint in" in done.lines[P]["why_not_more"]
+    assert "there is no snapshot in" in done.lines[P]["why_not_more"]
 
 
 WRONG: dict[str, tuple[Callable[[Kept], list[Record]], str]] = {
@@ -96,13 +96,13 @@ WRONG: dict[str, tuple[Callable[[Kept], list[Record]], str]] = {
     ),
     "another topic": (
         lambda kept: written(replace(kept, topic=b"another topic!!!")),
-        "the checkpoint is of the topic with id",
+        "the snapshot is of the topic with id",
     ),
     "another P": (lambda kept: written(replace(kept, partitions=5)), "is of 5 partitions"),
     "beyond the end": (lambda kept: written(replace(kept, next=13)), "beyond the end of the log"),
     "another record": (
         lambda kept: written(Forked(next=10, topic=kept.topic)),
-        "record 9, the last one that the checkpoint covers, is another one",
+        "record 9, the last one that the snapshot covers, is another one",
     ),
 }
 
@@ -119,7 +119,7 @@ class Forked(Kept):
 
 
 @pytest.mark.parametrize(("records", "why"), WRONG.values(), ids=WRONG.keys())
-def test_a_checkpoint_that_is_not_whole_or_of_another_log_deletes_nothing(
+def test_a_snapshot_that_is_not_whole_or_of_another_log_deletes_nothing(
     trimmed: Trimmed, records: Callable[[Kept], list[Record]], why: str
 ) -> None:
     trimmed.write(records(trimmed.kept))

@@ -50,7 +50,7 @@ class Seen(Archive, States):
             found.append(StoredHead(HeadSource.REDIS, kept.next, kept.meta.chain.head))
         if snapshot is not None:
             manifest = snapshot.manifest
-            found.append(StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head))
+            found.append(StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head))
         return found
 
     def snapshot(self, partition: int) -> Snapshot | None:

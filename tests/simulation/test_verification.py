@@ -33,9 +33,9 @@ def test_nothing_wrong_is_found_where_the_auditor_finds_nothing(
         simulate(seed)
     assert len(seen) >= len(SEEDS) // 2
     for part in (part for result in seen for part in result.partitions):
-        # A log whose beginning is gone without a checkpoint is all that cannot be compared.
+        # A log whose beginning is gone without a snapshot is all that cannot be compared.
         assert {finding.check for finding in part.findings.kept} <= {Check.LOG}, part.findings.kept
         assert (part.state_at is not None) is not bool(part.impossible)
         assert bool(part.impossible) is (part.start > 0 and part.began == 0)
-    # Faults have left their traces: some logs were applied from a checkpoint on.
+    # Faults have left their traces: some logs were applied from a snapshot on.
     assert any(part.began for result in seen for part in result.partitions)

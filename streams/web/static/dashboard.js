@@ -114,7 +114,7 @@ function partitions({ list, users }) {
     number(one.rate, 1),
     number(one.lag),
     ...(users ? [number(users.partitions[one.partition])] : []),
-    number(one.checkpoint),
+    number(one.snapshot),
     made("span", { "data-seen": one.partition }),
   ]);
   return [table(columns, rows)];

@@ -10,7 +10,7 @@ from streams.config import Config
 from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
 from streams.store.snapshot import Record, Snapshot
 from streams.topics.authentic import RecordSigner, RecordVerifier
-from streams.topics.topics import CHECKPOINTS
+from streams.topics.topics import SNAPSHOTS
 from streams.wire.signatures import Content
 from streams.worker.checkpoints import STOP_WITHIN
 from streams.worker.kafka.fenced_producer import Transactions, queue_in_batches
@@ -18,9 +18,9 @@ from streams.worker.ports import LogUnavailable, NotSent
 
 
 class KafkaSnapshotTopic(Transactions):
-    """One partition of the topic checkpoints."""
+    """One partition of the topic snapshots."""
 
-    NAME = CHECKPOINTS
+    NAME = SNAPSHOTS
 
     def __init__(
         self,

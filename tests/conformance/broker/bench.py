@@ -15,7 +15,7 @@ from streams.config import Config
 from streams.ledger.ledger import Channel, Output
 from streams.store.snapshot import Record as SnapshotRecord
 from streams.topics.clients import new_admin
-from streams.topics.topics import CHECKPOINTS, NORMS, ODOMETER
+from streams.topics.topics import NORMS, ODOMETER, SNAPSHOTS
 from streams.wire.signatures import Content
 from streams.worker.kafka.fenced_producer import (
     KafkaFencedProducer,
@@ -44,7 +44,7 @@ class Hand(Protocol):
         """Let the log of a partition begin later."""
 
     async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
-        """What an owner does that dies between sending checkpoints and committing them."""
+        """What an owner does that dies between sending snapshots and committing them."""
 
     async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
         """What an owner does that dies in the transaction in which it sends these."""
@@ -137,7 +137,7 @@ class KafkaHand:
     async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
         dies = KafkaSnapshotTopic(self.config, partition)
         await dies.start()
-        producer, topic = dies._producer, self.config.topic(CHECKPOINTS)
+        producer, topic = dies._producer, self.config.topic(SNAPSHOTS)
         contents = [Content(key, value) for key, value in records]
         await producer.begin_transaction()
         await asyncio.gather(*await queue_in_batches(producer, topic, partition, contents))

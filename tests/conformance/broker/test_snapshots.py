@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from streams.store.snapshot import CHUNK_BYTES, MANIFEST, UnusableSnapshot
-from streams.topics.topics import CHECKPOINTS
+from streams.topics.topics import SNAPSHOTS
 from streams.worker.ports import NotSent
 from tests.unit.store.snapshots import Kept, drawn, written
 
@@ -51,9 +51,9 @@ def test_a_transaction_without_records_leaves_the_snapshot_as_it_is(run):
         topic = bench.snapshots_of(P)
         await topic.start()
         last = await write(topic, Kept(next=10))
-        before = await bench.hand.end_of(CHECKPOINTS, P)
+        before = await bench.hand.end_of(SNAPSHOTS, P)
         await topic.send([])
-        while await bench.hand.end_of(CHECKPOINTS, P) == before:  # the broker answers before that
+        while await bench.hand.end_of(SNAPSHOTS, P) == before:  # the broker answers before that
             await asyncio.sleep(0)
         assert (await topic.read(with_contents=True)).manifest == last.manifest
         await topic.stop()

@@ -19,7 +19,7 @@ PARTITION = {
     "owner": "host:1",
     "rate": 1.0,
     "lag": 0,
-    "checkpoint": 11382,
+    "snapshot": 11382,
     "seen": 5,
     "state": "deciding",
 }
@@ -63,7 +63,7 @@ def test_a_row_is_grey_and_as_old_as_the_last_answer_when_nobody_answers() -> No
     assert (GREEN in new, GREEN in old, GREY in old) == (True, False, True)
 
 
-def test_a_row_has_the_last_checkpoint_and_the_users() -> None:
+def test_a_row_has_the_last_snapshot_and_the_users() -> None:
     line = row(shown(0.0, away=False))
     assert "11,382" in line
     assert " 40 " in line

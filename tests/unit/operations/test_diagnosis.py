@@ -142,7 +142,7 @@ CASES = [
         "max.compaction.lag.ms",
         settings("odometer", max_compaction_lag_ms=str(2**63 - 1)),
     ),
-    ("WARNING", "topics", "segment.ms", settings("checkpoints", segment_ms="604800000")),
+    ("WARNING", "topics", "segment.ms", settings("snapshots", segment_ms="604800000")),
     ("WARNING", "topics", "one copy", topics("norms", replicas=1, in_sync=1)),
     ("WARNING", "topics", "2 are in step", topics("norms", in_sync=2)),
     ("WARNING", "topics", "replicas=1", settings("norms", min_insync_replicas="1")),
@@ -175,8 +175,8 @@ CASES = [
     (
         "WARNING",
         "partitions",
-        "no checkpoint",
-        replace(WELL, overview=Overview([replace(HEALTHY, checkpoint=None)], {})),
+        "no snapshot",
+        replace(WELL, overview=Overview([replace(HEALTHY, snapshot=None)], {})),
     ),
     (
         "WRONG",
@@ -286,7 +286,7 @@ def test_what_is_wrong_is_said_with_what_to_do(
     [
         (Config(kafka="kafka.example:9092"), "without encryption"),
         (Config(redis="redis://redis.example:6379/0"), "without encryption"),
-        (Config(checkpoint_seconds=0), "checkpoint_seconds is 0"),
+        (Config(snapshot_seconds=0), "snapshot_seconds is 0"),
         (Config(signing_key="k"), "signing_key is set"),
     ],
 )

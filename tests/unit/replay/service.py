@@ -99,24 +99,22 @@ class Archived(MemoryConnection):
         return self._stored(topic, partition, extent)
 
     def heads(self, partition: int) -> list[StoredHead]:
-        """What ``kept`` and the last checkpoint have."""
+        """What ``kept`` and the last snapshot have."""
         kept, snapshot = self.kept[partition], self.snapshot(partition)
         heads = [StoredHead(HeadSource.REDIS, kept.next, bytes.fromhex(kept.fields["head"]))]
         if snapshot is not None:
             manifest = snapshot.manifest
-            heads.append(StoredHead(HeadSource.CHECKPOINT, manifest.next, manifest.chain.head))
+            heads.append(StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head))
         return heads
 
     def snapshot(self, partition: int) -> Snapshot | None:
-        """The last checkpoint that ``draw`` has made."""
+        """The last snapshot that ``draw`` has made."""
         search = Search(with_contents=True)
-        search.take(
-            (r.key or b"", r.value) for r in self.topics.get(("checkpoints", partition), [])
-        )
+        search.take((r.key or b"", r.value) for r in self.topics.get(("snapshots", partition), []))
         return search.snapshot()
 
     def draw(self, partition: int) -> None:
-        """Write a checkpoint of what Redis has now."""
+        """Write a snapshot of what Redis has now."""
         kept = self.load(partition)
         assert kept is not None
         draft = Draft(None)
@@ -124,7 +122,7 @@ class Archived(MemoryConnection):
             Moment(kept.meta, self.kept[partition].changes, {}), partition
         )
         for key, value in [*parts, manifest]:
-            self.append("checkpoints", partition, value, key)
+            self.append("snapshots", partition, value, key)
 
     def load(self, partition: int) -> StoredState | None:
         kept = self.kept[partition]

@@ -39,7 +39,7 @@ def test_what_was_signed_leads_to_what_is_kept(archived):
     assert problems(archived) == set()
 
 
-def test_a_checkpoint_of_a_trimmed_log_has_the_access_lists(archived):
+def test_a_snapshot_of_a_trimmed_log_has_the_access_lists(archived):
     for partition in range(archived.partitions):
         archived.draw(partition)
         archived.trim(NORMS, partition, archived.extent(NORMS, partition).end)

@@ -199,12 +199,12 @@ def test_digits_are_the_integer_and_the_string() -> None:
 def test_a_log_without_its_beginning_tells_nothing() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     archived.trim("norms", 0, 3)
-    with pytest.raises(CutOff, match="begins at offset 3, and there is no checkpoint"):
+    with pytest.raises(CutOff, match="begins at offset 3, and there is no snapshot"):
         told(archived, 7)
     assert command_on(archived, "explain", "--user", "7").code == 69
 
 
-def test_a_trimmed_log_is_told_from_its_checkpoint_on() -> None:
+def test_a_trimmed_log_is_told_from_its_snapshot_on() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("d", budget=0.5)
     roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)

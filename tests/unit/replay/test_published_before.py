@@ -1,4 +1,4 @@
-"""What `verify` says of signatures, and of odometer records from before a checkpoint."""
+"""What `verify` says of signatures, and of odometer records from before a snapshot."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PRIVATE, PUBLIC = new_keys()
 LOG = b"log of 16 bytes."
 
 
-# --- odometer records older than a checkpoint ---
+# --- odometer records older than a snapshot ---
 
 
 @pytest.fixture
 def trimmed() -> Archived:
-    """A service whose log was trimmed as far as its checkpoints go; its odometer is from before."""
+    """A service whose log was trimmed as far as its snapshots go; its odometer is from before."""
     archived = used()
     for partition in range(2):
         archived.draw(partition)
@@ -70,14 +70,14 @@ def test_compaction_may_have_taken_what_is_not_the_last_of_a_user(trimmed: Archi
     assert problems(trimmed) == []
 
 
-def test_a_bound_above_that_of_the_checkpoint_is_found(trimmed: Archived) -> None:
+def test_a_bound_above_that_of_the_snapshot_is_found(trimmed: Archived) -> None:
     place, said = newest(trimmed)
     put(trimmed, place, bound=[said["bound"][0] * 2])
     more, *_ = problems(trimmed)
-    assert more == "it says more than the checkpoint does, which comes after it"
+    assert more == "it says more than the snapshot does, which comes after it"
 
 
-def test_a_last_bound_below_that_of_the_checkpoint_is_found(trimmed: Archived) -> None:
+def test_a_last_bound_below_that_of_the_snapshot_is_found(trimmed: Archived) -> None:
     place, said = newest(trimmed)
     put(trimmed, place, bound=[said["bound"][0] / 2])
     (less,) = problems(trimmed)
@@ -97,7 +97,7 @@ def test_a_record_of_nobody_is_found(trimmed: Archived) -> None:
     record = trimmed.topics["odometer", 0][place]
     value = msgspec.msgpack.encode({**said, "user": 10**9})
     trimmed.topics["odometer", 0].append(record._replace(offset=10**6, key=b"x", value=value))
-    assert problems(trimmed) == ["the checkpoint knows nobody of this id"]
+    assert problems(trimmed) == ["the snapshot knows nobody of this id"]
 
 
 # --- signatures ---

@@ -29,7 +29,7 @@ OTHER = bytes(32)
 
 @pytest.fixture
 def archived() -> Archived:
-    """One partition, charged three times; its checkpoint is of the time before the third."""
+    """One partition, charged three times; its snapshot is of the time before the third."""
     archived, turnstile = new_service(1)
     turnstile.create_dataset("d", budget=1.0)
     run = turnstile.run("d", "r")
@@ -52,7 +52,7 @@ def charge_less(archived: Archived) -> None:
     archived.change("norms", "charge", norms=bytes(24), step=2)
 
 
-def change_before_the_checkpoint(archived: Archived) -> None:
+def change_before_the_snapshot(archived: Archived) -> None:
     archived.topics["norms", 0][0] = archived.topics["norms", 0][0]._replace(value=b"other")
 
 
@@ -62,7 +62,7 @@ def lose_the_end(archived: Archived) -> None:
 
 TAMPERED = {
     "a record that was changed": (charge_less, HeadSource.REDIS, 5),
-    "a record before the checkpoint": (change_before_the_checkpoint, HeadSource.CHECKPOINT, 4),
+    "a record before the snapshot": (change_before_the_snapshot, HeadSource.SNAPSHOT, 4),
     "a log that lost its end": (lose_the_end, HeadSource.REDIS, 5),
     "another head in Redis": (
         lambda archived: archived.kept[0].fields.update(head=OTHER.hex()),
@@ -106,7 +106,7 @@ def test_a_command_says_at_which_offsets_heads_were_compared(
     done = command_on(archived, *command, "--json")
     assert done.code == 0
     compared = [line["compared"] for line in done.lines]
-    assert compared == [{"redis": 5, "checkpoint": 4}] * 3
+    assert compared == [{"redis": 5, "snapshot": 4}] * 3
 
 
 def test_verification_blames_the_log_and_nothing_that_follows_from_it(archived: Archived) -> None:
@@ -119,15 +119,15 @@ def test_verification_blames_the_log_and_nothing_that_follows_from_it(archived: 
     assert command_on(archived, "verify").code == 1
 
 
-def test_what_is_reached_of_redis_and_the_checkpoint_is_compared(archived: Archived) -> None:
+def test_what_is_reached_of_redis_and_the_snapshot_is_compared(archived: Archived) -> None:
     assert Fold(archived, 0).compared.offsets == {}
     fold = Fold(without_redis(archived), 0)
     list(fold.steps())
-    assert fold.compared.offsets == {HeadSource.CHECKPOINT: 4}
+    assert fold.compared.offsets == {HeadSource.SNAPSHOT: 4}
     assert fold.compared.lacking.keys() == {HeadSource.REDIS}
     done = command_on(archived, *COMMANDS["explain"], "--json")
-    assert (done.code, done.lines[0]["compared"]) == (0, {"redis": None, "checkpoint": 4})
-    change_before_the_checkpoint(archived)
+    assert (done.code, done.lines[0]["compared"]) == (0, {"redis": None, "snapshot": 4})
+    change_before_the_snapshot(archived)
     with pytest.raises(HeadMismatch):
         list(Fold(archived, 0).steps())
 
@@ -139,22 +139,22 @@ def test_a_service_that_lags_is_compared_where_it_stands(archived: Archived) -> 
     assert (fold.next, fold.compared.offsets[HeadSource.REDIS]) == (6, 5)
 
 
-def test_a_checkpoint_that_a_replay_begins_with_proves_nothing(archived: Archived) -> None:
+def test_a_snapshot_that_a_replay_begins_with_proves_nothing(archived: Archived) -> None:
     archived.trim("norms", 0, 4)
     fold = Fold(archived, 0)
     list(fold.steps())
     assert (fold.began, fold.compared.offsets) == (4, {HeadSource.REDIS: 5})
-    assert fold.compared.lacking.keys() == {HeadSource.CHECKPOINT}
+    assert fold.compared.lacking.keys() == {HeadSource.SNAPSHOT}
 
 
-def test_a_checkpoint_of_another_log_is_found_and_the_state_is_compared(archived: Archived) -> None:
+def test_a_snapshot_of_another_log_is_found_and_the_state_is_compared(archived: Archived) -> None:
     other, _ = new_service(1, b"another topic id")
     other._apply(0, b"a record")
     other.draw(0)
-    archived.topics["checkpoints", 0] = other.topics["checkpoints", 0]
+    archived.topics["snapshots", 0] = other.topics["snapshots", 0]
     verified = verify(archived, archived)
     (finding,) = verified.findings
-    assert finding.check is Check.CHECKPOINT
+    assert finding.check is Check.SNAPSHOT
     assert [part.state_at for part in verified.partitions] == [5]
 
 

@@ -257,7 +257,7 @@ def test_a_csv_has_a_row_for_every_user_and_is_for_its_owner_alone(
     path = tmp_path / "report.csv"
     done = command_on(mixed, "report", "--output", str(path), "--json")
     assert done.code == 0
-    compared = [{"redis": 3, "checkpoint": None}] * 2
+    compared = [{"redis": 3, "snapshot": None}] * 2
     summary = {"dataset": "m", "users": 3, "file": str(path), "compared": compared}
     assert done.lines == [summary]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -296,7 +296,7 @@ def test_a_parquet_file_says_the_same(mixed: Archived, tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     lines = command_on(mixed, "report", "--json").lines
     found = parquet.read_table(path).to_pylist()
-    compared = {"compared": {"redis": 3, "checkpoint": None}}
+    compared = {"compared": {"redis": 3, "snapshot": None}}
     assert [{**row, **compared} for row in found] == [
         {**line, "user": str(line["user"])} for line in lines
     ]

@@ -296,7 +296,7 @@ def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived)
     result = verified(archived)
     finding, *others = result.findings
     assert (finding.check, finding.offset) == (Check.LOG, 5)
-    assert "there is no checkpoint" in finding.problem
+    assert "there is no snapshot" in finding.problem
     assert not others
     assert "cost tables" in result.partitions[0].impossible[0]
     # Whether Redis goes on in it is still said.
@@ -305,12 +305,12 @@ def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived)
     assert [f.check for f in verified(archived).findings] == [Check.LOG, Check.STATE]
 
 
-# --- checkpoints ---
+# --- snapshots ---
 
 
 @pytest.fixture
 def drawn() -> Archived:
-    """A service that went on after its checkpoints were written."""
+    """A service that went on after its snapshots were written."""
     archived = used()
     for partition in range(2):
         archived.draw(partition)
@@ -319,47 +319,47 @@ def drawn() -> Archived:
     return archived
 
 
-def end_of_checkpoint(archived: Archived, partition: int) -> int:
+def end_of_snapshot(archived: Archived, partition: int) -> int:
     snapshot = archived.snapshot(partition)
     assert snapshot is not None
     return snapshot.manifest.next
 
 
 def trim_as_far_as_it_goes(archived: Archived, partition: int) -> None:
-    """The last record that the checkpoint covers stays."""
-    archived.trim("norms", partition, end_of_checkpoint(archived, partition) - 1)
+    """The last record that the snapshot covers stays."""
+    archived.trim("norms", partition, end_of_snapshot(archived, partition) - 1)
 
 
-def test_the_last_checkpoint_is_compared_where_it_stands(drawn: Archived) -> None:
+def test_the_last_snapshot_is_compared_where_it_stands(drawn: Archived) -> None:
     result = verified(drawn)
     assert result.fits, result.findings
     for partition, part in enumerate(result.partitions):
-        assert part.checkpoint_at == end_of_checkpoint(drawn, partition) < part.next
+        assert part.snapshot_at == end_of_snapshot(drawn, partition) < part.next
 
 
-def test_a_checkpoint_that_the_log_does_not_lead_to_is_found() -> None:
+def test_a_snapshot_that_the_log_does_not_lead_to_is_found() -> None:
     archived = used()
     spend(archived, -1)
     archived.draw(0)
     checks = [finding.check for finding in verified(archived).findings]
-    assert checks == [Check.CHECKPOINT, Check.STATE]
+    assert checks == [Check.SNAPSHOT, Check.STATE]
 
 
-def test_a_checkpoint_that_is_not_whole_is_found(drawn: Archived) -> None:
-    drawn.topics["checkpoints", 1].pop(0)
+def test_a_snapshot_that_is_not_whole_is_found(drawn: Archived) -> None:
+    drawn.topics["snapshots", 1].pop(0)
     (finding,) = verified(drawn).findings
-    assert (finding.check, finding.partition) == (Check.CHECKPOINT, 1)
+    assert (finding.check, finding.partition) == (Check.SNAPSHOT, 1)
     assert "not whole" in finding.problem
 
 
-def test_a_trimmed_log_is_applied_from_its_checkpoint(drawn: Archived) -> None:
+def test_a_trimmed_log_is_applied_from_its_snapshot(drawn: Archived) -> None:
     for partition in range(2):
         trim_as_far_as_it_goes(drawn, partition)
     result = verified(drawn)
     assert result.fits, result.findings
     for part, kept in zip(result.partitions, drawn.kept, strict=True):
-        assert part.began == end_of_checkpoint(drawn, part.partition)
-        assert part.checkpoint_at == part.began
+        assert part.began == end_of_snapshot(drawn, part.partition)
+        assert part.snapshot_at == part.began
         assert part.state_at == kept.next
         assert part.head == drawn.ledgers[part.partition].chain.head
     # What came before is not compared, what comes after it is.
@@ -367,18 +367,18 @@ def test_a_trimmed_log_is_applied_from_its_checkpoint(drawn: Archived) -> None:
     assert [f.check for f in verified(drawn).findings] == [Check.HALTS]
 
 
-def test_a_trimmed_log_that_lost_what_its_checkpoint_ends_with_is_another_one(
+def test_a_trimmed_log_that_lost_what_its_snapshot_ends_with_is_another_one(
     drawn: Archived,
 ) -> None:
     trim_as_far_as_it_goes(drawn, 0)
     first, *others = drawn.topics["norms", 0]
     drawn.topics["norms", 0] = [first._replace(value=b"another"), *others]
     (finding,) = verified(drawn).findings
-    assert finding.check is Check.CHECKPOINT
+    assert finding.check is Check.SNAPSHOT
     assert "as it was applied" in finding.problem
 
 
-def test_a_receipt_from_before_the_checkpoint_cannot_be_compared(drawn: Archived) -> None:
+def test_a_receipt_from_before_the_snapshot_cannot_be_compared(drawn: Archived) -> None:
     receipt = Receipt(
         prefix="",
         topic=TOPIC.hex(),
@@ -394,7 +394,7 @@ def test_a_receipt_from_before_the_checkpoint_cannot_be_compared(drawn: Archived
     assert "the receipt" in result.partitions[0].impossible[0]
 
 
-def test_a_state_behind_the_checkpoint_cannot_be_compared_in_a_trimmed_log() -> None:
+def test_a_state_behind_the_snapshot_cannot_be_compared_in_a_trimmed_log() -> None:
     archived = used()
     behind = copy.deepcopy(archived.kept)
     archived._apply(0, b"one more record")
@@ -402,12 +402,12 @@ def test_a_state_behind_the_checkpoint_cannot_be_compared_in_a_trimmed_log() -> 
     trim_as_far_as_it_goes(archived, 0)
     archived.kept = behind
     result = verified(archived)
-    assert "before the checkpoint" in result.partitions[0].impossible[0]
+    assert "before the snapshot" in result.partitions[0].impossible[0]
     assert not result.fits
 
 
 @pytest.mark.parametrize("is_old", [True, False], ids=["too old", "of another log"])
-def test_a_checkpoint_that_does_not_fit_a_trimmed_log_is_not_used(is_old: bool) -> None:
+def test_a_snapshot_that_does_not_fit_a_trimmed_log_is_not_used(is_old: bool) -> None:
     archived = used()
     archived.draw(0)
     archived._apply(0, b"one more record")

@@ -12,12 +12,12 @@ import pytest
 from streams.config import Config
 from streams.topics.seen import TopicsSeen
 from streams.topics.topics import (
-    CHECKPOINTS,
     HALTS,
     NORMS,
     ODOMETER,
     REJECTS,
     SETTINGS,
+    SNAPSHOTS,
     TOPICS,
     Topics,
 )
@@ -80,7 +80,7 @@ LOSING = [
     (ODOMETER, "max.message.bytes", "1000"),
     (REJECTS, "cleanup.policy", "compact"),
     (REJECTS, "max.message.bytes", "100000"),
-    (CHECKPOINTS, "cleanup.policy", "delete"),
+    (SNAPSHOTS, "cleanup.policy", "delete"),
 ]
 
 
@@ -104,7 +104,7 @@ KEEPING = [
     (REJECTS, "max.message.bytes", str(2**30)),
     (ODOMETER, "max.message.bytes", str(2**30)),
     (ODOMETER, "max.compaction.lag.ms", "60000"),
-    (CHECKPOINTS, "segment.ms", "60000"),
+    (SNAPSHOTS, "segment.ms", "60000"),
 ]
 ADVISED = [
     (NORMS, "max.message.bytes", "100000"),
@@ -115,7 +115,7 @@ ADVISED = [
     (HALTS, "segment.ms", str(7 * DAY_MS)),
     *(
         (topic, setting, str(value))
-        for topic in (ODOMETER, CHECKPOINTS)
+        for topic in (ODOMETER, SNAPSHOTS)
         for setting, value in (
             ("max.compaction.lag.ms", 2**63 - 1),
             ("segment.ms", 7 * DAY_MS),
@@ -195,8 +195,8 @@ def test_a_topic_that_a_later_release_adds_has_as_many_partitions_as_the_log(
 ) -> None:
     admin = Admin({})
     admin.partitions = dict.fromkeys(TOPICS, 7)
-    del admin.partitions[CHECKPOINTS]
+    del admin.partitions[SNAPSHOTS]
     monkeypatch.setattr("streams.topics.topics.new_admin", lambda *_, **__: admin)
     with Topics(CONFIG) as topics:
         assert topics.ensure().problem is None
-    assert admin.partitions[CHECKPOINTS] == 7
+    assert admin.partitions[SNAPSHOTS] == 7

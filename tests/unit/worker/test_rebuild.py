@@ -1,4 +1,4 @@
-"""Redis loses a state, or a part of it: the state comes from checkpoint and log, or not at all."""
+"""Redis loses a state, or a part of it: the state comes from snapshot and log, or not at all."""
 
 import asyncio
 import logging
@@ -192,8 +192,8 @@ def write_the_log_anew(cluster):
 SUSPENSIONS = [
     ((never_have_had_a_snapshot, trim), SuspensionReason.LOG_BEGINS_LATE),
     ((delete_what_no_snapshot_covers,), SuspensionReason.LOG_BEGINS_LATE),
-    ((lose_a_part, trim), SuspensionReason.CHECKPOINT),
-    ((spoil_the_manifest, trim), SuspensionReason.CHECKPOINT),
+    ((lose_a_part, trim), SuspensionReason.SNAPSHOT),
+    ((spoil_the_manifest, trim), SuspensionReason.SNAPSHOT),
     ((create_the_topic_again,), SuspensionReason.OTHER_LOG),
     ((create_the_topic_again, lose_a_part), SuspensionReason.OTHER_LOG),
     ((add_partitions,), SuspensionReason.OTHER_PARTITIONS),
@@ -534,7 +534,7 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_new_owner_shows_the_last_checkpoint_before_it_writes_one(lost):
+def test_a_new_owner_shows_the_last_snapshot_before_it_writes_one(lost):
     async def scenario():
         cluster = await Past().happen()
         if lost:
@@ -544,7 +544,7 @@ def test_a_new_owner_shows_the_last_checkpoint_before_it_writes_one(lost):
             await worker.acquire()
             for partition in range(PARTITIONS):
                 shown = cluster.store.contents(partition).alive["pulse"]
-                assert decode_pulse(shown).checkpoint == cluster.end(partition)
+                assert decode_pulse(shown).snapshot == cluster.end(partition)
             await worker.leave()
 
     asyncio.run(scenario())

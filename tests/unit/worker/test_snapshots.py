@@ -32,10 +32,10 @@ def test_a_snapshot_goes_out_with_its_manifest_last():
         cluster = Cluster()
         worker = await at_work(cluster)
         processor = processor_of(worker)
-        assert processor.imaging.reached is None
+        assert processor.snapshots.reached is None
         await processor.snapshot()
         snapshot = last_snapshot(cluster.broker, 0)
-        assert snapshot.manifest.next == processor.imaging.reached == 4
+        assert snapshot.manifest.next == processor.snapshots.reached == 4
         assert list(cluster.broker.snapshots(0).records.values())[-1][0] == MANIFEST
         await processor.snapshot()  # there is nothing new
         assert manifests(cluster) == 1
@@ -62,7 +62,7 @@ def test_a_late_manifest_is_not_written(caplog):
         cluster = Cluster()
         older = await at_work(cluster, "older")
         older.gate.hold(Effect.COMMIT)
-        imaging = asyncio.create_task(processor_of(older).snapshot())
+        writer = asyncio.create_task(processor_of(older).snapshot())
         while not older.gate.waiting[Effect.COMMIT]:
             await asyncio.sleep(0)
         newer = Worker(cluster, "newer")
@@ -71,7 +71,7 @@ def test_a_late_manifest_is_not_written(caplog):
         await newer.decide()
         await processor_of(newer).snapshot()
         older.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
-        await imaging
+        await writer
         assert last_snapshot(cluster.broker, 0).manifest.next == 5
         await newer.leave()
 
@@ -106,20 +106,20 @@ def test_a_failed_snapshot_delays_no_decision(caplog):
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
-        imaging = processor_of(worker).imaging
-        real = imaging._topic.send
+        writer = processor_of(worker).snapshots
+        real = writer._topic.send
 
         async def fail(_):
             raise NotSent("no answer")
 
-        imaging._topic.send = fail
+        writer._topic.send = fail
         await processor_of(worker).snapshot()
         assert not worker.ends.why
         cluster.broker.norms(0).append(b"one more")
         await worker.acquire()
         await worker.decide()
-        imaging = processor_of(worker).imaging
-        imaging._topic.send = real
+        writer = processor_of(worker).snapshots
+        writer._topic.send = real
         await processor_of(worker).snapshot()
         await worker.leave()
 
@@ -158,18 +158,18 @@ def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
         cluster = Cluster()
         worker = await at_work(cluster)
         processor, now = processor_of(worker), [0.0]
-        imaging = processor.imaging
-        assert not imaging.is_due(4)  # none are wanted
-        imaging._time, imaging._every, imaging._due_at = lambda: now[0], 600.0, 60.0
-        assert not imaging.is_due(4)
+        writer = processor.snapshots
+        assert not writer.is_due(4)  # none are wanted
+        writer._time, writer._every, writer._due_at = lambda: now[0], 600.0, 60.0
+        assert not writer.is_due(4)
         now[0] = 60.0
-        assert imaging.is_due(4)
+        assert writer.is_due(4)
         await processor.snapshot()
         now[0] = 659.0
-        assert not imaging.is_due(5)
+        assert not writer.is_due(5)
         now[0] = 660.0
-        assert imaging.is_due(5)
-        assert not imaging.is_due(4)
+        assert writer.is_due(5)
+        assert not writer.is_due(4)
         await worker.leave()
 
     asyncio.run(scenario())
@@ -180,17 +180,17 @@ def test_snapshots_take_no_more_than_their_share_of_the_time():
         cluster = Cluster()
         worker = await at_work(cluster)
         processor, now = processor_of(worker), [0.0]
-        imaging = processor.imaging
-        imaging._time, imaging._every = lambda: now[0], 1.0
-        real = imaging._topic.send
+        writer = processor.snapshots
+        writer._time, writer._every = lambda: now[0], 1.0
+        real = writer._topic.send
 
         async def slow(records):
             now[0] += 10.0
             await real(records)
 
-        imaging._topic.send = slow
+        writer._topic.send = slow
         await processor.snapshot()
-        assert imaging._due_at == now[0] + now[0] / 0.05
+        assert writer._due_at == now[0] + now[0] / 0.05
         await worker.leave()
 
     asyncio.run(scenario())

@@ -1,12 +1,12 @@
-"""By how much decisions are slower while checkpoints of the partition are written, and how often.
+"""By how much decisions are slower while snapshots of the partition are written, and how often.
 
-    python -m tests.benchmarks.checkpoints
-    python -m tests.benchmarks.checkpoints --users 1000000 --blocks 10 --seconds 20
+    python -m tests.benchmarks.snapshots
+    python -m tests.benchmarks.snapshots --users 1000000 --blocks 10 --seconds 20
 
 One worker, one partition in which everybody was charged, and a trainer that charges 4,096 of them
-at random, step after step. In turns the worker writes checkpoints as often as it may, and none: it
+at random, step after step. In turns the worker writes snapshots as often as it may, and none: it
 is the same process with the same state, which looks whether a file is there. Told are medians of
-blocks, and percentiles of all steps; and those of steps that a checkpoint was written beside.
+blocks, and percentiles of all steps; and those of steps that a snapshot was written beside.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tests.benchmarks.latency import percentile
 _A_STEP, _ENROLLED_AT_ONCE = 4096, 65_536
 _NOT_COUNTED = 2.0
 """Seconds at the beginning of a block: what began in the one before it has ended by then."""
-_WRITTEN = re.compile(r"^(\S+ \S+) .*wrote the checkpoint at offset \d+: .* in ([0-9.]+) s")
+_WRITTEN = re.compile(r"^(\S+ \S+) .*wrote the snapshot at offset \d+: .* in ([0-9.]+) s")
 _WORKER = """
 import pathlib, sys
 from streams.cli.main import main
 from streams.worker.snapshots import SnapshotWriter
 flag, is_due = pathlib.Path({flag!r}), SnapshotWriter.is_due
-SnapshotWriter.is_due = lambda imaging, position: flag.exists() and is_due(imaging, position)
+SnapshotWriter.is_due = lambda writer, position: flag.exists() and is_due(writer, position)
 sys.exit(main(["worker"]))
 """
 
@@ -64,29 +64,29 @@ class Slowdown:
     """What one population gave."""
 
     users: int
-    written: list[Block] = field(default_factory=list)  # with checkpoints
+    written: list[Block] = field(default_factory=list)  # with snapshots
     never: list[Block] = field(default_factory=list)  # without
-    checkpoints: Sequence[tuple[float, float]] = ()  # when each began and ended
+    snapshots: Sequence[tuple[float, float]] = ()  # when each began and ended
 
     @property
     def beside(self) -> list[float]:
-        """Milliseconds of the steps that a checkpoint was written beside."""
+        """Milliseconds of the steps that a snapshot was written beside."""
         return [
             took
             for block in self.written
             for ended, took in zip(block.ended, block.took, strict=True)
-            if any(first < ended and ended - took / 1e3 < last for first, last in self.checkpoints)
+            if any(first < ended and ended - took / 1e3 < last for first, last in self.snapshots)
         ]
 
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.checkpoints")
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.snapshots")
     parser.add_argument("--users", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--blocks", type=int, default=6, help="of each kind")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each block")
     options = parser.parse_args()
-    table = Table(title="A step of 4,096 users, with checkpoints and without")
+    table = Table(title="A step of 4,096 users, with snapshots and without")
     for name in _COLUMNS:
         table.add_column(name, justify="right")
     for users in options.users:
@@ -96,15 +96,15 @@ def main() -> None:
 
 
 def measure(users: int, blocks: int, seconds: float) -> Slowdown:
-    """Blocks with checkpoints and without, in turns; which of them comes first alternates."""
+    """Blocks with snapshots and without, in turns; which of them comes first alternates."""
     found = Slowdown(users)
     with TemporaryDirectory() as directory:
-        flag = Path(directory, "checkpoints")
+        flag = Path(directory, "snapshots")
         with (
             LocalStack(
                 partitions=1,
                 worker_command=(sys.executable, "-c", _WORKER.format(flag=str(flag))),
-                worker_environment={"TURNSTILE_CHECKPOINT_SECONDS": "1"},
+                worker_environment={"TURNSTILE_SNAPSHOT_SECONDS": "1"},
             ) as stack,
             Turnstile(stack.kafka, prefix=stack.prefix, timeout=120.0) as client,
         ):
@@ -116,7 +116,7 @@ def measure(users: int, blocks: int, seconds: float) -> Slowdown:
                     _block(run, users, random, _NOT_COUNTED)
                     kind = found.written if is_written else found.never
                     kind.append(_block(run, users, random, seconds))
-            found.checkpoints = list(_written(stack.directory / "logs" / "worker-0.log"))
+            found.snapshots = list(_written(stack.directory / "logs" / "worker-0.log"))
     return found
 
 
@@ -151,7 +151,7 @@ def _written(log: Path) -> Iterator[tuple[float, float]]:
             yield ended - float(found[2]), ended
 
 
-_COLUMNS = ("users", "checkpoints", "steps/s", "p50 ms", "p99 ms", "written")
+_COLUMNS = ("users", "snapshots", "steps/s", "p50 ms", "p99 ms", "written")
 
 
 def _rows(found: Slowdown) -> Iterator[tuple[str, ...]]:
@@ -160,7 +160,7 @@ def _rows(found: Slowdown) -> Iterator[tuple[str, ...]]:
         took = [step for block in blocks for step in block.took]
         rate = median(block.rate for block in blocks)
         shown.append((rate, percentile(took, 50), percentile(took, 99)))
-        count = str(len(found.checkpoints)) if kind == "written" else ""
+        count = str(len(found.snapshots)) if kind == "written" else ""
         yield (users, kind, f"{rate:.1f}", *(f"{each:.1f}" for each in shown[-1][1:]), count)
     ratios = [one / other for one, other in zip(*shown, strict=True)]
     yield users, "ratio", *(f"{ratio:.3f}" for ratio in ratios), ""
