@@ -25,7 +25,7 @@ from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
 from streams.schemas import Policy, User
-from streams.wire.packing import pack_users, select_users, unpack_users
+from streams.wire.user_ids import UserIds
 
 _Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"
@@ -40,7 +40,7 @@ class Sought(NamedTuple):
     """Where users are."""
 
     slots: Numbers  # those of new users are the next ones
-    new_users: NDArray[np.int64] | list[User]
+    new_users: UserIds
 
 
 class Raised(NamedTuple):
@@ -55,12 +55,12 @@ class Raised(NamedTuple):
 class ChargePlan:
     """A charge that has passed every check."""
 
-    users: NDArray[np.int64] | list[User]
+    users: UserIds
     norms: NDArray[np.float64]
     mechanism: Mechanism
     clips: bool  # whether less than these norms may be granted: the dataset that is charged says so
     slots: Numbers
-    new_users: NDArray[np.int64] | list[User]
+    new_users: UserIds
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Accounts:
         """Who was charged or enrolled first, if anybody was."""
         return self._index.user(0) if len(self._index) else None
 
-    def seek(self, users: NDArray[np.int64] | list[User], members: Numbers = NOBODY) -> Sought:
+    def seek(self, users: UserIds, members: Numbers = NOBODY) -> Sought:
         """The slots of users who are all different, and who of them is new; nothing has changed.
 
         Those of new users are the next ones, in their order.
@@ -137,7 +137,7 @@ class Accounts:
         """
         slots = self._index.find(users)
         new = positions(slots == UNKNOWN)
-        new_users = select_users(users, new)
+        new_users = users.select(new)
         check_once(users, slots)
         if len(members):
             check_no_member(users, slots, members)
@@ -146,7 +146,7 @@ class Accounts:
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
         return Sought(slots, new_users)
 
-    def knows(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.bool_]:
+    def knows(self, users: UserIds) -> NDArray[np.bool_]:
         """Which of these users have an account, (n,)."""
         return np.asarray(self._index.find(users) != UNKNOWN)
 
@@ -157,15 +157,15 @@ class Accounts:
             self._rows.touch(np.array([slot]))
         self.erased.add(name)
 
-    def users_at(self, slots: Numbers) -> NDArray[np.int64] | list[User]:
+    def users_at(self, slots: Numbers) -> UserIds:
         """The ids in these slots."""
         return self._index.users_at(slots)
 
-    def enrol(self, new_users: NDArray[np.int64] | list[User]) -> AccountsChanges:
+    def enrol(self, new_users: UserIds) -> AccountsChanges:
         """Give users their slots before anything is charged to them."""
         first = len(self._index)
         self._enrol(new_users)
-        return AccountsChanges(self.policy.dataset, pack_users(new_users), first, [], self._charged)
+        return AccountsChanges(self.policy.dataset, new_users.pack(), first, [], self._charged)
 
     def spend_the_rest(self, slot: int) -> AccountsChanges:
         """Charge a user all that is left; the odometer says nothing of it."""
@@ -217,7 +217,7 @@ class Accounts:
         self._exhausted = None
         changes = AccountsChanges(
             dataset=self.policy.dataset,
-            new_users=pack_users(plan.new_users),
+            new_users=plan.new_users.pack(),
             first_new_slot=first_new_slot,
             rows=self._as_written(written),
             charged=self._charged,
@@ -298,7 +298,9 @@ class Accounts:
         if known < 0:
             first = changes.first_new_slot
             raise ValueError(f"changes enrol from slot {first}: {-known} are missing")
-        self._enrol(unpack_users(changes.new_users)[known:])  # a newer page may hold the first ones
+        self._enrol(
+            UserIds.unpack(changes.new_users)[known:]
+        )  # a newer page may hold the first ones
         self._charged = max(self._charged, changes.charged)
         self._cost_table = changes.cost_table or self._cost_table
         for rows in changes.rows:
@@ -321,7 +323,7 @@ class Accounts:
         """A page as it is now; from here on it counts as written."""
         count = len(self._index)
         first, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count)
-        users = pack_users(self._index.users(first, end))
+        users = self._index.users(first, end).pack()
         columns = self._rows.take_page(number, count)
         if self._charged:
             columns[_SEEN] = pack_numbers(np.array([self._charged]))
@@ -332,7 +334,7 @@ class Accounts:
         start = number * PAGE_ROWS
         if start != len(self._index):
             raise ValueError(f"page {number} follows {len(self._index)} users, not {start}")
-        self._enrol(unpack_users(page.users))
+        self._enrol(UserIds.unpack(page.users))
         columns = dict(page.columns)
         if (seen := columns.pop(_SEEN, None)) is not None:
             self._seen[number] = int(unpack_numbers(seen)[0])
@@ -340,7 +342,7 @@ class Accounts:
         self._rows.load_page(number, columns)
         self._exhausted = None
 
-    def spent_units(self) -> tuple[NDArray[np.int64] | list[User], Numbers]:
+    def spent_units(self) -> tuple[UserIds, Numbers]:
         """All users and their spent units, what is accrued charges included.
 
         Of shape (n,), or (n, orders) if all orders have to hold.
@@ -463,14 +465,13 @@ class Accounts:
             bounds, before = both[: len(both) // 2], both[len(both) // 2 :]
             higher = bounds > before
             news = np.flatnonzero(higher.any(axis=1) if higher.ndim == 2 else higher)
-            raised = self._index.users_at(slots[block][news])
-            names = raised if isinstance(raised, list) else raised.tolist()
+            names = self._index.users_at(slots[block][news])
             orders: Iterable[float | None] = repeat(None)
             if order is not None:
                 orders = map(self.policy.orders.__getitem__, order[news].tolist())
             yield from map(Raised, names, _lists(bounds[news]), orders)
 
-    def _enrol(self, new_users: NDArray[np.int64] | list[User]) -> None:
+    def _enrol(self, new_users: UserIds) -> None:
         slots = self._index.add(new_users)
         self._rows.reserve(len(self._index))
         self._rows.touch(slots)

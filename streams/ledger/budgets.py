@@ -22,12 +22,12 @@ from streams.ledger.accounts import Accounts, ChargePlan, Raised, Sought
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
-from streams.schemas import ERASED, TOO_SOON, Charge, Policy, User
+from streams.schemas import ERASED, TOO_SOON, Charge, Policy
+from streams.wire.user_ids import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 
-Ids = NDArray[np.int64] | list[User]
-KnownAs = Callable[[Ids, Accounts], Ids]
+KnownAs = Callable[[UserIds, Accounts], UserIds]
 """Users by the names that are kept, of those who share a budget in these accounts."""
 
 
@@ -35,7 +35,7 @@ KnownAs = Callable[[Ids, Accounts], Ids]
 class Charged:
     """What a charge did; arrays in the order of its users."""
 
-    users: NDArray[np.int64] | list[User]
+    users: UserIds
     admitted: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]  # who has nothing left in some budget
     clipped: Numbers  # positions granted less than asked for
@@ -143,7 +143,7 @@ class Budgets:
             changes=[outcome.changes for outcome in outcomes],
         )
 
-    def reasons(self, halted: Ids, refused_by: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def reasons(self, halted: UserIds, refused_by: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the reason byte of each halted member of a roster, (n,).
 
         Args:
@@ -156,7 +156,7 @@ class Budgets:
             reasons[erased] = ERASED
         return reasons
 
-    def known_as(self, users: Ids) -> Ids:
+    def known_as(self, users: UserIds) -> UserIds:
         """These users, by their names those who were erased."""
         return self._known_as(users, self.outermost)
 
@@ -165,10 +165,10 @@ class Budgets:
         erased = self.are_erased(self.own.users_at(slots))
         return np.flatnonzero(erased) if erased is not None else _NO_POSITIONS
 
-    def are_erased(self, users: Ids) -> NDArray[np.bool_] | None:
+    def are_erased(self, users: UserIds) -> NDArray[np.bool_] | None:
         """Return which of these users are keyed hashes of erased users, (n,); None if none is."""
         names = self.outermost.erased
-        if not names or isinstance(users, np.ndarray):
+        if not names or users.are_integers:
             return None
         erased = np.array([user in names for user in users], dtype=np.bool_)
         return erased if erased.any() else None
@@ -183,7 +183,7 @@ class Budgets:
         nothing = (grants == 0) & (plans[0].norms > 0)
         return np.asarray(grants.min(axis=0)), nothing.argmax(axis=0).astype(np.uint8)
 
-    def enrolment(self, users: NDArray[np.int64] | list[User], members: Numbers) -> list[Sought]:
+    def enrolment(self, users: UserIds, members: Numbers) -> list[Sought]:
         """Where users are who are to be enrolled, in each budget; nothing has changed.
 
         Args:

@@ -1,7 +1,6 @@
 """What is checked of one charge before anything changes: its mechanism, its users, its norms.
 
-Every function raises ``Rejection`` for what it finds. Users are an int64 array, or a list that
-holds at least one string.
+Every function raises ``Rejection`` for what it finds.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from accounting import Mechanism
 from streams.ledger.index import UNKNOWN
 from streams.ledger.policies import mechanism_of
 from streams.schemas import ERASED_INTEGER, Charge, Policy, Reason, Rejection, User
-from streams.wire.packing import unpack_norms, unpack_users
-from streams.wire.partitioner import partitions_of
+from streams.wire.packing import unpack_norms
+from streams.wire.user_ids import UserIds
 
 
 def check_charge(
     charge: Charge, held: Sequence[tuple[Policy, User | None]]
-) -> tuple[NDArray[np.int64] | list[User], NDArray[np.float64], Mechanism]:
+) -> tuple[UserIds, NDArray[np.float64], Mechanism]:
     """Check what can be told without knowing the users.
 
     Args:
@@ -36,7 +35,7 @@ def check_charge(
     Raises:
         Rejection: LENGTH_MISMATCH to NORM_ABOVE_CLIP, the first that applies.
     """
-    users, norms = unpack_users(charge.users), unpack_norms(charge.norms)
+    users, norms = UserIds.unpack(charge.users), unpack_norms(charge.norms)
     if len(norms) != len(users):
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
     mechanism = mechanism_of(charge.mechanism, charge.scale, *(policy for policy, _ in held))
@@ -46,7 +45,7 @@ def check_charge(
     return users, norms, mechanism
 
 
-def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) -> None:
+def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
     """Check that no known user appears twice.
 
     Args:
@@ -67,9 +66,7 @@ def check_once(users: NDArray[np.int64] | list[User], slots: NDArray[np.int64]) 
         raise Rejection(Reason.DUPLICATE_USER, detail)
 
 
-def check_no_member(
-    users: NDArray[np.int64] | list[User], slots: NDArray[np.int64], members: NDArray[np.int64]
-) -> None:
+def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[np.int64]) -> None:
     """Whether nobody is enrolled who is a member of the roster.
 
     Args:
@@ -88,7 +85,7 @@ def check_no_member(
 
 
 def check_new_users(
-    users: NDArray[np.int64] | list[User],
+    users: UserIds,
     partition: int,
     partitions: int,
     erased: Collection[str],
@@ -104,13 +101,14 @@ def check_new_users(
     Raises:
         Rejection: DUPLICATE_USER or WRONG_PARTITION.
     """
-    check_distinct(users)
-    if isinstance(users, list):
-        users = [user for user in users if user not in erased]
+    if users.has_duplicates():
+        raise Rejection(Reason.DUPLICATE_USER, "a user appears twice in this step")
+    if not users.are_integers:
+        users = UserIds([user for user in users if user not in erased])
     check_homes(users, partition, partitions)
 
 
-def check_kinds(policy: Policy, first: User | None, users: NDArray[np.int64] | list[User]) -> None:
+def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
     """Check that these ids are of the kinds that the dataset has.
 
     Args:
@@ -125,10 +123,10 @@ def check_kinds(policy: Policy, first: User | None, users: NDArray[np.int64] | l
     if allowed == "mixed" or not len(users):
         return
     kind = _kind(users[0] if first is None else first) if allowed == "one-kind" else allowed
-    if isinstance(users, list):
-        strange = next((user for user in users if _kind(user) != kind), None)
+    if users.are_integers:
+        strange = None if kind == "integer" else users[0]
     else:
-        strange = None if kind == "integer" else plain(users[0])
+        strange = next((user for user in users if _kind(user) != kind), None)
     if strange is not None:
         detail = (
             f"user {strange!r} is of kind {_kind(strange)}, those of dataset {policy.dataset!r} "
@@ -162,32 +160,13 @@ def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
         raise Rejection(Reason.NORM_ABOVE_CLIP, detail)
 
 
-def check_distinct(users: NDArray[np.int64] | list[User]) -> None:
-    """Whether no user appears twice.
-
-    Integers are sorted, not hashed: what they hash to is known, so they could be made to collide.
-
-    Raises:
-        Rejection: DUPLICATE_USER.
-    """
-    if isinstance(users, np.ndarray):
-        ordered = np.sort(users)
-        twice = bool((ordered[1:] == ordered[:-1]).any())
-    else:
-        names = [user for user in users if isinstance(user, str)]
-        check_distinct(np.array([u for u in users if not isinstance(u, str)], dtype=np.int64))
-        twice = len(set(names)) != len(names)
-    if twice:
-        raise Rejection(Reason.DUPLICATE_USER, "a user appears twice in this step")
-
-
-def check_homes(users: NDArray[np.int64] | list[User], partition: int, partitions: int) -> None:
+def check_homes(users: UserIds, partition: int, partitions: int) -> None:
     """Whether all users live in this one of so many partitions.
 
     Raises:
         Rejection: WRONG_PARTITION.
     """
-    homes = partitions_of(users, partitions)
+    homes = users.homes(partitions)
     strangers = np.flatnonzero(homes != partition)
     if len(strangers):
         first = int(strangers[0])

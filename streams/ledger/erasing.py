@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec import UNSET
 
 from streams.ledger.access import budgets_of
@@ -12,10 +11,11 @@ from streams.ledger.accounts import Accounts
 from streams.ledger.accrual import note_taken, wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.charges import check_homes
-from streams.ledger.erasure import alone, check_key
+from streams.ledger.erasure import check_key
 from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
 from streams.ledger.state import State
 from streams.schemas import Erase, Erased, Sender, User, encode
+from streams.wire.user_ids import UserIds
 
 
 def erase(state: State, place: Place, request: Erase, sender: Sender | None = None) -> list[Output]:
@@ -31,7 +31,7 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
         *_, policy = budgets_of(state, request.dataset).policies
         check_key(policy, request)
     outermost = state.policies.outermost_of(request)
-    check_homes(alone(request.user), place.partition, state.partitions)
+    check_homes(UserIds([request.user]), place.partition, state.partitions)
     erased: list[str] = []
     tombstones: list[Output] = []
     allowed = [name for name in outermost if state.authorization.may_manage(name, sender)]
@@ -58,20 +58,20 @@ def _erase_in(
     Returns:
         In which of them the user is erased now, and in which since now.
     """
-    (known,) = np.asarray(budgets.known_as(alone(user))).tolist()
+    (known,) = budgets.known_as(UserIds([user]))
     if known != user:
-        found = alone(known)
+        found = UserIds([known])
         return [a.policy.dataset for a in family if a.knows(found)[0]], []
-    members = [accounts for accounts in family if accounts.knows(alone(user))[0]]
+    members = [accounts for accounts in family if accounts.knows(UserIds([user]))[0]]
     if not members:
         return [], []
     wake(state, budgets)
-    (slot,) = budgets.own.seek(alone(user)).slots.tolist()
+    (slot,) = budgets.own.seek(UserIds([user])).slots.tolist()
     state.note(budgets.own.spend_the_rest(slot))
     note_taken(state, budgets)
     name = state.erased.new_name(user)
     datasets = [accounts.policy.dataset for accounts in members]
     for accounts in members:
-        (slot,) = accounts.seek(alone(user)).slots.tolist()
+        (slot,) = accounts.seek(UserIds([user])).slots.tolist()
         state.erased[accounts.policy.dataset, str(slot)] = name
     return datasets, datasets

@@ -37,7 +37,7 @@ from streams.schemas import (
     Rejection,
     User,
 )
-from streams.wire.packing import select_users
+from streams.wire.user_ids import UserIds
 
 if TYPE_CHECKING:
     from streams.ledger.accounts import Accounts
@@ -133,9 +133,7 @@ class ErasedUsers(Tracked[str]):
         for address in list(self._waiting):
             self._rename(address, self[address])
 
-    def known_as(
-        self, users: NDArray[np.int64] | list[User], outermost: Accounts
-    ) -> NDArray[np.int64] | list[User]:
+    def known_as(self, users: UserIds, outermost: Accounts) -> UserIds:
         """Return these users, with the keyed hashes of those who were erased.
 
         Args:
@@ -145,19 +143,12 @@ class ErasedUsers(Tracked[str]):
         if not outermost.erased:
             return users
         strangers = np.flatnonzero(~outermost.knows(users))
-        erased: dict[int, str] = {}
-        for at, user in zip(
-            strangers.tolist(), _listed(select_users(users, strangers)), strict=True
-        ):
+        erased: dict[int, User] = {}
+        for at, user in zip(strangers.tolist(), users.select(strangers), strict=True):
             for name in self.in_use.names(user):
                 if name in outermost.erased:
                     erased[at] = name
-        if not erased:
-            return users
-        known = list(_listed(users))
-        for at, name in erased.items():
-            known[at] = name
-        return known
+        return users.replace(erased)
 
     def new_name(self, user: User) -> str:
         """Return the keyed hash of a user who is erased now."""
@@ -180,20 +171,19 @@ class ErasedUsers(Tracked[str]):
             accounts.erase(slot, name)
 
 
-def blank(users: NDArray[np.int64] | list[User], at: NDArray[np.int64]) -> None:
-    """Blank users, as the digests of rosters have erased ones: 0 for an integer, "" for a string.
+def blanked(users: UserIds, at: NDArray[np.int64]) -> UserIds:
+    """Return users as the digests of rosters have them: 0 or "" for an erased integer or string.
 
     Args:
         users: ids or keyed hashes.
-        at: positions of those to blank.
+        at: positions of the erased users.
     """
-    if isinstance(users, np.ndarray):
-        users[at] = 0
-        return
+    blanks: dict[int, User] = {}
     for place in at.tolist():
         user = users[place]
         is_string = isinstance(user, str) and not user.startswith(ERASED_INTEGER)
-        users[place] = "" if is_string else 0
+        blanks[place] = "" if is_string else 0
+    return users.replace(blanks)
 
 
 def check_key(policy: Policy, request: Erase) -> None:
@@ -210,14 +200,5 @@ def check_key(policy: Policy, request: Erase) -> None:
         raise Rejection(Reason.MIXED_USERS, detail)
 
 
-def alone(user: User) -> NDArray[np.int64] | list[User]:
-    """Return one user as many users are given."""
-    return [user] if isinstance(user, str) else np.array([user], dtype=np.int64)
-
-
 def _fingerprint(secret: bytes) -> str:
     return hashlib.blake2b(b"", digest_size=8, key=secret, person=_FINGERPRINT).hexdigest()
-
-
-def _listed(users: NDArray[np.int64] | list[User]) -> list[User]:
-    return users if isinstance(users, list) else users.tolist()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.schemas import ERASED_INTEGER, User
+from streams.wire.user_ids import UserIds
 
 UNKNOWN = -1
 Seed = tuple[int, int, int]
@@ -49,21 +50,23 @@ class UserIndex:
         self._make_room(count)
         self._integers.expected = count
 
-    def find(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
+    def find(self, users: UserIds) -> NDArray[np.int64]:
         """The slot of each user, shape (n,); UNKNOWN for users never seen."""
-        if isinstance(users, np.ndarray):
-            return self._integers.find(users, self._integer_at)
+        if users.are_integers:
+            return self._integers.find(users.integers, self._integer_at)
         slots = np.full(len(users), UNKNOWN, dtype=np.int64)
-        integer_positions = [i for i, user in enumerate(users) if isinstance(user, int)]
-        if integer_positions:
-            integers = np.array([users[i] for i in integer_positions], dtype=np.int64)
-            slots[integer_positions] = self._integers.find(integers, self._integer_at)
+        positions, integers = [], []
         for i, user in enumerate(users):
             if isinstance(user, str):
                 slots[i] = self._strings.get(user, UNKNOWN)
+            else:
+                positions.append(i)
+                integers.append(user)
+        if positions:
+            slots[positions] = self._integers.find(np.array(integers), self._integer_at)
         return slots
 
-    def add(self, users: NDArray[np.int64] | list[User]) -> NDArray[np.int64]:
+    def add(self, users: UserIds) -> NDArray[np.int64]:
         """Give the next slots to users that are unknown and distinct; returns the slots."""
         first = self._count
         slots = np.arange(first, first + len(users), dtype=np.int64)
@@ -71,8 +74,8 @@ class UserIndex:
         room = len(self._integer_at)
         if self._count > room:
             self._make_room(max(self._count, room + room // 8))
-        if isinstance(users, np.ndarray):
-            self._integer_at[first : self._count] = users
+        if users.are_integers:
+            self._integer_at[first : self._count] = users.integers
             self._integers.add(slots, self._integer_at)
             self._name([None] * len(users))
             return slots
@@ -99,30 +102,30 @@ class UserIndex:
             self._integer_at[slot], self._erased[slot] = 0, name
         self._strings[name] = slot
 
-    def users_at(self, slots: NDArray[np.int64]) -> NDArray[np.int64] | list[User]:
+    def users_at(self, slots: NDArray[np.int64]) -> UserIds:
         """The ids in these slots, in their order; keyed hashes of erased users."""
         integers = self._integer_at[slots]
         if not self._string_at and not self._erased:
-            return integers
+            return UserIds(integers)
         blanks = np.flatnonzero(integers == 0).tolist() if self._erased else []
         erased = {
             at: self._erased[slot] for at in blanks if (slot := int(slots[at])) in self._erased
         }
         if not self._string_at and not erased:
-            return integers
+            return UserIds(integers)
         names: list[str | None] = [None] * len(slots)
         if self._string_at:
             names = [self._string_at[slot] for slot in slots.tolist()]
         for at, name in erased.items():
             names[at] = name
         if not any(names):
-            return integers
+            return UserIds(integers)
         if None not in names:
-            return cast(list[User], names)
+            return UserIds(cast(list[User], names))
         pairs = zip(names, integers.tolist(), strict=True)
-        return [integer if name is None else name for name, integer in pairs]
+        return UserIds([integer if name is None else name for name, integer in pairs])
 
-    def users(self, start: int, stop: int) -> NDArray[np.int64] | list[User]:
+    def users(self, start: int, stop: int) -> UserIds:
         """The ids in slots start to stop, in order."""
         return self.users_at(np.arange(start, min(stop, self._count)))
 

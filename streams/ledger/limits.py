@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
 from streams.schemas import (
     MAX_ACCOUNTS,
     MAX_ANSWER_BYTES,
@@ -20,9 +17,9 @@ from streams.schemas import (
     MAX_ROSTERS,
     Reason,
     Rejection,
-    User,
     Users,
 )
+from streams.wire.user_ids import UserIds
 
 _FIXED = 4096  # names, tokens, headers
 
@@ -76,7 +73,7 @@ def check_rosters(rosters: int) -> None:
         raise Rejection(Reason.TOO_LARGE, detail)
 
 
-def check_decision(users: NDArray[np.int64] | list[User], *, clips: bool) -> None:
+def check_decision(users: UserIds, *, clips: bool) -> None:
     """Check that a charge's decision fits into an answer.
 
     The decision has two bits for each user, and either the id and a reason byte, if the user is
@@ -92,7 +89,7 @@ def check_decision(users: NDArray[np.int64] | list[User], *, clips: bool) -> Non
         Rejection: TOO_LARGE.
     """
     least = 12 if clips else 0
-    if isinstance(users, np.ndarray):
+    if users.are_integers:
         size = len(users) * max(8, least)
     elif not clips:
         strings = [user for user in users if isinstance(user, str)]

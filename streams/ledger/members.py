@@ -20,7 +20,7 @@ from accounting.filters.roster import RosterColumns
 from streams.ledger.balances import ByLevel
 from streams.ledger.budgets import Budgets
 from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChanges, Rows
-from streams.ledger.erasure import blank
+from streams.ledger.erasure import blanked
 from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address
 from streams.wire.packing import (
@@ -172,7 +172,7 @@ class Members:
         self._budgets = budgets
         self._unbound, self._looked = self._binds, False
         outer = budgets.accounts[1:]
-        users = budgets.own.users_at(self.slots) if outer else NOBODY
+        users = budgets.own.users_at(self.slots if outer else NOBODY)
         self.recurring = RecurringCharge.restored(
             [accounts.account for accounts in budgets.accounts],
             [self.slots, *(accounts.seek(users).slots for accounts in outer)],
@@ -250,8 +250,7 @@ class Members:
         full = self._count // ROSTER_PAGE
         known = min(len(self._digests) // PAGE_DIGEST_BYTES, full)
         first = known * ROSTER_PAGE
-        more = accounts.users_at(self.slots[first:])
-        blank(more, erased[erased >= first] - first)
+        more = blanked(accounts.users_at(self.slots[first:]), erased[erased >= first] - first)
         digests = self._digests[: known * PAGE_DIGEST_BYTES] + page_digests(more)
         self._digests = digests[: full * PAGE_DIGEST_BYTES]
         return digests, erased

@@ -39,7 +39,8 @@ from streams.schemas import (
     odometer_key,
     tombstone,
 )
-from streams.wire.packing import pack_bits, pack_norms, pack_positions, pack_users
+from streams.wire.packing import pack_bits, pack_norms, pack_positions
+from streams.wire.user_ids import UserIds
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13
@@ -85,11 +86,7 @@ def decision_of(
 ) -> Decision:
     """Return the decision about a step that was charged."""
     users, admitted = outcome.users, outcome.admitted
-    halted = (
-        [user for user, is_in in zip(users, admitted.tolist(), strict=True) if not is_in]
-        if isinstance(users, list)
-        else users[~admitted]
-    )
+    halted = users.select(np.flatnonzero(~admitted))
     return Decision(
         dataset=charge.dataset,
         run=charge.run,
@@ -101,7 +98,7 @@ def decision_of(
         users=len(users),
         admitted=pack_bits(admitted),
         exhausted=pack_bits(outcome.exhausted),
-        halted=pack_users(halted),
+        halted=halted.pack(),
         reasons=outcome.reasons.tobytes(),
         budgets=budgets.names,
         clipped=outcome.clipped.astype("<u4").tobytes(),
@@ -165,7 +162,7 @@ def roster_decision_of(
 
 def halted_of(
     charge: ChargeRoster,
-    users: NDArray[np.int64] | list[User],
+    users: UserIds,
     exhausted: NDArray[np.bool_],
     reasons: NDArray[np.uint8],
     budgets: list[str],
@@ -193,7 +190,7 @@ def halted_of(
             offset=place.offset,
             part=part,
             parts=len(starts),
-            users=pack_users(users[some]),
+            users=users[some].pack(),
             exhausted=pack_bits(exhausted[some]),
             reasons=reasons[some].tobytes(),
             budgets=budgets,

@@ -30,8 +30,8 @@ from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
 from streams.wire.packing import (
     cost_table_digest,
     page_digests,
-    unpack_users,
 )
+from streams.wire.user_ids import UserIds
 
 
 class Rosters(Tracked[Terms]):
@@ -100,7 +100,7 @@ def enrolment(
     if request.first > count:
         detail = f"users from position {request.first} on do not follow {count} members"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
-    users = budgets.known_as(unpack_users(request.users))
+    users = budgets.known_as(UserIds.unpack(request.users))
     overlap = min(count - request.first, len(users))
     there = budgets.own.users_at(members.slots[request.first : request.first + overlap])
     if page_digests(there) != page_digests(users[:overlap]):

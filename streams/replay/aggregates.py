@@ -102,8 +102,7 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
         policies.append(accounts.policy)
         everybody = np.arange(len(accounts))
         known = np.delete(everybody, budgets.erased_at(everybody))
-        ids = accounts.users_at(known)
-        users += ids if isinstance(ids, list) else ids.tolist()
+        users += accounts.users_at(known).tolist()
         spent.append(_shares(accounts.policy, accounts.numbers(known)))
     if not policies:
         raise NoAggregate(f"there is no dataset {dataset!r}")

@@ -17,7 +17,6 @@ import numpy as np
 from accounting import PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
-from streams.ledger.erasure import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
@@ -39,8 +38,9 @@ from streams.schemas import (
     decode_answer,
 )
 from streams.sdk.followers import refusing_budget
-from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
+from streams.wire.packing import unpack_bits, unpack_norms
 from streams.wire.partitioner import partitions_of
+from streams.wire.user_ids import UserIds
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
@@ -241,14 +241,8 @@ class _Told:
         return None
 
     def _place_in(self, charge: Charge) -> int | None:
-        """Where the user is among those of a charge."""
-        users = unpack_users(charge.users)
-        if isinstance(users, np.ndarray):
-            if isinstance(self._user, str):
-                return None
-            there = np.flatnonzero(users == self._user)
-            return int(there[0]) if len(there) else None
-        return next((place for place, user in enumerate(users) if user == self._user), None)
+        """Return the user's position in a charge; None if the user is not charged."""
+        return UserIds.unpack(charge.users).position(self._user)
 
     def _charged(
         self, applied: Applied, charge: Charge, decision: Decision, place: int
@@ -361,7 +355,7 @@ class _Told:
         )
 
     def _is_erased(self, budgets: Budgets) -> bool:
-        return budgets.are_erased(budgets.known_as(alone(self._user))) is not None
+        return budgets.are_erased(budgets.known_as(UserIds([self._user]))) is not None
 
     def _event(
         self,
@@ -393,13 +387,13 @@ class _Told:
     def _hear(self, address: Address, answer: object) -> None:
         """Note the reason of the user's HALT event, if there is one."""
         assert isinstance(answer, Halted)
-        users = list(unpack_users(answer.users))
-        if self._user in users:
-            self._reasons[address] = answer.reasons[users.index(self._user)]
+        place = UserIds.unpack(answer.users).position(self._user)
+        if place is not None:
+            self._reasons[address] = answer.reasons[place]
 
     def _slot(self, dataset: str) -> int | None:
         budgets = self._ledger.state.policies.budgets(dataset)
-        known = budgets.known_as(alone(self._user))
+        known = budgets.known_as(UserIds([self._user]))
         if not budgets.own.knows(known)[0]:
             return None
         (slot,) = budgets.own.seek(known).slots.tolist()

@@ -46,7 +46,8 @@ from streams.schemas import (
     RosterDecision,
     decode_answer,
 )
-from streams.wire.packing import unpack_bits, unpack_norms, unpack_positions, unpack_users
+from streams.wire.packing import unpack_bits, unpack_norms, unpack_positions
+from streams.wire.user_ids import UserIds
 
 Counts = NDArray[np.int64]
 
@@ -249,7 +250,7 @@ class Histories:
 
     def _charged(self, charge: Charge, decision: Decision) -> None:
         budgets = self._ledger.state.policies.budgets(charge.dataset)
-        users = budgets.known_as(unpack_users(charge.users))
+        users = budgets.known_as(UserIds.unpack(charge.users))
         if not len(users):
             return
         granted = unpack_norms(charge.norms).copy()

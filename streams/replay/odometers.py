@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.ledger.accounts import Accounts
-from streams.ledger.erasure import alone
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.replay.published import Published
 from streams.schemas import OdometerCheckpoint, User, odometer_key, tombstone_offset
+from streams.wire.user_ids import UserIds
 
 _AT_A_TIME = 2**16
 """Checkpoints that are sorted in together, at least."""
@@ -232,7 +232,7 @@ class _Last:
         self._bounds = accounts.bounds().reshape(users, width)
         self._raised = (self._bounds > first.reshape(users, width)).any(axis=1)
         ids = accounts.users_at(np.arange(users))
-        if isinstance(ids, list):
+        if not ids.are_integers:
             self._raised &= np.array([user not in accounts.erased for user in ids], dtype=np.bool_)
         self._said = np.full_like(self._bounds, np.nan)
         self._at = np.full(users, -1, dtype=np.int64)
@@ -267,9 +267,9 @@ class _Last:
 def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
     """Where the user of a record is, if there is one."""
     accounts = ledger.state.datasets.get(said.dataset)
-    if accounts is None or not accounts.knows(alone(said.user))[0]:
+    if accounts is None or not accounts.knows(UserIds([said.user]))[0]:
         return None
-    (slot,) = accounts.seek(alone(said.user)).slots.tolist()
+    (slot,) = accounts.seek(UserIds([said.user])).slots.tolist()
     return int(slot)
 
 
@@ -278,7 +278,7 @@ def _may_be_erased(ledger: Ledger, said: OdometerCheckpoint) -> bool:
     if said.dataset not in ledger.state.datasets:
         return False
     budgets = ledger.state.policies.budgets(said.dataset)
-    return budgets.are_erased(budgets.known_as(alone(said.user))) is not None
+    return budgets.are_erased(budgets.known_as(UserIds([said.user]))) is not None
 
 
 def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:

@@ -166,7 +166,6 @@ def _losses(
 ) -> Losses:
     users, amounts = len(accounts), Amounts(accounts.policy)
     told = np.delete(np.arange(users), erased)
-    ids = accounts.users_at(told)
     columns, counts = history.columns(users)
     numbers = accounts.numbers(told)
     units, orders = numbers["spent"], numbers.get("order")
@@ -176,7 +175,7 @@ def _losses(
         partition=partition,
         dataset=accounts.policy.dataset,
         measure=accounts.policy.measure,
-        users=ids if isinstance(ids, list) else ids.tolist(),
+        users=accounts.users_at(told).tolist(),
         steps=history.steps(users)[told],
         spent=spent,
         remaining=left,

@@ -13,19 +13,17 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from streams.ledger.erasure import blank
+from streams.ledger.erasure import blanked
 from streams.schemas import Enrol, Enrolled, encode
-from streams.sdk.arguments import Ids
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.sdk.steps import Layout
 from streams.wire.packing import (
     ROSTER_PAGE,
-    pack_users,
     page_digests,
     unpack_positions,
-    unpack_users,
 )
+from streams.wire.user_ids import UserIds
 
 ENROLLED_AT_ONCE = 2**16
 """Users of one partition per request. Ids of 256 characters take 8 MiB at 2**15."""
@@ -50,7 +48,7 @@ def enrol(
         DecisionTimeout: not all partitions answered; call again to continue.
         RequestRejected: a partition rejected the request.
     """
-    users = [unpack_users(users) for users in layout.users]
+    users = [UserIds.unpack(users) for users in layout.users]
     # Step 1.
     answers = _asked(connection, dict.fromkeys(range(len(users)), empty), deadline)
     # Step 2.
@@ -63,7 +61,7 @@ def enrol(
             first = answer.members
             more = users[partition][first : first + ENROLLED_AT_ONCE]
             if len(more):
-                missing[partition] = replace(empty, first=first, users=pack_users(more))
+                missing[partition] = replace(empty, first=first, users=more.pack())
         if not missing:
             return answers
         answers |= _asked(connection, missing, deadline)
@@ -78,22 +76,20 @@ def _asked(
     return {p: answer for p, answer in answers.items() if isinstance(answer, Enrolled)}
 
 
-def _as_known(answer: Enrolled, users: Ids) -> Ids:
+def _as_known(answer: Enrolled, users: UserIds) -> UserIds:
     """Return the users with the ids of erased members blanked, as the roster has them."""
     if not isinstance(answer.erased, bytes):
         return users
-    known = users.copy()
     try:
-        blank(known, unpack_positions(answer.erased, answer.members))
+        return blanked(users, unpack_positions(answer.erased, answer.members))
     except ValueError as error:
         raise ConflictingDecisions(
             f"partition {answer.partition} answered with an invalid roster of run "
             f"{answer.run!r}: {error}. It was not made by a worker"
         ) from error
-    return known
 
 
-def _check_same(answer: Enrolled, users: Ids) -> None:
+def _check_same(answer: Enrolled, users: UserIds) -> None:
     """Check that these users begin with those of the roster."""
     if answer.members > len(users):
         raise InvalidRequest(

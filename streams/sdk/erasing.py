@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from streams.ledger.erasure import alone
 from streams.normal_form import normal_form
 from streams.schemas import Erase, Erased, User, encode
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
 from streams.sdk.errors import ConflictingDecisions, ErasedInPart
-from streams.wire.partitioner import partitions_of
+from streams.wire.user_ids import UserIds
 
 
 def erase(connection: Connection, user: User, dataset: str | None, deadline: Deadline) -> list[str]:
@@ -42,7 +41,7 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
         dataset=UNSET if dataset is None else dataset,
         pseudonyms=UNSET if pseudonyms is None else pseudonyms.fingerprint,
     )
-    home = int(partitions_of(alone(known), connection.partitions)[0])
+    home = int(UserIds([known]).homes(connection.partitions)[0])
     answer = connection.ask(token, {home: encode(request)}, deadline)[home]
     if not isinstance(answer, Erased):
         raise ConflictingDecisions(

@@ -17,6 +17,7 @@ from streams.schemas import (
     Users,
     encode,
 )
+from streams.wire.user_ids import UserIds
 
 ROSTER_PAGE = 4096
 """Users of a roster that have one digest."""
@@ -133,14 +134,14 @@ def cost_table_digest(units: bytes) -> bytes:
     return hashlib.sha256(b"cost-table" + units).digest()[:16]
 
 
-def page_digests(users: NDArray[np.int64] | Sequence[User]) -> bytes:
+def page_digests(users: UserIds) -> bytes:
     """By what a roster is recognised: 16 bytes for each page of its users, in their order."""
     pages = range(0, len(users), ROSTER_PAGE)
     return b"".join(_page_digest(users[start : start + ROSTER_PAGE]) for start in pages)
 
 
-def _page_digest(users: NDArray[np.int64] | Sequence[User]) -> bytes:
-    packed = pack_users(unpack_users(list(users)) if not isinstance(users, np.ndarray) else users)
+def _page_digest(users: UserIds) -> bytes:
+    packed = users.pack()
     kind, content = (b"i", packed) if isinstance(packed, bytes) else (b"s", encode(packed))
     return hashlib.sha256(kind + content).digest()[:PAGE_DIGEST_BYTES]
 

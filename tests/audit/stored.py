@@ -49,7 +49,7 @@ def participations_of(ledger: Ledger, address: tuple[str, ...]) -> tuple[int, di
             slots = struct.unpack(f"<{len(packed) // 4}I", packed)
             step = next(s for s in range(last, -1, -1) if s % (separation - 1) == int(place))
             users = ledger.state.datasets[address[0]].users_at(np.array(slots, dtype=np.int64))
-            ids = users if isinstance(users, list) else users.tolist()
+            ids = users.tolist()
             assert ids, f"nobody took part in step {step} of {address}, and that is kept"
             assert not steps.keys() & set(ids), f"{ids} took part before step {step} of {address}"
             steps |= dict.fromkeys(ids, step)
@@ -73,7 +73,7 @@ def roster_of(ledger: Ledger, address: tuple[str, ...]) -> Roster:
     return Roster(
         clip_norm=terms.clip_norm,
         grid=terms.levels,
-        members=users if isinstance(users, list) else users.tolist(),
+        members=users.tolist(),
         levels=list(members.levels),
         granted=list(members.granted),
         halted=set(members.halted.tolist()),

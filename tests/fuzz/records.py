@@ -218,7 +218,7 @@ class Records:
         if members is None:
             return []
         users = self._ledger.state.datasets[dataset].users_at(members.slots)
-        return users if isinstance(users, list) else users.tolist()
+        return users.tolist()
 
     def _encoded(self, record: dict[str, Any]) -> bytes:
         rng = self._rng

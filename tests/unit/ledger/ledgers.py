@@ -98,8 +98,7 @@ class Log:
 
     def spent(self, dataset="d") -> dict:
         users, units = self.ledger.state.datasets[dataset].spent_units()
-        ids = users.tolist() if isinstance(users, np.ndarray) else users
-        return dict(zip(ids, units.tolist(), strict=True))
+        return dict(zip(users, units.tolist(), strict=True))
 
 
 def answer_of(outputs: list):

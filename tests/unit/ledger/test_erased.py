@@ -17,6 +17,7 @@ from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
 from streams.schemas import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
 from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import unpack_positions, unpack_users
+from streams.wire.user_ids import UserIds
 from tests.audit.comparison import compare
 from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog
@@ -336,12 +337,8 @@ def test_state_that_is_put_back_from_any_pages_and_changes_is_the_same(policy, o
 
 
 def test_the_blank_of_digests_is_the_same_for_whoever_makes_them():
-    users = np.array([1, 2, 3])
-    erasure.blank(users, np.array([1]))
-    assert users.tolist() == [1, 0, 3]
-    names: list = ["a", 2, "c"]
-    erasure.blank(names, np.array([0, 1]))
-    assert names == ["", 0, "c"]
+    assert erasure.blanked(UserIds([1, 2, 3]), np.array([1])).tolist() == [1, 0, 3]
+    assert erasure.blanked(UserIds(["a", 2, "c"]), np.array([0, 1])).tolist() == ["", 0, "c"]
 
 
 def test_an_answer_says_where_and_in_what_order():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from streams.ledger.index import UNKNOWN, UserIndex, _SlotTable
 from streams.schemas import ERASED_INTEGER, ERASED_STRING
+from streams.wire.user_ids import UserIds
 from tests.unit.ledger.test_ledger import random_log
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -22,10 +23,10 @@ users = st.one_of(integers, st.integers(-50, 50), st.text(min_size=1, max_size=4
 def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals_and_erasures(batches, data):
     index, model = UserIndex(), {}
     for batch in batches:
-        known = index.find(batch)
+        known = index.find(UserIds(batch))
         assert known.tolist() == [model.get(user, UNKNOWN) for user in batch]
         new = [user for user in batch if user not in model]
-        for user, slot in zip(new, index.add(new).tolist(), strict=True):
+        for user, slot in zip(new, index.add(UserIds(new)).tolist(), strict=True):
             model[user] = slot
         living = [user for user in model if not str(user).startswith("erased:")]
         if living and data.draw(st.booleans()):
@@ -35,17 +36,16 @@ def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals_and_erasures(bat
             index.erase(slot, f"{kind}{slot}")
             by_slot = {s: u for u, s in model.items()} | {slot: f"{kind}{slot}"}
             model = {by_slot[s]: s for s in range(len(index))}
-    assert index.find(list(model)).tolist() == list(model.values())
+    assert index.find(UserIds(list(model))).tolist() == list(model.values())
     assert sorted(model.values()) == list(range(len(index)))
-    listed = index.users(0, len(index))
-    assert list(model) == (listed.tolist() if isinstance(listed, np.ndarray) else listed)
+    assert list(model) == index.users(0, len(index)).tolist()
     assert [index.user(slot) for slot in range(len(index))] == list(model)
 
 
 def test_a_number_and_its_digits_are_two_users():
     index = UserIndex()
-    index.add([7, "7"])
-    assert index.find([7, "7"]).tolist() == [0, 1]
+    index.add(UserIds([7, "7"]))
+    assert index.find(UserIds([7, "7"])).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("stride", [1, 2**20, 2**40, -(2**33)])
@@ -53,10 +53,12 @@ def test_integer_users_that_collide_are_all_found(stride):
     ids = np.arange(20_000, dtype=np.int64) * stride
     index = UserIndex()
     for part in np.array_split(ids, 37):
-        assert (index.find(part) == UNKNOWN).all()
-        index.add(part)
-    assert index.find(ids).tolist() == list(range(len(ids)))
-    assert (index.find(ids + 1) == UNKNOWN).sum() >= len(ids) - (20_000 if stride == 1 else 0)
+        assert (index.find(UserIds(part)) == UNKNOWN).all()
+        index.add(UserIds(part))
+    assert index.find(UserIds(ids)).tolist() == list(range(len(ids)))
+    assert (index.find(UserIds(ids + 1)) == UNKNOWN).sum() >= len(ids) - (
+        20_000 if stride == 1 else 0
+    )
 
 
 def table_of(ids, table):
@@ -78,15 +80,15 @@ def probes(ids, table):
 def test_erased_integer_users_are_found_no_more_and_all_others_are(stride):
     ids = (np.arange(3_000, dtype=np.int64) - 1_500) * stride
     index = UserIndex()
-    index.add(ids)
+    index.add(UserIds(ids))
     gone = np.random.default_rng(1).permutation(3_000)[:1_000]
     for slot in gone.tolist():
         index.erase(slot, f"{ERASED_INTEGER}{slot}")
     expected = np.arange(3_000)
     expected[gone] = UNKNOWN
-    assert index.find(ids).tolist() == expected.tolist()
-    again = index.add(ids[gone])
-    assert index.find(ids[gone]).tolist() == again.tolist()
+    assert index.find(UserIds(ids)).tolist() == expected.tolist()
+    again = index.add(UserIds(ids[gone]))
+    assert index.find(UserIds(ids[gone])).tolist() == again.tolist()
 
 
 KNOWN = (0x9E3779B97F4A7C15, 0, 1)
@@ -127,13 +129,13 @@ def test_a_table_for_those_who_are_expected_is_made_once_and_half_full():
     allocate = table._allocate
     table._allocate = lambda places: made.append(places) or allocate(places)
     for part in np.array_split(ids, 70):
-        index.add(part)
+        index.add(UserIds(part))
     assert made == [2 * len(ids)]
     assert len(index._integer_at) == len(ids)
-    assert index.find(ids).tolist() == list(range(len(ids)))
-    index.add(ids[:10] + 1)  # more than were expected
-    assert index.find(ids[:10] + 1).tolist() == list(range(len(ids), len(ids) + 10))
-    assert index.find(ids).tolist() == list(range(len(ids)))
+    assert index.find(UserIds(ids)).tolist() == list(range(len(ids)))
+    index.add(UserIds(ids[:10] + 1))  # more than were expected
+    assert index.find(UserIds(ids[:10] + 1)).tolist() == list(range(len(ids), len(ids) + 10))
+    assert index.find(UserIds(ids)).tolist() == list(range(len(ids)))
 
 
 @pytest.mark.process
@@ -158,5 +160,5 @@ def test_a_mixed_list_is_entered_at_once():
     """One by one, half a million integers beside a string took seconds."""
     index, added = UserIndex(), []
     index._integers.add = lambda slots, ids: added.append(len(slots))
-    index.add([*range(1000), "a"])
+    index.add(UserIds([*range(1000), "a"]))
     assert added == [1000]

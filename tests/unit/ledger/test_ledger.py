@@ -40,8 +40,7 @@ def log(new_log) -> Log:
 
 def state_of(ledger: Ledger) -> tuple:
     datasets = {
-        name: [part.tolist() if isinstance(part, np.ndarray) else part for part in a.spent_units()]
-        + [a.bounds().tolist()]
+        name: [part.tolist() for part in a.spent_units()] + [a.bounds().tolist()]
         for name, a in ledger.state.datasets.items()
     }
     return datasets, dict(ledger.state.runs)

@@ -17,6 +17,7 @@ from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.schemas import Enrolled, Reason, Rejected, encode
 from streams.wire.chain import NO_TOPIC
 from streams.wire.packing import page_digests, unpack_positions, unpack_users
+from streams.wire.user_ids import UserIds
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
 from tests.unit.ledger.roster_logs import (
@@ -37,7 +38,7 @@ def test_members_keep_their_order_and_begin_at_the_highest_level():
     assert isinstance(answer, Enrolled)
     assert (answer.members, answer.last_step, answer.grid) == (4, -1, LEVELS)
     assert list(answer.levels) == [LEVELS] * 4
-    assert answer.digests == page_digests(np.array([7, 8, 9, 10]))
+    assert answer.digests == page_digests(UserIds(np.array([7, 8, 9, 10])))
 
 
 def test_nothing_accrues_before_the_first_step_at_however_many_orders():
@@ -63,7 +64,7 @@ def test_enrolling_the_same_users_again_changes_nothing_and_others_follow():
     assert log.enrol([7, 8]).members == 4
     assert log.enrol([9, 10, 11], first=2).members == 5
     assert log.enrol([12], first=5).members == 6
-    assert log.enrol([]).digests == page_digests(np.arange(7, 13))
+    assert log.enrol([]).digests == page_digests(UserIds(np.arange(7, 13)))
     log.audit()
 
 

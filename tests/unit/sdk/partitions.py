@@ -109,7 +109,7 @@ class Partitions(MemoryConnection):
         for ledger in self.ledgers:
             if dataset in ledger.state.datasets:
                 users, units = ledger.state.datasets[dataset].spent_units()
-                ids: Iterable[int | str] = users if isinstance(users, list) else users.tolist()
+                ids: Iterable[int | str] = users.tolist()
                 spent |= dict(zip(ids, units.reshape(-1).tolist(), strict=True))
         return spent
 

@@ -12,6 +12,7 @@ from streams.store.layout import pack_change
 from streams.store.snapshot import MANIFEST, deletable
 from streams.store.vital_signs import SuspensionReason, decode_pulse
 from streams.wire.partitioner import partitions_of
+from streams.wire.user_ids import UserIds
 from streams.worker.partitions import Partitions
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
@@ -523,7 +524,8 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
         await after.decide()
         ledger = after.processor.ledger
         (name,) = ledger.state.erased.values()
-        assert ledger.state.erased.known_as([user], ledger.state.datasets["d"]) == [name]
+        known = ledger.state.erased.known_as(UserIds([user]), ledger.state.datasets["d"])
+        assert list(known) == [name]
         assert [number for (number, *_) in ledger.state.erasure] == [
             ledger.state.erasure.ring.first
         ]

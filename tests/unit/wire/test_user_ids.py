@@ -1,0 +1,61 @@
+"""User ids in their order: the same ids, however they came, and the same bytes for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.schemas import User
+from streams.wire.partitioner import partitions_of
+from streams.wire.user_ids import UserIds
+
+LISTS = st.lists(
+    st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3), st.text(max_size=3)), max_size=9
+)
+
+
+def position_of(users: list[User], user: User) -> int | None:
+    return users.index(user) if user in users else None
+
+
+@given(LISTS, st.data())
+def test_ids_behave_as_a_list_of_them(users: list[User], data: st.DataObject) -> None:
+    ids = UserIds(users)
+    assert (len(ids), list(ids), ids.tolist()) == (len(users), users, users)
+    assert [type(user) for user in ids] == [type(user) for user in users]
+    assert ids.are_integers == all(isinstance(user, int) for user in users)
+    start, stop = (data.draw(st.integers(0, len(users))) for _ in range(2))
+    assert ids[start:stop].tolist() == users[start:stop]
+    assert [ids[at] for at in range(len(users))] == users
+    some = data.draw(st.lists(st.sampled_from(range(len(users))), max_size=9)) if users else []
+    assert ids.select(np.array(some, dtype=np.int64)).tolist() == [users[at] for at in some]
+    assert ids.has_duplicates() == (len(set(users)) != len(users))
+    for user in [*users, 0, "", "no"]:
+        assert ids.position(user) == position_of(users, user)
+    other = data.draw(st.one_of(st.integers(0, 5), st.text(max_size=2)))
+    for at in range(len(users)):
+        changed = ids.replace({at: other})
+        assert changed.tolist() == [*users[:at], other, *users[at + 1 :]]
+    assert ids.tolist() == users
+
+
+@given(LISTS)
+def test_the_same_ids_have_the_same_bytes(users: list[User]) -> None:
+    packed = UserIds(users).pack()
+    assert isinstance(packed, bytes) == all(isinstance(user, int) for user in users)
+    assert UserIds.unpack(packed) == UserIds.unpack(users) == UserIds(users)
+    assert UserIds(["x", *users])[1:].pack() == packed
+
+
+@given(LISTS, st.integers(1, 9))
+def test_users_live_where_the_partitioner_says(users: list[User], partitions: int) -> None:
+    assert UserIds(users).homes(partitions).tolist() == partitions_of(users, partitions).tolist()
+
+
+@pytest.mark.parametrize("dtype", [">i8", "<i4", "u1"])
+def test_arrays_of_any_integers_are_ids(dtype: str) -> None:
+    assert UserIds(np.array([1, 2], dtype=dtype)) == UserIds([1, 2])
+    assert UserIds([1, 2]) != UserIds([1, "2"])
+    assert UserIds([1]) != [1]
