@@ -29,22 +29,22 @@ from streams.wire.user_ids import UserIds
 
 _Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"
-"""Instead of a column: the levels at which rows are charged."""
+"""Replaces a column in changes: the levels at which rows are charged."""
 _SMALL_COST_TABLE = 1024
-"""Bytes of one that comes with a step kept by its levels however few the users are."""
+"""Changes may have a cost table of this many bytes, however few users the step has."""
 _SEEN = "charged~"
-"""In a page beside the columns: how many steps it has seen that are kept by their levels."""
+"""Beside the columns of a page: the number of steps kept by levels that it includes."""
 
 
 class Sought(NamedTuple):
-    """Where users are."""
+    """The slots of users, and the users who are new."""
 
     slots: Numbers  # those of new users are the next ones
     new_users: UserIds
 
 
 class Raised(NamedTuple):
-    """Whose bound rose."""
+    """A user whose odometer bound rose."""
 
     user: User
     bound: list[float]
@@ -78,11 +78,10 @@ class Outcome:
 class Accounts:
     """All users of one dataset in one partition.
 
-    A step that charges everybody at another level is not kept by what each user has spent since,
-    eight bytes for each order, but by the levels, a byte each: the same charges are made again when
-    it is put back. They must be made once. So such steps are counted, changes say how many there
-    were by then, and so do pages: a page that has seen more of them than some changes is newer, and
-    has all that they say.
+    A roster step that changes all levels is stored as levels, one byte per user, instead of the new
+    balances, eight bytes per order. The charges are then repeated when the state is restored, and
+    must be made exactly once. So such steps are counted, and changes and pages contain the count. A
+    page with a higher count than some changes is newer and includes them.
 
     Attributes:
         policy: under what they are charged.
@@ -110,7 +109,7 @@ class Accounts:
 
     @property
     def exhausted_users(self) -> int:
-        """How many users have nothing left; users with accrued charges have something left."""
+        """Return the number of users with nothing left; accrued charges do not count."""
         if self._exhausted is None:
             count = len(self._index)
             order = None if self._own is None else self._own.order[:count]
@@ -120,17 +119,17 @@ class Accounts:
 
     @property
     def first_user(self) -> User | None:
-        """Who was charged or enrolled first, if anybody was."""
+        """Return the user that was charged or enrolled first; None without users."""
         return self._index.user(0) if len(self._index) else None
 
     def seek(self, users: UserIds, members: Numbers = NOBODY) -> Sought:
-        """The slots of users who are all different, and who of them is new; nothing has changed.
+        """Return the slots of distinct users, and the new users; change nothing.
 
-        Those of new users are the next ones, in their order.
+        New users have the next slots, in their order.
 
         Args:
-            users: who is sought.
-            members: slots of users who may not be among them.
+            users: the ids to find.
+            members: slots that must not be among those found.
 
         Raises:
             Rejection: DUPLICATE_USER or WRONG_PARTITION.
@@ -147,18 +146,18 @@ class Accounts:
         return Sought(slots, new_users)
 
     def knows(self, users: UserIds) -> NDArray[np.bool_]:
-        """Which of these users have an account, (n,)."""
+        """Return which of these users have an account, (n,)."""
         return np.asarray(self._index.find(users) != UNKNOWN)
 
     def erase(self, slot: int, name: str) -> None:
-        """Put a keyed hash in the place of an id, if it is not there yet."""
+        """Replace an id by a keyed hash, unless that was done before."""
         if self._index.user(slot) != name:
             self._index.erase(slot, name)
             self._rows.touch(np.array([slot]))
         self.erased.add(name)
 
     def users_at(self, slots: Numbers) -> UserIds:
-        """The ids in these slots."""
+        """Return the ids in these slots."""
         return self._index.users_at(slots)
 
     def enrol(self, new_users: UserIds) -> AccountsChanges:
@@ -168,7 +167,7 @@ class Accounts:
         return AccountsChanges(self.policy.dataset, new_users.pack(), first, [], self._charged)
 
     def spend_the_rest(self, slot: int) -> AccountsChanges:
-        """Charge a user all that is left; the odometer says nothing of it."""
+        """Charge a user all that is left, without an odometer record."""
         slots, bound = np.array([slot]), NOBODY
         self.account.settle_for_write(slots)
         budget = np.array(self.policy.budget)
@@ -183,20 +182,20 @@ class Accounts:
         return self.note(slots, slots, bound)
 
     def prepare(self, plan: ChargePlan) -> None:
-        """Have rows, up to date, for all users of a plan that was made of the accounts as they are.
+        """Enrol the new users of a plan, and charge what its users have accrued.
 
-        What ``grants`` says and what ``charge`` does is of these.
+        Call it before ``grants`` and ``charge``.
         """
         if len(plan.new_users):
             self._enrol(plan.new_users)
         self.account.settle_for_write(plan.slots)
 
     def grants(self, plan: ChargePlan) -> NDArray[np.float64]:
-        """What norm this budget alone grants each user, 0 to whom it halts; nothing changes."""
+        """Return the norm that this budget alone grants each user, 0 if it halts the user, (n,)."""
         return _joined(self._grants(plan, block) for block in self._blocks(plan.slots))
 
     def charge(self, plan: ChargePlan, granted: NDArray[np.float64] | None = None) -> Outcome:
-        """Carry out a plan that is prepared.
+        """Carry out a prepared plan.
 
         Args:
             plan: of the charge.
@@ -238,7 +237,7 @@ class Accounts:
     def bind(
         self, slots: Numbers, cost_table: Numbers, levels: NDArray[np.uint8]
     ) -> tuple[Numbers, bool]:
-        """Bind those of these users who are not bound yet, and are charged something.
+        """Bind users to a Rényi order if they are not bound yet and are charged something.
 
         Args:
             slots: of the users.
@@ -246,7 +245,7 @@ class Accounts:
             levels: of the users.
 
         Returns:
-            Whose order was bound, and whether anybody is left whose order is not.
+            The slots of the users bound now, and whether some are still not bound.
         """
         rows = self._own
         if rows is None:
@@ -264,13 +263,13 @@ class Accounts:
     def note(
         self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
     ) -> AccountsChanges:
-        """What says how rows are that a roster has written.
+        """Return changes with the rows that a roster has written.
 
         Args:
             slots: of all of them.
-            raised: of those whose odometer rose.
-            bound: of those who were bound to an order.
-            charged: what they were charged, if they were charged nothing else.
+            raised: the slots whose odometer rose.
+            bound: the slots that were bound to an order.
+            charged: the levels charged, if nothing else was charged.
         """
         by_level = charged is not None and self._is_shorter(charged)
         rows = [
@@ -293,7 +292,7 @@ class Accounts:
         return AccountsChanges(self.policy.dataset, b"", count, rows, self._charged, cost_table)
 
     def put_back(self, changes: AccountsChanges) -> None:
-        """Set the values that were decided before, and charge again what was charged by levels."""
+        """Set the values of a batch, and repeat the charges that it stores as levels."""
         known = len(self._index) - changes.first_new_slot
         if known < 0:
             first = changes.first_new_slot
@@ -311,16 +310,16 @@ class Accounts:
         self._exhausted = None
 
     def changed_pages(self) -> list[int]:
-        """The numbers of the pages that changed since they were last taken."""
+        """Return the numbers of the pages that changed since they were last taken."""
         return self._rows.changed_pages()
 
     def expect(self, pages: int) -> None:
-        """Have room for so many pages in all, which are about to be put back."""
+        """Reserve room for this many pages, which are about to be loaded."""
         self._index.expect(pages * PAGE_ROWS)
         self._rows.reserve(pages * PAGE_ROWS)
 
     def take_page(self, number: int) -> Page:
-        """A page as it is now; from here on it counts as written."""
+        """Return a page as it is now; from here on it counts as written."""
         count = len(self._index)
         first, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count)
         users = self._index.users(first, end).pack()
@@ -330,7 +329,7 @@ class Accounts:
         return Page(users, columns)
 
     def load_page(self, number: int, page: Page) -> None:
-        """Put a page back; pages come in the order of their numbers, from 0."""
+        """Load a page; pages come in the order of their numbers, from 0."""
         start = number * PAGE_ROWS
         if start != len(self._index):
             raise ValueError(f"page {number} follows {len(self._index)} users, not {start}")
@@ -343,7 +342,7 @@ class Accounts:
         self._exhausted = None
 
     def spent_units(self) -> tuple[UserIds, Numbers]:
-        """All users and their spent units, what is accrued charges included.
+        """Return all users and their spent units, accrued charges included.
 
         Of shape (n,), or (n, orders) if all orders have to hold.
         """
@@ -356,21 +355,21 @@ class Accounts:
         return self._index.users(0, count), spent
 
     def numbers(self, slots: Rows) -> dict[str, NDArray[np.integer]]:
-        """All numbers of these users, by name, with accrued charges.
+        """Return all numbers of these users by column, accrued charges included.
 
-        That is settled for it and not noted: for ledgers of which nothing is stored.
+        Accrued charges are settled without a note of it, so nothing of this ledger may be stored.
         """
         self.account.settle(slots)
         return self._rows.all_numbers(slots)
 
     def bounds(self) -> NDArray[np.float64]:
-        """The odometer bound of every user in the policy's own measure, (n,) or (n, orders)."""
+        """Return the odometer bound of every user in the policy's measure, (n,) or (n, orders)."""
         count = len(self._index)
         order = None if self._own is None else self._own.order[:count]
         return self.rule.bounds(self._rows.ticks[:count], order)
 
     def bounds_raised(self, slots: Numbers, ticks_before: Numbers) -> Iterator[Raised]:
-        """Of those whose odometer rose from so many ticks, whose bound did."""
+        """Yield the users whose bound rose, of those whose odometer rose."""
         # As they are now: what is read later may have risen again.
         ticks = self._rows.ticks.take(slots)
         order = None if self._own is None else self._own.order.take(slots)
@@ -381,7 +380,7 @@ class Accounts:
         return [slice(i, i + users) for i in range(0, max(1, len(slots)), users)]
 
     def _before(self, slots: Numbers) -> Before:
-        """The numbers of the users in these slots, as they are, which most charges need."""
+        """Return the balances of these slots that most charges need."""
         rows, own = self._rows, self._own
         return Before(
             rows.spent.take(slots, axis=0),
@@ -393,7 +392,7 @@ class Accounts:
     def _bill(
         self, plan: ChargePlan, block: slice, granted: NDArray[np.float64] | None = None
     ) -> tuple[Before, Bill, NDArray[np.bool_]]:
-        """What a block of users is asked for, and who of them is admitted; writes nothing."""
+        """Return the bill of a block of users, and who is admitted; write nothing."""
         rows = self._before(plan.slots[block])
         least = None if granted is None else granted[block]
         bill = self.rule.bill(rows, plan.mechanism, plan.norms[block], least, clips=plan.clips)
@@ -408,7 +407,7 @@ class Accounts:
     def _decide(
         self, plan: ChargePlan, block: slice, granted: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.bool_], Bill, Settled]:
-        """Who of a block of users is admitted, for what, and what that leaves; writes nothing."""
+        """Return who of a block is admitted, the bill, and the new balances; write nothing."""
         rows, bill, admitted = self._bill(plan, block, granted)
         if bill.admitted is None and not admitted.all():
             # A product takes the same time however the halted lie among the others.
@@ -436,13 +435,13 @@ class Accounts:
         return [spent, raised]
 
     def _as_written(self, blocks: list[list[RowChanges]]) -> list[RowChanges]:
-        """What was written in blocks: the same columns of all of them as one."""
+        """Return the rows written in blocks, the same columns joined."""
         if self.account.recurring_charges:  # a block tells once what is the same in all of its rows
             return [rows for parts in blocks for rows in parts if rows.rows]
         return [rows for parts in zip(*blocks, strict=True) if (rows := joined(parts)).rows]
 
     def _write_all(self, slots: Numbers, bill: Bill, settled: Settled) -> RowChanges:
-        """The same, with all that has been brought up to date before."""
+        """Write new values, and note all columns: accrued charges have changed them as well."""
         rows = self._rows
         rows.spent[slots] = settled.spent
         rows.base[slots[settled.raised]] = settled.base
@@ -477,18 +476,18 @@ class Accounts:
         self._rows.touch(slots)
 
     def _is_shorter(self, charged: ByLevel) -> bool:
-        """Whether a step is kept by its levels: of no other roster may the same users be."""
+        """Return whether to store a step as levels: not if another roster has the same users."""
         spent = 8 * (self.rule.orders or 1) * len(charged.levels)
         alone = len(self.account.recurring_charges) == 1
         return alone and len(charged.cost_table) <= max(2 * spent, _SMALL_COST_TABLE)
 
     def _behind(self, slots: Numbers, charged: int) -> NDArray[np.bool_] | None:
-        """Which rows, (n,), are in pages that have seen no more of these steps; None: all are."""
+        """Return which rows, (n,), are in pages that do not include this step; None: all rows."""
         newer = [number for number, seen in self._seen.items() if seen > charged]
         return np.isin(slots // PAGE_ROWS, newer, invert=True) if newer else None
 
     def _charge_again(self, rows: RowChanges, charged: int) -> None:
-        """Charge the step of that number again, to those in whose pages it is not yet."""
+        """Repeat the charges of a step in the pages that do not include it."""
         slots = slots_of(rows)
         levels = np.broadcast_to(np.frombuffer(rows.values[_BY_LEVEL], np.uint8), slots.shape)
         behind = self._behind(slots, charged - 1)

@@ -28,16 +28,16 @@ from streams.wire.user_ids import UserIds
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 KnownAs = Callable[[UserIds, Accounts], UserIds]
-"""Users by the names that are kept, of those who share a budget in these accounts."""
+"""Replaces the ids of erased users by their keyed hashes, as these accounts have them."""
 
 
 @dataclass(frozen=True)
 class Charged:
-    """What a charge did; arrays in the order of its users."""
+    """The result of a charge; arrays in the order of its users."""
 
     users: UserIds
     admitted: NDArray[np.bool_]
-    exhausted: NDArray[np.bool_]  # who has nothing left in some budget
+    exhausted: NDArray[np.bool_]  # nothing is left in some budget
     clipped: Numbers  # positions granted less than asked for
     granted: NDArray[np.float64]  # the norms of those positions
     reasons: NDArray[np.uint8]  # why, for each of the halted, as a decision has it
@@ -63,31 +63,31 @@ class Budgets:
 
     @property
     def is_nested(self) -> bool:
-        """Whether there is more than one."""
+        """Return whether there is more than one budget."""
         return len(self.accounts) > 1
 
     @property
     def clips(self) -> bool:
-        """Whether less than what is asked for may be granted."""
+        """Return whether less than the requested norm may be granted."""
         return self.own.policy.on_exhaustion == "clip"
 
     @property
     def policies(self) -> list[Policy]:
-        """Of all of them."""
+        """Return the policies of all budgets, the nearest first."""
         return [accounts.policy for accounts in self.accounts]
 
     @property
     def names(self) -> list[str]:
-        """Of the datasets."""
+        """Return the names of the datasets, the nearest first."""
         return [accounts.policy.dataset for accounts in self.accounts]
 
     @property
     def orders(self) -> Mapping[str, int]:
-        """By dataset, how many numbers a user has of what is spent."""
+        """Return the number of balances per user, by dataset."""
         return {accounts.policy.dataset: accounts.rule.orders or 1 for accounts in self.accounts}
 
     def plan(self, charge: Charge) -> list[ChargePlan]:
-        """What one step asks of each budget, if it can be charged; nothing has changed yet.
+        """Return the plan of a charge for each budget; change nothing.
 
         Raises:
             Rejection: for the first reason that applies.
@@ -103,11 +103,11 @@ class Budgets:
     def charge(
         self, plans: Sequence[ChargePlan], too_soon: NDArray[np.bool_] | None = None
     ) -> Charged:
-        """Carry out plans that were made of the accounts as they are.
+        """Carry out plans that `plan` made of the current accounts.
 
         Args:
             plans: of each budget.
-            too_soon: who is left out whatever is left, (n,): nothing is asked of them anywhere.
+            too_soon: users who are halted by the minimum separation and charged nothing, (n,).
         """
         reasons = np.zeros(len(plans[0].users), dtype=np.uint8)
         if too_soon is not None:
@@ -147,7 +147,7 @@ class Budgets:
         """Return the reason byte of each halted member of a roster, (n,).
 
         Args:
-            halted: who is halted.
+            halted: the halted users.
             refused_by: the first budget that does not admit each of them.
         """
         reasons = refused_by.copy() if self.is_nested else np.zeros(len(halted), dtype=np.uint8)
@@ -157,11 +157,11 @@ class Budgets:
         return reasons
 
     def known_as(self, users: UserIds) -> UserIds:
-        """These users, by their names those who were erased."""
+        """Return these users, with the keyed hashes of erased ones."""
         return self._known_as(users, self.outermost)
 
     def erased_at(self, slots: Numbers) -> Numbers:
-        """Positions of those in these slots of the dataset itself who were erased."""
+        """Return the positions of erased users among these slots of the dataset."""
         erased = self.are_erased(self.own.users_at(slots))
         return np.flatnonzero(erased) if erased is not None else _NO_POSITIONS
 
@@ -176,7 +176,7 @@ class Budgets:
     def _granted(
         self, plans: Sequence[ChargePlan]
     ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """What all budgets together grant, and the first that grants each of the halted nothing."""
+        """Return what all budgets grant together, and the first budget that grants 0, both (n,)."""
         grants = np.stack(
             [accounts.grants(plan) for accounts, plan in zip(self.accounts, plans, strict=True)]
         )
@@ -184,11 +184,11 @@ class Budgets:
         return np.asarray(grants.min(axis=0)), nothing.argmax(axis=0).astype(np.uint8)
 
     def enrolment(self, users: UserIds, members: Numbers) -> list[Sought]:
-        """Where users are who are to be enrolled, in each budget; nothing has changed.
+        """Return the slots of users to be enrolled, in each budget; change nothing.
 
         Args:
-            users: who is to be enrolled.
-            members: slots in the dataset itself of those who are.
+            users: to be enrolled.
+            members: slots of the members in the dataset itself.
 
         Raises:
             Rejection: MIXED_USERS, DUPLICATE_USER or WRONG_PARTITION.

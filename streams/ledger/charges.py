@@ -1,6 +1,6 @@
-"""What is checked of one charge before anything changes: its mechanism, its users, its norms.
+"""Checks of one charge before anything changes: its mechanism, its users, its norms.
 
-Every function raises ``Rejection`` for what it finds.
+Every function raises ``Rejection`` for the first problem that it finds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streams.wire.user_ids import UserIds
 def check_charge(
     charge: Charge, held: Sequence[tuple[Policy, User | None]]
 ) -> tuple[UserIds, NDArray[np.float64], Mechanism]:
-    """Check what can be told without knowing the users.
+    """Check a charge as far as no accounts are needed.
 
     Args:
         charge: one step in one partition.
@@ -67,10 +67,10 @@ def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
 
 
 def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[np.int64]) -> None:
-    """Whether nobody is enrolled who is a member of the roster.
+    """Check that no user is a member of the roster.
 
     Args:
-        users: who is enrolled.
+        users: to be enrolled.
         slots: of these users; UNKNOWN for those never seen.
         members: the slots of all members.
 
@@ -90,12 +90,12 @@ def check_new_users(
     partitions: int,
     erased: Collection[str],
 ) -> None:
-    """Check users that were never seen; those seen before were checked when they came.
+    """Check new users; known users were checked when they were new.
 
     Args:
-        users: they, in this partition.
-        partition: this one.
-        partitions: of so many.
+        users: the new users.
+        partition: the one that charges them.
+        partitions: P of the topic.
         erased: keyed hashes of erased users, which belong to no partition.
 
     Raises:
@@ -136,7 +136,7 @@ def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
 
 
 def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
-    """Whether all are finite, not negative and at most ``clip_norm``, which has to be that too.
+    """Check that norms are finite, not negative and at most ``clip_norm``, itself such a number.
 
     Raises:
         Rejection: INVALID_NORM or NORM_ABOVE_CLIP.
@@ -161,7 +161,7 @@ def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
 
 
 def check_homes(users: UserIds, partition: int, partitions: int) -> None:
-    """Whether all users live in this one of so many partitions.
+    """Check that all users live in this partition.
 
     Raises:
         Rejection: WRONG_PARTITION.
