@@ -90,7 +90,8 @@ class AccountEvent:
         norm: asked for; when enrolled, that of the highest level.
         granted: the norm that was admitted; 0 if none was.
         level: of the grid of a roster, if it is one.
-        refused_by: the dataset whose budget had too little left, if the user was halted.
+        refused_by: the dataset whose budget had too little left, if the user was halted for that.
+            None if the HALT of a nested dataset's roster was published before the log begins.
         too_soon: the user was halted by the minimum separation of the run.
         erased: the user had been erased by then, and was halted, whatever was left.
         exhausted: nothing is left, so that no later step that costs anything is admitted.
@@ -267,6 +268,7 @@ class _Told:
             charge,
             norm=norm,
             granted=granted,
+            halted=reason is not None,
             refused_by=None if reason is None else refusing_budget(reason, decision.budgets),
             too_soon=reason == TOO_SOON,
             erased=reason == ERASED,
@@ -299,7 +301,10 @@ class _Told:
         erased = halted and self._is_erased(budgets)
         refused_by = None
         if halted and not erased:
-            refused_by = refusing_budget(self._reasons.get(address, 0), budgets.names)
+            # A HALT before the beginning of the log is known without its reason. Of one budget, the
+            # reason is that budget.
+            reason = self._reasons.get(address, None if budgets.is_nested else 0)
+            refused_by = None if reason is None else refusing_budget(reason, budgets.names)
         return self._event(
             applied,
             charge,
@@ -307,6 +312,7 @@ class _Told:
             granted=0.0 if halted else float(norms[granted]),
             level=level,
             sampling_rate=charge.sampling_rate,
+            halted=halted,
             refused_by=refused_by,
             erased=erased,
             exhausted=bool(members.is_exhausted(row)[0]),
@@ -364,23 +370,18 @@ class _Told:
         *,
         norm: float,
         granted: float,
-        refused_by: str | None,
-        too_soon: bool = False,
-        erased: bool = False,
+        halted: bool,
         **fields: Any,
     ) -> AccountEvent:
         what: What = "clipped" if granted < norm else "charged"
         return AccountEvent(
             **_place(applied, charge),
             step=charge.step,
-            what="halted" if too_soon or erased or refused_by is not None else what,
+            what="halted" if halted else what,
             norm=norm,
             granted=granted,
             mechanism=charge.mechanism,
             scale=None if charge.mechanism == "pure-dp" else charge.scale,
-            refused_by=refused_by,
-            too_soon=too_soon,
-            erased=erased,
             **fields,
         )
 

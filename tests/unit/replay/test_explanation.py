@@ -223,6 +223,25 @@ def test_a_trimmed_log_is_told_from_its_snapshot_on() -> None:
     assert told(archived, 9) == []
 
 
+def test_a_halt_before_the_beginning_of_the_log_names_no_budget_of_several() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("outer", budget=0.1)
+    turnstile.create_dataset("d", budget=0.5, parent="outer")
+    roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
+    for step in range(6):
+        roster.charge(noise_stddev=4.0)
+        if step == 4:
+            archived.draw(0)
+    whole = [event for event in told(archived, 7) if event.what == "halted"]
+    assert [(event.step, event.refused_by) for event in whole] == [
+        (step, "outer") for step in (3, 4, 5)
+    ]
+    archived.trim("norms", 0, 8)
+    halted = [event for event in told(archived, 7) if event.what == "halted"]
+    assert [(event.step, event.refused_by) for event in halted] == [(5, None)]
+    assert command_on(archived, "explain", "--user", "7").code == 0
+
+
 def test_a_record_of_a_clock_that_was_wrong_is_told_without_a_time() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     place = "norms", 0
