@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import cramjam
 from crc32c import crc32c
 
-from streams.topics.batches import EXPANDED_BYTES, MAX_HEADERS
+from streams.kafka.batches import EXPANDED_BYTES, MAX_HEADERS
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CONTROL = 0x20

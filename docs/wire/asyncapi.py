@@ -20,8 +20,8 @@ import yaml
 from docs.wire.examples import PARTITION, PARTITIONS, encoded, requests
 from streams import schemas
 from streams.config import Config
+from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
 from streams.ledger.ledger import Ledger
-from streams.topics.topics import CLIENT_TOPICS, SETTINGS
 
 HERE = Path(__file__).parent
 

@@ -30,16 +30,16 @@ from streams.answerer.metrics import AnswererMetrics, Watched
 from streams.answerer.questions import Questions, UnusableQueries
 from streams.answerer.records import PrivateAnswer
 from streams.config import Config, ConfigurationError
+from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.topics import topic_id_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
 from streams.sdk.observing import measure
-from streams.topics.answers import ensure_answer_topics
-from streams.topics.clients import new_admin, new_reader
-from streams.topics.topics import topic_id_of
 from streams.worker.exits import EXIT_RESTART
+from streams.worker.faust_app import new_app, run_app
 from streams.worker.health import HealthServer
-from streams.worker.kafka.faust_app import new_app, run_app
-from streams.worker.kafka.transport import TurnstileApp
+from streams.worker.transport import TurnstileApp
 
 logger = logging.getLogger("turnstile.answer")
 

@@ -64,7 +64,7 @@ class EventReader:
         """Return an event from a Kafka record; unreadable batches have a placeholder value."""
         if not value:
             return UnreadableEvent.NO_EVENT
-        if value[0] == 0:  # no event begins with this byte; see streams.topics.batches
+        if value[0] == 0:  # no event begins with this byte; see streams.kafka.batches
             return UnreadableEvent.BATCH
         try:
             columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)

@@ -22,17 +22,17 @@ from kafka.errors import KafkaError
 from streams.answerer.journal import JournalUnavailable, name_of
 from streams.answerer.marks import Mark
 from streams.config import Config
-from streams.topics.answers import ANSWERS, ANSWERS_STATE
-from streams.topics.authentic import (
+from streams.kafka.answers import ANSWERS, ANSWERS_STATE
+from streams.kafka.authentic import (
     ANSWERERS,
     RecordSigner,
     RecordVerifier,
     record_signer_of,
     verifier_of,
 )
-from streams.topics.clients import new_producer, new_reader
-from streams.topics.security import explained
-from streams.topics.topics import Topics
+from streams.kafka.clients import new_producer, new_reader
+from streams.kafka.security import explained
+from streams.kafka.topics import Topics
 from streams.wire.signatures import Content, TrustStore
 
 _POLL_MS = 200

@@ -19,11 +19,11 @@ import msgspec
 
 from streams.answerer.records import VERSION, PrivateAnswer
 from streams.config import Config, ConfigurationError
+from streams.kafka.answers import ANSWERS
+from streams.kafka.authentic import ANSWERERS, WORKERS
 from streams.sdk.errors import ConflictingDecisions
 from streams.sdk.followers import UNREADABLE, Reading, Since
 from streams.sdk.kafka_connection import read_signed
-from streams.topics.answers import ANSWERS
-from streams.topics.authentic import ANSWERERS, WORKERS
 
 logger = logging.getLogger("turnstile.answers")
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from streams.cli.output import Exit, note, show
 from streams.config import Config
+from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.store.rights import rights
-from streams.topics.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 
 Principals: TypeAlias = Mapping[str, Sequence[str]]
 """Of each role."""
@@ -63,7 +63,7 @@ def _rules(config: Config, principals: Principals) -> Iterator[tuple[str, str, A
 
 
 def _apply(config: Config, principals: Principals, as_json: bool) -> int:
-    from streams.topics.granting import grant
+    from streams.kafka.granting import grant
 
     granted: dict[str, list[AccessRule]] = {}
     for _, name, rule in _rules(config, principals):

@@ -82,8 +82,8 @@ def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def topics_create(options: argparse.Namespace, config: Config) -> int:
     """Create the topics that are missing, for workers who have no right to."""
-    from streams.topics.answers import ANSWER_TOPICS, ensure_answer_topics
-    from streams.topics.topics import TOPICS, ensure_topics
+    from streams.kafka.answers import ANSWER_TOPICS, ensure_answer_topics
+    from streams.kafka.topics import TOPICS, ensure_topics
 
     partitions = ensure_topics(config)
     ensure_answer_topics(config)

@@ -15,6 +15,7 @@ from streams.cli.options import SETTINGS
 from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, note
 from streams.config import Config, ConfigurationError
 from streams.demo.errors import DemoError
+from streams.kafka.seen import TopicsUnavailable
 from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
 from streams.operations.errors import Unavailable
@@ -28,7 +29,6 @@ from streams.sdk.errors import (
     ServiceUnavailable,
     TurnstileError,
 )
-from streams.topics.seen import TopicsUnavailable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

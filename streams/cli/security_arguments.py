@@ -6,7 +6,7 @@ from typing import Any
 
 from streams.cli import acl
 from streams.cli.options import Later, path_of, verb
-from streams.topics.access import ROLES
+from streams.kafka.access import ROLES
 
 commands = Later("streams.cli.commands")
 keys = Later("streams.cli.keys")

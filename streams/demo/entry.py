@@ -29,8 +29,8 @@ from streams.demo.table import (
     summary_of_training,
 )
 from streams.demo.training import DIGITS, train_all_ways
+from streams.kafka.answers import ensure_answer_topics
 from streams.sdk.client import Turnstile
-from streams.topics.answers import ensure_answer_topics
 
 Kind: TypeAlias = Literal["revenue", "training", "all"]
 Echo: TypeAlias = Callable[[object], None]

@@ -11,8 +11,8 @@ from pathlib import Path
 from secrets import token_hex, token_urlsafe
 
 from streams.config import Config
+from streams.kafka.access import ROLES
 from streams.local.directory import make_private, write_private
-from streams.topics.access import ROLES
 from streams.wire.signatures import Signer, new_keys
 
 _RINGS = {  # private key -> file of trusted public keys: of workers, of answerers

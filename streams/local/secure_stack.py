@@ -13,6 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from streams.config import Config
+from streams.kafka.access import ROLES, rules_of
+from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.granting import grant, set_passwords
+from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.topics import ensure_topics
 from streams.local.certificates import Authority
 from streams.local.directory import DataDirectory
 from streams.local.errors import LocalStackError
@@ -21,11 +26,6 @@ from streams.local.secure_broker import ADMIN, ADMIN_FILE, SecureBroker
 from streams.local.secure_redis import SecureRedis
 from streams.local.stack import SECURE_FOLDER, LocalStack
 from streams.store.rights import rights
-from streams.topics.access import ROLES, rules_of
-from streams.topics.answers import ensure_answer_topics
-from streams.topics.granting import grant, set_passwords
-from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import ensure_topics
 
 
 class SecureStack(LocalStack):

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from streams.config import Config
+from streams.kafka.answers import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS, ANSWERS_STATE
+from streams.kafka.facts import TopicFacts
 from streams.operations.endpoints import AnswererSeen
 from streams.operations.findings import Facts, Finding, Level
 from streams.operations.servers import copies_of, kept_and_copied
-from streams.topics.answers import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS, ANSWERS_STATE
-from streams.topics.facts import TopicFacts
 
 AREA = "answerers"
 

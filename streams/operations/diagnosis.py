@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streams.config import Config
+from streams.kafka.topics import NORMS
 from streams.operations.answerers import of_answerers
 from streams.operations.findings import Facts, Finding, Level, size_of
 from streams.operations.servers import of_kafka, of_redis, of_topics
 from streams.operations.status import PartitionState
-from streams.topics.topics import NORMS
 
 CLOCKS_APART = 5.0
 """Seconds: more of it, and times in rejects and alarms are hard to put in order."""

@@ -11,13 +11,13 @@ from shutil import disk_usage
 from typing import Any
 
 from streams.config import Config, environment_names
+from streams.kafka.facts import KafkaFacts, read_facts, read_inputs
+from streams.kafka.seen import TopicsUnavailable
 from streams.operations.diagnosis import diagnose
 from streams.operations.endpoints import ask_answerers, ask_workers
 from streams.operations.errors import Unavailable
 from streams.operations.findings import Facts, Finding
 from streams.operations.status import Overview, read_overview, read_redis_facts
-from streams.topics.facts import KafkaFacts, read_facts, read_inputs
-from streams.topics.seen import TopicsUnavailable
 
 
 def examine(

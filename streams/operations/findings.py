@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from streams.kafka.facts import KafkaFacts
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
 from streams.operations.status import Overview
-from streams.topics.facts import KafkaFacts
 
 
 class Level(StrEnum):

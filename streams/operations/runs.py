@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from streams.config import Config
+from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.topics import Topics
 from streams.ledger.summaries import RunSummary
 from streams.operations.errors import Unavailable
 from streams.operations.status import look_at, read_glances
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory, decode_inventory
-from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import Topics
 
 UNMOVED_FOR = 2.0
 """Seconds after which a run that is not alike in all partitions is looked at again."""

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streams.config import Config
+from streams.kafka.facts import KafkaFacts, TopicFacts
+from streams.kafka.topics import NORMS, SETTINGS, SNAPSHOTS, TOPICS, WISHES, suits
 from streams.operations.findings import Facts, Finding, Level, size_of
 from streams.redis_address import is_encrypted
-from streams.topics.facts import KafkaFacts, TopicFacts
-from streams.topics.topics import NORMS, SETTINGS, SNAPSHOTS, TOPICS, WISHES, suits
 
 _LOOPBACK = ("localhost", "::1", "")
 

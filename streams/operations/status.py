@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
 from streams.config import Config
+from streams.kafka.seen import TopicsSeen, TopicsUnavailable
+from streams.kafka.topics import NORMS, Topics
 from streams.operations.errors import Unavailable
 from streams.schemas import AccessList, Policy
 from streams.store.layout import LAYOUT
@@ -22,8 +24,6 @@ from streams.store.vital_signs import (
     decode_inventory,
     decode_pulse,
 )
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
-from streams.topics.topics import NORMS, Topics
 
 T = TypeVar("T")
 

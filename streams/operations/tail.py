@@ -12,11 +12,11 @@ from threading import Event
 from kafka import TopicPartition
 
 from streams.config import Config
+from streams.kafka.authentic import verifier_of
+from streams.kafka.clients import new_reader
 from streams.ledger.outputs import Channel
 from streams.sdk.followers import Followed
 from streams.sdk.kafka_connection import believing, reaching_kafka
-from streams.topics.authentic import verifier_of
-from streams.topics.clients import new_reader
 
 _POLL_MS = 500
 

@@ -20,15 +20,15 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
+from streams.kafka.authentic import RecordVerifier, verifier_of
+from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.seen import TopicsSeen
+from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
+from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.errors import Unavailable
-from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
 from streams.operations.status import topics_of
 from streams.store.layout import LAYOUT
 from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
-from streams.topics.authentic import RecordVerifier, verifier_of
-from streams.topics.clients import new_admin, new_reader
-from streams.topics.seen import TopicsSeen
-from streams.topics.topics import NORMS, SNAPSHOTS
 
 _POLL_MS = 500
 _ATTEMPTS = 20

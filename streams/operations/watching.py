@@ -29,6 +29,8 @@ import msgspec
 from msgspec import UnsetType
 
 from streams.config import Config, failure_of
+from streams.kafka.seen import TopicsSeen
+from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.activity import Activity
 from streams.operations.alarms import ESSENTIAL, NOT_YET, Side, alarms_of
@@ -43,8 +45,6 @@ from streams.schemas import OdometerCheckpoint, Policy, decode_answer
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import UNREADABLE, Followed, distinct_rejects
 from streams.store.port import Glance
-from streams.topics.seen import TopicsSeen
-from streams.topics.topics import Topics
 
 logger = logging.getLogger("turnstile.watching")
 

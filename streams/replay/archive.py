@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from streams.kafka.results import Extent
 from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
-from streams.worker.ports import Extent
 
 
 class UnreadableService(Exception):

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from streams.kafka.results import Extent
+from streams.kafka.topics import NORMS
 from streams.ledger.ledger import (
     Ledger,
     LostErasureKey,
@@ -34,8 +36,6 @@ from streams.replay.archive import (
 )
 from streams.schemas import Request, decode_request
 from streams.store.layout import Damaged
-from streams.topics.topics import NORMS
-from streams.worker.ports import Extent
 
 NAMES = {HeadSource.REDIS: "Redis", HeadSource.SNAPSHOT: "the last snapshot"}
 

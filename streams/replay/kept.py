@@ -7,6 +7,8 @@ from functools import partial
 
 import msgspec
 
+from streams.kafka.results import Extent
+from streams.kafka.topics import NORMS
 from streams.ledger.ledger import (
     Ledger,
     Output,
@@ -19,9 +21,7 @@ from streams.replay.findings import Check, Findings
 from streams.replay.states import differences
 from streams.store.layout import LAYOUT, Damaged
 from streams.store.stored_state import StoredState
-from streams.topics.topics import NORMS
 from streams.worker.outbox import Packed
-from streams.worker.ports import Extent
 
 _NO_STATE = (
     *(PartitionError, UnknownState),

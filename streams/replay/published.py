@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.kafka.results import Extent
 from streams.ledger.outputs import Output
 from streams.replay.archive import Archive, ArchivedRecord
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
@@ -33,7 +34,6 @@ from streams.schemas import (
     encode,
     tombstone_offset,
 )
-from streams.worker.ports import Extent
 
 Digests = NDArray[np.uint64]
 

@@ -8,8 +8,14 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from streams.config import Config
+from streams.kafka.authentic import RecordVerifier, header, verifier_of
+from streams.kafka.batches import FetchedRecord, Gap
+from streams.kafka.log import TopicReader
+from streams.kafka.results import Extent, LogUnavailable
+from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
+from streams.kafka.topics import NORMS, Topics
 from streams.operations.errors import Unavailable
-from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
 from streams.operations.status import read_glances
 from streams.replay.archive import (
     Archive,
@@ -24,13 +30,7 @@ from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot, UnusableSnapshot
 from streams.store.stored_state import StoredState
-from streams.topics.authentic import RecordVerifier, header, verifier_of
-from streams.topics.batches import FetchedRecord, Gap
-from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import NORMS, Topics
 from streams.wire.signatures import SIGNATURE
-from streams.worker.kafka.log import TopicReader
-from streams.worker.ports import Extent, LogUnavailable
 
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
 """Read in one go of the event loop: of many small records, or of few large ones."""
@@ -67,7 +67,7 @@ class KafkaArchive(Archive):
             return run.run(reader.extent(partition))
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
-        """The records of an extent, in their order; see ``streams.topics.batches``."""
+        """The records of an extent, in their order; see ``streams.kafka.batches``."""
         if extent.start >= extent.end:
             return
         name, is_norms = self._config.topic(topic), topic == NORMS

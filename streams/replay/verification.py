@@ -27,6 +27,7 @@ from time import monotonic
 
 import msgspec
 
+from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Output, PartitionError
 from streams.ledger.outputs import Channel
 from streams.replay.archive import Archive, BrokenLog, HeadSource, States
@@ -40,7 +41,6 @@ from streams.replay.receipts import Receipt
 from streams.replay.results import PartitionProgress, PartitionVerified, Verified
 from streams.schemas import ChargeRoster
 from streams.store.stored_state import StoredState
-from streams.topics.topics import NORMS
 
 _TOLD_EVERY = 0.5
 """Seconds between two reports of progress."""

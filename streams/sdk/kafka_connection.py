@@ -16,6 +16,12 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config, redact
+from streams.kafka.admittance import check_admittance
+from streams.kafka.authentic import WORKERS, RecordVerifier, Signers, verifier_of
+from streams.kafka.clients import new_admin, new_producer, new_reader
+from streams.kafka.security import NotAdmitted, explained, is_refusal
+from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
+from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
 from streams.sdk.absence import ANSWERS_WITHIN, Absence
 from streams.sdk.connection import Connection, PendingRequest
@@ -27,12 +33,6 @@ from streams.sdk.errors import (
     Unusable,
 )
 from streams.sdk.followers import Followed, Reading
-from streams.topics.admittance import check_admittance
-from streams.topics.authentic import WORKERS, RecordVerifier, Signers, verifier_of
-from streams.topics.clients import new_admin, new_producer, new_reader
-from streams.topics.security import NotAdmitted, explained, is_refusal
-from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
-from streams.topics.topics import NORMS, find_topics
 
 _TOPICS_POLL = 0.2
 _REPLIES_POLL_MS = 50  # closing may have to wait this long

@@ -28,6 +28,11 @@ from kafka.errors import KafkaError
 from msgspec import UnsetType
 
 from streams.config import Config, failure_of
+from streams.kafka.authentic import verifier_of
+from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.security import explained
+from streams.kafka.seen import TopicsSeen, TopicsUnavailable
+from streams.kafka.topics import find_topics
 from streams.ledger.outputs import Channel
 from streams.operations.errors import Unavailable
 from streams.operations.status import datasets_of, read_glances
@@ -45,11 +50,6 @@ from streams.schemas import (
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import UNREADABLE, whole_answer
 from streams.sdk.kafka_connection import believing, reaching_kafka
-from streams.topics.authentic import verifier_of
-from streams.topics.clients import new_admin, new_reader
-from streams.topics.security import explained
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
-from streams.topics.topics import find_topics
 from streams.web.halt_index import Episode, HaltIndex
 from streams.web.odometer_index import IndexFull, OdometerIndex, some
 from streams.wire.partitioner import partitions_of

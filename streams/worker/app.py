@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from streams.config import Config, lacking
+from streams.kafka.authentic import record_signer_of, verifier_of
+from streams.kafka.fenced_producer import KafkaFencedProducer
+from streams.kafka.log import KafkaLog
+from streams.kafka.publisher import KafkaPublisher
+from streams.kafka.seen import TopicsUnavailable, log_name
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.topics import NORMS, Topics
+from streams.kafka.topics_watch import KafkaTopics
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
-from streams.topics.authentic import record_signer_of, verifier_of
-from streams.topics.seen import TopicsUnavailable, log_name
-from streams.topics.topics import NORMS, Topics
 from streams.worker.exits import EXIT_RESTART, end_process
+from streams.worker.faust_app import new_app, run_app
 from streams.worker.health import HealthServer
-from streams.worker.kafka.faust_app import new_app, run_app
-from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.kafka.log import KafkaLog
-from streams.worker.kafka.publisher import KafkaPublisher
-from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.worker.kafka.topics import KafkaTopics
-from streams.worker.kafka.transport import StreamRecord, TurnstileApp
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
 from streams.worker.partitions import Partitions
 from streams.worker.ports import World
+from streams.worker.transport import StreamRecord, TurnstileApp
 
 if TYPE_CHECKING:
     from streams.worker.traces import DecisionTraces

@@ -47,14 +47,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from streams.kafka.results import STOP_WITHIN, Origin
 from streams.ledger.ledger import Output
 from streams.schemas import tombstone_offset
-from streams.worker.ports import FencedProducer, Origin
+from streams.worker.ports import FencedProducer
 
 WAITING_BYTES = 32 * 1024 * 1024
 """If more bytes wait to be sent, publishing waits, and thus deciding."""
-STOP_WITHIN = 1.0
-"""Seconds to disconnect: a broker that does not answer must not delay a rebalance."""
 
 
 class NotTheOwner(Exception):

@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import logging
 
+from streams.kafka.results import NoRecord, StoredRecord
 from streams.wire.chain import Chain
-from streams.worker.ports import Log, NoRecord, StoredRecord
+from streams.worker.ports import Log
 from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+from streams.kafka.results import Missing
 from streams.worker.intake import Intake
-from streams.worker.ports import End, Missing
+from streams.worker.ports import End
 from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")

@@ -27,16 +27,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from streams.kafka.results import Extent
+from streams.kafka.seen import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Acquired, Glance, Guard, Verdict
 from streams.store.snapshot import Snapshot
 from streams.store.vital_signs import decode_pulse, last_snapshot
-from streams.topics.seen import TopicsSeen, TopicsUnavailable
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
-from streams.worker.ports import Extent, Log, LogRecord, World
+from streams.worker.ports import Log, LogRecord, World
 from streams.worker.processor import Processor, ProcessorState
 from streams.worker.rebuild import find_snapshot, restore
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of

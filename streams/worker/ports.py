@@ -11,47 +11,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
+from streams.kafka.results import (
+    Extent,
+    Missing,
+    Origin,
+    Sent,
+    StoredRecord,
+)
+from streams.kafka.seen import TopicsSeen
 from streams.ledger.ledger import Output
 from streams.store.port import Store
 from streams.store.snapshot import Record, Snapshot
-from streams.topics.seen import TopicsSeen
-
-
-class LogUnavailable(Exception):
-    """Kafka does not answer."""
-
-
-class NoRecord(Exception):
-    """The log has no record at an offset."""
-
-
-class NotSent(Exception):
-    """The broker did not accept records: it is unreachable, or a later epoch has begun."""
-
-
-class Missing(Enum):
-    """What the log holds at offsets at which no record arrived."""
-
-    NOTHING_TO_APPLY = "control records, or batches that are not read"
-    RECORDS = "records that were not delivered"
-    HOLE = "nothing"
-
-
-class Extent(NamedTuple):
-    """The offsets at which a partition of a topic begins and ends."""
-
-    start: int  # the offset of the first record
-    end: int  # the offset after the last one
-
-
-class StoredRecord(NamedTuple):
-    """A record as the log stores it."""
-
-    value: bytes | None
-    leader_epoch: int  # counts the elections of the partition's leader; -1: not known
 
 
 class LogRecord(Protocol):
@@ -106,20 +78,6 @@ class Publisher(Protocol):
         Returns:
             Awaitables that end when the broker has the outputs, and raise if it rejects them.
         """
-
-
-class Origin(NamedTuple):
-    """The log, and the leader epoch in it, of the record that led to odometer records."""
-
-    topic: bytes  # the id of norms
-    leader_epoch: int
-
-
-class Sent(NamedTuple):
-    """An odometer record as the topic stores it."""
-
-    origin: Origin
-    value: bytes
 
 
 class FencedProducer(Protocol):

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
+from streams.kafka.results import Missing, Origin
 from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.schemas import encode
 from streams.store.holding import Holding
@@ -48,7 +49,7 @@ from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
 from streams.worker.intake import Intake, size_of
 from streams.worker.outbox import Outbox, outbox_entries_of
-from streams.worker.ports import LogRecord, Missing, Origin, World
+from streams.worker.ports import LogRecord, World
 from streams.worker.snapshots import SnapshotWriter
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 

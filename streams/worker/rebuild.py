@@ -28,12 +28,13 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from streams.kafka.results import Extent
+from streams.kafka.seen import TopicsSeen
 from streams.store.layout import LAYOUT
 from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot
-from streams.topics.seen import TopicsSeen
 from streams.worker.continuity import rewritten
-from streams.worker.ports import Extent, Log, World
+from streams.worker.ports import Log, World
 from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")

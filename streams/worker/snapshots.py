@@ -26,12 +26,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
 from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot, changed_since
-from streams.worker.checkpoints import STOP_WITHIN
 from streams.worker.compaction import Expect, Quiet
-from streams.worker.ports import LogUnavailable, NotSent, SnapshotTopic
+from streams.worker.ports import SnapshotTopic
 
 logger = logging.getLogger("turnstile.worker")
 

@@ -9,7 +9,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
-from streams.topics.security import security
+from streams.kafka.security import security
 
 OUTPUTS = ("halts", "rejects", "odometer")
 TOPICS = ("norms", *OUTPUTS)

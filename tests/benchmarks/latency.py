@@ -11,10 +11,10 @@ import numpy as np
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from streams.config import Config
+from streams.kafka.topics import HALTS, NORMS, ensure_topics
 from streams.local import LocalStack
 from streams.schemas import MAX_REQUEST_BYTES
 from streams.sdk.client import Turnstile
-from streams.topics.topics import HALTS, NORMS, ensure_topics
 from tests.benchmarks.servers import start_module
 
 USERS_PER_STEP = 20

@@ -16,9 +16,9 @@ import msgspec
 from kafka import KafkaProducer
 
 from streams.config import Config
+from streams.kafka.topics import ODOMETER, ensure_topics
 from streams.local import LocalStack
 from streams.schemas import OdometerCheckpoint, encode, odometer_key
-from streams.topics.topics import ODOMETER, ensure_topics
 from streams.web.odometer_index import MOST
 from streams.web.reading import NotYet, RecordReader
 from streams.wire.partitioner import partitions_of

@@ -16,13 +16,13 @@ import msgspec
 import redis.asyncio
 
 from streams.config import Config
+from streams.kafka.fenced_producer import send_in_batches
+from streams.kafka.publisher import KafkaPublisher
+from streams.kafka.results import Origin
+from streams.kafka.topics import NORMS, ODOMETER
 from streams.ledger.ledger import Channel
 from streams.schemas import MAX_REQUEST_BYTES, encode
-from streams.topics.topics import NORMS, ODOMETER
-from streams.worker.kafka.fenced_producer import send_in_batches
-from streams.worker.kafka.publisher import KafkaPublisher
 from streams.worker.outbox import UNPUBLISHED_ENTRIES
-from streams.worker.ports import Origin
 from streams.worker.processor import BATCH_RECORDS
 from tests.benchmarks.workload import Applied
 

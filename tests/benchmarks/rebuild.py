@@ -17,11 +17,11 @@ from statistics import median
 import redis
 
 from streams.config import Config
+from streams.kafka.snapshot_reader import read_snapshot
+from streams.kafka.topics import HALTS, NORMS
 from streams.local import LocalStack
-from streams.operations.snapshots import read_snapshot
 from streams.operations.trimming import plan_trims, trim
 from streams.schemas import Charge
-from streams.topics.topics import HALTS, NORMS
 from tests.benchmarks.servers import (
     create_topics,
     end_offset,

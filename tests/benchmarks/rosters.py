@@ -11,10 +11,10 @@ from kafka import KafkaConsumer, TopicPartition
 from redis import Redis
 
 from streams.config import Config
+from streams.kafka.topics import HALTS, NORMS, ensure_topics
 from streams.local import LocalStack
 from streams.sdk.client import Turnstile
 from streams.sdk.rosters import Roster
-from streams.topics.topics import HALTS, NORMS, ensure_topics
 from tests.benchmarks.latency import Echo, milliseconds, percentile
 from tests.benchmarks.servers import start_module
 

@@ -14,8 +14,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.config import Config
+from streams.kafka.topics import HALTS, ensure_topics
 from streams.local import Child, LocalStack
-from streams.topics.topics import HALTS, ensure_topics
 
 _POLL = 0.02
 

@@ -12,10 +12,10 @@ import numpy as np
 import redis
 
 from streams.config import Config
+from streams.kafka.topics import HALTS, NORMS, ensure_topics
 from streams.local import LocalStack
 from streams.local.workers import Worker
 from streams.sdk.client import Turnstile
-from streams.topics.topics import HALTS, NORMS, ensure_topics
 from tests.benchmarks.servers import alter_topic, resident_bytes
 
 POPULATION = 65_536

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streams.config import Config
+from streams.kafka.topics import ensure_topics
 from streams.local import LocalStack
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
-from streams.topics.topics import ensure_topics
 from tests.benchmarks.latency import USERS_PER_STEP, milliseconds, percentile
 from tests.benchmarks.servers import spread
 

@@ -16,12 +16,12 @@ import redis
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.security import security
+from streams.kafka.topics import NORMS
 from streams.local import RedisServer
 from streams.local.errors import LocalStackError
 from streams.store.layout import key_of
-from streams.topics.clients import new_admin, new_reader
-from streams.topics.security import security
-from streams.topics.topics import NORMS
 from tests.chaos.proxy import Proxy
 from tests.chaos.scene import PREFIX, Scene, Shape
 from tests.servers.redis_failover import client_of

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 
+from streams.kafka.results import Extent, Missing, NoRecord, NotSent, Origin, Sent, StoredRecord
+from streams.kafka.seen import TopicsSeen
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import tombstone_offset
 from streams.store.snapshot import Record, Search, Snapshot
-from streams.topics.seen import TopicsSeen
-from streams.worker.ports import Extent, Missing, NoRecord, NotSent, Origin, Sent, StoredRecord
 
 _STRETCH = 64
 """Number of records that are read at a time, backwards from the end of a topic of snapshots."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import redis
 
-from streams.operations.snapshots import read_snapshot
+from streams.kafka.snapshot_reader import read_snapshot
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
 
@@ -18,7 +18,7 @@ WORKER = """
 import os, pathlib, signal, sys
 from streams.cli.main import main
 from streams.worker import heartbeat, snapshots, partitions
-from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
 snapshots.TIME_SHARE = 1.0
 snapshots.SEND_BYTES = 1

@@ -28,13 +28,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from streams.answerer.events import UnreadableEvent
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.questions import read_questions
+from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.schemas import Charge, decode_request
 from streams.sdk.followers import Reading
 from streams.sdk.kafka_connection import read_signed
-from streams.topics.answers import ensure_answer_topics
-from streams.topics.authentic import ANSWERERS
 from streams.wire.packing import charge_digest, unpack_norms, unpack_users
 from streams.wire.signatures import new_keys
 from tests.batches import bomb

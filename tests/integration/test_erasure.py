@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from streams.cli.output import Exit
+from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SNAPSHOTS, Topics
 from streams.ledger.erasure import ErasureKeys
 from streams.local import KafkaBroker, LocalStack, RedisServer
-from streams.topics.topics import HALTS, NORMS, ODOMETER, REJECTS, SNAPSHOTS, Topics
 from tests.integration.command import turnstile
 from tests.integration.service import Service
 from tests.waiting import eventually

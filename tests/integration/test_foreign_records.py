@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
+from streams.kafka.batches import EXPANDED_BYTES
+from streams.kafka.log import KafkaLog
+from streams.kafka.results import Missing
+from streams.kafka.topics import NORMS, REJECTS
 from streams.schemas import OpenRun, Rejected, encode
 from streams.sdk.client import Turnstile
-from streams.topics.batches import EXPANDED_BYTES
-from streams.topics.topics import NORMS, REJECTS
 from streams.wire.requests import RequestSigner
 from streams.wire.signatures import new_keys
-from streams.worker.kafka.log import KafkaLog
-from streams.worker.ports import Missing
 from tests.batches import bomb, filled, packed, record
 from tests.integration.command import turnstile
 from tests.integration.service import (

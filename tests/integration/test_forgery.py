@@ -15,6 +15,11 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from streams.config import Config
+from streams.kafka.authentic import record_signer_of, verifier_of
+from streams.kafka.fenced_producer import KafkaFencedProducer
+from streams.kafka.results import Origin
+from streams.kafka.seen import TopicsSeen
+from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel, Output
 from streams.schemas import (
     Charge,
@@ -28,13 +33,8 @@ from streams.schemas import (
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
 from streams.sdk.run import Run, StepDecision
-from streams.topics.authentic import record_signer_of, verifier_of
-from streams.topics.seen import TopicsSeen
-from streams.topics.topics import Topics
 from streams.wire.packing import charge_digest, pack_bits, unpack_users
 from streams.wire.signatures import new_keys
-from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.ports import Origin
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 

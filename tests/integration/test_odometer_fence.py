@@ -16,14 +16,14 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from streams.config import Config
+from streams.kafka.fenced_producer import KafkaFencedProducer
+from streams.kafka.results import Origin
+from streams.kafka.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker
 from streams.operations.status import read_owners
 from streams.schemas import OdometerCheckpoint, encode, odometer_key
-from streams.topics.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.worker.checkpoints import Checkpoints
-from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.ports import Origin
 from tests.integration.service import ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 

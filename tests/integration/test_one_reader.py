@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 
+from streams.kafka.clients import new_reader
+from streams.kafka.log import KafkaLog
+from streams.kafka.results import Missing
+from streams.kafka.topics import NORMS, REJECTS
 from streams.replay.archive import HeadSource
 from streams.replay.fold import Fold
 from streams.replay.receipts import Receipt
 from streams.replay.service import KafkaArchive
 from streams.schemas import Rejected
 from streams.store.stored_state import StoredState
-from streams.topics.clients import new_reader
-from streams.topics.topics import NORMS, REJECTS
-from streams.worker.kafka.log import KafkaLog
-from streams.worker.ports import Missing
 from tests.batches import cases
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, ServiceFactory, eventually

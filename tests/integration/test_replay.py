@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from kafka import KafkaProducer, TopicPartition
 
+from streams.kafka.results import Extent
 from streams.local.ports import free_ports
 from streams.replay.archive import UnreadableService
 from streams.replay.service import KafkaArchive
 from streams.sdk.run import Run
-from streams.worker.ports import Extent
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
 

@@ -14,13 +14,13 @@ from kafka import KafkaProducer
 from kafka.errors import TopicAuthorizationFailedError
 
 from streams.config import Config
+from streams.kafka.admittance import check_admittance
+from streams.kafka.clients import new_admin
+from streams.kafka.security import NotAdmitted, security
+from streams.kafka.topics import TOPICS
 from streams.local import KafkaBroker
 from streams.local.ports import LOOPBACK
 from streams.sdk.client import Turnstile
-from streams.topics.admittance import check_admittance
-from streams.topics.clients import new_admin
-from streams.topics.security import NotAdmitted, security
-from streams.topics.topics import TOPICS
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once
 from tests.servers.secure_cluster import SecureClusterStack

@@ -28,16 +28,16 @@ from kafka.errors import KafkaError
 
 from streams import DecisionTimeout, InvalidRequest, RequestRejected, ServiceUnavailable, Turnstile
 from streams.config import Config
+from streams.kafka.answers import ANSWER_TOPICS
+from streams.kafka.authentic import verifier_of
+from streams.kafka.clients import new_admin, new_producer, new_reader
+from streams.kafka.security import security
+from streams.kafka.snapshot_reader import read_snapshot
+from streams.kafka.topics import Topics
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack
-from streams.operations.snapshots import read_snapshot
 from streams.schemas import Reason
 from streams.store.snapshot import MANIFEST, UnusableSnapshot
-from streams.topics.answers import ANSWER_TOPICS
-from streams.topics.authentic import verifier_of
-from streams.topics.clients import new_admin, new_producer, new_reader
-from streams.topics.security import security
-from streams.topics.topics import Topics
 from streams.wire.signatures import new_keys
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once, eventually

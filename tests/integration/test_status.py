@@ -17,6 +17,7 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from streams.cli.output import Exit
+from streams.kafka.topics import ensure_topics
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.operations import status as operations
@@ -27,7 +28,6 @@ from streams.operations.status import (
     read_partitions,
     topics_of,
 )
-from streams.topics.topics import ensure_topics
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER

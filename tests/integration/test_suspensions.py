@@ -19,9 +19,9 @@ from kafka import TopicPartition
 
 from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
+from streams.kafka.topics import NORMS, ODOMETER, SETTINGS, TOPICS
 from streams.operations.status import read_owners, read_partitions
 from streams.store.vital_signs import SuspensionReason
-from streams.topics.topics import NORMS, ODOMETER, SETTINGS, TOPICS
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 
@@ -227,7 +227,7 @@ def test_a_topic_under_which_records_vanish_is_refused_at_the_start(
         service.audit()
 
 
-# The others are in tests/unit/topics/test_settings.py.
+# The others are in tests/unit/kafka/test_settings.py.
 LOSING = [(NORMS, {"cleanup_policy": "compact"}), (ODOMETER, {"cleanup_policy": "delete"})]
 
 

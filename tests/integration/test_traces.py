@@ -10,9 +10,9 @@ import pytest
 from kafka import TopicPartition
 
 from streams.config import Config
+from streams.kafka.clients import new_reader
 from streams.schemas import Decision, decode_answer
 from streams.sdk.client import Turnstile
-from streams.topics.clients import new_reader
 from tests.integration.service import ServiceFactory, eventually
 
 pytest.importorskip("opentelemetry.sdk")

@@ -11,11 +11,11 @@ import pytest
 from kafka import KafkaProducer
 
 from streams.config import Config
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.topics import NORMS, Topics
 from streams.local import LocalStack
 from streams.operations.trimming import plan_trims
 from streams.store.snapshot import Record
-from streams.topics.topics import NORMS, Topics
-from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
 from tests.integration.command import Done, turnstile
 from tests.unit.store.snapshots import PARTITIONS, Kept, P, drawn, written
 

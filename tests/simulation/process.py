@@ -14,14 +14,14 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn
 
+from streams.kafka.results import LogUnavailable, NotSent, Origin
+from streams.kafka.seen import TopicsUnavailable
 from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
 from streams.store.snapshot import MANIFEST
 from streams.store.snapshot import Record as SnapshotRecord
-from streams.topics.seen import TopicsUnavailable
 from streams.worker import ports
 from streams.worker.partitions import Partitions
-from streams.worker.ports import LogUnavailable, NotSent, Origin
 from tests.doubles.memory_broker import (
     Effect,
     MemoryClient,

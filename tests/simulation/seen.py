@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from streams.kafka.results import Extent
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -15,7 +16,6 @@ from streams.replay.archive import (
 from streams.store.layout import Damaged
 from streams.store.snapshot import Snapshot
 from streams.store.stored_state import StoredState
-from streams.worker.ports import Extent
 from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.world import World
 

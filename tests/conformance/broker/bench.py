@@ -12,18 +12,19 @@ import aiokafka
 from kafka import TopicPartition
 
 from streams.config import Config
-from streams.ledger.ledger import Channel, Output
-from streams.store.snapshot import Record as SnapshotRecord
-from streams.topics.clients import new_admin
-from streams.topics.topics import NORMS, ODOMETER, SNAPSHOTS
-from streams.wire.signatures import Content
-from streams.worker.kafka.fenced_producer import (
+from streams.kafka.clients import new_admin
+from streams.kafka.fenced_producer import (
     KafkaFencedProducer,
     queue_in_batches,
     send_in_batches,
 )
-from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.worker.ports import FencedProducer, Log, Origin, Publisher, SnapshotTopic, TopicsWatch
+from streams.kafka.results import Origin
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.topics import NORMS, ODOMETER, SNAPSHOTS
+from streams.ledger.ledger import Channel, Output
+from streams.store.snapshot import Record as SnapshotRecord
+from streams.wire.signatures import Content
+from streams.worker.ports import FencedProducer, Log, Publisher, SnapshotTopic, TopicsWatch
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 
 PARTITIONS = 3

@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 
 from streams.config import Config
+from streams.kafka.fenced_producer import KafkaFencedProducer
+from streams.kafka.log import KafkaLog
+from streams.kafka.publisher import KafkaPublisher
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.topics import Topics
+from streams.kafka.topics_watch import KafkaTopics
 from streams.local import LocalStack
-from streams.topics.topics import Topics
-from streams.worker.kafka.fenced_producer import KafkaFencedProducer
-from streams.worker.kafka.log import KafkaLog
-from streams.worker.kafka.publisher import KafkaPublisher
-from streams.worker.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.worker.kafka.topics import KafkaTopics
 from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 

@@ -5,10 +5,10 @@ import gc
 
 import pytest
 
+from streams.kafka.results import NotSent, Origin, Sent
+from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import tombstone
-from streams.topics.topics import ODOMETER
-from streams.worker.ports import NotSent, Origin, Sent
 
 P = 1
 TOPIC = b"topic of 16 byte"

@@ -14,10 +14,10 @@ from streams.answerer.journal import Journal, MemoryJournal, Pages
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.marks import Mark
 from streams.config import Config
-from streams.topics.answers import ensure_answer_topics
-from streams.topics.clients import new_admin
-from streams.topics.seen import UnusableTopics
-from streams.topics.topics import ensure_topics
+from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.clients import new_admin
+from streams.kafka.seen import UnusableTopics
+from streams.kafka.topics import ensure_topics
 from streams.wire.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
 

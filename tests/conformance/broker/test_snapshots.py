@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
+from streams.kafka.results import NotSent
+from streams.kafka.topics import SNAPSHOTS
 from streams.store.snapshot import CHUNK_BYTES, MANIFEST, UnusableSnapshot
-from streams.topics.topics import SNAPSHOTS
-from streams.worker.ports import NotSent
 from tests.unit.store.snapshots import Kept, drawn, written
 
 P = 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.worker.ports import Missing, NoRecord
+from streams.kafka.results import Missing, NoRecord
 from tests.conformance.broker.bench import PARTITIONS
 
 P = 1

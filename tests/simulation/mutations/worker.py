@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from streams.kafka.results import Missing
 from streams.store import snapshot
 from streams.worker import (
     checkpoints,
@@ -17,7 +18,6 @@ from streams.worker import (
     processor,
     snapshots,
 )
-from streams.worker.ports import Missing
 from tests.doubles import memory_broker
 from tests.simulation.mutations.registry import Patches, mutation, replaced, yes
 

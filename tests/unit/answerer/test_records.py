@@ -12,7 +12,7 @@ import yaml
 from streams.answerer.questions import KINDS, Kind
 from streams.answerer.records import PrivateAnswer
 from streams.config import Config
-from streams.topics.answers import ANSWER_SETTINGS, ANSWERS
+from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
 from tests.readme import TOP
 from tests.unit.answerer.asking import FILE, asked_of, event
 from tests.unit.answerer.lives import World

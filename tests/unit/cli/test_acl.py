@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from streams.cli.main import main
-from streams.topics.access import ROLES
+from streams.kafka.access import ROLES
 
 
 def lines(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:

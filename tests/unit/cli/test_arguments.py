@@ -122,7 +122,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KafkaTimeoutError("nobody listens there")
 
     for client in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
-        monkeypatch.setattr(f"streams.topics.clients.{client}", unavailable)
+        monkeypatch.setattr(f"streams.kafka.clients.{client}", unavailable)
     monkeypatch.setattr("streams.sdk.kafka_connection.sleep", lambda _: None)
     monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")
 

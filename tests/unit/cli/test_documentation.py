@@ -15,7 +15,7 @@ import pytest
 from streams.cli.arguments import parse
 from streams.cli.main import main
 from streams.cli.output import Exit
-from streams.topics.topics import HALTS, NORMS, REJECTS, SETTINGS
+from streams.kafka.topics import HALTS, NORMS, REJECTS, SETTINGS
 from tests.readme import COMMANDS, DOCUMENTS, TOP, blocks, commands
 
 VENV = re.findall(r"^VENV +:= (\S+)", (TOP / "Makefile").read_text(), re.MULTILINE)[0]

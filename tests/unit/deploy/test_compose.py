@@ -15,7 +15,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
 from streams.config import Config
-from streams.topics.topics import SETTINGS
+from streams.kafka.topics import SETTINGS
 from tests.readme import TOP
 
 COMPOSE: dict[str, Any] = yaml.safe_load((TOP / "docker-compose.yml").read_text())

@@ -14,8 +14,8 @@ import yaml
 
 from streams.cli.main import main
 from streams.config import environment_names
-from streams.topics.answers import ANSWER_SETTINGS
-from streams.topics.topics import SETTINGS
+from streams.kafka.answers import ANSWER_SETTINGS
+from streams.kafka.topics import SETTINGS
 from tests.readme import TOP
 
 FOLDER = TOP / "deploy" / "kubernetes"

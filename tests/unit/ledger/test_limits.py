@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from streams.kafka.topics import SETTINGS
 from streams.ledger import lifecycle, limits, rule
 from streams.ledger.ledger import Changes, Ledger
 from streams.schemas import (
@@ -22,7 +23,6 @@ from streams.schemas import (
     Rejection,
     encode,
 )
-from streams.topics.topics import SETTINGS
 from streams.wire.packing import pack_norms
 from tests.audit import auditor, auditor_charges
 from tests.unit.ledger.audited import AuditedLog

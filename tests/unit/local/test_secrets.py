@@ -9,12 +9,12 @@ import pytest
 from cryptography import x509
 
 from streams.config import Config
+from streams.kafka.access import ROLES
+from streams.kafka.authentic import ANSWERERS, record_signer_of, verifier_of
 from streams.local import LocalStackError
 from streams.local.certificates import Authority
 from streams.local.secrets import Secrets
 from streams.local.secure_stack import SecureStack
-from streams.topics.access import ROLES
-from streams.topics.authentic import ANSWERERS, record_signer_of, verifier_of
 from streams.wire.signatures import Signer
 
 

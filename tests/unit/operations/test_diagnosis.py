@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from streams.config import Config
+from streams.kafka.answers import ANSWER_SETTINGS
+from streams.kafka.facts import KafkaFacts, TopicFacts
+from streams.kafka.topics import SETTINGS, TOPICS
 from streams.operations.diagnosis import diagnose
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
 from streams.operations.errors import Unavailable
@@ -20,9 +23,6 @@ from streams.operations.status import (
     read_redis_facts,
 )
 from streams.store.vital_signs import SuspensionReason
-from streams.topics.answers import ANSWER_SETTINGS
-from streams.topics.facts import KafkaFacts, TopicFacts
-from streams.topics.topics import SETTINGS, TOPICS
 
 NOW = 1_800_000_000.0
 CONFIG = Config(partitions=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streams.config import Config
+from streams.kafka.seen import TopicsSeen
 from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
 from streams.operations import runs
 from streams.operations.errors import Unavailable
@@ -13,7 +14,6 @@ from streams.schemas import encode
 from streams.sdk.client import Turnstile
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory
-from streams.topics.seen import TopicsSeen
 
 # What two partitions say of a run, (step, attempt, closed) or nothing; whether all is decided.
 STATES = """

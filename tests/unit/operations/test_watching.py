@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from streams.config import Config
+from streams.kafka.seen import TopicsSeen
 from streams.ledger.outputs import Channel
 from streams.ledger.summaries import DatasetSummary, Summary
 from streams.operations import status, watching
@@ -31,7 +32,6 @@ from streams.sdk.followers import Followed
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory, Pulse, SuspensionReason
-from streams.topics.seen import TopicsSeen
 from streams.wire.packing import pack_bits, pack_positions
 from tests.unit.web.test_owner import policy
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from streams import Turnstile
+from streams.kafka.results import Extent
 from streams.ledger.ledger import Ledger, Output
 from streams.replay.archive import ArchivedRecord, HeadSource, MissingRecord, StoredHead
 from streams.schemas import encode, tombstone_offset
@@ -18,7 +19,6 @@ from streams.store.layout import chain_fields, fields_of_nothing, pack_change
 from streams.store.snapshot import Draft, Moment, Search, Snapshot
 from streams.store.stored_state import StoredState, verified
 from streams.worker.outbox import outbox_entries_of
-from streams.worker.ports import Extent
 
 TOPIC = b"topic of a test!"
 Topics = dict[tuple[str, int], list[ArchivedRecord]]

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from streams import Turnstile
+from streams.kafka.topics import NORMS
 from streams.replay.verification import verify
-from streams.topics.topics import NORMS
 from tests.keys import allowing, private_key, public
 from tests.unit.replay.service import Archived
 

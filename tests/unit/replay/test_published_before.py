@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from streams.kafka.authentic import RecordVerifier, record_signer_of
+from streams.kafka.batches import FetchedRecord
 from streams.replay.archive import ArchivedRecord
 from streams.replay.findings import Check
 from streams.replay.service import stored
 from streams.replay.verification import verify
-from streams.topics.authentic import RecordVerifier, record_signer_of
-from streams.topics.batches import FetchedRecord
 from streams.wire.signatures import Content, TrustStore, new_keys
+from tests.unit.kafka.test_authentic import config
 from tests.unit.replay.service import Archived, used
-from tests.unit.topics.test_authentic import config
 
 PRIVATE, PUBLIC = new_keys()
 LOG = b"log of 16 bytes."

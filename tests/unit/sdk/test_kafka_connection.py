@@ -8,11 +8,11 @@ import pytest
 from kafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from streams.config import Config
+from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.sdk import kafka_connection
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import PartitionsDisagree, ServiceUnavailable
 from streams.sdk.kafka_connection import KafkaConnection
-from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 
 NOWHERE = Config(kafka="127.0.0.1:1", timeout=0.2)
 

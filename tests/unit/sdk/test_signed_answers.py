@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from streams import ConflictingDecisions, DecisionTimeout, Turnstile
+from streams.kafka.authentic import RecordSigner, RecordVerifier
 from streams.ledger.outputs import Channel, Output
 from streams.schemas import (
     Decision,
@@ -21,7 +22,6 @@ from streams.schemas import (
 )
 from streams.sdk.connection import PendingRequest
 from streams.sdk.memory_connection import MemoryConnection
-from streams.topics.authentic import RecordSigner, RecordVerifier
 from streams.wire.packing import pack_bits
 from streams.wire.signatures import Content, Signer, TrustStore, new_keys
 

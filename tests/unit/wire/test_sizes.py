@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from streams.kafka.topics import SETTINGS
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.schemas import (
     MAX_ACCOUNTS,
@@ -26,7 +27,6 @@ from streams.schemas import (
     Policy,
     encode,
 )
-from streams.topics.topics import SETTINGS
 from streams.wire.packing import cost_table_digest
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from streams.kafka.results import Missing
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.state import State
 from streams.store.holding import Holding
@@ -14,7 +15,7 @@ from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.wire.chain import NO_TOPIC
-from streams.worker.ports import Missing, World
+from streams.worker.ports import World
 from streams.worker.processor import Processor
 from streams.worker.suspensions import Suspensions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient

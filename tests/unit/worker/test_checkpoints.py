@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from msgspec.msgpack import decode
 
+from streams.kafka.results import NotSent, Origin
 from streams.ledger.ledger import Channel, Output
 from streams.schemas import OdometerCheckpoint, encode, odometer_key
 from streams.worker import checkpoints as waiting_room
 from streams.worker.checkpoints import Checkpoints, NotTheOwner
-from streams.worker.ports import NotSent, Origin
 from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ends, Gate
 

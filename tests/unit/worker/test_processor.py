@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from streams.kafka.results import Missing, NotSent
 from streams.ledger.authorization import CannotVerify
 from streams.ledger.ledger import (
     Channel,
@@ -19,7 +20,6 @@ from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.outbox import outbox_entries_of
-from streams.worker.ports import Missing, NotSent
 from streams.worker.processor import ProcessorState
 from streams.worker.suspensions import Suspension
 from tests.doubles.memory_broker import Effect

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from streams.kafka.results import NotSent
 from streams.store.snapshot import MANIFEST
-from streams.worker.ports import NotSent
 from tests.doubles.memory_broker import Effect, last_snapshot
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_partitions import Cluster, Worker

@@ -11,7 +11,7 @@ from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.worker.kafka.transport import AcquiringConsumer
+from streams.worker.transport import AcquiringConsumer
 
 
 class Consumer(AcquiringConsumer):

@@ -13,7 +13,7 @@ Faust sleeps for a second whenever it has no partition to fetch from. ``_wait_ne
 for milliseconds instead.
 
 aiokafka expands compressed batches without a limit. ``read_batches_within_limits`` replaces its
-batch reader, in the whole process, by that of ``streams.topics.batches``.
+batch reader, in the whole process, by that of ``streams.kafka.batches``.
 
 A failed fetch ends the worker, above all one at an offset that the log does not have: the next
 acquisition of the partition finds the reason.
@@ -39,7 +39,7 @@ from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.topics.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
+from streams.kafka.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
 from streams.worker.partitions import Partitions
 from streams.worker.ports import End
 
@@ -90,7 +90,7 @@ def _batch_of(raw: memoryview) -> Any:
 
 
 def read_batches_within_limits() -> None:
-    """Read batches with ``streams.topics.batches`` in every aiokafka consumer of this process."""
+    """Read batches with ``streams.kafka.batches`` in every aiokafka consumer of this process."""
     fetcher.MemoryRecords = partial(FetchedBatches, batch_of=_batch_of)
     fetcher.PartitionRecords = _PartitionRecords
 

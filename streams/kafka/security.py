@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 from streams.config import Config, ConfigurationError
-from streams.topics.seen import TopicsUnavailable
+from streams.kafka.seen import TopicsUnavailable
 
 
 class NotAdmitted(TopicsUnavailable):

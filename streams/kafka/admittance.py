@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 from kafka.net.sasl.scram import ScramClient
 
 from streams.config import Config
-from streams.topics.security import NotAdmitted, tls_context
+from streams.kafka.security import NotAdmitted, tls_context
 
 _SECONDS = 5.0  # per broker; the Kafka clients wait longer for a slow one
 _TIMES, _PAUSE = 3, 0.1  # seconds

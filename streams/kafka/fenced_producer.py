@@ -18,14 +18,14 @@ import aiokafka
 from aiokafka.errors import KafkaError
 
 from streams.config import Config
+from streams.kafka.authentic import RecordSigner, RecordVerifier, header, origin_header
+from streams.kafka.connection import connection_settings
+from streams.kafka.publisher import MAX_BATCH_BYTES
+from streams.kafka.results import NotSent, Origin, Sent
+from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Output
 from streams.schemas import tombstone, tombstone_offset
-from streams.topics.authentic import RecordSigner, RecordVerifier, header, origin_header
-from streams.topics.topics import ODOMETER
 from streams.wire.signatures import ORIGIN, Content
-from streams.worker.kafka.connection import connection_settings
-from streams.worker.kafka.publisher import MAX_BATCH_BYTES
-from streams.worker.ports import NotSent, Origin, Sent
 
 _ORIGIN = struct.Struct(">16si")
 _OFFSET = struct.Struct(">q")

@@ -24,10 +24,10 @@ from kafka.errors import (
 )
 
 from streams.config import Config
+from streams.kafka.clients import new_admin
+from streams.kafka.security import explained
+from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.schemas import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES
-from streams.topics.clients import new_admin
-from streams.topics.security import explained
-from streams.topics.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.wire.chain import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from streams.config import Config
-from streams.topics.seen import TopicsSeen
-from streams.topics.topics import (
+from streams.kafka.seen import TopicsSeen
+from streams.kafka.topics import (
     HALTS,
     NORMS,
     ODOMETER,
@@ -63,7 +63,7 @@ def _described(settings: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def seen(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> TopicsSeen:
-    monkeypatch.setattr("streams.topics.topics.new_admin", lambda *_, **__: admin)
+    monkeypatch.setattr("streams.kafka.topics.new_admin", lambda *_, **__: admin)
     with Topics(CONFIG) as topics:
         return topics.look()
 
@@ -196,7 +196,7 @@ def test_a_topic_that_a_later_release_adds_has_as_many_partitions_as_the_log(
     admin = Admin({})
     admin.partitions = dict.fromkeys(TOPICS, 7)
     del admin.partitions[SNAPSHOTS]
-    monkeypatch.setattr("streams.topics.topics.new_admin", lambda *_, **__: admin)
+    monkeypatch.setattr("streams.kafka.topics.new_admin", lambda *_, **__: admin)
     with Topics(CONFIG) as topics:
         assert topics.ensure().problem is None
     assert admin.partitions[SNAPSHOTS] == 7

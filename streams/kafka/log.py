@@ -25,7 +25,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 from streams.config import Config
-from streams.topics.batches import (
+from streams.kafka.batches import (
     EXPANDED_BYTES,
     CorruptBatch,
     FetchedRecord,
@@ -34,9 +34,9 @@ from streams.topics.batches import (
     batches_of,
     records_from,
 )
-from streams.topics.topics import NORMS
-from streams.worker.kafka.connection import connection_settings
-from streams.worker.ports import Extent, LogUnavailable, Missing, NoRecord, StoredRecord
+from streams.kafka.connection import connection_settings
+from streams.kafka.results import Extent, LogUnavailable, Missing, NoRecord, StoredRecord
+from streams.kafka.topics import NORMS
 
 T = TypeVar("T")
 

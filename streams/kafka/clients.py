@@ -12,10 +12,10 @@ from kafka.errors import CorruptRecordError
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
+from streams.kafka.admittance import check_admittance
+from streams.kafka.batches import CorruptBatch, FetchedBatches, RecordBatch
+from streams.kafka.security import security
 from streams.schemas import MAX_ANSWER_BYTES
-from streams.topics.admittance import check_admittance
-from streams.topics.batches import CorruptBatch, FetchedBatches, RecordBatch
-from streams.topics.security import security
 
 _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
 _UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}
@@ -43,7 +43,7 @@ def new_admin(config: Config) -> KafkaAdminClient:
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
     """Return a consumer without a group: it is assigned partitions and never commits.
 
-    It reads batches with ``streams.topics.batches``, whatever codecs kafka-python has. Other
+    It reads batches with ``streams.kafka.batches``, whatever codecs kafka-python has. Other
     consumers of the program are not affected.
     """
     settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}

@@ -11,11 +11,11 @@ from kafka.admin import KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from streams.config import Config
-from streams.topics.answers import ANSWER_SETTINGS
-from streams.topics.clients import new_admin
-from streams.topics.security import explained
-from streams.topics.seen import TopicsUnavailable
-from streams.topics.topics import NORMS, SETTINGS, described_topics, settings_of
+from streams.kafka.answers import ANSWER_SETTINGS
+from streams.kafka.clients import new_admin
+from streams.kafka.security import explained
+from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.topics import NORMS, SETTINGS, described_topics, settings_of
 
 _MORE = ("min.insync.replicas",)
 _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from streams.config import Config, ConfigurationError
-from streams.topics.authentic import (
+from streams.kafka.authentic import (
     ANSWERERS,
     RecordVerifier,
     header,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from streams.topics.seen import TopicsSeen
-from streams.topics.topics import Topics
+from streams.kafka.seen import TopicsSeen
+from streams.kafka.topics import Topics
 
 
 class KafkaTopics:

@@ -20,9 +20,9 @@ from kafka.errors import (
 )
 
 from streams.config import Config
-from streams.topics.clients import new_admin
-from streams.topics.security import explained
-from streams.topics.seen import TopicsUnavailable, UnusableTopics
+from streams.kafka.clients import new_admin
+from streams.kafka.security import explained
+from streams.kafka.seen import TopicsUnavailable, UnusableTopics
 
 ANSWERS, ANSWERS_STATE = "answers", "answers-state"
 ANSWER_TOPICS: Final = (ANSWERS, ANSWERS_STATE)

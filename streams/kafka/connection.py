@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streams.config import Config
-from streams.topics.security import security
+from streams.kafka.security import security
 
 
 def connection_settings(config: Config) -> dict[str, Any]:

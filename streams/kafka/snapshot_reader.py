@@ -8,10 +8,10 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streams.config import Config
+from streams.kafka.authentic import RecordVerifier
+from streams.kafka.clients import new_reader
+from streams.kafka.topics import SNAPSHOTS
 from streams.store.snapshot import Record, Search, Snapshot, UnusableSnapshot
-from streams.topics.authentic import RecordVerifier
-from streams.topics.clients import new_reader
-from streams.topics.topics import SNAPSHOTS
 
 _FIRST_STRETCH, _LONGEST_STRETCH = 64, 8192  # offsets
 _ATTEMPTS = 3

@@ -13,8 +13,8 @@ from faust.auth import SASLCredentials, SSLCredentials
 from faust.worker import Worker
 
 from streams.config import Config
-from streams.topics.security import security
-from streams.worker.kafka.transport import (
+from streams.kafka.security import security
+from streams.worker.transport import (
     NoTables,
     TurnstileApp,
     read_batches_within_limits,

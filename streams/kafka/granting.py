@@ -19,10 +19,10 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 
 from streams.config import Config
-from streams.topics.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
-from streams.topics.clients import new_admin
-from streams.topics.security import explained
-from streams.topics.seen import TopicsUnavailable
+from streams.kafka.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
+from streams.kafka.clients import new_admin
+from streams.kafka.security import explained
+from streams.kafka.seen import TopicsUnavailable
 
 _RESOURCES = {
     TOPIC: ResourceType.TOPIC,

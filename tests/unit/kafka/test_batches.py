@@ -10,7 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.topics.batches import (
+from streams.kafka.batches import (
     CorruptBatch,
     FetchedRecord,
     Gap,

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from streams.config import Config
-from streams.operations.snapshots import SnapshotsUnavailable, read_snapshot
+from streams.kafka.authentic import RecordSigner, RecordVerifier
+from streams.kafka.fenced_producer import Transactions, queue_in_batches
+from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
+from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
+from streams.kafka.topics import SNAPSHOTS
 from streams.store.snapshot import Record, Snapshot
-from streams.topics.authentic import RecordSigner, RecordVerifier
-from streams.topics.topics import SNAPSHOTS
 from streams.wire.signatures import Content
-from streams.worker.checkpoints import STOP_WITHIN
-from streams.worker.kafka.fenced_producer import Transactions, queue_in_batches
-from streams.worker.ports import LogUnavailable, NotSent
 
 
 class KafkaSnapshotTopic(Transactions):

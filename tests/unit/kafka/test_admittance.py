@@ -12,8 +12,8 @@ from itertools import chain, repeat
 import pytest
 
 from streams.config import Config
-from streams.topics.admittance import check_admittance
-from streams.topics.security import NotAdmitted
+from streams.kafka.admittance import check_admittance
+from streams.kafka.security import NotAdmitted
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""All that reaches Kafka by a client: topics, readers, producers, signatures, roles."""

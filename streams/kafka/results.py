@@ -1,0 +1,61 @@
+"""What reading and writing topics returns and raises, without any client.
+
+The ports of the worker (``streams.worker.ports``) use these types, and so do the implementations of
+those ports in this package.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+STOP_WITHIN = 1.0
+"""Seconds to disconnect: a broker that does not answer must not delay a rebalance."""
+
+
+class LogUnavailable(Exception):
+    """Kafka does not answer."""
+
+
+class NoRecord(Exception):
+    """The log has no record at an offset."""
+
+
+class NotSent(Exception):
+    """The broker did not accept records: it is unreachable, or a later epoch has begun."""
+
+
+class Missing(Enum):
+    """What the log holds at offsets at which no record arrived."""
+
+    NOTHING_TO_APPLY = "control records, or batches that are not read"
+    RECORDS = "records that were not delivered"
+    HOLE = "nothing"
+
+
+class Extent(NamedTuple):
+    """The offsets at which a partition of a topic begins and ends."""
+
+    start: int  # the offset of the first record
+    end: int  # the offset after the last one
+
+
+class StoredRecord(NamedTuple):
+    """A record as the log stores it."""
+
+    value: bytes | None
+    leader_epoch: int  # counts the elections of the partition's leader; -1: not known
+
+
+class Origin(NamedTuple):
+    """The log, and the leader epoch in it, of the record that led to odometer records."""
+
+    topic: bytes  # the id of norms
+    leader_epoch: int
+
+
+class Sent(NamedTuple):
+    """An odometer record as the topic stores it."""
+
+    origin: Origin
+    value: bytes

@@ -1,1 +1,0 @@
-"""The Kafka topics: their settings, and clients that reach them."""

@@ -1,1 +1,0 @@
-"""The Kafka implementations of a worker's ports, and the Faust transport."""
