@@ -24,14 +24,12 @@ import numpy as np
 import redis
 from rich.console import Console
 from rich.table import Table
-from streams.replay.moves import Landing, departure
 
 from streams import Turnstile
 from streams.config import Config
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_owners
-from streams.replay.receipts import Head
 from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
 from streams.wire.partitioner import partitions_of
 from tests.benchmarks.servers import resident_bytes, wait_until
@@ -70,7 +68,6 @@ def main() -> None:
         "datasets": lambda: _table(
             "Datasets of a partition", _DATASETS, map(_datasets, options.datasets)
         ),
-        "moving": lambda: _table("Moving", _MOVE, map(_move, options.users)),
         "layout": lambda: _table("Layout", _LAYOUT, _layout(options.layout)),
     }
     for part in [options.only] if options.only else _PARTS:
@@ -136,35 +133,6 @@ def _datasets(count: int) -> Sequence[object]:
     pages, load = _acquired(ledger)
     create, step, load = (seconds / count * 1e6 for seconds in (create, step, load))
     return f"{count:,}", f"{create:.0f}", f"{step:.0f}", f"{pages / count:.0f}", f"{load:.0f}"
-
-
-_MOVE = ("users", "laid out us/user", "MB of records", "taken us/user")
-
-
-def _move(count: int) -> Sequence[object]:
-    """From one partition to four, of which the first takes what comes to it."""
-    old = _ledger()
-    _create(old, "d")
-    _open(old, "d", "r")
-    for at in range(0, count, _A_RECORD):
-        _charge(old, "d", "r", np.arange(at, min(at + _A_RECORD, count)))
-    held: list[Landing] = []
-    leaving = departure([old], _TOPIC, [Head(0, 0, "0" * 64)], "d")
-    (policy,) = leaving.policies
-    laid_out = _seconds(lambda: held.append(Landing(leaving, 4)))
-    (landing,) = held
-    new = Ledger(0, 4, bytes(16))
-    records = [encode(part) for part in landing.parts(policy, 0)]
-    announced, _ = landing.announcement(policy, 0, "t")
-    _apply(new, encode(announced))
-    taken = _seconds(lambda: [_apply(new, record) for record in records])
-    users, size = len(new.state.datasets["d"]), sum(map(len, records))
-    return (
-        f"{count:,}",
-        f"{laid_out / count * 1e6:.2f}",
-        f"{4 * size / 1e6:.1f}",
-        f"{taken / users * 1e6:.2f}",
-    )
 
 
 _LAYOUT = ("ids", "partitions", "mean", "largest/mean", "expected", "smallest/mean")
