@@ -1,4 +1,4 @@
-"""Where Kafka and Redis are, and how the topics are named: one place for settings."""
+"""The settings of clients, workers and commands, from a file, the environment and options."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tomllib
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 1_000
 _KEY_BYTES = 16, 64  # of a secret in a ring
 _PASSWORD_LENGTH = 12  # of the dashboard, at least
-_LONGEST_TIMEOUT = 1_000_000.0  # seconds; what counts milliseconds in 32 bits still holds it
+_LONGEST_TIMEOUT = 1_000_000.0  # seconds; its milliseconds fit into 32 bits
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
@@ -34,14 +35,32 @@ TRACES = ("", "otel")
 _FILE = "_file"  # after the name of a secret: the name of a file that holds it
 
 
-def _secret() -> Any:
-    """A setting that is never shown, and can be read from a file of its own."""
-    return field(default="", metadata={"secret": True, "file": True})
+def _setting(
+    default: Any,
+    help_: str,
+    *,
+    metavar: str = "",
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    file: bool = False,
+    path: bool = False,
+) -> Any:
+    """Declare a setting.
 
-
-def _path() -> Any:
-    """The name of a file; one that a file of settings names is looked for beside it."""
-    return field(default="", metadata={"path": True})
+    Args:
+        default: its default value.
+        help_: what it is, for ``--help`` and the documentation.
+        metavar: the placeholder of its value in ``--help``.
+        choices: the values that it can have; empty for no list.
+        secret: whether its value is never shown. A secret can always be in a file of its own.
+        file: whether its value can be in a file of its own (``<name>_file``).
+        path: whether it is the name of a file. A relative name in a settings file counts from
+            the folder of that file.
+    """
+    given = {"help": help_, "metavar": metavar, "choices": choices}
+    return field(
+        default=default, metadata={**given, "secret": secret, "file": file or secret, "path": path}
+    )
 
 
 class ConfigurationError(ValueError):
@@ -49,7 +68,7 @@ class ConfigurationError(ValueError):
 
 
 def lacking(what: str, extra: str, error: ImportError) -> ConfigurationError:
-    """What is needed is not installed: which extra has it."""
+    """Return the error for a package that is not installed; ``extra`` contains it."""
     return ConfigurationError(
         f"{what} needs a package that is not installed ({error}): install dp-turnstile with its "
         f"extra `{extra}`"
@@ -66,9 +85,9 @@ def redact(text: object) -> str:
 
 
 def _without_login(word: str) -> str:
-    """Return a word with ``***`` for what stands before its last @, from ``://`` or a login on.
+    """Return a word with ``***`` for a login before its last @.
 
-    A password may contain an @ or a slash that was not quoted, so the last @ counts.
+    A password may contain an unquoted @ or slash, so the last @ counts.
     """
     last = word.rfind("@")
     colon, scheme = word.find(":"), word.find("://")
@@ -94,54 +113,118 @@ class Config:
 
     Each can come from a TOML file (a table ``[turnstile]`` or the top level) or from an
     environment variable ``TURNSTILE_<NAME>``; a variable wins over the file. Passwords, keys and
-    key rings can be in files of their own: ``<name>_file`` and ``TURNSTILE_<NAME>_FILE`` name them.
+    key rings can be in files of their own, named by ``<name>_file`` or ``TURNSTILE_<NAME>_FILE``.
     """
 
-    kafka: str = "localhost:9092"  # bootstrap servers, comma separated
-    redis: str = "redis://localhost:6379/0"
-    prefix: str = PREFIX  # of topics and Redis keys
-    partitions: int = 4  # of topics that do not exist yet; never changed afterwards
-    replication: int = 1  # of topics that do not exist yet
-    timeout: float = 30.0  # seconds until a charge without all its decisions raises
-    snapshot_seconds: float = 600.0  # from one snapshot of a partition to the next; 0: none
-
-    kafka_security: str = "PLAINTEXT"  # how the brokers are reached: one of SECURITIES
-    kafka_mechanism: str = MECHANISMS[0]  # of the login
-    kafka_username: str = ""  # with SASL
-    kafka_password: str = _secret()
-    kafka_ca: str = _path()  # who signs the brokers' certificates; the system knows, if none
-    kafka_certificate: str = _path()  # by which brokers know this client, if they want one
-    kafka_key: str = _path()  # of that certificate
-    kafka_key_password: str = _secret()
-    redis_username: str = ""  # instead of one in the URL, and so the password
-    redis_password: str = _secret()
-    redis_sentinel_username: str = ""  # with which Sentinels know who asks them, if they want to
-    redis_sentinel_password: str = _secret()
-    redis_ca: str = _path()  # of rediss://
-    redis_certificate: str = _path()
-    redis_key: str = _path()
-    health: str = (
-        ""  # host:port on which a worker or answerer answers /healthz, /metrics and the like
+    kafka: str = _setting(
+        "localhost:9092", "the bootstrap brokers, separated by commas", metavar="HOST:PORT"
     )
-    log_format: str = LOG_FORMATS[0]  # of the log of a worker or answerer
-    traces: str = ""  # "otel": spans by the API of OpenTelemetry, where it is installed
-    dashboard_password: str = _secret()  # for what the dashboard shows of people
-    portal_key: str = _secret()  # with which links to owners' pages are signed; the first signs
-    portal_state: str = _path()  # a file in which the portal remembers opened and revoked links
-    pseudonym_key: str = _secret()  # of a client: the log knows users by pseudonyms of this key
-    erasure_keys: str = _secret()  # of workers: by which users who were erased are known again
-    signing_key: str = _secret()  # with which a worker or an answerer signs; unsigned without
-    trusted_keys: str = field(default="", metadata={"file": True})  # all is believed without
-    answer_keys: str = field(default="", metadata={"file": True})  # of answerers; the same
-    request_key: str = _secret()  # of a client: the private key that signs its requests
+    redis: str = _setting(
+        "redis://localhost:6379/0",
+        "the URL of Redis; rediss:// is encrypted, and Clusters and Sentinels have URLs, too",
+        metavar="URL",
+    )
+    prefix: str = _setting(PREFIX, "the prefix of topics and Redis keys")
+    partitions: int = _setting(
+        4, "the number of partitions of new topics; it never changes later", metavar="P"
+    )
+    replication: int = _setting(1, "the number of copies of each partition of new topics")
+    timeout: float = _setting(
+        30.0, "the seconds to wait for an answer, for example for all decisions", metavar="S"
+    )
+    snapshot_seconds: float = _setting(
+        600.0, "the seconds from one snapshot of a partition to the next; 0 for no snapshots"
+    )
+    health: str = _setting(
+        "",
+        "the address on which a worker or an answerer answers /livez, /readyz, /healthz, /metrics",
+        metavar="HOST:PORT",
+    )
+    log_format: str = _setting(
+        LOG_FORMATS[0], "the format of a worker's or an answerer's log", choices=LOG_FORMATS
+    )
+    traces: str = _setting(
+        "", "otel sends spans with the OpenTelemetry API, if it is installed", choices=TRACES
+    )
+
+    kafka_security: str = _setting(
+        "PLAINTEXT", "the protocol of the connection to the brokers", choices=SECURITIES
+    )
+    kafka_mechanism: str = _setting(
+        MECHANISMS[0], "the mechanism of the login; PLAIN needs SASL_SSL", choices=MECHANISMS
+    )
+    kafka_username: str = _setting("", "the user of the login")
+    kafka_password: str = _setting("", "the password of the login", secret=True)
+    kafka_ca: str = _setting(
+        "", "the authority of the brokers' certificates; empty for the system's", path=True
+    )
+    kafka_certificate: str = _setting(
+        "", "the client's certificate, if the brokers ask for one", path=True
+    )
+    kafka_key: str = _setting(
+        "", "the key of this certificate, if it is in another file", path=True
+    )
+    kafka_key_password: str = _setting("", "the password of this key", secret=True)
+    redis_username: str = _setting("", "the user of Redis, instead of one in the URL")
+    redis_password: str = _setting("", "the password, instead of one in the URL", secret=True)
+    redis_sentinel_username: str = _setting(
+        "", "the user of the Sentinels; it needs the right `+sentinel|masters`"
+    )
+    redis_sentinel_password: str = _setting("", "the password of this user", secret=True)
+    redis_ca: str = _setting(
+        "", "the authority of the certificates of all Redis nodes and Sentinels", path=True
+    )
+    redis_certificate: str = _setting(
+        "", "the client's certificate, if Redis asks for one", path=True
+    )
+    redis_key: str = _setting(
+        "", "the key of this certificate, if it is in another file", path=True
+    )
+    signing_key: str = _setting(
+        "",
+        "workers: the key that signs their records; answerers: another one, which signs answers",
+        secret=True,
+    )
+    trusted_keys: str = _setting(
+        "",
+        "readers of workers' records: the public keys whose signatures count; empty: all records "
+        "count",
+        file=True,
+    )
+    answer_keys: str = _setting(
+        "", "answerers and readers of `answers`: the public keys whose signatures count", file=True
+    )
+    request_key: str = _setting("", "clients: the key that signs their requests", secret=True)
+    pseudonym_key: str = _setting(
+        "", "clients: the key of pseudonyms, which replace user ids in requests", secret=True
+    )
+    erasure_keys: str = _setting(
+        "",
+        "workers and replays of the log: the keys by which erased users are recognized; the first "
+        "one is used for new erasures",
+        secret=True,
+    )
+    dashboard_password: str = _setting(
+        "", "`turnstile dashboard`: the operators' password, 12 characters or more", secret=True
+    )
+    portal_key: str = _setting(
+        "",
+        "`turnstile portal` and `portal link`: the keys of links and sessions; the first one signs",
+        secret=True,
+    )
+    portal_state: str = _setting(
+        "",
+        "`turnstile portal` and `portal revoke`: the file that stores opened and revoked links",
+        path=True,
+    )
 
     def __post_init__(self) -> None:
         _check_brokers(self.kafka)
         _check_redis(self.redis)
         if not _PREFIX_OF_TOPICS.fullmatch(self.prefix):
             raise ConfigurationError(
-                f"prefix is {self.prefix!r}; topics are named by at most 200 letters, digits, "
-                "dots, dashes and underscores before their own name"
+                f"prefix is {self.prefix!r}; it must have at most 200 letters, digits, dots, dashes "
+                "and underscores"
             )
         _check_range("partitions", self.partitions, 1, _MOST_PARTITIONS)
         _check_range("replication", self.replication, 1, _MOST_REPLICAS)
@@ -174,7 +257,7 @@ class Config:
             )
 
     def __repr__(self) -> str:
-        """All but what has its default, without a secret."""
+        """Return the settings that have no default value, without secrets."""
         shown = [s for s in fields(self) if s.name in _ALWAYS or getattr(self, s.name) != s.default]
         return f"Config({', '.join(f'{s.name}={self._shown(s.name)}' for s in shown)})"
 
@@ -182,7 +265,7 @@ class Config:
         return "***" if name in _SECRETS else redact(repr(getattr(self, name)))
 
     def _check_login(self) -> None:
-        """Nothing goes out by a way that is less than what was asked for."""
+        """Check that the connection is as secure as the settings say."""
         security, mechanism = self.kafka_security, self.kafka_mechanism
         if security not in SECURITIES:
             raise ConfigurationError(
@@ -201,13 +284,13 @@ class Config:
                 )
             if mechanism == "PLAIN" and security == "SASL_PLAINTEXT":
                 raise ConfigurationError(
-                    "PLAIN would send kafka_password for everybody to read: use it with SASL_SSL, "
-                    "or use SCRAM-SHA-512"
+                    "kafka_mechanism is PLAIN, which would send kafka_password unencrypted: set "
+                    "kafka_security to SASL_SSL, or kafka_mechanism to SCRAM-SHA-512"
                 )
         elif any(has_login):
             raise ConfigurationError(
                 f"kafka_username or kafka_password is set, and kafka_security is {security}, which "
-                "has no login: set it to SASL_SSL, or take them away"
+                "has no login: set it to SASL_SSL, or remove them"
             )
 
     def _check_certificates(self) -> None:
@@ -219,18 +302,18 @@ class Config:
             given = [name for name in names if getattr(self, name)]
             if given and not used:
                 raise ConfigurationError(
-                    f"{given[0]} is set, and nothing would be encrypted: set {needed}"
+                    f"{given[0]} is set, but the connection is not encrypted: set {needed}"
                 )
             for name in given:
                 if not Path(getattr(self, name)).is_file():
                     raise ConfigurationError(
-                        f"{name} is {getattr(self, name)!r}: there is no such file"
+                        f"{name} is {getattr(self, name)!r}, and this file does not exist"
                     )
             if getattr(self, names[2]) and not getattr(self, names[1]):
                 raise ConfigurationError(f"{names[2]} is set without {names[1]}: give both")
 
     def topic(self, name: str) -> str:
-        """The full name of one of the topics norms, halts, odometer and rejects."""
+        """Return the full name of a topic."""
         return f"{self.prefix}{name}"
 
     @classmethod
@@ -240,7 +323,9 @@ class Config:
         environment: Mapping[str, str] | None = None,
         **overrides: Any,
     ) -> Config:
-        """Defaults, then the file, then the environment, then the overrides that are not None.
+        """Return defaults, replaced by the file, the environment and the overrides, in this order.
+
+        Overrides that are None do not count.
 
         Raises:
             ConfigurationError: unreadable file, unknown setting, or a value of the wrong kind.
@@ -258,8 +343,16 @@ class Config:
         return cls(**{name: _convert(name, value) for name, value in settings.items()})
 
 
+def release() -> str:
+    """Return the version of the installed package."""
+    try:
+        return version("dp-turnstile")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def environment_names() -> set[str]:
-    """Every variable that is a setting."""
+    """Return the names of all environment variables that are settings."""
     names = (*_KIND_OF, *(name + _FILE for name in _FILED), "config")
     return {f"TURNSTILE_{name.upper()}" for name in names}
 
@@ -267,13 +360,13 @@ def environment_names() -> set[str]:
 _KINDS = {"int": int, "float": float, "str": str}
 _KIND_OF = {setting.name: _KINDS[str(setting.type)] for setting in fields(Config)}
 _ALWAYS = ("kafka", "redis", "prefix")
-_SECRETS = {setting.name for setting in fields(Config) if "secret" in setting.metadata}
-_FILED = [setting.name for setting in fields(Config) if "file" in setting.metadata]
-_PATHS = [setting.name for setting in fields(Config) if "path" in setting.metadata]
+_SECRETS = {setting.name for setting in fields(Config) if setting.metadata["secret"]}
+_FILED = [setting.name for setting in fields(Config) if setting.metadata["file"]]
+_PATHS = [setting.name for setting in fields(Config) if setting.metadata["path"]]
 
 
 def _settled(given: Mapping[str, Any], beside: Path) -> dict[str, Any]:
-    """Settings of one source, with what the files hold that it names."""
+    """Return the settings of one source, with the contents of the files that it names."""
     settings = dict(given)
     for name in _FILED:
         file = settings.pop(name + _FILE, None)
@@ -289,7 +382,7 @@ def _settled(given: Mapping[str, Any], beside: Path) -> dict[str, Any]:
 
 
 def _content(name: str, path: Path) -> str:
-    """What a file holds, without the line's end that editors leave."""
+    """Return the contents of a file without the line end that editors append."""
     try:
         content = path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -321,12 +414,12 @@ def _check_range(name: str, value: int, least: int, most: int) -> None:
 
 
 def secrets_of(ring: str) -> list[str]:
-    """The secrets of a ring, the one that is used first."""
+    """Return the secrets of a key ring; the first one is used for new records."""
     return ring.replace(",", " ").split()
 
 
 def _check_secrets(name: str, ring: str) -> None:
-    """Refuse keys that could be guessed, or are too long for a hash."""
+    """Reject keys that can be guessed, or are too long for the hash function."""
     least, most = _KEY_BYTES
     for number, key in enumerate(secrets_of(ring), start=1):
         if not least <= len(key.encode()) <= most:
@@ -339,7 +432,7 @@ def _check_secrets(name: str, ring: str) -> None:
 def _check_brokers(addresses: str) -> None:
     for address in addresses.split(","):
         found = _BROKER.fullmatch(address)
-        if found and found[1] is None:  # clients would take 9092, and wait for whoever is not there
+        if found and found[1] is None:  # clients would assume port 9092 and wait
             raise ConfigurationError(
                 f"kafka is {addresses!r}, and {address} has no port: write {address}:9092, or the "
                 "port that `turnstile up` printed"
@@ -360,12 +453,12 @@ def _check_health(address: str) -> None:
 
 
 def _check_redis(url: str) -> None:
-    """Refuse what Redis' client would refuse late, or read as something else."""
+    """Reject URLs that the Redis client would reject late, or would misread."""
     try:
         read_address(url)
     except UnusableAddress as error:
         raise ConfigurationError(
-            f"redis is no URL that can be used ({error}); give one like {Config.redis}"
+            f"redis is not a usable URL ({error}); give one like {Config.redis}"
         ) from None
 
 

@@ -15,13 +15,13 @@ import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from streams.config import release
 from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Verdict
 from streams.store.redis_store import RedisStore
@@ -148,7 +148,7 @@ class PartitionsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield one sample for each partition that is assigned to the worker."""
         build = InfoMetricFamily("turnstile_build", "The release")
-        build.add_metric([], {"version": _version()})
+        build.add_metric([], {"version": release()})
         yield build
         if self._owned.count is not None:
             yield GaugeMetricFamily(
@@ -191,10 +191,3 @@ def _reason_of(reject: bytes) -> str:
     with suppress(msgspec.DecodeError):
         return str(msgspec.msgpack.decode(reject).get("reason", "unknown"))
     return "unknown"
-
-
-def _version() -> str:
-    try:
-        return version("dp-turnstile")
-    except PackageNotFoundError:
-        return "unknown"

@@ -177,10 +177,10 @@ UNUSABLE_SECURITY = [
     (
         'kafka_username = "u"\nkafka_password = "hunter2"\nkafka_mechanism = "PLAIN"\n'
         'kafka_security = "SASL_PLAINTEXT"',
-        "everybody to read",
+        "kafka_mechanism",
     ),
-    ('kafka_ca = "turnstile.toml"', "nothing would be encrypted"),
-    ('kafka_security = "SSL"\nkafka_ca = "absent.pem"', "no such file"),
+    ('kafka_ca = "turnstile.toml"', "kafka_ca"),
+    ('kafka_security = "SSL"\nkafka_ca = "absent.pem"', "kafka_ca"),
     ('kafka_security = "SSL"\nkafka_key = "turnstile.toml"', "without kafka_certificate"),
     ('redis_ca = "turnstile.toml"', "begins with rediss"),
     ('redis_password = "hunter2"\nredis_password_file = "turnstile.toml"', "give one"),
