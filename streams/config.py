@@ -223,8 +223,8 @@ class Config:
         _check_redis(self.redis)
         if not _PREFIX_OF_TOPICS.fullmatch(self.prefix):
             raise ConfigurationError(
-                f"prefix is {self.prefix!r}; it must have at most 200 letters, digits, dots, dashes "
-                "and underscores"
+                f"prefix is {self.prefix!r}; it must have at most 200 letters, digits, dots, "
+                "dashes and underscores"
             )
         _check_range("partitions", self.partitions, 1, _MOST_PARTITIONS)
         _check_range("replication", self.replication, 1, _MOST_REPLICAS)

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from streams import Turnstile
-from streams.cli.top import frame
+from streams.cli.views import frame
 from streams.config import Config
 from streams.demo.digits import load_digits
 from streams.ledger.outputs import Channel

@@ -1,408 +1,688 @@
-"""What each command does."""
+"""The table of commands: name, function, help, lines of ``--json``, and arguments.
+
+The function of a command is imported when the command is called: `turnstile status`, which is
+called every few seconds, does not import what other commands need. To add a command, add a row
+here and write its function in the module that the row names. `make reference` updates the tables
+in the documentation.
+"""
 
 from __future__ import annotations
 
-import argparse
-import shlex
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
+from argparse import BooleanOptionalAction
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Final, get_args
 
-from msgspec import UnsetType
-
-from accounting.exact.units import from_units_down
-from streams.cli.logs import log_as_json
-from streams.cli.output import Exit, note, say, show, show_table
-from streams.cli.presence import no_dataset, nothing_of, warn_of_absent
-from streams.cli.users import ids, user_of
-from streams.config import Config
-from streams.operations.errors import Unavailable
-from streams.operations.guarantees import (
-    budget_epsilon,
-    budget_of,
-    spent_epsilon,
-    spent_share,
+from streams.cli.arguments import (
+    AT_DELTA,
+    BROKER,
+    CLIENT,
+    DATASET_NAME,
+    FOLLOW,
+    OBSERVER,
+    OF_DATASET,
+    OF_RUN,
+    PAGE_URL,
+    TAKE_OVER,
+    WORKERS,
+    Argument,
+    access_option,
+    address_of,
+    arg,
+    delta_of,
+    flag,
+    link_id_of,
+    log_level,
+    name_of,
+    number_above_0,
+    page_options,
+    path_of,
+    role_of,
+    setting_option,
+    user_option,
+    whole,
 )
-from streams.operations.status import (
-    DatasetStatus,
-    datasets_of,
-    read_datasets,
-    read_glances,
+from streams.schemas import Measure, OnExhaustion, Reason, UserIds
+from streams.kafka.access import ROLES
+
+MOST_DAYS: Final = 3660
+"""Days for which a link to a user's page can be valid."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        name: its words, for example "dataset create".
+        function: the module in ``streams.cli`` and the function, as "module:function".
+        summary: one line about it; it continues a sentence.
+        settings: the settings that it reads, and that options can replace.
+        arguments: its other arguments.
+        lines: the types of the lines that it prints with ``--json``. Without any it has no
+            ``--json``.
+        more: further sentences for its ``--help``.
+    """
+
+    name: str
+    function: str
+    summary: str
+    settings: tuple[str, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    lines: tuple[str, ...] = ()
+    more: str = ""
+
+    def load(self) -> Callable[..., int]:
+        """Import the function of the command."""
+        module, name = self.function.split(":")
+        function: Callable[..., int] = getattr(import_module(f"streams.cli.{module}"), name)
+        return function
+
+
+GROUPS: Final = {
+    "dataset": "create, show, list, withdraw or close datasets, and set their access lists",
+    "run": "close runs",
+    "topics": "create the topics, if workers may not",
+    "keys": "create keys for signatures",
+}
+"""The help of words that are followed by a command."""
+
+_LOCAL: Final = (
+    Command(
+        "up",
+        "local:up",
+        "run a local broker, Redis and workers until Ctrl-C or SIGTERM",
+        ("prefix", "config", "partitions"),
+        (
+            arg("--workers N", "", whole(0, 100), default=1),
+            flag(
+                "--secure",
+                "with TLS, logins, rights and signed decisions; prints the settings of each role",
+            ),
+            arg("--data DIR", "keep the data and the ports here", path_of),
+            flag(
+                "--free-ports",
+                "use other ports than 9092 and 6379, which the broker and Redis use if they are "
+                "free",
+            ),
+        ),
+        ("service",),
+        "It starts its own broker and Redis. To use others, start `turnstile worker`. The data are "
+        "readable by their owner only.",
+    ),
+    Command(
+        "demo",
+        "local:demo",
+        "compare individual accounting with the strongest baselines",
+        ("prefix", "timeout", "config"),
+        (
+            arg(
+                "kind",
+                "the scenario",
+                choices=["revenue", "training", "all"],
+                nargs="?",
+                default="all",
+            ),
+            arg(
+                "--data DIR",
+                "the folder with the CDNOW purchase log (default: a simulated shop)",
+                path_of,
+            ),
+            arg("--out DIR", "the folder for the plots", path_of, default=Path("out")),
+            arg(
+                "--seeds N",
+                "the number of noise seeds; results are means with standard errors",
+                whole(1, 1000),
+                default=5,
+            ),
+            setting_option("kafka", rivals="place"),
+            arg("--workers N", "(default 2)", whole(1, 100), rivals="place"),
+        ),
+        ("scenario",),
+        "The scenario revenue answers the daily revenue of a shop, as `turnstile answer` does. The "
+        "scenario training trains a classifier on scikit-learn's digits. Both compare individual "
+        "accounting with baselines at the same guarantee. The demo starts a broker, Redis and "
+        "workers, unless --kafka names a broker with running workers.",
+    ),
+    Command(
+        "worker",
+        "local:worker",
+        "run one worker; start more to scale, at most one for each partition",
+        (*OBSERVER, "partitions", "health", "log_format"),
+        (log_level("INFO"),),
+        more="Its log goes to standard error.",
+    ),
+    Command(
+        "topics create",
+        "local:topics_create",
+        "create the missing topics, if workers have no right to; may be repeated",
+        BROKER,
+        lines=("topics",),
+    ),
 )
-from streams.schemas import DELTA, AccessList, OdometerCheckpoint, Policy, Reason, User
-from streams.sdk.client import Turnstile
-from streams.sdk.errors import ErasedInPart, RequestRejected
-from streams.wire.signatures import public_text
 
-
-def up(options: argparse.Namespace, config: Config) -> int:
-    """Run broker, Redis and workers in the foreground."""
-    from streams.cli.local import run_until_stopped
-
-    for name in ("kafka", "redis"):
-        if getattr(config, name) != getattr(Config, name):
-            note(f"the setting {name} is for other commands: `up` starts its own, see below")
-
-    def on_ready(addresses: Mapping[str, Any]) -> None:
-        roles = addresses.get("roles", {})
-        show(addresses if options.json else _without(addresses, "roles"), options.json)
-        if options.json:
-            return
-        for role, path in roles.items():
-            show({"role": role, "config": path}, False)
-        if roles:
-            note(f"\nfor example: turnstile status --config {roles['operator']}")
-            note("a dataset that only the trainer's key charges and manages:")
-            create = "turnstile dataset create NAME --epsilon 1 --delta 1e-5"
-            public = shlex.quote(roles["trainer"].removesuffix(".toml") + ".public")
-            note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
-            return
-        note("\nFor other commands, in another terminal:")
-        for name in ("kafka", "redis"):
-            say(f"export TURNSTILE_{name.upper()}={shlex.quote(addresses[name])}")
-        if config.prefix != Config.prefix:
-            say(f"export TURNSTILE_PREFIX={shlex.quote(config.prefix)}")
-
-    return run_until_stopped(
-        config,
-        workers=options.workers,
-        data=options.data,
-        on_ready=on_ready,
-        secure=options.secure,
-        # Clients that use these default ports have no login.
-        known_ports=not (options.free_ports or options.secure),
-    )
-
-
-def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != name}
-
-
-def topics_create(options: argparse.Namespace, config: Config) -> int:
-    """Create the topics that are missing, for workers who have no right to."""
-    from streams.kafka.answers import ANSWER_TOPICS, ensure_answer_topics
-    from streams.kafka.topics import TOPICS, ensure_topics
-
-    partitions = ensure_topics(config)
-    ensure_answer_topics(config)
-    topics = [config.topic(name) for name in (*TOPICS, *ANSWER_TOPICS)]
-    show({"kafka": config.kafka, "topics": topics, "partitions": partitions}, options.json)
-    return Exit.OK
-
-
-def worker(options: argparse.Namespace, config: Config) -> int:
-    """Run a worker in the foreground."""
-    from streams.worker.app import run_worker
-
-    # With --json on standard output, as what other commands say.
-    if options.json or config.log_format == "json":
-        log_as_json(options.log_level, sys.stdout if options.json else sys.stderr)
-    run_worker(config, options.log_level)
-    return Exit.OK
-
-
-def dataset_create(options: argparse.Namespace, config: Config) -> int:
-    """Create a dataset, or check that it exists under this policy."""
-    whole = None
-    if options.share_of is not None:
-        datasets = read_datasets(config)
-        if options.share_of not in datasets:
-            return no_dataset(options.share_of)
-        whole = datasets[options.share_of].policy
-    with Turnstile(config=config) as turnstile:
-        policy = turnstile.create_dataset(
-            options.name,
-            measure=options.measure,
-            share_of=whole,
-            share=options.share,
-            assume_independent_timing=options.assume_independent_timing,
-            sampled_levels=options.sampled_levels,
-            epsilon=options.epsilon,
-            delta=options.delta,
-            budget=_one_or_many(options.budget),
-            orders=options.orders,
-            odometer_step=_one_or_many(options.odometer_step),
-            on_exhaustion=options.on_exhaustion,
-            user_ids=options.user_ids,
-            parent=options.parent,
-            allow=options.allow and dict(options.allow),
-        )
-    delta = DELTA if options.delta is None else options.delta
-    show({**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta}, options.json)
-    return Exit.OK
-
-
-def dataset_access(options: argparse.Namespace, config: Config) -> int:
-    """Replace the access list of a dataset."""
-    allow = dict(options.allow)
-    with Turnstile(config=config) as turnstile:
-        try:
-            turnstile.set_access(options.name, allow, copied_from=options.copied_from)
-        except RequestRejected as refused:
-            if refused.reason is Reason.UNKNOWN_DATASET:
-                return no_dataset(options.name)
-            raise
-    show({"dataset": options.name, "allow": allow}, options.json)
-    return Exit.OK
-
-
-def dataset_withdraw(options: argparse.Namespace, config: Config) -> int:
-    """Take back a dataset that nobody has used."""
-    with Turnstile(config=config) as turnstile:
-        turnstile.withdraw_dataset(options.name)
-    show({"dataset": options.name, "withdrawn": True}, options.json)
-    return Exit.OK
-
-
-def dataset_close(options: argparse.Namespace, config: Config) -> int:
-    """End a dataset for good, and all that are nested in it."""
-    with Turnstile(config=config) as turnstile:
-        try:
-            closed = turnstile.close_dataset(options.name)
-        except RequestRejected as refused:
-            if refused.reason is Reason.UNKNOWN_DATASET:
-                return no_dataset(options.name)
-            raise
-    for name in closed:
-        show({"dataset": name, "closed": True}, options.json)
-    return Exit.OK
-
-
-def run_close(options: argparse.Namespace, config: Config) -> int:
-    """End a run for good; one that is closed stays so."""
-    with Turnstile(config=config) as turnstile:
-        try:
-            found = turnstile.close_run(options.dataset, options.name)
-        except RequestRejected as refused:
-            if refused.reason is Reason.UNKNOWN_DATASET:
-                return no_dataset(options.dataset)
-            raise
-    if not found:
-        note(
-            f"turnstile: there was no run {options.name!r} of dataset {options.dataset!r}: check "
-            "its name. Nothing was closed"
-        )
-        return Exit.REFUSED
-    show({"dataset": options.dataset, "run": options.name, "closed": True}, options.json)
-    return Exit.OK
-
-
-def erase(options: argparse.Namespace, config: Config) -> int:
-    """Have the service erase a user."""
-    given = user_of(options)
-    meant = {given: given} if config.pseudonym_key else ids(given, config)
-    dataset = None if options.dataset == _EVERYWHERE else options.dataset
-    found, not_allowed = False, set[str]()
-    with Turnstile(config=config) as turnstile:
-        for user in dict.fromkeys(meant.values()):
-            try:
-                datasets = turnstile.erase(user, dataset)
-            except ErasedInPart as error:
-                datasets = error.datasets
-                not_allowed.update(error.not_allowed)
-            found = found or bool(datasets)
-            for name in datasets:
-                show({"dataset": name, "id_kind": _kind(user), "erased": True}, options.json)
-    if not_allowed:
-        note(
-            f"turnstile: you may not manage {', '.join(sorted(not_allowed))}, so the user was not "
-            "erased there: sign with a key that may (request_key)"
-        )
-        return Exit.REFUSED
-    if not found:
-        note(
-            "turnstile: nobody of that id was ever charged there: nothing was erased, and "
-            "whoever has it can be charged"
-        )
-        return Exit.REFUSED
-    return Exit.OK
-
-
-_EVERYWHERE = "all"
-
-
-def _kind(user: User) -> str:
-    return "string" if isinstance(user, str) else "integer"
-
-
-def dataset_show(options: argparse.Namespace, config: Config) -> int:
-    """One dataset: policy, users, how many are exhausted."""
-    datasets = read_datasets(config)
-    if options.name not in datasets:
-        return no_dataset(options.name)
-    dataset = datasets[options.name]
-    show(_dataset(dataset, options.delta), options.json)
-    if not dataset.allow_agrees:
-        note(
-            "turnstile: not all partitions have the same access list: set it again with "
-            "`turnstile dataset access`, which completes the change"
-        )
-    return Exit.OK
-
-
-def dataset_list(options: argparse.Namespace, config: Config) -> int:
-    """All datasets."""
-    found = [dataset for _, dataset in sorted(read_datasets(config).items())]
-    if options.json:
-        for dataset in found:
-            show(_dataset(dataset, options.delta), True)
-    elif found:
-        rows = [_row(dataset, options.delta) for dataset in found]
-        show_table(_LISTED, rows, _LISTED_WORDS)
-    else:
-        note("turnstile: there are no datasets: `turnstile dataset create` makes one")
-    return Exit.OK
-
-
-_LISTED = (
-    *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
-    *("state", "parent"),
+_DATASETS: Final = (
+    Command(
+        "dataset create",
+        "datasets:create",
+        "create a dataset with a policy that never changes",
+        CLIENT,
+        (
+            DATASET_NAME,
+            arg("--measure", "", default="zcdp", choices=get_args(Measure)),
+            arg("--epsilon", "the budget as an epsilon, at --delta", float),
+            arg("--delta", "the delta of --epsilon", float),
+            arg(
+                "--budget",
+                (
+                    "the budget in the unit of the measure: rho (zcdp), mu (gdp), epsilon "
+                    "(pure-dp), one for each order (renyi)"
+                ),
+                float,
+                nargs="+",
+            ),
+            arg("--orders", "the Rényi orders", float, nargs="+"),
+            arg(
+                "--odometer-step",
+                "the size of an odometer tick, in the unit of the budget",
+                float,
+                nargs="+",
+            ),
+            arg(
+                "--on-exhaustion",
+                "halt a user whose norm does not fit, or clip the norm",
+                default="halt",
+                choices=get_args(OnExhaustion),
+            ),
+            arg(
+                "--user-ids",
+                ("the kind of ids (default one-kind: integers or strings, as in the first charge)"),
+                choices=get_args(UserIds),
+            ),
+            arg(
+                "--parent DATASET",
+                "another dataset of the same users; every step is charged to its budget as well",
+                name_of,
+            ),
+            arg(
+                "--share-of DATASET",
+                (
+                    "another dataset of the same users; the new dataset has a fixed share of its "
+                    "budget"
+                ),
+                name_of,
+            ),
+            arg("--share", "this share, above 0 and at most 1", float),
+            flag(
+                "--assume-independent-timing",
+                "runs may charge the dataset side by side; their timing must not depend on any "
+                "user's data",
+            ),
+            arg(
+                "--sampled-levels",
+                (
+                    "norm levels may follow sampling coins, so only the whole budget has an epsilon"
+                    " (default: only if the measure is renyi)"
+                ),
+                action=BooleanOptionalAction,
+            ),
+            access_option(),
+        ),
+        ("dataset",),
+        "The same command again checks that the dataset has this policy.",
+    ),
+    Command(
+        "dataset access",
+        "datasets:set_access",
+        "replace the access list of a dataset",
+        CLIENT,
+        (
+            DATASET_NAME,
+            access_option(required=True),
+            arg(
+                "--copied-from LOG",
+                "the id of the log for which the dataset's requests were signed, if the log was "
+                "copied to this topic",
+            ),
+        ),
+        ("access_list",),
+        "Give the whole new list. The request is signed with the setting request_key, by a key "
+        "that may manage the dataset. Repeat the command to complete a request that reached only "
+        "some partitions.",
+    ),
+    Command(
+        "dataset show",
+        "datasets:show_one",
+        "show the policy and the number of users of a dataset",
+        OBSERVER,
+        (DATASET_NAME, AT_DELTA),
+        ("dataset",),
+    ),
+    Command(
+        "dataset list", "datasets:listed", "list all datasets", OBSERVER, (AT_DELTA,), ("dataset",)
+    ),
+    Command(
+        "dataset withdraw",
+        "datasets:withdraw",
+        "delete a dataset of which no run was ever opened",
+        CLIENT,
+        (DATASET_NAME,),
+        ("withdrawn_dataset",),
+    ),
+    Command(
+        "dataset close",
+        "datasets:close",
+        "close a dataset permanently, with the datasets inside it and all their runs",
+        CLIENT,
+        (DATASET_NAME,),
+        ("closed_dataset",),
+        "They are never charged again, and their names are not used again. Their charges remain. "
+        "Repeat the command to complete a request that reached only some partitions.",
+    ),
+    Command(
+        "run close",
+        "datasets:close_run",
+        "close a run permanently: it can no longer be charged or opened",
+        CLIENT,
+        (
+            arg("dataset", "the name of the dataset", name_of),
+            arg("name", "the name of the run", name_of, metavar="run"),
+        ),
+        ("closed_run",),
+    ),
+    Command(
+        "runs",
+        "datasets:runs",
+        "show the progress of each run, its state, and how many of its users are halted",
+        OBSERVER,
+        (OF_DATASET,),
+        ("run",),
+        "The owners of the partitions report this every two seconds; no state is read. Users are "
+        "those of the last step, or of the roster. The number of halted users depends on the "
+        "users' data: do not publish it.",
+    ),
+    Command(
+        "publish",
+        "datasets:publish",
+        "charge the steps of a JSON Lines file, each once even if the file is sent again",
+        CLIENT,
+        (arg("file", "the file, or - for standard input", metavar="FILE.jsonl"), TAKE_OVER),
+        ("step",),
+        "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, "
+        "step and the min_separation of the run. A line without step is the next one of its "
+        "dataset and run in this file, from 0. Steps that were decided before are not charged "
+        "again.",
+    ),
+    Command(
+        "erase",
+        "datasets:erase",
+        "erase a user permanently: the spending remains, and the user is never admitted again",
+        CLIENT,
+        (
+            user_option("digits mean the integer and the string"),
+            arg(
+                "--dataset",
+                "this one and those that share a budget with it, or all",
+                name_of,
+                default="all",
+            ),
+        ),
+        ("erased_user",),
+        "A keyed hash replaces the id in the workers' state. The log and its snapshots contain "
+        "the id until they are trimmed: docs/erasure.md. The command may be repeated.",
+    ),
 )
-_LISTED_WORDS = ("dataset", "measure", "budget", "state", "parent")
 
+_RECORDS: Final = (
+    Command(
+        "halts",
+        "records:halts",
+        "show HALT events: which users were halted at which step",
+        CLIENT,
+        (OF_DATASET, OF_RUN, FOLLOW),
+        ("halt",),
+    ),
+    Command(
+        "odometer",
+        "records:odometer",
+        "show odometer records: upper bounds on what users have spent",
+        OBSERVER,
+        (
+            OF_DATASET,
+            AT_DELTA,
+            user_option("digits find the integer and the string", required=False),
+            FOLLOW,
+        ),
+        ("odometer",),
+        "Each record is for its own user. Without Redis, which has the policies, epsilons are "
+        "missing.",
+    ),
+    Command(
+        "rejects",
+        "records:rejects",
+        "show rejected requests: why, when, from which run, and the record itself",
+        CLIENT,
+        (
+            OF_DATASET,
+            arg("--reason REASON", ", ".join(Reason), choices=[str(reason) for reason in Reason]),
+            FOLLOW,
+        ),
+        ("reject",),
+        "A request that several partitions rejected is one line; with --follow, each rejection is.",
+    ),
+    Command(
+        "answer",
+        "records:answer",
+        "answer the queries of a file privately, as windows of events close",
+        (*CLIENT, "health", "log_format"),
+        (
+            arg("file", "the queries", path_of, metavar="QUERIES.toml"),
+            arg("--input FILE", "past events: .csv, .jsonl or .parquet", path_of, rivals="events"),
+            flag("--check", "show the queries and charge nothing", rivals="events"),
+            flag(
+                "--charge-again",
+                "answer windows that another run has answered; their users are charged again",
+            ),
+            TAKE_OVER,
+            log_level("WARNING"),
+        ),
+        ("answer", "query"),
+        "Events come from the topic that the file names, or from --input. Every window is charged "
+        "for each user and released once, to the topic `answers`. After a crash, start the command "
+        "again and it continues. docs/answering.md describes the file.",
+    ),
+    Command(
+        "answers",
+        "records:answers",
+        "show the private answers that were published, each once",
+        CLIENT,
+        (OF_DATASET, OF_RUN, FOLLOW),
+        ("answer",),
+        "With the setting answer_keys, only those that an answerer signed: docs/security.md.",
+    ),
+)
 
-def _row(dataset: DatasetStatus, delta: float) -> list[object]:
-    policy = dataset.policy
-    return [
-        policy.dataset,
-        policy.measure,
-        budget_of(policy),
-        policy.epsilon(delta),
-        delta,
-        dataset.users,
-        dataset.exhausted,
-        dataset.state,
-        policy.parent or None,
-    ]
+_SECURITY: Final = (
+    Command(
+        "acl",
+        "operations:acl",
+        "print or grant the rights of each role on Kafka and Redis",
+        ("kafka", "prefix", "timeout", "config"),
+        (
+            arg(
+                "--principal ROLE=User:NAME",
+                "a principal with this role; may be given several times. Roles: "
+                + ", ".join(ROLES),
+                role_of,
+                action="append",
+            ),
+            arg(
+                "--format",
+                "",
+                choices=("table", "kafka-acls", "strimzi", "redis"),
+                default="table",
+                rivals="what",
+            ),
+            flag("--apply", "grant the rights on Kafka", rivals="what"),
+        ),
+        ("right", "granted_rights"),
+        "Without --principal, each role has one principal with the name of the role. --apply "
+        "grants the rights as the user in the settings, who must be a super user.",
+    ),
+    Command(
+        "keys new",
+        "operations:new_keys",
+        "create a private key, and the public key for those who check its signatures",
+        (),
+        (
+            arg(
+                "--for",
+                "what it signs: workers' decisions, an answerer's answers or a client's requests",
+                dest="purpose",
+                choices=("decisions", "answers", "requests"),
+                default="decisions",
+            ),
+            arg(
+                "--out FILE", "a new file for the private key, readable by its owner only", path_of
+            ),
+        ),
+        ("keys",),
+        "An existing file is not overwritten.",
+    ),
+)
 
+_OPERATIONS: Final = (
+    Command(
+        "status",
+        "operations:status",
+        "show each partition's state, owner, lag and users, and the datasets",
+        OBSERVER,
+        (AT_DELTA,),
+        ("partition",),
+        "Exit code 69 if a partition is not decided. `turnstile dataset list --json` has the "
+        "datasets.",
+    ),
+    Command(
+        "doctor",
+        "operations:doctor",
+        "find problems and risks of the service, with remedies",
+        OBSERVER,
+        (
+            WORKERS,
+            arg(
+                "--answerer HOST:PORT",
+                "the --health address of an answerer; may be given several times",
+                address_of,
+                action="append",
+            ),
+        ),
+        ("finding",),
+        "It asks Kafka, Redis, the workers and this machine, and changes nothing. Exit code 1 if "
+        "something is wrong; warnings do not count.",
+    ),
+    Command(
+        "trim",
+        "operations:trim_log",
+        "delete the records of the log that a snapshot covers",
+        CLIENT,
+        (flag("--dry-run", "only show what would be deleted"),),
+        ("trim",),
+        "The last snapshot of each partition is read and verified first. Records that it does "
+        "not cover remain. If anything is wrong with it, nothing is deleted, and the exit code is "
+        "1.",
+    ),
+    Command(
+        "top",
+        "views:top",
+        "watch the service in a terminal: partitions, runs, workers, rejected requests",
+        OBSERVER,
+        (flag("--once", "show the state once"), AT_DELTA, WORKERS),
+        ("overview",),
+        "Press q or Ctrl-C to leave. With --json, or without a terminal, the state is shown once. "
+        "Exit code 69 if something is wrong at the end.",
+    ),
+    Command(
+        "dashboard",
+        "views:dashboard",
+        "serve a live, read-only page about the service until Ctrl-C or SIGTERM",
+        OBSERVER,
+        (*page_options("127.0.0.1:8480"), AT_DELTA, WORKERS),
+        ("page",),
+        "All users of this machine see the state of the service. Numbers of users, runs, spending "
+        "and rejected records need the password in TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one "
+        "the command creates a password and prints it. If other machines can reach the page, it "
+        "needs a password for everything, and TLS.",
+    ),
+    Command(
+        "portal",
+        "views:portal",
+        "serve the page on which each user sees the own spending until Ctrl-C or SIGTERM",
+        OBSERVER,
+        (
+            *page_options("127.0.0.1:8481"),
+            arg(
+                "--most N",
+                "the odometer records that the index can hold, 16 bytes each",
+                whole(2**10, 2**32),
+                default=2**24,
+            ),
+            AT_DELTA,
+        ),
+        ("page",),
+        "A user opens the page with a link from `turnstile portal link`, which is valid for one "
+        "visit. Links are signed with the key in TURNSTILE_PORTAL_KEY_FILE. The file in "
+        "TURNSTILE_PORTAL_STATE stores opened and revoked links. The portal reads the topics "
+        "odometer and halts, and policies from Redis.",
+    ),
+    Command(
+        "portal link",
+        "views:portal_link",
+        "print a link with which one user opens the page",
+        ("prefix", "config"),
+        (
+            user_option("--user-ids says what digits mean"),
+            arg(
+                "--user-ids",
+                "the kind of an id of digits; no default",
+                choices=("integer", "string"),
+            ),
+            arg(
+                "--dataset",
+                (
+                    "show this one; may be given several times (default: all with records of the "
+                    "user)"
+                ),
+                name_of,
+                action="append",
+            ),
+            arg(
+                "--days N",
+                "the days for which the link and its session are valid",
+                whole(1, MOST_DAYS),
+                default=7,
+            ),
+            PAGE_URL,
+        ),
+        ("link",),
+        "The link is the user's secret. It is valid for one visit: only the browser that opens it "
+        "first sees the page. The command needs only the key in TURNSTILE_PORTAL_KEY_FILE.",
+    ),
+    Command(
+        "portal revoke",
+        "views:portal_revoke",
+        "end a link and its session",
+        ("config",),
+        (arg("id", "as `portal link` printed it", link_id_of, metavar="ID"),),
+        ("revoked_link",),
+        "The portal need not run. The file in TURNSTILE_PORTAL_STATE must be the portal's.",
+    ),
+)
 
-def halts(options: argparse.Namespace, config: Config) -> int:
-    """HALT events, from the first that Kafka still has."""
-    found = False
-    if options.follow:
-        warn_of_absent(options.dataset, config)
-    with Turnstile(config=config) as turnstile:
-        for halt in turnstile.halts(
-            options.dataset, run=options.run, since="earliest", follow=options.follow
-        ):
-            found = True
-            show(asdict(halt), options.json)
-    what = "HALT events" if options.run is None else f"HALT events of run {options.run!r}"
-    return Exit.OK if found else nothing_of(options.dataset, what, config)
+_PROVEN: Final = (
+    "The command replays the log without a worker. The log must have the heads of the hash chain "
+    "that Redis and the last snapshot store; otherwise nothing is shown, and the exit code is 1."
+)
 
+_REPLAY: Final = (
+    Command(
+        "verify",
+        "replay:verify",
+        "replay the log and compare it with all that was stored and published",
+        OBSERVER,
+        (
+            arg("--receipt FILE", "write a receipt of the log if everything fits", path_of),
+            arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
+            arg("--against RECEIPT", "an earlier receipt, which the log must continue", path_of),
+            arg(
+                "--public-key FILE",
+                (
+                    "the public key of that receipt's signer, as `turnstile keys new` prints it or "
+                    "in PEM"
+                ),
+                path_of,
+            ),
+        ),
+        ("mismatch", "verified_partition", "verdict"),
+        "It needs no worker, writes nothing to Kafka or Redis, and may run beside the service. "
+        "Mismatches contain other people's data: they are for the operator. Exit code 0 only if "
+        "everything was compared and fits, 1 otherwise.",
+    ),
+    Command(
+        "explain",
+        "replay:explain",
+        "explain what happened to one user: every charge, and every HALT with its reason",
+        OBSERVER,
+        (
+            user_option("digits find the integer and the string"),
+            arg("--dataset", "only charges to the budget of this one", name_of),
+            AT_DELTA,
+        ),
+        ("event",),
+        f"{_PROVEN} The output is about this user alone. A user who was never charged and one who "
+        "does not exist get the same answer.",
+    ),
+    Command(
+        "report",
+        "replay:report",
+        "report the loss of every user's steps, as a fixed schedule and at any time",
+        OBSERVER,
+        (
+            OF_DATASET,
+            AT_DELTA,
+            arg(
+                "--method",
+                (
+                    "loss distributions (pld), Rényi divergences, the saddle point, or the smaller "
+                    "bound of the first two"
+                ),
+                default="tightest",
+                choices=("tightest", "pld", "renyi", "saddlepoint"),
+            ),
+            arg("--output FILE", "a .csv or .parquet file (default: standard output)", path_of),
+            flag(
+                "--aggregate",
+                "release, with noise, the mean and quantiles of the shares of their budgets that "
+                "the users of --dataset have spent, and charge them for it",
+            ),
+            arg("--rho RHO", "the maximum cost of --aggregate for a user, in zCDP", number_above_0),
+            arg(
+                "--quantiles Q",
+                "the quantiles of --aggregate (default 0.1 0.5 0.9)",
+                delta_of,
+                nargs="+",
+            ),
+            TAKE_OVER,
+        ),
+        ("loss", "report", "aggregate"),
+        f"{_PROVEN} Each row is for its own user, or is released privately. The column epsilon "
+        "bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, or "
+        "the end of a run, followed from outputs; any_time_epsilon is one, and is empty after "
+        "sampled steps. No report is made if levels may have followed sampling coins "
+        "(Roster.observe).",
+    ),
+)
 
-def odometer(options: argparse.Namespace, config: Config) -> int:
-    """Odometer checkpoints."""
-    wanted = None if options.user is None else ids(user_of(options), config)
-    found = False
-    if options.follow:
-        warn_of_absent(options.dataset, config)
-    with Turnstile(config=config) as turnstile:
-        policies = ShownPolicies(config, turnstile.partitions)
-        for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
-            if wanted is not None and checkpoint.user not in wanted:
-                continue
-            found = True
-            show(
-                {
-                    "dataset": checkpoint.dataset,
-                    "user": wanted[checkpoint.user] if wanted else checkpoint.user,
-                    "bound": checkpoint.bound,
-                    **policies.meaning(checkpoint, options.delta),
-                    "delta": options.delta,
-                    "partition": checkpoint.partition,
-                    "offset": checkpoint.offset,
-                },
-                options.json,
-            )
-    what = "odometer checkpoints" if wanted is None else "odometer checkpoints of this user"
-    return Exit.OK if found else nothing_of(options.dataset, what, config)
+_COMPLETION: Final = Command(
+    "completion",
+    "main:completion",
+    "print a script that completes commands and options in a shell",
+    (),
+    (arg("shell", "the shell", choices=("bash", "zsh", "fish")),),
+    more="bash: `turnstile completion bash > "
+    "~/.local/share/bash-completion/completions/turnstile`. zsh: into a file _turnstile in a "
+    "directory of fpath. fish: `turnstile completion fish > "
+    "~/.config/fish/completions/turnstile.fish`.",
+)
 
-
-def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
-    return {
-        **_policy(dataset.policy),
-        "epsilon": dataset.policy.epsilon(delta),
-        "delta": delta,
-        "users": dataset.users,
-        "exhausted": dataset.exhausted,
-        "closed": dataset.closed,
-        "allow": _allow(dataset.allow),
-        "allow_agrees": dataset.allow_agrees,
-    }
-
-
-def _policy(policy: Policy) -> dict[str, Any]:
-    in_measure = [float(from_units_down(units)) for units in policy.budget]
-    name = "budget_mu_squared" if policy.measure == "gdp" else "budget"
-    return {
-        "dataset": policy.dataset,
-        "measure": policy.measure,
-        name: in_measure if policy.measure == "renyi" else in_measure[0],
-        "orders": policy.orders or None,
-        "on_exhaustion": policy.on_exhaustion,
-        "user_ids": policy.user_ids,
-        "parent": policy.parent or None,
-        "share_of": policy.share_of or None,
-        "assume_independent_timing": policy.assume_independent_timing is True,
-        "sampled_levels": policy.has_sampled_levels,
-        "pseudonyms": policy.pseudonyms or None,
-        "allow": None if isinstance(policy.allow, UnsetType) else _allow(policy.allow),
-        "partitions": policy.partitions,
-    }
-
-
-def _allow(allow: AccessList | None) -> dict[str, Any] | None:
-    return None if allow is None else {public_text(entry.key): entry.rights for entry in allow}
-
-
-def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
-    return numbers[0] if numbers and len(numbers) == 1 else numbers
-
-
-class ShownPolicies:
-    """Of the datasets, as Redis shows them; none, and that is said once, where it does not."""
-
-    def __init__(self, config: Config, partitions: int) -> None:
-        self._config = config
-        self._asked: set[str] = set()
-        self._without_epsilon: set[str] = set()  # datasets of which this has been said
-        try:
-            self._datasets = datasets_of(read_glances(config, partitions))
-            self._is_there = True
-        except Unavailable as error:
-            note(f"turnstile: no epsilons, since the policies cannot be read: {error}")
-            self._datasets, self._is_there = {}, False
-
-    def meaning(self, checkpoint: OdometerCheckpoint, delta: float) -> dict[str, float | None]:
-        """Return what an odometer's bound means: which part of the budget it is, and two epsilons.
-
-        These are the any-time epsilon of the bound and the epsilon of the whole budget. All are
-        None without a policy. If norm levels may follow sampling coins, the first epsilon is None.
-        """
-        found = self._of(checkpoint.dataset)
-        if found is None:
-            return {"share": None, "epsilon": None, "budget_epsilon": None}
-        policy = found.policy
-        if policy.has_sampled_levels and policy.dataset not in self._without_epsilon:
-            self._without_epsilon.add(policy.dataset)
-            note(
-                f"turnstile: only the whole budget of dataset {policy.dataset!r} has an epsilon, "
-                "because norm levels may follow sampling coins (sampled_levels)"
-            )
-        order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
-        return {
-            "share": spent_share(policy, checkpoint.bound, order),
-            "epsilon": spent_epsilon(policy, checkpoint.bound, order, delta),
-            "budget_epsilon": budget_epsilon(policy, order, delta),
-        }
-
-    def _of(self, dataset: str) -> DatasetStatus | None:
-        """A new dataset is waited for once, until the owners of the partitions have told of it."""
-        if dataset not in self._datasets and dataset not in self._asked and self._is_there:
-            self._asked.add(dataset)
-            with suppress(Unavailable):
-                self._datasets = read_datasets(self._config)
-        return self._datasets.get(dataset)
+COMMANDS: Final[tuple[Command, ...]] = (
+    *_LOCAL,
+    *_DATASETS,
+    *_RECORDS,
+    *_SECURITY,
+    *_OPERATIONS,
+    *_REPLAY,
+    _COMPLETION,
+)
+"""All commands, in the order of ``--help``."""

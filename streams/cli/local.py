@@ -1,18 +1,21 @@
-"""Runs a complete installation on this machine, for the commands `up` and `demo`."""
+"""The commands that run parts of a service: a worker, or all of it on this machine."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streams.cli.output import Exit, note
+from streams.cli.output import Exit, log_as_json, note, say, show
 from streams.config import Config
 from streams.local import LocalStack, LocalStackError
 from streams.local.errors import how_to_install
@@ -20,8 +23,108 @@ from streams.local.signals import STOPPING
 from streams.operations.errors import Unavailable
 from streams.operations.status import read_owners
 
+if TYPE_CHECKING:
+    from streams.demo.table import Summary
+
+_DEMO_WORKERS = 2
 _READY_WITHIN = 60.0
 _POLL = 0.1
+
+
+def up(options: argparse.Namespace, config: Config) -> int:
+    """Run a broker, Redis and workers in the foreground."""
+
+    for name in ("kafka", "redis"):
+        if getattr(config, name) != getattr(Config, name):
+            note(f"the setting {name} is ignored: `up` starts its own, see below")
+
+    def on_ready(addresses: Mapping[str, Any]) -> None:
+        roles = addresses.get("roles", {})
+        show("service", addresses if options.json else _without(addresses, "roles"), options.json)
+        if options.json:
+            return
+        for role, path in roles.items():
+            show("role", {"role": role, "config": path}, False)
+        if roles:
+            note(f"\nfor example: turnstile status --config {roles['operator']}")
+            note("a dataset that only the trainer's key charges and manages:")
+            create = "turnstile dataset create NAME --epsilon 1 --delta 1e-5"
+            public = shlex.quote(roles["trainer"].removesuffix(".toml") + ".public")
+            note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
+            return
+        note("\nFor other commands, in another terminal:")
+        for name in ("kafka", "redis"):
+            say(f"export TURNSTILE_{name.upper()}={shlex.quote(addresses[name])}")
+        if config.prefix != Config.prefix:
+            say(f"export TURNSTILE_PREFIX={shlex.quote(config.prefix)}")
+
+    return run_until_stopped(
+        config,
+        workers=options.workers,
+        data=options.data,
+        on_ready=on_ready,
+        secure=options.secure,
+        # Clients that use these default ports have no login.
+        known_ports=not (options.free_ports or options.secure),
+    )
+
+
+def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
+
+
+def topics_create(options: argparse.Namespace, config: Config) -> int:
+    """Create the missing topics."""
+    from streams.kafka.answers import ANSWER_TOPICS, ensure_answer_topics
+    from streams.kafka.topics import TOPICS, ensure_topics
+
+    partitions = ensure_topics(config)
+    ensure_answer_topics(config)
+    topics = [config.topic(name) for name in (*TOPICS, *ANSWER_TOPICS)]
+    shown = {"kafka": config.kafka, "topics": topics, "partitions": partitions}
+    show("topics", shown, options.json)
+    return Exit.OK
+
+
+def worker(options: argparse.Namespace, config: Config) -> int:
+    """Run a worker in the foreground."""
+    from streams.worker.app import run_worker
+
+    if config.log_format == "json":
+        log_as_json(options.log_level, sys.stderr)
+    run_worker(config, options.log_level)
+    return Exit.OK
+
+
+def demo(options: argparse.Namespace, config: Config) -> int:
+    """Run the scenarios."""
+    from streams.demo.entry import check_demo
+
+    check_demo(options.kind, options.data, options.out)  # before anything is started
+    if options.kafka:
+        summaries = _run_demo(options, config)
+    else:
+        workers = options.workers or _DEMO_WORKERS
+        with stopped_by_signals(), local_stack(config, workers, None) as stack:
+            here = replace(config, kafka=stack.kafka, redis=stack.redis)
+            summaries = _run_demo(options, here)
+    if options.json:
+        for summary in summaries:
+            show("scenario", summary, as_json=True)
+    return Exit.OK
+
+
+def _run_demo(options: argparse.Namespace, config: Config) -> list[Summary]:
+    from streams.demo.entry import run_demo
+
+    echo = _note_lines if options.json else None
+    return run_demo(options.kind, config, options.data, options.out, seeds=options.seeds, echo=echo)
+
+
+def _note_lines(thing: object) -> None:
+    """Print lines of text on standard error, and no tables: the JSON has their figures."""
+    if isinstance(thing, str):
+        note(thing)
 
 
 class SignalReceived(KeyboardInterrupt):

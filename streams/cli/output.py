@@ -1,22 +1,27 @@
-"""What the commands print, for people or, with --json, for programs: one JSON object a line."""
+"""The output of commands: text for people or, with ``--json``, JSON Lines for programs.
+
+With ``--json`` every line on standard output is one JSON object. Its field ``type`` names the kind
+of the line; the table of commands lists the types of each command. Notes and errors are text on
+standard error.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
 from streams.config import redact
 
 _SHOWN_ITEMS = 8
-"""Of a list in a record that a reject quotes; the whole of it is in the JSON."""
-
-
+"""Items that are shown of a list in a quoted record; the JSON has all of them."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
@@ -24,36 +29,36 @@ class Exit(IntEnum):
     """Exit codes that scripts can rely on."""
 
     OK = 0
-    REFUSED = 1  # understood, and the answer is no
-    USAGE = 2  # arguments or input that make no sense
-    UNAVAILABLE = 69  # Kafka, Redis or the workers did not answer
+    REFUSED = 1  # the request was rejected, or a check found something
+    USAGE = 2  # arguments or input are unusable
+    UNAVAILABLE = 69  # Kafka, Redis or the workers do not answer
     SOFTWARE = 70  # a bug, or decisions that contradict each other
     INTERRUPTED = 130
 
 
 class UnusableInput(ValueError):
-    """A file that cannot be read as what it should be."""
+    """Input, or a combination of options, that a command cannot use."""
 
 
-def show(record: Mapping[str, Any], as_json: bool) -> None:
-    """One record: JSON, or its values with their names."""
+def show(type_: str, record: Mapping[str, Any], as_json: bool) -> None:
+    """Print one record: as a JSON object with its type, or its values with their names."""
     if as_json:
-        # UTF-8 whatever the terminal speaks.
-        line = msgspec.json.encode(record, enc_hook=str) + b"\n"
+        # UTF-8, even if the terminal uses another encoding.
+        line = msgspec.json.encode({"type": type_, **record}, enc_hook=str) + b"\n"
     else:
         line = _encoded("  ".join(f"{name}={plain(value)}" for name, value in record.items()))
     _write(line)
 
 
 def say(text: str) -> None:
-    """A line for people among the results; values in it come from ``plain``."""
+    """Print a line for people among the results; pass values in it through ``plain``."""
     _write(_encoded(text))
 
 
 def show_table(
     names: Sequence[str], rows: Sequence[Sequence[Any]], words: Collection[str] = ()
 ) -> None:
-    """Rows under the names of their columns: some are ``words``, the others numbers."""
+    """Print rows under column names; columns in ``words`` are aligned left, numbers right."""
     cells = [list(names), *([plain(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -76,9 +81,9 @@ def as_cell(value: Any) -> Any:
 
 
 def note(message: object) -> None:
-    """Something for people only, beside the results; never a password.
+    """Print a message for people on standard error, without passwords.
 
-    A terminal that has gone away stops nobody from putting things in order.
+    A command still cleans up if its terminal was closed, so errors are ignored.
     """
     with suppress(OSError, ValueError):
         print(redact(message), file=sys.stderr, flush=True)
@@ -98,7 +103,7 @@ def close_unwritable_outputs() -> None:
 
 
 def plain(value: Any) -> str:
-    """A value as people read it."""
+    """Return a value as text for people."""
     match value:
         case None:
             return "-"
@@ -111,7 +116,7 @@ def plain(value: Any) -> str:
             return "{" + ", ".join(items) + "}"
         case bytes():
             return value.hex()
-    # What others wrote must not command the terminal.
+    # Values that others wrote must not control the terminal.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
@@ -126,8 +131,32 @@ def _write(line: bytes) -> None:
 
 
 def _quoted(value: Any) -> str:
-    """A value inside of a record that is quoted: long ones are cut."""
+    """Return a value of a quoted record as text; long lists are cut."""
     if isinstance(value, list) and len(value) > _SHOWN_ITEMS:
         shown = ",".join(map(plain, value[:_SHOWN_ITEMS]))
         return f"[{shown}, ... {len(value):,} in all]"
     return f"[{plain(value)}]" if isinstance(value, list) else plain(value)
+
+
+def log_as_json(level: str, stream: TextIO) -> None:
+    """Write the log and Python's warnings to a stream as JSON Lines."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.captureWarnings(True)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a log record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if record.exc_info:
+            line["traceback"] = redact(self.formatException(record.exc_info))
+        return msgspec.json.encode(line).decode()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streams.cli.main import main
+from streams.cli.main import main, parse
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,7 @@ def turnstile(
         with redirect_stdout(io.TextIOWrapper(written)) as out, redirect_stderr(said):
             code = main(arguments)
             out.flush()
-    return Done(code, written.getvalue().decode(), said.getvalue())
+    done = Done(code, written.getvalue().decode(), said.getvalue())
+    if "--json" in arguments:  # the table of commands says which lines there are
+        assert {line["type"] for line in done.lines} <= set(parse(arguments).command.lines)
+    return done

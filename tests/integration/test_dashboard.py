@@ -94,7 +94,7 @@ def page(watched: Service) -> Iterator[Page]:
     command = [sys.executable, "-m", "streams.cli", "dashboard", "--listen", address, "--json"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        shown = Page(json.loads(process.stdout.readline())["dashboard"])
+        shown = Page(json.loads(process.stdout.readline())["page"])
         try:
             eventually(lambda: shown.seen()["service"]["rejects"])
             yield shown

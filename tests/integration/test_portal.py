@@ -112,7 +112,7 @@ def portal(charged: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        url = json.loads(process.stdout.readline())["portal"]
+        url = json.loads(process.stdout.readline())["page"]
         try:
             yield Portal(url, environment, charged.prefix)
         finally:

@@ -180,8 +180,8 @@ def test_what_somebody_else_wrote_is_found_on_the_broker(
     producer.close()
     done = command("verify", "--json")
     assert done.code == 1
-    (finding,) = [line["finding"] for line in done.lines if "finding" in line]
+    (finding,) = [line for line in done.lines if line["type"] == "mismatch"]
     assert (finding["check"], finding["partition"]) == ("halts", 1)
     assert finding["about"]["step"] == 3
     assert "contradicts" in finding["problem"]
-    assert "It does not fit: 1 finding in" in command("verify").out
+    assert command("verify").code == 1

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Iterator
+import sys
 from functools import cache
-from importlib import import_module
 from io import StringIO
-from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from streams.cli import arguments
+from streams.cli.commands import COMMANDS as COMMANDS_OF_TABLE
 from streams.cli.main import main
 from streams.cli.output import Exit
 from tests.readme import TOP
@@ -81,24 +78,17 @@ worker --log-level LOUD  | invalid choice
 halts --redis redis://h  | unrecognized arguments: --redis
 status nonsense          | unrecognized arguments: nonsense
 """
-PARSER = cache(arguments.new_parser)
+command_line = sys.modules["streams.cli.main"]
+PARSER = cache(command_line.new_parser)
 
 
-def handlers(parser: argparse.ArgumentParser) -> Iterator[Any]:
-    """Of all commands, and of those below them."""
-    if "handler" in parser._defaults:
-        yield parser._defaults["handler"]
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from handlers(below)
-
-
-def test_every_command_is_there_when_it_is_called() -> None:
-    found = list(handlers(PARSER()))
-    assert len(found) >= 20
-    for handler in found:
-        assert callable(getattr(import_module(handler.__module__), handler.__name__))
+def test_every_command_has_a_function_and_says_what_it_prints() -> None:
+    assert len(COMMANDS_OF_TABLE) >= 20
+    for command in COMMANDS_OF_TABLE:
+        assert callable(command.load())
+        given = [names for argument in command.arguments for names in argument.names]
+        assert "--json" not in given
+        assert len(set(given)) == len(given)
 
 
 TABLE = [tuple(map(str.strip, line.split("|"))) for line in REFUSED.strip().splitlines()]
@@ -135,7 +125,7 @@ def nothing_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps nothing of what it has parsed, and takes longer to make than to use."""
-    monkeypatch.setattr(arguments, "new_parser", PARSER)
+    monkeypatch.setattr(command_line, "new_parser", PARSER)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -186,7 +176,7 @@ def test_a_bug_says_where_it_is_and_no_password(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("cannot use redis://:secret@host")
 
-    monkeypatch.setattr("streams.cli.status.read_overview", fail)
+    monkeypatch.setattr("streams.cli.operations.read_overview", fail)
     code, said = run(capsys, "status")
     assert code == Exit.SOFTWARE
     assert "Traceback" in said

@@ -12,8 +12,7 @@ from io import StringIO
 
 import pytest
 
-from streams.cli.arguments import parse
-from streams.cli.main import main
+from streams.cli.main import main, parse
 from streams.cli.output import Exit
 from streams.kafka.topics import HALTS, NORMS, REJECTS, SETTINGS
 from tests.readme import COMMANDS, DOCUMENTS, TOP, blocks, commands

@@ -26,9 +26,9 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
                 {"name": "stated", "budget": 1.0, "sampled_levels": True},
             )
         }
-        monkeypatch.setattr("streams.cli.commands.Turnstile", lambda **_: service)
-        monkeypatch.setattr("streams.cli.commands.read_glances", lambda *_: ())
-        monkeypatch.setattr("streams.cli.commands.datasets_of", lambda _: known)
+        monkeypatch.setattr("streams.cli.records.Turnstile", lambda **_: service)
+        monkeypatch.setattr("streams.cli.records.read_glances", lambda *_: ())
+        monkeypatch.setattr("streams.cli.records.datasets_of", lambda _: known)
         for name in known:
             run = service.run(name, "r")
             for _ in range(8):

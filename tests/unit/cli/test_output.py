@@ -9,26 +9,25 @@ import sys
 
 import pytest
 
-from streams.cli.logs import JsonLines
-from streams.cli.output import note, show
+from streams.cli.output import JsonLines, note, show
 
 
 def test_what_others_wrote_cannot_command_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    show({"detail": "a\x1b[2Jb\nc\u202e", "users": ["\x07", 1]}, as_json=False)
+    show("reject", {"detail": "a\x1b[2Jb\nc\u202e", "users": ["\x07", 1]}, as_json=False)
     assert capfd.readouterr().out == "detail=a\\x1b[2Jb\\nc\\u202e  users=\\x07,1\n"
 
 
 def test_nothing_is_shown_as_a_dash(capfd: pytest.CaptureFixture[str]) -> None:
-    show({"halted": 0, "halted_users": [], "step": None}, as_json=False)
+    show("step", {"halted": 0, "halted_users": [], "step": None}, as_json=False)
     assert capfd.readouterr().out == "halted=0  halted_users=-  step=-\n"
 
 
 def test_json_is_utf8_whatever_the_terminal_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    show({"user": "ü"}, as_json=True)
-    show({"user": "ü"}, as_json=False)
-    assert written.getvalue() == '{"user":"ü"}\nuser=\\xfc\n'.encode()
+    show("event", {"user": "ü"}, as_json=True)
+    show("event", {"user": "ü"}, as_json=False)
+    assert written.getvalue() == '{"type":"event","user":"ü"}\nuser=\\xfc\n'.encode()
 
 
 def test_notes_show_no_password_and_need_no_terminal(

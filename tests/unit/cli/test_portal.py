@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streams.cli import portal
+from streams.cli import views
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.local.ports import free_ports
@@ -54,8 +54,8 @@ def test_the_command_given_for_an_example_links_to_this_page(
     monkeypatch.setenv("TURNSTILE_PORTAL_KEY", KEY)
     monkeypatch.setenv("TURNSTILE_PORTAL_STATE", str(tmp_path / "links.db"))
     monkeypatch.setattr("sys.stdin", StringIO("ada\n"))
-    monkeypatch.setattr(portal, "RecordReader", Nothing)
-    monkeypatch.setattr(portal, "serve_until_stopped", started_and_stopped)
+    monkeypatch.setattr(views, "RecordReader", Nothing)
+    monkeypatch.setattr(views, "serve_until_stopped", started_and_stopped)
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     assert main(["portal", "--listen", listen, *options.split()]) == Exit.OK
     said = capsys.readouterr().err
@@ -87,7 +87,8 @@ def test_a_link_is_revoked_by_the_id_that_was_printed_with_it(
     for one in claims:
         assert main(["portal", "revoke", one.id, "--json"]) == Exit.OK
         said = json.loads(capsys.readouterr().out)
-        assert said == {"id": one.id, "revoked": True, "was_opened": one is opened}
+        assert (said["type"], said["id"]) == ("revoked_link", one.id)
+        assert said["was_opened"] is (one is opened)
     assert not visits.is_open(opened.id)
     assert not visits.begin(unopened, 0.0)
     visits.close()

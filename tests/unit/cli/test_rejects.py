@@ -113,11 +113,11 @@ UNREADABLE = [b"", b"\xff", b"{", b"\x93\x01", b"A", b"\x81\xa1a", b'["no", "obj
 def test_what_cannot_be_read_is_kept_as_bytes(record: bytes, capfd) -> None:
     assert decoded(record) is None
     shown = readable(0.0, reject(record))
-    show(shown, as_json=True)
+    show("reject", shown, as_json=True)
     line = json.loads(capfd.readouterr().out)
     assert line["record"] is None
     assert msgspec.convert(line["bytes"], bytes, strict=False) == record
-    show(shown, as_json=False)
+    show("reject", shown, as_json=False)
     assert f"bytes={record.hex()}" in capfd.readouterr().out
 
 
@@ -136,7 +136,7 @@ def test_when_is_a_time_or_unknown(written: float, time: str | None) -> None:
 
 def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
     long = msgspec.structs.replace(CHARGE, users=list(range(4096)))
-    show(readable(0.0, reject(encode(long))), as_json=False)
+    show("reject", readable(0.0, reject(encode(long))), as_json=False)
     line = capfd.readouterr().out
     assert "users: [0,1,2,3,4,5,6,7, ... 4,096 in all]" in line
     assert "reason=duplicate-user" in line

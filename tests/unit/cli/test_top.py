@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.cli.top import frame
+from streams.cli.views import frame
 from streams.config import Config
 
 rich = pytest.importorskip("rich.console")

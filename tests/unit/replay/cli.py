@@ -13,7 +13,6 @@ from tests.unit.replay.service import Archived
 def command_on(archived: Archived, *arguments: str, **settings: str) -> Done:
     """Run a command; what it reads of Kafka and Redis is this service."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("verify", "explain", "report"):
-            patch.setattr(f"streams.cli.{module}.KafkaArchive", lambda config: archived)
-        patch.setattr("streams.cli.verify.RedisStates", lambda config: nullcontext(archived))
+        patch.setattr("streams.cli.replay.KafkaArchive", lambda config: archived)
+        patch.setattr("streams.cli.replay.RedisStates", lambda config: nullcontext(archived))
         return turnstile(*arguments, environment=settings)

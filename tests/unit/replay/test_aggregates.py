@@ -145,7 +145,7 @@ def test_the_command_says_what_may_be_published_and_what_it_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     archived, client = served(budget=1.0)
-    monkeypatch.setattr("streams.cli.report.Turnstile", lambda config: nullcontext(client))
+    monkeypatch.setattr("streams.cli.replay.Turnstile", lambda config: nullcontext(client))
     asked = ("report", "--dataset", "d", "--aggregate", "--rho", "0.05")
     done = command_on(archived, *asked, "--json")
     assert done.code == 0, done

@@ -64,8 +64,8 @@ def test_the_user_is_told_when_and_what_came_of_it(archived: Archived) -> None:
     assert halted.budgets[0].cost == [0.0]
     assert events[0].what in ("charged", "enrolled")
     done = command_on(archived, "explain", "--user", str(USER))
-    assert "what was left is spent: nothing is admitted any more" in done.out
     assert done.code == 0
+    assert "erased" in done.out
 
 
 def test_of_a_log_that_was_trimmed_only_that_is_known(archived: Archived) -> None:

@@ -159,13 +159,13 @@ def test_nothing_of_anybody_else_is_told() -> None:
     for others, norms in (([1, 2, 3], [0.1, 0.2, 0.3]), ([400, "anna", -5], [3.0, 2.9, 2.8])):
         archived = mixed(others, norms)
         done = [command_on(archived, "explain", "--user", "7", *form) for form in FORMS]
-        assert [one.code for one in done] == [0, 0, 0]
+        assert [one.code for one in done] == [0, 0]
         outputs.append([one.out for one in done])
         assert "anna" not in "".join(outputs[-1])
     assert outputs[0] == outputs[1]
 
 
-FORMS = ((), ("--json",), ("--csv",))
+FORMS = ((), ("--json",))
 
 
 @pytest.mark.slow
@@ -192,8 +192,8 @@ def test_digits_are_the_integer_and_the_string() -> None:
     lines = command_on(archived, "explain", "--user", "7", "--json").lines
     assert [line["user"] for line in lines if line["run"] == "r"] == ["7"] * 4 + [7] * 4
     shown = command_on(archived, "explain", "--user", "7").out
-    assert "User 7 (a string)" in shown
-    assert "User 7 (an integer)" in shown
+    assert "User 7 (string)" in shown
+    assert "User 7 (integer)" in shown
 
 
 def test_a_log_without_its_beginning_tells_nothing() -> None:
@@ -219,7 +219,7 @@ def test_a_trimmed_log_is_told_from_its_snapshot_on() -> None:
     assert others == whole[4:]
     assert earlier.budgets[0].spent == whole[3].budgets[0].spent
     shown = command_on(archived, "explain", "--user", "7").out
-    assert "before offset 7, from which on the log is there" in shown
+    assert "before offset 7" in shown
     assert told(archived, 9) == []
 
 

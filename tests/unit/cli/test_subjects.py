@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 from io import StringIO
+from typing import Any
 
 import pytest
 
+from streams.cli import subjects
 from streams.cli.main import main
 from streams.cli.output import Exit, UnusableInput
-from streams.cli.users import user_of
+from streams.cli.subjects import user_of
+from streams.config import Config
+from streams.operations.errors import Unavailable
 
 
 @pytest.mark.parametrize("given", ["ada\n", "ada", "ada\r\n", " ada \n", "-\n", "\u00ff #\n"])
@@ -37,3 +41,31 @@ def test_commands_read_the_id_before_they_ask_anybody(
     monkeypatch.setenv("TURNSTILE_PORTAL_KEY", "k" * 32)
     monkeypatch.setattr("sys.stdin", StringIO(""))
     assert main([*command.split(), "--user", "-"]) == Exit.USAGE
+
+
+FOUND = {
+    "it does not exist": ("nope", {"mine": None}, Exit.REFUSED),
+    "it has nothing": ("mine", {"mine": None}, Exit.OK),
+    "Redis is away": ("nope", Unavailable("away"), Exit.OK),
+    "none was named": (None, {}, Exit.OK),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_a_command_that_shows_nothing_says_why(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset, found, code = FOUND[case]
+
+    def read(_: Config) -> dict[str, Any]:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(subjects, "read_datasets", read)
+    subjects.warn_of_absent(dataset, Config())
+    assert bool(capsys.readouterr().err) == (code == Exit.REFUSED)
+    assert subjects.nothing_of(dataset, "HALTs", Config()) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert bool(captured.err) == (dataset is not None)

@@ -1,0 +1,337 @@
+"""The commands that show the records of the topics, and the one that answers queries."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UnsetType
+
+from streams.answerer.questions import Questions, read_questions
+from streams.cli.output import Exit, log_as_json, note, plain, say, show
+from streams.cli.subjects import (
+    ids,
+    is_known_absent,
+    no_dataset,
+    nothing_of,
+    user_of,
+    warn_of_absent,
+)
+from streams.config import Config
+from streams.ledger.outputs import Channel
+from streams.operations.errors import Unavailable
+from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
+from streams.operations.rejected import Refusals, by_request, readable
+from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
+from streams.schemas import OdometerCheckpoint
+from streams.sdk.client import Turnstile
+from streams.sdk.followers import Reading, distinct_rejects
+from streams.sdk.kafka_connection import read_topic
+
+if TYPE_CHECKING:
+    from streams.answerer.records import PrivateAnswer
+
+
+def halts(options: argparse.Namespace, config: Config) -> int:
+    """Show HALT events, from the first that Kafka still has."""
+    found = False
+    if options.follow:
+        warn_of_absent(options.dataset, config)
+    with Turnstile(config=config) as turnstile:
+        for halt in turnstile.halts(
+            options.dataset, run=options.run, since="earliest", follow=options.follow
+        ):
+            found = True
+            show("halt", asdict(halt), options.json)
+    what = "HALT events" if options.run is None else f"HALT events of run {options.run!r}"
+    return Exit.OK if found else nothing_of(options.dataset, what, config)
+
+
+def odometer(options: argparse.Namespace, config: Config) -> int:
+    """Show odometer records, with what their bounds mean."""
+    wanted = None if options.user is None else ids(user_of(options), config)
+    found = False
+    if options.follow:
+        warn_of_absent(options.dataset, config)
+    with Turnstile(config=config) as turnstile:
+        meanings = OdometerMeanings(config, turnstile.partitions)
+        for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
+            if wanted is not None and checkpoint.user not in wanted:
+                continue
+            found = True
+            show(
+                "odometer",
+                {
+                    "dataset": checkpoint.dataset,
+                    "user": wanted[checkpoint.user] if wanted else checkpoint.user,
+                    "bound": checkpoint.bound,
+                    **meanings.of(checkpoint, options.delta),
+                    "delta": options.delta,
+                    "partition": checkpoint.partition,
+                    "offset": checkpoint.offset,
+                },
+                options.json,
+            )
+    what = "odometer records" if wanted is None else "odometer records of this user"
+    return Exit.OK if found else nothing_of(options.dataset, what, config)
+
+
+class OdometerMeanings:
+    """What the bounds of odometer records mean, by the policies in Redis.
+
+    Without Redis nothing is known, which is printed once.
+    """
+
+    def __init__(self, config: Config, partitions: int) -> None:
+        self._config = config
+        self._asked: set[str] = set()
+        self._without_epsilon: set[str] = set()  # datasets that were noted
+        try:
+            self._datasets = datasets_of(read_glances(config, partitions))
+            self._is_there = True
+        except Unavailable as error:
+            note(f"turnstile: epsilons are missing, because the policies cannot be read: {error}")
+            self._datasets, self._is_there = {}, False
+
+    def of(self, checkpoint: OdometerCheckpoint, delta: float) -> dict[str, float | None]:
+        """Return what an odometer's bound means: its share of the budget, and two epsilons.
+
+        These are the any-time epsilon of the bound and the epsilon of the whole budget. All are
+        None without a policy. If norm levels may follow sampling coins, the first epsilon is None.
+        """
+        found = self._dataset(checkpoint.dataset)
+        if found is None:
+            return {"share": None, "epsilon": None, "budget_epsilon": None}
+        policy = found.policy
+        if policy.has_sampled_levels and policy.dataset not in self._without_epsilon:
+            self._without_epsilon.add(policy.dataset)
+            note(
+                f"turnstile: only the whole budget of dataset {policy.dataset!r} has an epsilon, "
+                "because norm levels may follow sampling coins (sampled_levels)"
+            )
+        order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
+        return {
+            "share": spent_share(policy, checkpoint.bound, order),
+            "epsilon": spent_epsilon(policy, checkpoint.bound, order, delta),
+            "budget_epsilon": budget_epsilon(policy, order, delta),
+        }
+
+    def _dataset(self, dataset: str) -> DatasetStatus | None:
+        """Return a dataset; wait once for a new one, until the partitions' owners report it."""
+        if dataset not in self._datasets and dataset not in self._asked and self._is_there:
+            self._asked.add(dataset)
+            with suppress(Unavailable):
+                self._datasets = read_datasets(self._config)
+        return self._datasets.get(dataset)
+
+
+def rejects(options: argparse.Namespace, config: Config) -> int:
+    """Show each rejected request once, from the first that Kafka still has.
+
+    With --follow each rejection is a line of its own: other partitions may answer later.
+    """
+
+    def read() -> Refusals:
+        records = read_topic(config, Channel.REJECTS, Reading("earliest", options.follow))
+        for written, rejected in distinct_rejects(records):
+            if options.dataset in (None, rejected.dataset) and options.reason in (
+                None,
+                rejected.reason,
+            ):
+                yield written, rejected
+
+    found = False
+    refused = (
+        ((written, rejected, [rejected.partition]) for written, rejected in read())
+        if options.follow
+        else by_request(read)
+    )
+    for written, rejected, partitions in refused:
+        found = True
+        shown = readable(written, rejected)
+        record, packed = shown.pop("record"), shown.pop("bytes")
+        counted = {"partitions": sorted(set(partitions)), "count": len(partitions)}
+        show("reject", {**shown, **counted, "record": record, "bytes": packed}, options.json)
+    if options.dataset is not None and not found:  # a rejected request may name any dataset
+        note(f"turnstile: no request about dataset {options.dataset!r} was rejected")
+    return Exit.OK
+
+
+_CHECK_SECONDS = 2.0
+
+
+def answer(options: argparse.Namespace, config: Config) -> int:
+    """Answer the queries of a file, or only check it."""
+    questions = read_questions(options.file)
+    if options.check:
+        return _check(questions, config, options.json)
+    announce = Printer(options.json)
+    if options.input is not None:
+        return _answer_file(options.input, questions, config, options, announce)
+    from streams.answerer.app import run_answerer
+
+    if config.log_format == "json":
+        log_as_json(options.log_level, sys.stderr)  # before anything else sets up the log
+    return run_answerer(
+        config,
+        questions,
+        announce,
+        options.log_level,
+        charge_again=options.charge_again,
+        take_over=options.take_over,
+    )
+
+
+def answers(options: argparse.Namespace, config: Config) -> int:
+    """Show the published answers, from the first one on."""
+    from streams.answerer.reading import read_answers
+
+    if options.follow:
+        warn_of_absent(options.dataset, config)
+    printed = Printer(options.json)
+    for answered in read_answers(
+        config, dataset=options.dataset, run=options.run, follow=options.follow
+    ):
+        printed(answered)
+    what = "answers" if options.run is None else f"answers of run {options.run!r}"
+    return Exit.OK if printed.count else nothing_of(options.dataset, what, config)
+
+
+class Printer:
+    """Prints answers, and explains once to people what `admitted only` means.
+
+    Attributes:
+        count: the number of printed answers.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.count = 0
+        self._as_json = as_json
+        self._has_explained = as_json
+
+    def __call__(self, answered: PrivateAnswer) -> None:
+        """Print an answer."""
+        self.count += 1
+        if self._as_json:
+            show("answer", msgspec.to_builtins(answered), as_json=True)
+            return
+        if answered.exhaustible_since is not None and not self._has_explained:
+            self._has_explained = True
+            note(
+                "turnstile: `admitted only since T`: from T on, users can have exhausted their "
+                "budgets. They are missing from the value, and the interval does not cover them: "
+                "docs/answering.md"
+            )
+        say(line_of(answered))
+
+
+def line_of(answered: PrivateAnswer) -> str:
+    """Return an answer as one line for people."""
+    parts = [_moment(answered.start, answered.end), plain(answered.query)]
+    if isinstance(answered.value, list):
+        assert isinstance(answered.lower, list)
+        assert isinstance(answered.upper, list)
+        rows = zip(
+            answered.labels or [], answered.value, answered.lower, answered.upper, strict=True
+        )
+        parts += [
+            f"{plain(label)}={plain(value)} ({plain(lower)} to {plain(upper)})"
+            for label, value, lower, upper in rows
+        ]
+    else:
+        parts += [plain(answered.value), f"({plain(answered.lower)} to {plain(answered.upper)})"]
+    if answered.above is not None:
+        parts.append("above" if answered.above else "not above")
+    if answered.exhaustible_since is not None:
+        parts.append(f"{answered.coverage} only since {_moment(answered.exhaustible_since)}")
+    return "  ".join(parts)
+
+
+def _moment(moment: str, *others: str) -> str:
+    """Return a moment of a record without its zone; without seconds if no moment needs them."""
+    if all(text.endswith(":00Z") for text in (moment, *others)):
+        return moment.removesuffix(":00Z")
+    return moment.removesuffix("Z")
+
+
+def _answer_file(
+    path: Path,
+    questions: Questions,
+    config: Config,
+    options: argparse.Namespace,
+    announce: Printer,
+) -> int:
+    from streams.answerer.answering import Answering
+    from streams.answerer.app import opener
+    from streams.answerer.files import EventFile, answer_file
+    from streams.answerer.kafka_journal import KafkaJournal
+    from streams.answerer.windows import iso
+    from streams.sdk.client import Turnstile
+    from streams.kafka.answers import ensure_answer_topics
+
+    logging.basicConfig(level=options.log_level, stream=sys.stderr)
+    for other in ("kafka", "streams"):
+        logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
+    file = EventFile(path, questions.for_a_file())
+    ensure_answer_topics(config)
+    with Turnstile(config=config) as turnstile:
+        journal = KafkaJournal(config, questions.dataset, questions.run)
+        try:
+            answering = Answering(
+                questions.for_a_file(),
+                file.source,
+                opener(turnstile, questions, take_over=options.take_over),
+                journal,
+                announce,
+                text=file.text,
+                charge_again=options.charge_again,
+            )
+            answer_file(answering, file)
+        finally:
+            journal.close()
+    calendar = answering.desk.calendar
+    if not announce.count and calendar.step:
+        note(
+            f"turnstile: run {questions.run!r} has answered all {calendar.step:,} windows that end "
+            f"in {path}; to see them, run `turnstile answers --dataset {questions.dataset} "
+            f"--run {questions.run}`"
+        )
+    elif not announce.count:
+        note(
+            f"turnstile: no window ends in {path}: the first one would close at "
+            f"{iso(calendar.next.closes)}"
+        )
+    if answering.desk.passed_over:
+        note(f"skipped events: {answering.desk.told_of_passed_over()}")
+    return Exit.OK
+
+
+def _check(questions: Questions, config: Config, as_json: bool) -> int:
+    from streams.answerer.kinds import AskedQuery
+
+    for query in questions.queries:
+        asked = AskedQuery(query)
+        shown = {
+            "query": query.name,
+            "kind": query.kind,
+            "window_seconds": query.window / 1000,
+            "every_seconds": query.every / 1000,
+            "numbers": asked.dimension,
+            "norm_of_a_user": asked.bound,
+            "noise_stddev": query.noise or None,
+            "active_windows": query.active_windows or None,
+        }
+        show("query", shown, as_json)
+    # A file can be checked without a service, so this waits for one only for a moment.
+    hasty = replace(config, timeout=min(config.timeout, _CHECK_SECONDS))
+    if is_known_absent(questions.dataset, hasty):
+        return no_dataset(questions.dataset)
+    if not as_json:
+        note("the file is usable; nothing was charged")
+    return Exit.OK

@@ -1,0 +1,597 @@
+"""The commands that replay the log: verify, explain and report."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from accounting import InvalidInput
+from streams.cli.output import Exit, UnusableInput, as_cell, note, plain, say, show, show_table
+from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
+from streams.config import Config
+from streams.operations.times import utc
+from streams.replay.aggregates import NoAggregate, aggregate, shares_of
+from streams.replay.explanation import AccountEvent, Explanation, Share
+from streams.replay.explanation import explain as explanation_of
+from streams.replay.findings import LogFinding
+from streams.replay.fold import Compared, in_words, unproven
+from streams.replay.receipts import (
+    Receipt,
+    UnusableReceipt,
+    check_signature,
+    new_receipt,
+    read,
+    signed,
+    write,
+)
+from streams.replay.report import Losses, Report, ReportRefused
+from streams.replay.report import report as report_of
+from streams.replay.results import PartitionProgress, PartitionVerified, Verified
+from streams.replay.service import KafkaArchive, RedisStates
+from streams.replay.verification import verify as verify_service
+from streams.schemas import User
+from streams.sdk.client import Turnstile
+
+_VERIFY_COLUMNS = {
+    "partition": "partition",
+    "to": "log to",
+    "state_at": "state at",
+    "snapshot_at": "snapshot at",
+    "users": "users",
+    "answers": "answers",
+    "rejects": "rejects",
+    "odometers": "odometers",
+    "priced": "priced",
+    "findings": "findings",
+}
+_INDENT = " " * 10
+
+
+def verify(options: argparse.Namespace, config: Config) -> int:
+    """Verify the service; write a receipt, if one is wanted and everything fits."""
+    against = _earlier_receipt(options)
+    with ExitStack() as opened:
+        archive = KafkaArchive(config)
+        states = opened.enter_context(RedisStates(config))
+        if against is not None:
+            _check_same_log(against, archive, config)
+        progress: Callable[[PartitionProgress], None] = (
+            _show_verify_progress if sys.stderr.isatty() else lambda _: None
+        )
+        verified = verify_service(archive, states, against=against, progress=progress)
+    for finding in verified.findings:
+        _show_mismatch(finding, options.json)
+    _show_verdict(verified, against, options.json)
+    if not verified.fits:
+        if options.receipt:
+            note(f"turnstile: no receipt was written to {options.receipt}: not everything fits")
+        return Exit.REFUSED
+    if options.receipt:
+        receipt = new_receipt(
+            config.prefix, verified.topic, verified.heads, verified.policies_digest()
+        )
+        write(signed(receipt, options.key) if options.key else receipt, options.receipt)
+        note(f"turnstile: the receipt is in {options.receipt}")
+    return Exit.OK
+
+
+def _earlier_receipt(options: argparse.Namespace) -> Receipt | None:
+    """Return the receipt to compare with; check its signature if a key is given."""
+    if options.key and not options.receipt:
+        raise UnusableReceipt("--key signs a receipt: give --receipt FILE as well")
+    if options.public_key and not options.against:
+        raise UnusableReceipt("--public-key is for a receipt: give --against RECEIPT as well")
+    if options.against is None:
+        return None
+    receipt = read(options.against)
+    if options.public_key:
+        check_signature(receipt, options.public_key)
+    elif receipt.signature is not None:
+        note("turnstile: the signature of the receipt is not checked without --public-key")
+    return receipt
+
+
+def _check_same_log(receipt: Receipt, archive: KafkaArchive, config: Config) -> None:
+    for name, ours, theirs in (
+        ("prefix", config.prefix, receipt.prefix),
+        ("topic id", archive.topic.hex(), receipt.topic),
+        ("number of partitions", archive.partitions, receipt.partitions),
+    ):
+        if ours != theirs:
+            raise UnusableReceipt(
+                f"the receipt belongs to another log: its {name} is {theirs!r}, not {ours!r}"
+            )
+    missing = [p for p in range(archive.partitions) if receipt.head_of(p) is None]
+    if missing:
+        raise UnusableReceipt(f"the receipt lacks partitions {missing}")
+
+
+def _show_verify_progress(progress: PartitionProgress) -> None:
+    speed = progress.records / max(progress.seconds, 1e-9)
+    sys.stderr.write(
+        f"\rpartition {progress.partition + 1} of {progress.partitions}: offset {progress.next:,} "
+        f"of {progress.end:,}, {speed:,.0f} records/s\x1b[K"
+        + ("\r\x1b[K" if progress.next >= progress.end else "")
+    )
+    sys.stderr.flush()
+
+
+def _show_mismatch(finding: LogFinding, as_json: bool) -> None:
+    if as_json:
+        show("mismatch", asdict(finding), as_json)
+        return
+    place = f"partition {finding.partition}"
+    if finding.offset is not None:
+        place += f", offset {finding.offset}"
+    say(f"{finding.check.upper():8}  {place}: {plain(finding.problem)}")
+    if finding.about:
+        pairs = (f"{name} {plain(value)}" for name, value in finding.about.items())
+        say(_INDENT + ", ".join(pairs))
+    for name in ("expected", "found"):
+        if (value := getattr(finding, name)) is not None:
+            say(f"{_INDENT}{name:8}  {plain(value)}")
+
+
+def _partition_fields(part: PartitionVerified) -> dict[str, Any]:
+    return {
+        "partition": part.partition,
+        "from": part.began,
+        "to": part.next,
+        "head": part.head.hex(),
+        "records": part.records,
+        "state_at": part.state_at,
+        "snapshot_at": part.snapshot_at,
+        "users": part.users,
+        "answers": part.halts,
+        "rejects": part.rejects,
+        "odometers": part.odometers,
+        "priced": part.priced,
+        "signed": part.signed,
+        "without_signature": part.bare,
+        "in_outbox": part.awaited,
+        "expired": part.expired,
+        "findings": part.findings.counts.total(),
+        "impossible": part.impossible,
+        "seconds": round(part.seconds, 3),
+    }
+
+
+def _show_verdict(verified: Verified, against: Receipt | None, as_json: bool) -> None:
+    parts = verified.partitions
+    if as_json:
+        for part in parts:
+            show("verified_partition", _partition_fields(part), as_json)
+        summary = {
+            "fits": verified.fits,
+            "findings": verified.wrong,
+            "records": sum(part.records for part in parts),
+            "users": sum(part.users for part in parts),
+            "seconds": round(sum(part.seconds for part in parts), 3),
+            "continues_receipt_of": against.time if against and verified.fits else None,
+        }
+        show("verdict", summary, as_json)
+        return
+    rows = [[_partition_fields(part)[name] for name in _VERIFY_COLUMNS] for part in parts]
+    show_table(tuple(_VERIFY_COLUMNS.values()), rows)
+    for part in parts:
+        if part.began:
+            say(
+                f"partition {part.partition}: replayed from the snapshot at {part.began}, "
+                "which is not verified: earlier records are deleted"
+            )
+        for what in part.impossible:
+            say(f"partition {part.partition}: not compared: {plain(what)}")
+    say(_verdict(verified, against))
+
+
+def _verdict(verified: Verified, against: Receipt | None) -> str:
+    parts = verified.partitions
+    records, users = (sum(getattr(part, name) for part in parts) for name in ("records", "users"))
+    seconds = max(sum(part.seconds for part in parts), 1e-9)
+    counted = (
+        f"{records:,} records, {users:,} users, in {seconds:.1f} s "
+        f"({records / seconds:,.0f} records/s)"
+    )
+    if verified.wrong:
+        findings = "1 finding" if verified.wrong == 1 else f"{verified.wrong:,} findings"
+        return f"Log and service differ: {findings} in {counted}."
+    if not verified.fits:
+        return f"Nothing wrong was found, but not everything could be compared: {counted}."
+    notes = ""
+    if against is not None:
+        notes += f" The log continues the one of the receipt from {against.time}."
+    if awaited := sum(part.awaited for part in parts):
+        notes += f" {awaited:,} outputs are still in the outbox."
+    if signed := sum(part.signed for part in parts):
+        notes += f" {signed:,} records have the signature of a trusted key."
+    if bare := sum(part.bare for part in parts):
+        notes += f" {bare:,} have none."
+    if expired := sum(part.expired for part in parts):
+        notes += f" {expired:,} answers are too old to be in their topics."
+    return f"Everything fits: {counted}.{notes}"
+
+
+NOT_CHARGED = "Nothing was ever charged to this user."
+"""The answer about users who exist and about users who do not."""
+
+
+def explain(options: argparse.Namespace, config: Config) -> int:
+    """Show what happened to one user."""
+    meant = ids(user_of(options), config)
+    archive = KafkaArchive(config)
+    explained = {
+        meant[known]: explanation_of(
+            archive,
+            known,
+            delta=options.delta,
+            dataset=options.dataset,
+        )
+        for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
+    }
+    is_shown = False
+    for user, explanation in explained.items():
+        events = explanation.events
+        if options.json:
+            for event in events:
+                is_shown = True
+                compared = explanation.compared.shown
+                show("event", {"user": user, **_event_fields(event), "compared": compared}, True)
+        else:
+            is_shown = _show_events(user, explanation, options.delta) or is_shown
+    for why in unproven([explanation.compared for explanation in explained.values()]):
+        note(f"turnstile: {why}")
+    if not is_shown:
+        if options.dataset is not None and is_known_absent(options.dataset, config):
+            return no_dataset(options.dataset)
+        note(NOT_CHARGED)
+    return Exit.OK
+
+
+def _event_fields(event: AccountEvent) -> dict[str, Any]:
+    return {**asdict(event), "time": utc(event.time)}
+
+
+def _event_rows(user: User, event: AccountEvent) -> Iterator[Mapping[str, Any]]:
+    """Yield a row for each budget, at the order at which the largest part of it is spent."""
+    fields = _event_fields(event)
+    for share in event.budgets:
+        yield {"user": user, **fields, **_share_fields(share)}
+
+
+def _share_fields(share: Share) -> dict[str, Any]:
+    at = share.tightest
+    return {
+        "budget_of": share.dataset,
+        "measure": share.measure,
+        "order": share.orders[at] if share.orders else None,
+        "asked": share.asked[at],
+        "cost": share.cost[at],
+        "spent": share.spent[at],
+        "left": share.left[at] if share.left else None,
+        "epsilon": share.epsilon,
+        "budget_epsilon": share.budget_epsilon,
+    }
+
+
+def _show_events(user: User, explanation: Explanation, delta: float) -> bool:
+    events = explanation.events
+    if not events:
+        return False
+    say(f"User {plain(user)} ({kind_of(user)}). Confidential: show this to this user only.")
+    say("")
+    names = ("time, UTC", "run", "step", "what", "norm", "budget of", "cost", "spent", "left")
+    rows = [
+        [
+            (row["time"] or "-")[:19].replace("T", " "),
+            f"{row['dataset']}/{row['run']}" if row["run"] else row["dataset"],
+            row["step"],
+            event.what,
+            _norm(event),
+            *(row[name] for name in ("budget_of", "cost", "spent", "left", "epsilon")),
+            _why(event, row["budget_of"]),
+        ]
+        for event in events
+        for row in _event_rows(user, event)
+    ]
+    words = ("time, UTC", "run", "what", "budget of", "why")
+    show_table((*names, "epsilon", "why"), rows, words)
+    say("")
+    for line in _summaries(events, delta):
+        say(line)
+    say(in_words([explanation.compared]))
+    return True
+
+
+def _why(event: AccountEvent, budget: str) -> str:
+    """Return a remark about a budget in an event."""
+    if event.refused_by == budget:
+        share = next(share for share in event.budgets if share.dataset == budget)
+        if event.exhausted or not share.left:
+            return "nothing left"
+        asked, left = share.asked[share.tightest], share.left[share.tightest]
+        return f"{plain(asked)} asked for, {plain(left)} left"
+    if event.what == "earlier":
+        known = ", and erased" if event.erased else ""
+        if not math.isnan(event.time):
+            return f"in the log that the dataset came from{known}"
+        return f"before offset {event.offset}, where the log begins{known}"
+    if event.what == "erased":
+        return "the rest of the budget is spent: the user is not admitted again"
+    if event.erased:
+        return "erased"
+    if event.too_soon:
+        return "too soon after the last participation"
+    return "nothing left after it" if event.exhausted and event.what != "halted" else ""
+
+
+def _norm(event: AccountEvent) -> str:
+    if event.what == "clipped":
+        return f"{plain(event.granted)} of {plain(event.norm)}"
+    return plain(event.norm)
+
+
+def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
+    """Yield a summary of each budget."""
+    for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
+        steps = [e for e in events if e.step is not None and _is_about(e, name)]
+        halted = sum(event.what == "halted" for event in steps)
+        last = next(s for e in reversed(events) for s in e.budgets if s.dataset == name)
+        at = last.tightest
+        order = f" at order {plain(last.orders[at])}" if last.orders else ""
+        left = plain(last.left[at] if last.left else None)
+        yield (
+            f"Budget of {name} ({last.measure}): {plain(last.spent[at])} spent{order}, "
+            f"{left} left, after {len(steps)} steps, halted at {halted} of them."
+        )
+        whole = f"At delta {delta:g}, the whole budget has epsilon {plain(last.budget_epsilon)}"
+        if last.epsilon is None:
+            yield (
+                f"{whole}. There is no smaller epsilon, because norm levels may have followed "
+                "sampling coins (sampled_levels in the policy)."
+            )
+        else:
+            yield (
+                f"{whole}. What was spent so far has epsilon {plain(last.epsilon)}, whenever the "
+                "runs end. These are two separate statements."
+            )
+
+
+def _is_about(event: AccountEvent, name: str) -> bool:
+    return any(share.dataset == name for share in event.budgets)
+
+
+REPORT_COLUMNS = (
+    "dataset",
+    "user",
+    "id_kind",
+    "measure",
+    "steps",
+    "order",
+    "spent",
+    "remaining",
+    "epsilon",
+    "any_time_epsilon",
+    "delta",
+    "method",
+)
+_PRIVATE = 0o600
+_RUN = "aggregates"
+_QUANTILES = (0.1, 0.5, 0.9)
+_MEANING = (
+    "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
+    "norms or the end of a run followed from released outputs; any_time_epsilon is one."
+)
+
+
+def report(options: argparse.Namespace, config: Config) -> int:
+    """Report every user's loss, written only when complete; or release aggregates."""
+    if options.aggregate:
+        return _release(options, config)
+    if options.rho is not None or options.quantiles is not None:
+        raise UnusableInput("--rho and --quantiles belong to --aggregate: add it")
+    output: Path | None = options.output
+    if output is not None:
+        _check_output(output)
+    try:
+        reported = report_of(
+            KafkaArchive(config),
+            delta=options.delta,
+            method=options.method,
+            dataset=options.dataset,
+            progress=_show_report_progress if sys.stderr.isatty() else lambda *_: None,
+        )
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+    except ReportRefused as refused:
+        note(f"turnstile: {refused}")
+        return Exit.REFUSED
+    _note_comparison(reported.compared)
+    losses = reported.losses
+    if options.dataset is not None and not losses:
+        return no_dataset(options.dataset)
+    given = {"delta": options.delta, "method": options.method}
+    if erased := sum(part.erased for part in losses):
+        note(f"{erased} accounts have no row: their users were erased")
+    note(_MEANING)
+    if output is None:
+        for part in losses:
+            compared = {"compared": reported.compared[part.partition].shown} if options.json else {}
+            for row in _loss_rows([part], given):
+                show("loss", {**row, **compared}, options.json)
+        return Exit.OK
+    try:
+        _write_report(losses, given, output)
+    except OSError as error:
+        raise UnusableInput(f"cannot write {output}: {error}") from error
+    _summarise(reported, output, options.json)
+    return Exit.OK
+
+
+def _release(options: argparse.Namespace, config: Config) -> int:
+    if options.output or options.dataset is None or options.rho is None:
+        raise UnusableInput(
+            "--aggregate releases statistics of all users of one dataset and charges them for it: "
+            "give --dataset and --rho, and no --output"
+        )
+    try:
+        shares = shares_of(KafkaArchive(config), options.dataset)
+        _note_comparison(shares.compared)
+        with Turnstile(config=config) as turnstile:
+            run = turnstile.run(options.dataset, _RUN, take_over=options.take_over)
+            fractions = options.quantiles or list(_QUANTILES)
+            released = aggregate(run, shares, rho=options.rho, quantiles=fractions)
+    except (NoAggregate, InvalidInput) as problem:
+        raise UnusableInput(str(problem)) from problem
+    mean, quantiles = released.mean, released.quantiles
+    shown = {
+        "dataset": options.dataset,
+        "mean_share_spent": mean.estimate,
+        "standard_error": mean.standard_error,
+        "users": mean.count,
+        "users_standard_error": mean.count_standard_error,
+        "quantiles": quantiles.quantiles.tolist(),
+        "shares_spent": quantiles.estimates.tolist(),
+        "standard_errors": quantiles.standard_errors.tolist(),
+        "charged_rho_at_most": mean.cost.rho + quantiles.cost.rho,
+        "compared": [each.shown for each in shares.compared],
+    }
+    if options.json:
+        show("aggregate", shown, as_json=True)
+        return Exit.OK
+    say(
+        f"Users of {options.dataset} who could pay for this have spent {mean.estimate:.1%} of "
+        f"their budgets on average (standard error {mean.standard_error:.1%}). They are about "
+        f"{mean.count:,.0f} (standard error {mean.count_standard_error:,.0f}), without the users "
+        "who have nothing left."
+    )
+    columns = (shown["quantiles"], shown["shares_spent"], shown["standard_errors"])
+    show_table(
+        ("of users", "have spent at most", "standard error"),
+        [[f"{part:.1%}" for part in row] for row in zip(*columns, strict=True)],
+    )
+    say(
+        "All of this may be published. Every user was charged at most rho "
+        f"{shown['charged_rho_at_most']:.6g} for it, in two steps of run {_RUN}."
+    )
+    return Exit.OK
+
+
+def _note_comparison(compared: Sequence[Compared]) -> None:
+    note(in_words(compared))
+    for why in unproven(compared):
+        note(f"turnstile: {why}")
+
+
+def _show_report_progress(partition: int, records: int) -> None:
+    sys.stderr.write(f"\rpartition {partition}: {records:,} records\x1b[K")
+    sys.stderr.flush()
+
+
+def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in losses:
+        for row, user in enumerate(part.users):
+            order, any_time = float(part.order[row]), float(part.any_time_epsilon[row])
+            yield {
+                "dataset": part.dataset,
+                "user": user,
+                "id_kind": kind_of(user),
+                "measure": part.measure,
+                "steps": int(part.steps[row]),
+                "order": None if np.isnan(order) else order,
+                "spent": float(part.spent[row]),
+                "remaining": float(part.remaining[row]),
+                "epsilon": float(part.epsilon[row]),
+                "any_time_epsilon": None if np.isnan(any_time) else any_time,
+                **given,
+            }
+
+
+def _check_output(path: Path) -> None:
+    """Check that the file can be written, before anything is computed."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UnusableInput(f"{path}: the name of a report must end with .csv or .parquet")
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise UnusableInput(
+            "a Parquet file needs the package pyarrow: pip install 'dp-turnstile[report]', or give "
+            "a name that ends with .csv"
+        )
+    if not path.parent.is_dir():
+        raise UnusableInput(f"{path}: the folder {path.parent} does not exist")
+
+
+def _write_report(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
+    """Write a report under another name first, so that it is complete or does not exist.
+
+    Each row is confidential, so only the owner of the file may read it.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    try:
+        if path.suffix == ".csv":
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                _write_csv(losses, given, file)
+        else:
+            os.close(descriptor)
+            _write_parquet(losses, given, draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _write_csv(losses: Sequence[Losses], given: dict[str, Any], file: TextIO) -> None:
+    writer = csv.DictWriter(file, REPORT_COLUMNS)
+    writer.writeheader()
+    for row in _loss_rows(losses, given):
+        writer.writerow({name: as_cell(value) for name, value in row.items()})
+
+
+def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
+    import pyarrow as arrow
+    from pyarrow.parquet import ParquetWriter
+
+    kinds = {"steps": arrow.int64()} | dict.fromkeys(
+        ("order", "spent", "remaining", "epsilon", "any_time_epsilon", "delta"), arrow.float64()
+    )
+    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in REPORT_COLUMNS])
+    with ParquetWriter(path, schema) as writer:
+        for part in losses:
+            users = len(part.users)
+            columns = {
+                "dataset": [part.dataset] * users,
+                "user": [str(user) for user in part.users],
+                "id_kind": [kind_of(user) for user in part.users],
+                "measure": [part.measure] * users,
+                "steps": part.steps,
+                "order": arrow.array(part.order, from_pandas=True),  # NaN becomes null
+                "spent": part.spent,
+                "remaining": part.remaining,
+                "epsilon": part.epsilon,
+                "any_time_epsilon": arrow.array(part.any_time_epsilon, from_pandas=True),
+                **{name: [value] * users for name, value in given.items()},
+            }
+            writer.write_table(arrow.table(columns, schema=schema))
+
+
+def _summarise(reported: Report, path: Path, as_json: bool) -> None:
+    """Print the numbers of users, and nothing of the contents."""
+    users: dict[str, int] = {}
+    for part in reported.losses:
+        users[part.dataset] = users.get(part.dataset, 0) + len(part.users)
+    compared = {"compared": [each.shown for each in reported.compared]} if as_json else {}
+    for name, count in sorted(users.items()):
+        shown = {"dataset": name, "users": count, "file": str(path), **compared}
+        show("report", shown, as_json)
