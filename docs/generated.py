@@ -6,6 +6,7 @@ A file is one row of ``FILES``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,9 @@ from prometheus_client.core import Metric
 
 from docs.wire import asyncapi
 from streams.answerer.metrics import AnswererMetrics
+from streams.cli.arguments import Argument
+from streams.cli.commands import COMMANDS
+from streams.config import Config
 from streams.ledger.outputs import Channel, Output
 from streams.schemas import Reason, encode
 from streams.sdk.observing import Observer, measure
@@ -118,10 +122,88 @@ def _of_client() -> Iterable[Metric]:
     return registry.collect()
 
 
+# --- commands and settings ----------------------------------------------------------------------
+
+
+def commands() -> str:
+    """Return the table of the commands."""
+    rows = [
+        [
+            f"`turnstile {' '.join([command.name, *_positional(command.arguments)])}`",
+            command.summary,
+            ", ".join(f"`{line}`" for line in command.lines),
+        ]
+        for command in COMMANDS
+    ]
+    return table(["command", "purpose", "`--json` lines"], rows)
+
+
+def _positional(arguments: Iterable[Argument]) -> Iterator[str]:
+    for argument in arguments:
+        (name,) = argument.names
+        if name.startswith("-"):
+            continue
+        choices = "|".join(argument.given.get("choices", ()))
+        text = argument.given.get("metavar") or choices or name.upper()
+        yield f"[{text}]" if argument.given.get("nargs") == "?" else text
+
+
+def settings(names: Sequence[str]) -> str:
+    """Return the table of some settings."""
+    rows = []
+    for setting in fields(Config):
+        if setting.name not in names:
+            continue
+        meaning = setting.metadata["help"]
+        if choices := [f"`{choice}`" for choice in setting.metadata["choices"] if choice]:
+            meaning += f" ({', '.join(choices)})"
+        file = " (`_FILE`)" if setting.metadata["file"] else ""
+        default = "" if setting.default == "" else f"`{setting.default}`"
+        rows.append([f"`TURNSTILE_{setting.name.upper()}`{file}", default, meaning])
+    return table(["variable", "default", "meaning"], rows)
+
+
+_SETTINGS = [setting.name for setting in fields(Config)]
+_FIRST_OF_SECURITY = _SETTINGS.index("kafka_security")
+"""The settings from this one on are for connections, signatures and keys."""
+
+
+def with_tables(name: str, tables: Mapping[str, str]) -> str:
+    """Return a page with current tables in the places of the old ones.
+
+    A table stands between the comments ``<!-- reference: NAME -->`` and ``<!-- end -->``.
+
+    Raises:
+        ValueError: the page has no place, or several, for a table.
+    """
+    text = (TOP / name).read_text(encoding="utf-8")
+    for title, content in tables.items():
+        begin, end = f"<!-- reference: {title} -->\n", "<!-- end -->"
+        before, found, after = text.partition(begin)
+        _, is_ended, rest = after.partition(end)
+        if not (found and is_ended) or begin in rest:
+            raise ValueError(f"{name} must have one place for the table {title!r}")
+        text = f"{before}{begin}\n{content}\n{end}{rest}"
+    return text
+
+
+def commands_page() -> str:
+    """Return the page of the commands, with its tables."""
+    general = settings(_SETTINGS[:_FIRST_OF_SECURITY])
+    return with_tables("docs/commands.md", {"commands": commands(), "settings": general})
+
+
+def security_page() -> str:
+    """Return the page about security, with its table of settings."""
+    return with_tables("docs/security.md", {"settings": settings(_SETTINGS[_FIRST_OF_SECURITY:])})
+
+
 FILES: Mapping[str, Callable[[], str]] = {
     "deploy/asyncapi.yaml": asyncapi.text,
     "docs/reasons.md": reasons,
     "docs/metrics.md": metrics,
+    "docs/commands.md": commands_page,
+    "docs/security.md": security_page,
 }
 """Each generated file, and the function that returns its content."""
 

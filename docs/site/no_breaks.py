@@ -1,6 +1,6 @@
-"""Where no line ends: within an option of a table of commands, and within a number with its error.
+"""Non-breaking spaces in numbers with their errors, and a class for tables of commands.
 
-Pages are read as files as well, so that nothing of it stands in them.
+Pages are also read as files, so their text does not contain this.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 
-_OPTION = re.compile(r"--?[a-z-]+ [A-Z0-9]+|\[[^]]+\]")
-"""An option with its value, or what is in brackets."""
 _NUMBER = re.compile(r"\d ± [\d.]+( %)?|\d %")
 
 
@@ -24,8 +22,6 @@ def _keep_together(app: Sphinx, page: nodes.document) -> None:
         first = [row[0].next_node(nodes.literal) for row in table.findall(nodes.row)]
         if any(code and code.astext().startswith("turnstile ") for code in first):
             table["classes"].append("commands")
-            for code in table.findall(nodes.literal):
-                code.children = [nodes.Text(_OPTION.sub(_joined, code.astext()))]
     for text in list(page.findall(nodes.Text)):
         if isinstance(text.parent, nodes.literal | nodes.literal_block):
             continue

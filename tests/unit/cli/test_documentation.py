@@ -64,8 +64,11 @@ def test_exit_codes_are_the_ones_there_are() -> None:
 
 
 def test_topics_are_kept_for_as_long_as_the_page_says() -> None:
-    for topic, words in ((HALTS, r"HALT events, for (\d+) days"), (REJECTS, r"for (\d+) days\)")):
-        days = int(re.findall(words, COMMANDS.replace("\n", " "))[-1])
+    for topic in (HALTS, REJECTS):
+        (days,) = re.findall(
+            rf"^\| `turnstile\.{topic}` .* for (\d+) days \|$", COMMANDS, re.MULTILINE
+        )
+        days = int(days)
         assert SETTINGS[topic]["retention.ms"] == str(days * DAY_MS)
     assert SETTINGS[NORMS]["retention.ms"] == "-1"
 

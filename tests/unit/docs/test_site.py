@@ -32,7 +32,6 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     _a_page_has_every_field_of_a_record(site / "docs" / "protocol.html", Charge)
     _a_page_has_every_field_of_a_record(site / "docs" / "protocol-answers.html", PrivateAnswer)
     _every_public_name_has_an_entry(site / "docs" / "reference")
-    _no_line_ends_within_an_option_or_a_number(site / "docs")
 
 
 def _the_first_page_leads_to_every_page(site: Path) -> None:
@@ -62,12 +61,3 @@ def _every_public_name_has_an_entry(reference: Path) -> None:
         if not re.search(rf'id="[a-zA-Z_.]*\b{name}"', entries)
     ]
     assert missing == []
-
-
-def _no_line_ends_within_an_option_or_a_number(site: Path) -> None:
-    commands = (site / "commands.html").read_text(encoding="utf-8")
-    assert re.search(r'<table class="[^"]*\bcommands\b', commands)
-    assert '<span class="pre">[--workers\N{NO-BREAK SPACE}N]</span>' in commands
-    figures = (site / "performance.html").read_text(encoding="utf-8")
-    assert re.search(r"\d\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}[\d.]+\N{NO-BREAK SPACE}%", figures)
-    assert not re.search(r"\d ± \d|\d %", figures)
