@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from streams.config import Config
-from streams.schemas import DELTA, Name, Right
 from streams.kafka.access import ROLES
+from streams.schemas import DELTA, Name, Right
 from streams.wire.signatures import InvalidKey, public_bytes
 
 CLIENT: Final = ("kafka", "prefix", "timeout", "config")

@@ -44,8 +44,8 @@ from streams.cli.arguments import (
     user_option,
     whole,
 )
-from streams.schemas import Measure, OnExhaustion, Reason, UserIds
 from streams.kafka.access import ROLES
+from streams.schemas import Measure, OnExhaustion, Reason, UserIds
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from streams.cli.output import Exit, note, plain, say, show, show_table
 from streams.config import Config, ConfigurationError, lacking, release
+from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.operations.doctor import examine
 from streams.operations.findings import Finding, Level
 from streams.operations.guarantees import budget_of
@@ -27,7 +28,6 @@ from streams.operations.status import (
 )
 from streams.operations.trimming import plan_trims, trim
 from streams.store.rights import rights
-from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.wire import signatures
 
 _PARTITION_COLUMNS = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")

@@ -272,8 +272,8 @@ def _answer_file(
     from streams.answerer.files import EventFile, answer_file
     from streams.answerer.kafka_journal import KafkaJournal
     from streams.answerer.windows import iso
-    from streams.sdk.client import Turnstile
     from streams.kafka.answers import ensure_answer_topics
+    from streams.sdk.client import Turnstile
 
     logging.basicConfig(level=options.log_level, stream=sys.stderr)
     for other in ("kafka", "streams"):
