@@ -20,7 +20,7 @@ from streams.cli.arguments import Argument
 from streams.cli.commands import COMMANDS
 from streams.config import Config
 from streams.ledger.outputs import Channel, Output
-from streams.schemas import Reason, encode
+from streams.records import Reason, encode
 from streams.sdk.observing import Observer, measure
 from streams.worker.metrics import Metrics, PartitionsCollector
 

@@ -1,7 +1,7 @@
 """The streaming side of dp-turnstile: the SDK, the wire, the worker.
 
 What is named here comes from ``streams.sdk``, and is imported when it is asked for: whoever needs
-the records alone (``streams.schemas``) needs neither Kafka nor scipy.
+the records alone (``streams.records``) needs neither Kafka nor scipy.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from base64 import urlsafe_b64encode
 from functools import cache
 from typing import Any
 
-from streams.schemas import AccessList, Allowed, Right, SetAccess, encode
-from streams.wire.chain import NO_TOPIC
-from streams.wire.requests import RequestSigner
-from streams.wire.signatures import public_text
+from streams.records import AccessList, Allowed, Right, SetAccess, encode
+from streams.records.chain import NO_TOPIC
+from streams.records.request_signatures import RequestSigner
+from streams.records.signatures import public_text
 
 
 def private_key(name: str) -> str:

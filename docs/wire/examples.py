@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.wire.chain import NO_TOPIC
-from streams.wire.packing import cost_table_digest
-from streams.wire.requests import RequestSigner
+from streams.records.chain import NO_TOPIC
+from streams.records.packing import cost_table_digest
+from streams.records.request_signatures import RequestSigner
 
 PARTITION, PARTITIONS = 2, 4
 

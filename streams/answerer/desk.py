@@ -18,7 +18,7 @@ from streams.answerer.events import EventReader, UnreadableEvent, UserEvent
 from streams.answerer.kinds import AskedQuery, Floats
 from streams.answerer.questions import Questions
 from streams.answerer.windows import Calendar, Panes, Window
-from streams.schemas import User
+from streams.records import User
 
 
 class EventPlace(NamedTuple):

@@ -17,7 +17,7 @@ import msgspec
 
 from streams.answerer.questions import Source
 from streams.normal_form import normal_form
-from streams.schemas import User
+from streams.records import User
 
 _LONGEST_ID: Final = 256
 _LARGEST_MS: Final = 2**53

@@ -33,7 +33,7 @@ from streams.kafka.authentic import (
 from streams.kafka.clients import new_producer, new_reader
 from streams.kafka.security import explained
 from streams.kafka.topics import Topics
-from streams.wire.signatures import Content, TrustStore
+from streams.records.signatures import Content, TrustStore
 
 _POLL_MS = 200
 _FETCH_WAIT_MS = 5  # short: a mark that was just written is available

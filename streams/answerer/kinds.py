@@ -40,7 +40,7 @@ from streams.answerer.events import UserEvent, number_of
 from streams.answerer.questions import Condition, Label, Query
 from streams.answerer.windows import Content
 from streams.queries.release import quantile_of_noise
-from streams.schemas import User
+from streams.records import User
 
 Floats = NDArray[np.float64]
 

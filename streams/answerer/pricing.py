@@ -20,7 +20,7 @@ from streams.answerer.kinds import AskedQuery
 from streams.answerer.questions import UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.ledger.policies import measure_of
-from streams.schemas import Policy
+from streams.records import Policy
 
 
 def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
 from streams.answerer.questions import Query, Questions
-from streams.schemas import User
+from streams.records import User
 
 Added: TypeAlias = dict[int, int]
 """A user's contribution by coordinate, in integers of a small unit."""

@@ -18,8 +18,8 @@ import msgspec
 
 from streams.config import Config
 from streams.kafka.access import ROLES
-from streams.schemas import DELTA, Name, Right
-from streams.wire.signatures import InvalidKey, public_bytes
+from streams.records import DELTA, Name, Right
+from streams.records.signatures import InvalidKey, public_bytes
 
 CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")

@@ -45,7 +45,7 @@ from streams.cli.arguments import (
     whole,
 )
 from streams.kafka.access import ROLES
-from streams.schemas import Measure, OnExhaustion, Reason, UserIds
+from streams.records import Measure, OnExhaustion, Reason, UserIds
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""

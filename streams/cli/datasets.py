@@ -20,11 +20,11 @@ from streams.config import Config
 from streams.operations.guarantees import budget_of
 from streams.operations.runs import RunStatus, read_runs
 from streams.operations.status import DatasetStatus, read_datasets
-from streams.schemas import DELTA, AccessList, Counter, MinSeparation, Name, Policy, Reason, User
+from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, Reason, User
+from streams.records.signatures import public_text
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ErasedInPart, RequestRejected
 from streams.sdk.run import Run
-from streams.wire.signatures import public_text
 
 
 def create(options: argparse.Namespace, config: Config) -> int:

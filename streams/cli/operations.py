@@ -27,8 +27,8 @@ from streams.operations.status import (
     read_overview,
 )
 from streams.operations.trimming import plan_trims, trim
+from streams.records import signatures
 from streams.store.rights import rights
-from streams.wire import signatures
 
 _PARTITION_COLUMNS = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
 _DATASET_COLUMNS = ("dataset", "measure", "budget", "epsilon", "delta", "users", "state")

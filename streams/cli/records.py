@@ -29,7 +29,7 @@ from streams.operations.errors import Unavailable
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
 from streams.operations.rejected import Refusals, by_request, readable
 from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
-from streams.schemas import OdometerCheckpoint
+from streams.records import OdometerCheckpoint
 from streams.sdk.client import Turnstile
 from streams.sdk.followers import Reading, distinct_rejects
 from streams.sdk.kafka_connection import read_topic

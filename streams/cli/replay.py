@@ -21,6 +21,7 @@ from streams.cli.output import Exit, UnusableInput, as_cell, note, plain, say, s
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
 from streams.operations.times import utc
+from streams.records import User
 from streams.replay.aggregates import NoAggregate, aggregate, shares_of
 from streams.replay.explanation import AccountEvent, Explanation, Share
 from streams.replay.explanation import explain as explanation_of
@@ -40,7 +41,6 @@ from streams.replay.report import report as report_of
 from streams.replay.results import PartitionProgress, PartitionVerified, Verified
 from streams.replay.service import KafkaArchive, RedisStates
 from streams.replay.verification import verify as verify_service
-from streams.schemas import User
 from streams.sdk.client import Turnstile
 
 _VERIFY_COLUMNS = {

@@ -11,7 +11,7 @@ from streams.config import Config
 from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
 from streams.operations.status import read_datasets
-from streams.schemas import User
+from streams.records import User
 from streams.sdk.pseudonyms import Pseudonyms
 
 

@@ -29,7 +29,7 @@ from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
 from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
-from streams.schemas import User
+from streams.records import User
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.web.dashboard import Dashboard
 from streams.web.links import Claims, LinkKeys, link_to

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from streams.config import Config, ConfigurationError, lacking
-from streams.wire.signatures import (
+from streams.records.signatures import (
     ORIGIN,
     SIGNATURE,
     Content,

@@ -15,7 +15,7 @@ from streams.config import Config
 from streams.kafka.admittance import check_admittance
 from streams.kafka.batches import CorruptBatch, FetchedBatches, RecordBatch
 from streams.kafka.security import security
-from streams.schemas import MAX_ANSWER_BYTES
+from streams.records import MAX_ANSWER_BYTES
 
 _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
 _UNMEASURED: Mapping[str, Any] = {"metrics_enabled": False}

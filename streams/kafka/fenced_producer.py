@@ -24,8 +24,8 @@ from streams.kafka.publisher import MAX_BATCH_BYTES
 from streams.kafka.results import NotSent, Origin, Sent
 from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Output
-from streams.schemas import tombstone, tombstone_offset
-from streams.wire.signatures import ORIGIN, Content
+from streams.records import tombstone, tombstone_offset
+from streams.records.signatures import ORIGIN, Content
 
 _ORIGIN = struct.Struct(">16si")
 _OFFSET = struct.Struct(">q")

@@ -12,8 +12,8 @@ from streams.config import Config
 from streams.kafka.authentic import RecordSigner
 from streams.kafka.connection import connection_settings
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import MAX_ANSWER_BYTES
-from streams.wire.signatures import Content
+from streams.records import MAX_ANSWER_BYTES
+from streams.records.signatures import Content
 
 MAX_BATCH_BYTES = 512 * 1024
 """A producer sends one batch of a partition at a time, so small batches would wait for each

@@ -12,8 +12,8 @@ from streams.kafka.fenced_producer import Transactions, queue_in_batches
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
 from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import SNAPSHOTS
+from streams.records.signatures import Content
 from streams.store.snapshot import Record, Snapshot
-from streams.wire.signatures import Content
 
 
 class KafkaSnapshotTopic(Transactions):

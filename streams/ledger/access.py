@@ -5,7 +5,7 @@ from __future__ import annotations
 from streams.ledger.accrual import wake
 from streams.ledger.budgets import Budgets
 from streams.ledger.state import State
-from streams.schemas import Reason, Rejection
+from streams.records import Reason, Rejection
 
 
 def budgets_of(state: State, dataset: str) -> Budgets:

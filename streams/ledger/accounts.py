@@ -24,8 +24,8 @@ from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, joined,
 from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
-from streams.schemas import Policy, User
-from streams.wire.user_ids import UserIds
+from streams.records import Policy, User
+from streams.records.user_ids import UserIds
 
 _Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"

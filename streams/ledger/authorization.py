@@ -31,7 +31,7 @@ from msgspec import UNSET
 from streams.ledger.families import Policies
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.tracked import Tracked
-from streams.schemas import (
+from streams.records import (
     AccessList,
     Allowed,
     CloseDataset,
@@ -45,8 +45,8 @@ from streams.schemas import (
     SetAccess,
     WithdrawDataset,
 )
-from streams.wire.requests import NoVerifier, check_public_key, is_signed
-from streams.wire.signatures import public_text
+from streams.records.request_signatures import NoVerifier, check_public_key, is_signed
+from streams.records.signatures import public_text
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True):

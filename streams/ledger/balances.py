@@ -14,7 +14,7 @@ from streams.ledger.columns import (
     RowChanges,
 )
 from streams.ledger.rule import OrderIndex
-from streams.schemas import Users
+from streams.records import Users
 
 _CHANGES_BYTES = 512
 """Of what surrounds the arrays of a change."""

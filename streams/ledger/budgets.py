@@ -22,8 +22,8 @@ from streams.ledger.accounts import Accounts, ChargePlan, Raised, Sought
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
-from streams.schemas import ERASED, TOO_SOON, Charge, Policy
-from streams.wire.user_ids import UserIds
+from streams.records import ERASED, TOO_SOON, Charge, Policy
+from streams.records.user_ids import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 

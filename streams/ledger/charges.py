@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from accounting import Mechanism
 from streams.ledger.index import UNKNOWN
 from streams.ledger.policies import mechanism_of
-from streams.schemas import ERASED_INTEGER, Charge, Policy, Reason, Rejection, User
-from streams.wire.packing import unpack_norms
-from streams.wire.user_ids import UserIds
+from streams.records import ERASED_INTEGER, Charge, Policy, Reason, Rejection, User
+from streams.records.packing import unpack_norms
+from streams.records.user_ids import UserIds
 
 
 def check_charge(

@@ -24,8 +24,8 @@ from streams.ledger.rosters import enrolment, pricing
 from streams.ledger.runs import check_next_step, stored_decision, under_current_attempt
 from streams.ledger.separations import check_roster
 from streams.ledger.state import State
-from streams.schemas import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
-from streams.wire.packing import charge_digest, roster_digest
+from streams.records import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
+from streams.records.packing import charge_digest, roster_digest
 
 
 def charge(state: State, place: Place, charge: Charge) -> list[Output]:

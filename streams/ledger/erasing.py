@@ -14,8 +14,8 @@ from streams.ledger.charges import check_homes
 from streams.ledger.erasure import check_key
 from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
 from streams.ledger.state import State
-from streams.schemas import Erase, Erased, Sender, User, encode
-from streams.wire.user_ids import UserIds
+from streams.records import Erase, Erased, Sender, User, encode
+from streams.records.user_ids import UserIds
 
 
 def erase(state: State, place: Place, request: Erase, sender: Sender | None = None) -> list[Output]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import (
+from streams.records import (
     ERASED_INTEGER,
     ERASED_STRING,
     Erase,
@@ -37,7 +37,7 @@ from streams.schemas import (
     Rejection,
     User,
 )
-from streams.wire.user_ids import UserIds
+from streams.records.user_ids import UserIds
 
 if TYPE_CHECKING:
     from streams.ledger.accounts import Accounts

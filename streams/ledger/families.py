@@ -7,7 +7,7 @@ from msgspec import UNSET
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets, KnownAs
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Erase, Policy
+from streams.records import Erase, Policy
 
 
 class Policies(Tracked[Policy]):

@@ -21,7 +21,7 @@ from streams.ledger.budgets import Budgets
 from streams.ledger.runs import RunState
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
-from streams.schemas import Holder, OpenRun, Policy, Reason, Rejection
+from streams.records import Holder, OpenRun, Policy, Reason, Rejection
 
 
 def check_hold(state: State, budgets: Budgets, address: Address) -> None:

@@ -14,8 +14,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import ERASED_INTEGER, User
-from streams.wire.user_ids import UserIds
+from streams.records import ERASED_INTEGER, User
+from streams.records.user_ids import UserIds
 
 UNKNOWN = -1
 Seed = tuple[int, int, int]

@@ -25,7 +25,7 @@ from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.state import Changes, Kept, LayoutMismatch, State
 from streams.ledger.summaries import DatasetSummary, Summary, summary_of
-from streams.schemas import (
+from streams.records import (
     Answer,
     Charge,
     ChargeRoster,
@@ -43,7 +43,7 @@ from streams.schemas import (
     decode_signed,
     encode,
 )
-from streams.wire.chain import NO_TOPIC, Chain, genesis
+from streams.records.chain import NO_TOPIC, Chain, genesis
 
 __all__ = [
     "Changes",

@@ -35,7 +35,7 @@ from streams.ledger.runs import RunState, closed, opened, under_current_attempt
 from streams.ledger.separations import separation_of
 from streams.ledger.state import LayoutMismatch, State
 from streams.ledger.tracked import Address
-from streams.schemas import (
+from streams.records import (
     MAX_DATASETS,
     AccessSet,
     CloseDataset,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streams.schemas import (
+from streams.records import (
     MAX_ACCOUNTS,
     MAX_ANSWER_BYTES,
     MAX_BALANCES,
@@ -19,7 +19,7 @@ from streams.schemas import (
     Rejection,
     Users,
 )
-from streams.wire.user_ids import UserIds
+from streams.records.user_ids import UserIds
 
 _FIXED = 4096  # names, tokens, headers
 

@@ -21,7 +21,7 @@ from streams.ledger.accounts import Raised
 from streams.ledger.budgets import Budgets, Charged
 from streams.ledger.members import Members, Terms
 from streams.ledger.runs import RunState
-from streams.schemas import (
+from streams.records import (
     MAX_REQUEST_BYTES,
     Charge,
     ChargeRoster,
@@ -39,8 +39,8 @@ from streams.schemas import (
     odometer_key,
     tombstone,
 )
-from streams.wire.packing import pack_bits, pack_norms, pack_positions
-from streams.wire.user_ids import UserIds
+from streams.records.packing import pack_bits, pack_norms, pack_positions
+from streams.records.user_ids import UserIds
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13

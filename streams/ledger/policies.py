@@ -23,7 +23,7 @@ from accounting import (
     PoissonGaussian,
     PureDP,
 )
-from streams.schemas import (
+from streams.records import (
     MAX_BUDGETS,
     ChargeRoster,
     MechanismName,

@@ -26,12 +26,12 @@ from streams.ledger.limits import check_balances, check_request, check_rosters
 from streams.ledger.members import Bytes, Members, Pricing, Terms
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import ChargeRoster, Enrol, Reason, Rejection
-from streams.wire.packing import (
+from streams.records import ChargeRoster, Enrol, Reason, Rejection
+from streams.records.packing import (
     cost_table_digest,
     page_digests,
 )
-from streams.wire.user_ids import UserIds
+from streams.records.user_ids import UserIds
 
 
 class Rosters(Tracked[Terms]):

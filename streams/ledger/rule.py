@@ -17,7 +17,7 @@ from accounting import InvalidInput, Mechanism, PerUserOrderFilter, advance_unit
 from accounting.filters.accounts import AccountTerms, Orders
 from streams.ledger.columns import Numbers
 from streams.ledger.policies import filter_of, has_per_user_order, measure_of
-from streams.schemas import Policy
+from streams.records import Policy
 
 _BLOCK_NUMBERS = 2**18
 """Users times orders that are charged at a time: the temporaries do not grow with the record."""

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import UNSET
 
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import (
+from streams.records import (
     Charge,
     ChargeRoster,
     CloseRun,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from streams.ledger.columns import Numbers
 from streams.ledger.runs import RunState
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import ChargeRoster, Enrol, OpenRun, Reason, Rejection
+from streams.records import ChargeRoster, Enrol, OpenRun, Reason, Rejection
 
 
 class Separations(Tracked[int]):

@@ -33,7 +33,7 @@ from streams.ledger.rosters import Rosters
 from streams.ledger.runs import Runs
 from streams.ledger.separations import Participants, Separations
 from streams.ledger.tracked import Address, Tracked
-from streams.schemas import Holder, encode
+from streams.records import Holder, encode
 
 AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"

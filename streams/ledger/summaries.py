@@ -7,7 +7,7 @@ import msgspec
 from streams.ledger.rosters import Rosters
 from streams.ledger.runs import RunState, counted
 from streams.ledger.state import State
-from streams.schemas import Allowed, Policy
+from streams.records import Allowed, Policy
 
 MOST_RUNS = 500
 """Of a summary, which is shown every few seconds."""

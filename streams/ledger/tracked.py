@@ -21,7 +21,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from streams.ledger.columns import UnknownState
-from streams.schemas import encode
+from streams.records import encode
 
 Value = TypeVar("Value")
 Address: TypeAlias = tuple[str, ...]

@@ -13,7 +13,7 @@ from secrets import token_hex, token_urlsafe
 from streams.config import Config
 from streams.kafka.access import ROLES
 from streams.local.directory import make_private, write_private
-from streams.wire.signatures import Signer, new_keys
+from streams.records.signatures import Signer, new_keys
 
 _RINGS = {  # private key -> file of trusted public keys: of workers, of answerers
     "signing.key": "trusted.keys",

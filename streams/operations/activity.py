@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.schemas import Answer, Decision, RosterDecision, RunClosed
-from streams.wire.packing import unpack_positions
+from streams.records import Answer, Decision, RosterDecision, RunClosed
+from streams.records.packing import unpack_positions
 
 RATE_OVER = 30.0
 """Seconds over which steps are counted."""

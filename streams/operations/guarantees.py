@@ -12,7 +12,7 @@ import numpy as np
 
 from accounting import InvalidInput, from_units_down
 from streams.ledger.policies import has_per_user_order, measure_of
-from streams.schemas import Policy
+from streams.records import Policy
 
 
 def budget_of(policy: Policy) -> str:

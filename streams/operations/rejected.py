@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from streams.operations.times import utc
-from streams.schemas import Rejected
-from streams.wire.packing import unpack_norms, unpack_users
+from streams.records import Rejected
+from streams.records.packing import unpack_norms, unpack_users
 
 _PACKED: Mapping[str, Callable[[bytes], Any]] = {
     "users": unpack_users,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 
-from streams.schemas import OdometerCheckpoint, odometer_key
+from streams.records import OdometerCheckpoint, odometer_key
 
 PARTS = 8
 """Odometers rise by an eighth of the budget, where nobody set another step."""

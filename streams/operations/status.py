@@ -13,7 +13,7 @@ from streams.config import Config
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import NORMS, Topics
 from streams.operations.errors import Unavailable
-from streams.schemas import AccessList, Policy
+from streams.records import AccessList, Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Store, StoreUnavailable
 from streams.store.redis_store import RedisStore

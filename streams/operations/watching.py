@@ -41,7 +41,7 @@ from streams.operations.rejected import readable
 from streams.operations.spending import Spending
 from streams.operations.status import Overview, look_at, overview_of, read_glances
 from streams.operations.tail import tail
-from streams.schemas import OdometerCheckpoint, Policy, decode_answer
+from streams.records import OdometerCheckpoint, Policy, decode_answer
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import UNREADABLE, Followed, distinct_rejects
 from streams.store.port import Glance

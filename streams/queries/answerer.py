@@ -48,12 +48,12 @@ from accounting.release import ExactNoise
 from accounting.release.clipping import clip_rows, row_norms
 from streams.queries.frames import read_frame, side_by_side
 from streams.queries.release import Release
-from streams.schemas import User
+from streams.records import User
+from streams.records.packing import select_users
 from streams.sdk.arguments import Ids, read_rows, read_users
 from streams.sdk.errors import InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
-from streams.wire.packing import select_users
 
 _GRID_BITS = 40
 """The grid spacing is this many powers of two below the noise."""

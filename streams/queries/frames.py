@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import User
+from streams.records import User
 from streams.sdk.arguments import Ids, read_numbers, read_users
 from streams.sdk.errors import InvalidRequest
 

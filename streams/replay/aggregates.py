@@ -35,9 +35,9 @@ from accounting.release import (
 )
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.policies import has_per_user_order
+from streams.records import Policy, User
 from streams.replay.archive import Archive, UnreadableService
 from streams.replay.fold import Compared, Fold
-from streams.schemas import Policy, User
 from streams.sdk.run import Run
 
 LEVELS = 1024

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accounting import from_units_down
 from streams.ledger.policies import has_per_user_order, measure_of
-from streams.schemas import Policy
+from streams.records import Policy
 
 Units = NDArray[np.integer]
 Numbers = NDArray[np.float64]

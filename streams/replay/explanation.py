@@ -21,10 +21,7 @@ from streams.ledger.ledger import Ledger
 from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
 from streams.operations.guarantees import budget_epsilon
-from streams.replay.amounts import Amounts, Units
-from streams.replay.archive import Archive, UnreadableService
-from streams.replay.fold import Applied, Compared, Fold
-from streams.schemas import (
+from streams.records import (
     ERASED,
     TOO_SOON,
     Charge,
@@ -37,10 +34,13 @@ from streams.schemas import (
     User,
     decode_answer,
 )
+from streams.records.packing import unpack_bits, unpack_norms
+from streams.records.partitioner import partitions_of
+from streams.records.user_ids import UserIds
+from streams.replay.amounts import Amounts, Units
+from streams.replay.archive import Archive, UnreadableService
+from streams.replay.fold import Applied, Compared, Fold
 from streams.sdk.followers import refusing_budget
-from streams.wire.packing import unpack_bits, unpack_norms
-from streams.wire.partitioner import partitions_of
-from streams.wire.user_ids import UserIds
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]

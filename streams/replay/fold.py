@@ -26,6 +26,7 @@ from streams.ledger.ledger import (
 )
 from streams.ledger.outputs import Channel
 from streams.ledger.partition_error import PartitionError
+from streams.records import Request, decode_request
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -34,7 +35,6 @@ from streams.replay.archive import (
     StoredHead,
     UnreadableService,
 )
-from streams.schemas import Request, decode_request
 from streams.store.layout import Damaged
 
 NAMES = {HeadSource.REDIS: "Redis", HeadSource.SNAPSHOT: "the last snapshot"}

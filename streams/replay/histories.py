@@ -32,10 +32,7 @@ from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import MECHANISMS
 from streams.ledger.tracked import Address
-from streams.replay.explanation import decode_offset
-from streams.replay.fold import Applied
-from streams.replay.prices import mechanism_of
-from streams.schemas import (
+from streams.records import (
     Charge,
     ChargeRoster,
     CloseDataset,
@@ -46,8 +43,11 @@ from streams.schemas import (
     RosterDecision,
     decode_answer,
 )
-from streams.wire.packing import unpack_bits, unpack_norms, unpack_positions
-from streams.wire.user_ids import UserIds
+from streams.records.packing import unpack_bits, unpack_norms, unpack_positions
+from streams.records.user_ids import UserIds
+from streams.replay.explanation import decode_offset
+from streams.replay.fold import Applied
+from streams.replay.prices import mechanism_of
 
 Counts = NDArray[np.int64]
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from streams.ledger.accounts import Accounts
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
+from streams.records import OdometerCheckpoint, User, odometer_key, tombstone_offset
+from streams.records.user_ids import UserIds
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.replay.published import Published
-from streams.schemas import OdometerCheckpoint, User, odometer_key, tombstone_offset
-from streams.wire.user_ids import UserIds
 
 _AT_A_TIME = 2**16
 """Checkpoints that are sorted in together, at least."""

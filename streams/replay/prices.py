@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from accounting import InvalidInput, Mechanism, PoissonGaussian
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import MECHANISMS
+from streams.records import ChargeRoster, Policy
 from streams.replay.findings import Check, Findings
-from streams.schemas import ChargeRoster, Policy
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.pricing import price
 

@@ -23,9 +23,7 @@ from numpy.typing import NDArray
 
 from streams.kafka.results import Extent
 from streams.ledger.outputs import Output
-from streams.replay.archive import Archive, ArchivedRecord
-from streams.replay.findings import KEPT_FINDINGS, Check, Findings
-from streams.schemas import (
+from streams.records import (
     Answer,
     Halted,
     OdometerCheckpoint,
@@ -34,6 +32,8 @@ from streams.schemas import (
     encode,
     tombstone_offset,
 )
+from streams.replay.archive import Archive, ArchivedRecord
+from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 
 Digests = NDArray[np.uint64]
 

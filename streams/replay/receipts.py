@@ -1,8 +1,8 @@
 """Receipts: a few lines that fix all that a log has said so far.
 
-A receipt holds, of every partition, an offset and the head of the chain over all records before it
-(``streams.wire.chain``): whoever keeps it can find out later, from the log alone, whether that log
-is continued, or was written anew. Signed with Ed25519, it also says who has made it.
+For each partition, a receipt holds an offset and the head of the hash chain over all records before
+it (``streams.records.chain``). Its holder can verify later, from the log alone, whether the log
+continues from there or was rewritten. A signature with Ed25519 says who made the receipt.
 
     signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON
                         with sorted keys and no spaces)
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from streams.wire.signatures import private_key_of, public_key_of
+from streams.records.signatures import private_key_of, public_key_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from accounting import NormGrid, ReportAccountant
 from accounting.reports.accountant import Method
 from streams.ledger.accounts import Accounts
+from streams.records import User
 from streams.replay.amounts import Amounts
 from streams.replay.archive import Archive
 from streams.replay.fold import Compared, Fold
@@ -33,7 +34,6 @@ from streams.replay.histories import (
     StepKind,
     TooManyMechanisms,
 )
-from streams.schemas import User
 
 _AT_A_TIME = 1024
 """Histories of which the epsilons are computed together."""

@@ -17,6 +17,7 @@ from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, Topics
 from streams.operations.errors import Unavailable
 from streams.operations.status import read_glances
+from streams.records.signatures import SIGNATURE
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -30,7 +31,6 @@ from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot, UnusableSnapshot
 from streams.store.stored_state import StoredState
-from streams.wire.signatures import SIGNATURE
 
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
 """Read in one go of the event loop: of many small records, or of few large ones."""

@@ -30,6 +30,7 @@ import msgspec
 from streams.kafka.topics import NORMS
 from streams.ledger.ledger import Output, PartitionError
 from streams.ledger.outputs import Channel
+from streams.records import ChargeRoster
 from streams.replay.archive import Archive, BrokenLog, HeadSource, States
 from streams.replay.findings import Check, Findings
 from streams.replay.fold import Applied, Fold, HeadMismatch
@@ -39,7 +40,6 @@ from streams.replay.prices import Prices
 from streams.replay.published import HALTS, ODOMETER, REJECTS, Published
 from streams.replay.receipts import Receipt
 from streams.replay.results import PartitionProgress, PartitionVerified, Verified
-from streams.schemas import ChargeRoster
 from streams.store.stored_state import StoredState
 
 _TOLD_EVERY = 0.5

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from streams.ledger.authorization import check_access
-from streams.schemas import AccessList, Allowed, Rejection, Right, SetAccess, encode
+from streams.records import AccessList, Allowed, Rejection, Right, SetAccess, encode
+from streams.records.request_signatures import RequestSigner
+from streams.records.signatures import InvalidKey, public_bytes
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
 from streams.sdk.errors import InvalidRequest
-from streams.wire.requests import RequestSigner
-from streams.wire.signatures import InvalidKey, public_bytes
 
 _LOG_BYTES = 16
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from streams.schemas import Answer
+from streams.records import Answer
 from streams.sdk.connection import PendingRequest
 
 T = TypeVar("T")

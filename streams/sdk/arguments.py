@@ -19,7 +19,7 @@ from accounting import Gaussian, InvalidInput, Mechanism, mechanism_from
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
 from streams.ledger.policies import MECHANISMS, measure_of, mechanism_of
-from streams.schemas import MechanismName, Policy, Rejection, User
+from streams.records import MechanismName, Policy, Rejection, User
 from streams.sdk.errors import InvalidRequest
 
 Ids: TypeAlias = NDArray[np.int64] | list[User]

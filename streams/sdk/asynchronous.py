@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from numpy.typing import ArrayLike
 
-from streams.schemas import Policy
+from streams.records import Policy
 from streams.sdk.ahead import Ahead
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Unusable

@@ -11,7 +11,7 @@ from msgspec import structs
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.normal_form import normal_form
-from streams.schemas import Measure, OdometerCheckpoint, OnExhaustion, Policy, Right, User, UserIds
+from streams.records import Measure, OdometerCheckpoint, OnExhaustion, Policy, Right, User, UserIds
 from streams.sdk.access import access_list, set_access, signer_of
 from streams.sdk.connection import Connection
 from streams.sdk.datasets import close, create, policy_from, withdraw

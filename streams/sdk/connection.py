@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from streams.ledger.outputs import Channel
-from streams.schemas import (
+from streams.records import (
     MAX_REQUEST_BYTES,
     Answer,
     Charge,
@@ -35,6 +35,8 @@ from streams.schemas import (
     decode_answer,
     decode_request,
 )
+from streams.records.chain import NO_TOPIC
+from streams.records.request_signatures import RequestSigner
 from streams.sdk.errors import (
     DecisionTimeout,
     InvalidRequest,
@@ -45,8 +47,6 @@ from streams.sdk.errors import (
 from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
 from streams.sdk.observing import Headers, Observer
 from streams.sdk.pseudonyms import Pseudonyms
-from streams.wire.chain import NO_TOPIC
-from streams.wire.requests import RequestSigner
 
 logger = logging.getLogger("turnstile.sdk")
 

@@ -21,7 +21,7 @@ from msgspec import UNSET, to_builtins
 from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_orders
 from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.policies import check_policy
-from streams.schemas import (
+from streams.records import (
     DELTA,
     AccessList,
     Answer,
@@ -39,10 +39,10 @@ from streams.schemas import (
     WithdrawDataset,
     encode,
 )
+from streams.records.partitioner import partitions_of
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import InvalidRequest, PartitionsDisagree, PolicyChanged, RequestRejected
 from streams.sdk.terms import changed, terms
-from streams.wire.partitioner import partitions_of
 
 _ODOMETER_STEPS = 8
 

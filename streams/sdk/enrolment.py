@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from streams.ledger.erasure import blanked
-from streams.schemas import Enrol, Enrolled, encode
-from streams.sdk.connection import Connection, Deadline
-from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.sdk.steps import Layout
-from streams.wire.packing import (
+from streams.records import Enrol, Enrolled, encode
+from streams.records.packing import (
     ROSTER_PAGE,
     page_digests,
     unpack_positions,
 )
-from streams.wire.user_ids import UserIds
+from streams.records.user_ids import UserIds
+from streams.sdk.connection import Connection, Deadline
+from streams.sdk.errors import ConflictingDecisions, InvalidRequest
+from streams.sdk.steps import Layout
 
 ENROLLED_AT_ONCE = 2**16
 """Users of one partition per request. Ids of 256 characters take 8 MiB at 2**15."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from streams.normal_form import normal_form
-from streams.schemas import Erase, Erased, User, encode
+from streams.records import Erase, Erased, User, encode
+from streams.records.user_ids import UserIds
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
 from streams.sdk.errors import ConflictingDecisions, ErasedInPart
-from streams.wire.user_ids import UserIds
 
 
 def erase(connection: Connection, user: User, dataset: str | None, deadline: Deadline) -> list[str]:

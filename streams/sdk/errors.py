@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from streams.schemas import Policy, Reason, Rejected
+from streams.records import Policy, Reason, Rejected
 
 
 class TurnstileError(Exception):

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import (
+from streams.records import (
     ERASED,
     TOO_SOON,
     Answer,
@@ -32,8 +32,8 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
+from streams.records.packing import unpack_bits, unpack_positions, unpack_users
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
-from streams.wire.packing import unpack_bits, unpack_positions, unpack_users
 
 logger = logging.getLogger("turnstile.sdk")
 

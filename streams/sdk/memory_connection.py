@@ -13,7 +13,7 @@ from time import monotonic, time
 
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Channel, Output
-from streams.schemas import tombstone_offset
+from streams.records import tombstone_offset
 from streams.sdk.connection import Connection, PendingRequest
 from streams.sdk.errors import Unusable
 from streams.sdk.followers import Followed, Reading

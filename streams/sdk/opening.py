@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from accounting import InvalidInput
 from accounting.exact.validation import whole_number
-from streams.schemas import (
+from streams.records import (
     MAX_SEPARATION,
     Answer,
     CloseRun,

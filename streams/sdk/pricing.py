@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.mechanisms import noise_scale
 from accounting.measures import cost_table
-from streams.schemas import Policy, RosterMechanism
+from streams.records import Policy, RosterMechanism
+from streams.records.packing import cost_table_digest
 from streams.sdk.arguments import read_event
 from streams.sdk.errors import InvalidRequest
-from streams.wire.packing import cost_table_digest
 
 _NAMES: Mapping[type[Mechanism], RosterMechanism] = {
     Gaussian: "gaussian",

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.normal_form import normal_form
-from streams.schemas import Policy, User
+from streams.records import Policy, User
 from streams.sdk.arguments import Ids
 from streams.sdk.errors import InvalidRequest
 

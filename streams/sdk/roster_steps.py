@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import Answer, RosterDecision
+from streams.records import Answer, RosterDecision
+from streams.records.packing import unpack_positions
 from streams.sdk.errors import ConflictingDecisions, Unusable
 from streams.sdk.sampling import poisson_sample
-from streams.wire.packing import unpack_positions
 
 Levels: TypeAlias = NDArray[np.uint8]
 

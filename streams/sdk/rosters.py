@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import Mechanism
 from accounting.costs.norm_levels import grid_norms, levels_of
-from streams.schemas import (
+from streams.records import (
     ChargeRoster,
     Enrolled,
     Policy,
@@ -35,6 +35,7 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
+from streams.records.packing import roster_digest, unpack_positions
 from streams.sdk.ahead import Ahead
 from streams.sdk.arguments import read_numbers
 from streams.sdk.errors import InvalidRequest, StepContentChanged
@@ -48,7 +49,6 @@ from streams.sdk.roster_steps import (
     not_of_a_worker,
 )
 from streams.sdk.steps import Layout
-from streams.wire.packing import roster_digest, unpack_positions
 
 NO_POSITIONS: Final = np.empty(0, dtype=np.int64)
 

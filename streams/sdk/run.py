@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from accounting import InvalidInput
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
-from streams.schemas import (
+from streams.records import (
     Answer,
     Charge,
     ChargeRoster,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from streams.normal_form import normal_form
-from streams.schemas import (
+from streams.records import (
     ERASED,
     MAX_CHARGE_USERS,
     MAX_REQUEST_BYTES,
@@ -31,12 +31,12 @@ from streams.schemas import (
     Users,
     encode,
 )
+from streams.records.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
+from streams.records.partitioner import partitions_of
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.sdk.followers import is_whole, reasons_of
 from streams.sdk.pseudonyms import Pseudonyms
-from streams.wire.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
-from streams.wire.partitioner import partitions_of
 
 
 @dataclass(frozen=True, eq=False)

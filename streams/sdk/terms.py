@@ -8,9 +8,9 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from accounting.exact.units import from_units_down
-from streams.schemas import DELTA, Policy, Reason
+from streams.records import DELTA, Policy, Reason
+from streams.records.signatures import public_text
 from streams.sdk.errors import PolicyChanged
-from streams.wire.signatures import public_text
 
 _SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "per_user_order")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from streams.records.chain import Chain
 from streams.store.layout import digest_of, pack_change, pack_page, page_hash
 from streams.store.port import Commit, Exchange, Guard, Store, Verdict
 from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
-from streams.wire.chain import Chain
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streams.wire.chain import Chain, genesis
+from streams.records.chain import Chain, genesis
 
 LAYOUT = 3
 """The version of this layout and of its contents. A worker does not read other versions."""

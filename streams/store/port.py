@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from streams.records.chain import Chain
 from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
-from streams.wire.chain import Chain
 
 
 class StoreUnavailable(Exception):

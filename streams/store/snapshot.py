@@ -31,10 +31,10 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from streams.schemas import encode
+from streams.records import encode
+from streams.records.chain import Chain
 from streams.store.layout import LAYOUT, Damaged, Meta, chain_fields, page_hash
 from streams.store.stored_state import StoredState, verified
-from streams.wire.chain import Chain
 
 FORMAT = 1
 """The version of the format of manifest and listing."""

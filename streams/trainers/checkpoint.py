@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import Reason
+from streams.records import Reason
 from streams.sdk.errors import Fenced, InvalidRequest, ReleasedTwice
 
 _HEADER: Final = "turnstile"

@@ -26,11 +26,11 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import InvalidInput
 from accounting.exact.validation import whole_number
 from streams.normal_form import normal_form
-from streams.schemas import User
+from streams.records import User
+from streams.records.partitioner import user_key
 from streams.sdk.arguments import read_users
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.sampling import poisson_sample
-from streams.wire.partitioner import user_key
 
 _LARGEST_STEP = 2**62
 _BYTES = 8

@@ -20,7 +20,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import Decision, Halted, User
+from streams.records import Decision, Halted, User
 from streams.sdk import followers
 from streams.sdk.followers import HaltReason, halt_reason, left_out_by, refusing_budget
 

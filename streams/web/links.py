@@ -25,7 +25,7 @@ from typing import Annotated
 import msgspec
 
 from streams.config import ConfigurationError, secrets_of
-from streams.schemas import Fingerprint, IntegerUser, Name, StringUser, User
+from streams.records import Fingerprint, IntegerUser, Name, StringUser, User
 
 LONGEST_TOKEN = 4000
 """Characters. Browsers take cookies of up to 4,096 bytes, name included."""

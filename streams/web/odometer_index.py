@@ -18,7 +18,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import User
+from streams.records import User
 
 MOST = 2**24
 """Maximum number of offsets of all partitions: 256 MiB."""

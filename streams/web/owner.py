@@ -16,7 +16,7 @@ from streams.operations.guarantees import (
     spent_epsilon,
     spent_share,
 )
-from streams.schemas import Policy
+from streams.records import Policy
 from streams.sdk.errors import ServiceUnavailable
 from streams.web.halt_index import Episode
 from streams.web.links import Claims

@@ -36,7 +36,7 @@ from streams.kafka.topics import find_topics
 from streams.ledger.outputs import Channel
 from streams.operations.errors import Unavailable
 from streams.operations.status import datasets_of, read_glances
-from streams.schemas import (
+from streams.records import (
     DatasetClosed,
     DatasetCreated,
     Decision,
@@ -47,12 +47,12 @@ from streams.schemas import (
     User,
     odometer_key,
 )
+from streams.records.partitioner import partitions_of
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import UNREADABLE, whole_answer
 from streams.sdk.kafka_connection import believing, reaching_kafka
 from streams.web.halt_index import Episode, HaltIndex
 from streams.web.odometer_index import IndexFull, OdometerIndex, some
-from streams.wire.partitioner import partitions_of
 
 logger = logging.getLogger("turnstile.portal")
 

@@ -25,7 +25,7 @@ from streams.kafka.seen import TopicsUnavailable, log_name
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
 from streams.kafka.topics_watch import KafkaTopics
-from streams.schemas import MAX_REQUEST_BYTES
+from streams.records import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
 from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.faust_app import new_app, run_app

@@ -49,7 +49,7 @@ import msgspec
 
 from streams.kafka.results import STOP_WITHIN, Origin
 from streams.ledger.ledger import Output
-from streams.schemas import tombstone_offset
+from streams.records import tombstone_offset
 from streams.worker.ports import FencedProducer
 
 WAITING_BYTES = 32 * 1024 * 1024

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 
 from streams.kafka.results import NoRecord, StoredRecord
-from streams.wire.chain import Chain
+from streams.records.chain import Chain
 from streams.worker.ports import Log
 from streams.worker.suspensions import Suspension, Suspensions
 

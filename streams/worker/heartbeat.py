@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from streams.ledger.erasure import ErasureKeys
-from streams.schemas import encode
+from streams.records import encode
 from streams.store.vital_signs import Inventory, Pulse
 from streams.worker.processor import Processor
 

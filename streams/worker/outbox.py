@@ -22,7 +22,7 @@ import msgspec
 
 from streams.kafka.results import Origin
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import encode
+from streams.records import encode
 from streams.store.layout import outbox_entry_name, outbox_entry_place
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.ports import Publisher

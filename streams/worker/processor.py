@@ -38,11 +38,11 @@ from typing import NoReturn
 
 from streams.kafka.results import Missing, Origin
 from streams.ledger.ledger import Ledger, Output, PartitionError
-from streams.schemas import encode
+from streams.records import encode
+from streams.records.chain import Chain
 from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.stored_state import StoredState
-from streams.wire.chain import Chain
 from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
 from streams.worker.continuity import is_in, rewritten

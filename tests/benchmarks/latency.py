@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from streams.config import Config
 from streams.kafka.topics import HALTS, NORMS, ensure_topics
 from streams.local import LocalStack
-from streams.schemas import MAX_REQUEST_BYTES
+from streams.records import MAX_REQUEST_BYTES
 from streams.sdk.client import Turnstile
 from tests.benchmarks.servers import start_module
 

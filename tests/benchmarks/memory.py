@@ -21,7 +21,7 @@ from redis import Redis
 
 from streams.ledger.ledger import Channel, Ledger
 from streams.local.redis_server import RedisServer
-from streams.schemas import ChargeRoster, encode
+from streams.records import ChargeRoster, encode
 from streams.sdk.client import Turnstile
 from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.rosters import Roster

@@ -18,10 +18,10 @@ from kafka import KafkaProducer
 from streams.config import Config
 from streams.kafka.topics import ODOMETER, ensure_topics
 from streams.local import LocalStack
-from streams.schemas import OdometerCheckpoint, encode, odometer_key
+from streams.records import OdometerCheckpoint, encode, odometer_key
+from streams.records.partitioner import partitions_of
 from streams.web.odometer_index import MOST
 from streams.web.reading import NotYet, RecordReader
-from streams.wire.partitioner import partitions_of
 from tests.benchmarks.latency import percentile
 from tests.benchmarks.servers import resident_bytes
 

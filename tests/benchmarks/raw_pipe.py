@@ -21,7 +21,7 @@ from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.results import Origin
 from streams.kafka.topics import NORMS, ODOMETER
 from streams.ledger.ledger import Channel
-from streams.schemas import MAX_REQUEST_BYTES, encode
+from streams.records import MAX_REQUEST_BYTES, encode
 from streams.worker.outbox import UNPUBLISHED_ENTRIES
 from streams.worker.processor import BATCH_RECORDS
 from tests.benchmarks.workload import Applied

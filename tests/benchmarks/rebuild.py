@@ -21,7 +21,7 @@ from streams.kafka.snapshot_reader import read_snapshot
 from streams.kafka.topics import HALTS, NORMS
 from streams.local import LocalStack
 from streams.operations.trimming import plan_trims, trim
-from streams.schemas import Charge
+from streams.records import Charge
 from tests.benchmarks.servers import (
     create_topics,
     end_offset,

@@ -30,8 +30,8 @@ from streams.config import Config
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_owners
-from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
-from streams.wire.partitioner import partitions_of
+from streams.records import Charge, CreateDataset, OpenRun, Policy, encode
+from streams.records.partitioner import partitions_of
 from tests.benchmarks.servers import resident_bytes, wait_until
 
 _A_RECORD = 4096

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import Charge, CreateDataset, OpenRun, Policy, encode
-from streams.wire.chain import NO_TOPIC
-from streams.wire.requests import RequestSigner
-from streams.wire.signatures import TOGETHER, Content, SignedPlace, Signer, TrustStore, new_keys
+from streams.records import Charge, CreateDataset, OpenRun, Policy, encode
+from streams.records.chain import NO_TOPIC
+from streams.records.request_signatures import RequestSigner
+from streams.records.signatures import TOGETHER, Content, SignedPlace, Signer, TrustStore, new_keys
 from tests.keys import allowing, private_key
 
 _PLACE = SignedPlace(bytes(16), "turnstile.halts", 0)

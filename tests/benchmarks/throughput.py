@@ -12,7 +12,7 @@ import redis
 from streams.config import Config
 from streams.kafka.topics import HALTS, NORMS
 from streams.local import LocalStack
-from streams.schemas import decode_answer
+from streams.records import decode_answer
 from tests.benchmarks.raw_pipe import raw_keys
 from tests.benchmarks.servers import (
     check_running,

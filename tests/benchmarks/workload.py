@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, PoissonGaussian, charge_units
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.schemas import (
+from streams.records import (
     MAX_REQUEST_BYTES,
     Charge,
     ChargeRoster,
@@ -22,9 +22,9 @@ from streams.schemas import (
     Request,
     encode,
 )
+from streams.records.packing import pack_norms, pack_users
 from streams.sdk.datasets import policy_from
 from streams.sdk.pricing import price
-from streams.wire.packing import pack_norms, pack_users
 
 USERS_PER_STEP = 4096
 BUDGET_STEPS = 1000

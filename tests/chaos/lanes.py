@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, Laplace, Mechanism, PureDP
 from streams.config import Config
+from streams.records.signatures import Signer
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run, StepDecision
-from streams.wire.signatures import Signer
 from tests.audit.auditor import Auditor
 from tests.integration.service import eventually
 

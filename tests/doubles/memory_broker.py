@@ -16,7 +16,7 @@ from enum import StrEnum
 from streams.kafka.results import Extent, Missing, NoRecord, NotSent, Origin, Sent, StoredRecord
 from streams.kafka.seen import TopicsSeen
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import tombstone_offset
+from streams.records import tombstone_offset
 from streams.store.snapshot import Record, Search, Snapshot
 
 _STRETCH = 64

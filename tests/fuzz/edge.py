@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.schemas import MAX_REQUEST_BYTES, OpenRun, Rejected
+from streams.records import MAX_REQUEST_BYTES, OpenRun, Rejected
 from tests.fuzz.hostile import HOSTILE, hostile
 from tests.fuzz.records import LISTS, Records, repeats_a_field
 from tests.keys import signed

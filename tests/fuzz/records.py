@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import VERSION
+from streams.records import VERSION
 from tests.audit.auditor_rosters import cost_table_digest
 from tests.keys import allowing, signed
 from tests.unit.ledger.test_bad_requests import IN_MSGPACK_ONLY, POLICY, REQUESTS, VALUES

@@ -32,11 +32,11 @@ from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
 from streams.local.ports import free_ports
-from streams.schemas import Charge, decode_request
+from streams.records import Charge, decode_request
+from streams.records.packing import charge_digest, unpack_norms, unpack_users
+from streams.records.signatures import new_keys
 from streams.sdk.followers import Reading
 from streams.sdk.kafka_connection import read_signed
-from streams.wire.packing import charge_digest, unpack_norms, unpack_users
-from streams.wire.signatures import new_keys
 from tests.batches import bomb
 from tests.integration import answerer
 from tests.integration.command import turnstile

@@ -16,7 +16,7 @@ from streams.ledger.access import budgets_of
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
-from streams.wire.chain import genesis
+from streams.records.chain import genesis
 from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service
 

@@ -20,10 +20,10 @@ from streams.kafka.batches import EXPANDED_BYTES
 from streams.kafka.log import KafkaLog
 from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
-from streams.schemas import OpenRun, Rejected, encode
+from streams.records import OpenRun, Rejected, encode
+from streams.records.request_signatures import RequestSigner
+from streams.records.signatures import new_keys
 from streams.sdk.client import Turnstile
-from streams.wire.requests import RequestSigner
-from streams.wire.signatures import new_keys
 from tests.batches import bomb, filled, packed, record
 from tests.integration.command import turnstile
 from tests.integration.service import (

@@ -21,7 +21,7 @@ from streams.kafka.results import Origin
 from streams.kafka.seen import TopicsSeen
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel, Output
-from streams.schemas import (
+from streams.records import (
     Charge,
     Decision,
     Reason,
@@ -30,11 +30,11 @@ from streams.schemas import (
     decode_request,
     encode,
 )
+from streams.records.packing import charge_digest, pack_bits, unpack_users
+from streams.records.signatures import new_keys
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
 from streams.sdk.run import Run, StepDecision
-from streams.wire.packing import charge_digest, pack_bits, unpack_users
-from streams.wire.signatures import new_keys
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 

@@ -22,7 +22,7 @@ from streams.kafka.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker
 from streams.operations.status import read_owners
-from streams.schemas import OdometerCheckpoint, encode, odometer_key
+from streams.records import OdometerCheckpoint, encode, odometer_key
 from streams.worker.checkpoints import Checkpoints
 from tests.integration.service import ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER

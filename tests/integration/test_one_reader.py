@@ -20,11 +20,11 @@ from streams.kafka.clients import new_reader
 from streams.kafka.log import KafkaLog
 from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
+from streams.records import Rejected
 from streams.replay.archive import HeadSource
 from streams.replay.fold import Fold
 from streams.replay.receipts import Receipt
 from streams.replay.service import KafkaArchive
-from streams.schemas import Rejected
 from streams.store.stored_state import StoredState
 from tests.batches import cases
 from tests.integration.command import Done, turnstile

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from streams.records.partitioner import partitions_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
     DatasetInUse,
@@ -21,7 +22,6 @@ from streams.sdk.errors import (
     TurnstileError,
 )
 from streams.sdk.run import Run
-from streams.wire.partitioner import partitions_of
 from tests.integration.service import KILLED, Life, Service, ServiceFactory
 
 

@@ -36,9 +36,9 @@ from streams.kafka.snapshot_reader import read_snapshot
 from streams.kafka.topics import Topics
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack
-from streams.schemas import Reason
+from streams.records import Reason
+from streams.records.signatures import new_keys
 from streams.store.snapshot import MANIFEST, UnusableSnapshot
-from streams.wire.signatures import new_keys
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once, eventually
 from tests.waiting import HANGS_AFTER

@@ -11,7 +11,7 @@ from kafka import TopicPartition
 
 from streams.config import Config
 from streams.kafka.clients import new_reader
-from streams.schemas import Decision, decode_answer
+from streams.records import Decision, decode_answer
 from streams.sdk.client import Turnstile
 from tests.integration.service import ServiceFactory, eventually
 

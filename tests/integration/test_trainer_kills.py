@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streams.schemas import Charge, decode_request
-from streams.wire.packing import charge_digest
+from streams.records import Charge, decode_request
+from streams.records.packing import charge_digest
 from tests.integration import trainer
 from tests.integration.service import KILLED, Life, Service, ServiceFactory
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams.schemas import ChargeRoster, decode_request
+from streams.records import ChargeRoster, decode_request
+from streams.records.packing import roster_digest
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout
 from streams.trainers import Checkpoint, IndividualDPClassifier
-from streams.wire.packing import roster_digest
 from tests.audit.stored import Rows, state_of
 from tests.integration import training
 from tests.integration.service import KILLED, Life, Service, ServiceFactory, eventually

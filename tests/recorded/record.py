@@ -29,14 +29,14 @@ from msgspec import UNSET
 from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.measures import cost_table
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import (
+from streams.records import (
     CloseDataset,
     Decision,
     Erase,
     Rejected,
     encode,
 )
-from streams.wire.partitioner import partitions_of
+from streams.records.partitioner import partitions_of
 from tests.keys import allowing
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log

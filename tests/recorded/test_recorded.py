@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from streams.schemas import (
+from streams.records import (
     ERASED,
     TOO_SOON,
     Decision,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from streams.ledger.ledger import Channel, Ledger, ledger_of
-from streams.schemas import User, tombstone_offset
+from streams.records import User, tombstone_offset
 from streams.worker.outbox import Packed
 from tests.audit import auditor_accounts, auditor_rosters, comparison, published
 from tests.audit.auditor import Auditor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from streams.schemas import CreateDataset, Policy, WithdrawDataset, encode
+from streams.records import CreateDataset, Policy, WithdrawDataset, encode
 from streams.sdk.access import access_list
 from streams.sdk.client import Turnstile
 from streams.sdk.datasets import policy_from

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streams.schemas import (
+from streams.records import (
     Charge,
     ChargeRoster,
     CreateDataset,
@@ -29,9 +29,9 @@ from streams.schemas import (
     decode_signed,
     encode,
 )
+from streams.records.request_signatures import RequestSigner
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, RequestRejected
-from streams.wire.requests import RequestSigner
 from tests.keys import allowing, private_key, public, public_key
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection

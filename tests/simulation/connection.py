@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from streams.ledger.ledger import Channel
-from streams.schemas import Answer
+from streams.records import Answer
 from streams.sdk.connection import Connection, Deadline, PendingRequest
 from streams.sdk.errors import PartitionsDisagree, RequestRejected
 from streams.sdk.followers import Followed, Reading

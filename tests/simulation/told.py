@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import Policy
+from streams.records import Policy
 from streams.sdk.steps import StepDecision
 from tests.simulation.world import Wrong
 

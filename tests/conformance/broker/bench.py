@@ -22,8 +22,8 @@ from streams.kafka.results import Origin
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, ODOMETER, SNAPSHOTS
 from streams.ledger.ledger import Channel, Output
+from streams.records.signatures import Content
 from streams.store.snapshot import Record as SnapshotRecord
-from streams.wire.signatures import Content
 from streams.worker.ports import FencedProducer, Log, Publisher, SnapshotTopic, TopicsWatch
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 

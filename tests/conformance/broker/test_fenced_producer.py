@@ -8,7 +8,7 @@ import pytest
 from streams.kafka.results import NotSent, Origin, Sent
 from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import tombstone
+from streams.records import tombstone
 
 P = 1
 TOPIC = b"topic of 16 byte"

@@ -18,7 +18,7 @@ from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.clients import new_admin
 from streams.kafka.seen import UnusableTopics
 from streams.kafka.topics import ensure_topics
-from streams.wire.signatures import new_keys
+from streams.records.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
 
 Opened = Callable[..., Journal]

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import redis
 
+from streams.records.chain import Chain
 from streams.redis_address import AddressKind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, outbox_entry_name
 from streams.store.port import Guard, Store, Verdict
 from streams.store.stored_state import StoredState
-from streams.wire.chain import Chain
 from tests.doubles.memory_store import Contents, MemoryStore
 
 P = 3

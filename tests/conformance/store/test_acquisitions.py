@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
+from streams.records.chain import genesis
 from streams.store.port import Verdict
-from streams.wire.chain import genesis
 from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 
 NOTHING = genesis(TOPIC, P, PARTITIONS)

@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from streams.records.chain import Chain
 from streams.store.holding import Backlog, Holding
 from streams.store.layout import Damaged, fields_of_nothing
 from streams.store.port import Glance, Verdict
 from streams.store.redis_store import RedisStore
 from streams.store.stored_state import StoredState
-from streams.wire.chain import Chain
 from tests.conformance.store.bench import Bench, MemoryHand, RedisHand
 from tests.doubles.memory_store import Contents, MemoryStore
 

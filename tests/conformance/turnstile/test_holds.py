@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams import BudgetHeld, PolicyChanged, RequestRejected, Turnstile
-from streams.schemas import Reason
+from streams.records import Reason
 
 USERS = np.arange(40)
 NORMS = np.ones(40)

@@ -17,7 +17,7 @@ from streams import (
     RequestRejected,
     Turnstile,
 )
-from streams.schemas import Reason
+from streams.records import Reason
 
 
 def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from streams.ledger import state
-from streams.wire.chain import Chain
+from streams.records.chain import Chain
 from streams.worker import continuity, partitions, processor
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced

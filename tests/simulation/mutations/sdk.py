@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from streams.schemas import RunOpened
+from streams.records import RunOpened
 from streams.sdk import datasets, opening, rosters, run
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 

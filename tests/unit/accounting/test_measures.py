@@ -26,7 +26,7 @@ from accounting import (
     renyi_to_delta,
     zcdp_to_delta,
 )
-from streams import schemas
+from streams import records
 
 ORDERS = [1.5, 2.0, 8.0]
 MECHANISMS: list[Mechanism] = [Gaussian(2.0), PoissonGaussian(2.0, 0.1), Laplace(2.0), PureDP()]
@@ -43,7 +43,7 @@ def columns_of(row: Measure) -> int:
 
 def test_records_name_measures_of_the_table() -> None:
     assert list(MEASURES) == list(get_args(MeasureName))
-    assert set(get_args(schemas.Measure)) <= set(MEASURES)
+    assert set(get_args(records.Measure)) <= set(MEASURES)
     assert [row.name for row in MEASURES.values()] == list(MEASURES)
 
 

@@ -14,9 +14,9 @@ from streams.answerer.answering import Answering
 from streams.answerer.journal import MemoryJournal, Pages
 from streams.answerer.marks import Mark
 from streams.answerer.questions import Questions
-from streams.schemas import Charge, decode_request
+from streams.records import Charge, decode_request
+from streams.records.packing import charge_digest
 from streams.sdk.connection import PendingRequest
-from streams.wire.packing import charge_digest
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions
 

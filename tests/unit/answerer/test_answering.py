@@ -18,7 +18,7 @@ from streams.answerer.answering import Answering, InconsistentRun
 from streams.answerer.journal import MemoryJournal, Pages
 from streams.answerer.marks import Mark, Superseded
 from streams.answerer.questions import UnusableQueries
-from streams.schemas import Reason
+from streams.records import Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced
 from tests.examples import examples

@@ -14,9 +14,9 @@ from streams.answerer import reading
 from streams.answerer.reading import distinct_answers, read_answers
 from streams.config import Config, ConfigurationError
 from streams.kafka.authentic import ANSWERERS, Signers
+from streams.records.signatures import new_keys
 from streams.sdk.errors import ConflictingDecisions
 from streams.sdk.followers import Followed, Reading
-from streams.wire.signatures import new_keys
 from tests.readme import blocks, page
 from tests.unit.answerer.lives import World
 

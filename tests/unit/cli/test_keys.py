@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import main
-from streams.wire.signatures import Signer
+from streams.records.signatures import Signer
 
 
 def test_a_pair_is_made_and_its_private_key_is_for_its_owner(

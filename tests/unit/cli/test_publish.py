@@ -10,7 +10,7 @@ import pytest
 
 from streams.cli.main import main
 from streams.cli.output import Exit
-from streams.schemas import Decision
+from streams.records import Decision
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
 

@@ -10,7 +10,7 @@ import pytest
 
 from streams.cli.output import show
 from streams.operations.rejected import by_request, decoded, readable
-from streams.schemas import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
+from streams.records import Charge, ChargeRoster, Enrol, Reason, Rejected, encode
 from tests.keys import public_key, signed
 
 CHARGE = Charge(

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 import accounting
 import streams
 from streams.answerer.records import PrivateAnswer
-from streams.schemas import Charge
+from streams.records import Charge
 from tests.readme import DOCS, TOP
 
 

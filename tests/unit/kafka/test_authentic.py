@@ -14,7 +14,7 @@ from streams.kafka.authentic import (
     record_signer_of,
     verifier_of,
 )
-from streams.wire.signatures import Content, TrustStore, new_keys
+from streams.records.signatures import Content, TrustStore, new_keys
 
 PRIVATE, PUBLIC = new_keys()
 OTHER_PRIVATE, OTHER_PUBLIC = new_keys()

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from accounting.exact.units import budget_units
 from streams.ledger.ledger import Changes, Channel, Ledger
-from streams.schemas import (
+from streams.records import (
     Charge,
     CloseRun,
     CreateDataset,
@@ -18,8 +18,8 @@ from streams.schemas import (
     decode_answer,
     encode,
 )
-from streams.wire.chain import NO_TOPIC
-from streams.wire.packing import pack_norms, unpack_bits
+from streams.records.chain import NO_TOPIC
+from streams.records.packing import pack_norms, unpack_bits
 
 
 class Log:

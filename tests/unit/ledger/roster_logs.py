@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from accounting import Gaussian, PoissonGaussian
 from accounting.measures import cost_table
 from streams.ledger.ledger import Channel
-from streams.schemas import ChargeRoster, Enrol, Halted, RosterDecision, decode_answer
-from streams.wire.packing import cost_table_digest, unpack_positions
+from streams.records import ChargeRoster, Enrol, Halted, RosterDecision, decode_answer
+from streams.records.packing import cost_table_digest, unpack_positions
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streams.schemas import Reason, Rejected
+from streams.records import Reason, Rejected
 from tests.keys import allowing, setting, signed
 from tests.unit.ledger.ledgers import answer_of
 from tests.unit.ledger.roster_logs import RosterLog

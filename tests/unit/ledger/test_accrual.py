@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import CloseDataset, Erase, RosterDecision
+from streams.records import CloseDataset, Erase, RosterDecision
 from tests.unit.ledger.ledgers import rebuilt
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, prices
 

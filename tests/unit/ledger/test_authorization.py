@@ -5,7 +5,7 @@ from msgspec import UNSET, structs
 
 from streams.ledger import lifecycle
 from streams.ledger.ledger import PartitionError, ledger_of
-from streams.schemas import (
+from streams.records import (
     AccessSet,
     Allowed,
     CloseDataset,
@@ -18,7 +18,7 @@ from streams.schemas import (
     decode_signed,
     encode,
 )
-from streams.wire.requests import NoVerifier
+from streams.records.request_signatures import NoVerifier
 from tests.audit import auditor
 from tests.keys import allowing, public_key, setting, signed
 from tests.unit.ledger.ledgers import answer_of, rebuilt

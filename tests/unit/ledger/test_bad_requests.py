@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from streams.ledger.ledger import Channel
-from streams.schemas import VERSION
-from streams.wire.packing import cost_table_digest
+from streams.records import VERSION
+from streams.records.packing import cost_table_digest
 from tests.keys import allowing, public_key, signed
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 

@@ -9,8 +9,8 @@ import pytest
 from streams.ledger.balances import Balances
 from streams.ledger.columns import UnknownState
 from streams.ledger.ledger import Changes, ledger_of
-from streams.schemas import Rejected
-from streams.wire.chain import NO_TOPIC
+from streams.records import Rejected
+from streams.records.chain import NO_TOPIC
 from tests.unit.ledger.roster_logs import LEVELS, POLICIES, RosterLog, begun, prices
 
 USERS = 10

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from streams.schemas import CloseDataset, DatasetClosed, Erase, Reason, Rejected
+from streams.records import CloseDataset, DatasetClosed, Erase, Reason, Rejected
 from tests.unit.ledger.ledgers import Log, answer_of, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog, begun, prices
 from tests.unit.ledger.test_nested import nested

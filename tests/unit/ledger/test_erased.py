@@ -14,10 +14,10 @@ from msgspec import UNSET
 
 from streams.ledger import erasure
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
-from streams.schemas import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
-from streams.wire.chain import NO_TOPIC
-from streams.wire.packing import unpack_positions, unpack_users
-from streams.wire.user_ids import UserIds
+from streams.records import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
+from streams.records.chain import NO_TOPIC
+from streams.records.packing import unpack_positions, unpack_users
+from streams.records.user_ids import UserIds
 from tests.audit.comparison import compare
 from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog

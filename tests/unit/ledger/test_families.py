@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from streams.ledger.families import Policies
 from streams.ledger.ledger import Ledger
-from streams.schemas import Erase, Policy
+from streams.records import Erase, Policy
 from tests.unit.ledger.ledgers import Log, rebuilt
 
 NAMES = ["b", "a", "ab", "a-b", "c", "B", "d"]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from accounting.exact.units import budget_units
-from streams.schemas import CloseDataset, Decision, Holder, Reason, Rejected, RunOpened
+from streams.records import CloseDataset, Decision, Holder, Reason, Rejected, RunOpened
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import rebuilt
 

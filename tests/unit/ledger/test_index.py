@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.ledger.index import UNKNOWN, UserIndex, _SlotTable
-from streams.schemas import ERASED_INTEGER, ERASED_STRING
-from streams.wire.user_ids import UserIds
+from streams.records import ERASED_INTEGER, ERASED_STRING
+from streams.records.user_ids import UserIds
 from tests.unit.ledger.test_ledger import random_log
 
 integers = st.integers(-(2**63), 2**63 - 1)

@@ -14,7 +14,7 @@ import pytest
 
 from streams.ledger.columns import PAGE_ROWS
 from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
-from streams.schemas import (
+from streams.records import (
     Charge,
     Decision,
     OdometerCheckpoint,
@@ -23,9 +23,9 @@ from streams.schemas import (
     RunOpened,
     encode,
 )
-from streams.wire.chain import NO_TOPIC
-from streams.wire.packing import pack_norms
-from streams.wire.partitioner import partitions_of
+from streams.records.chain import NO_TOPIC
+from streams.records.packing import pack_norms
+from streams.records.partitioner import partitions_of
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET
 
 from streams.ledger.ledger import Changes, Channel, LayoutMismatch, Ledger
-from streams.schemas import (
+from streams.records import (
     VERSION,
     CreateDataset,
     DatasetCreated,

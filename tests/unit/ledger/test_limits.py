@@ -9,7 +9,7 @@ import pytest
 from streams.kafka.topics import SETTINGS
 from streams.ledger import lifecycle, limits, rule
 from streams.ledger.ledger import Changes, Ledger
-from streams.schemas import (
+from streams.records import (
     MAX_ACCOUNTS,
     MAX_BALANCES,
     MAX_CHARGE_USERS,
@@ -23,7 +23,7 @@ from streams.schemas import (
     Rejection,
     encode,
 )
-from streams.wire.packing import pack_norms
+from streams.records.packing import pack_norms
 from tests.audit import auditor, auditor_charges
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt

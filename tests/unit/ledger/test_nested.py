@@ -9,8 +9,8 @@ from msgspec import UNSET
 from accounting import Gaussian, PoissonGaussian
 from accounting.measures import cost_table
 from streams.ledger.ledger import Ledger
-from streams.schemas import MAX_BUDGETS, Reason, Rejected
-from streams.wire.packing import unpack_users
+from streams.records import MAX_BUDGETS, Reason, Rejected
+from streams.records.packing import unpack_users
 from tests.unit.ledger.ledgers import admitted, answer_of, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from accounting import Gaussian
 from accounting.measures import cost_table
-from streams.schemas import Reason, Rejected
-from streams.wire.packing import unpack_norms, unpack_users
+from streams.records import Reason, Rejected
+from streams.records.packing import unpack_norms, unpack_users
 from tests.unit.ledger.ledgers import admitted, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 

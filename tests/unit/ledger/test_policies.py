@@ -11,8 +11,8 @@ from streams.ledger import policies
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.policies import MECHANISMS, mechanism_of
-from streams.schemas import Charge, Measure, MechanismName, Policy, Reason, Rejection
-from streams.wire.packing import pack_norms
+from streams.records import Charge, Measure, MechanismName, Policy, Reason, Rejection
+from streams.records.packing import pack_norms
 
 
 def test_the_wire_has_the_measures_of_the_accounting():

@@ -14,10 +14,10 @@ from accounting.costs.norm_levels import norms_of
 from accounting.measures import cost_table
 from streams.ledger import accounts, columns, rule
 from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
-from streams.schemas import Enrolled, Reason, Rejected, encode
-from streams.wire.chain import NO_TOPIC
-from streams.wire.packing import page_digests, unpack_positions, unpack_users
-from streams.wire.user_ids import UserIds
+from streams.records import Enrolled, Reason, Rejected, encode
+from streams.records.chain import NO_TOPIC
+from streams.records.packing import page_digests, unpack_positions, unpack_users
+from streams.records.user_ids import UserIds
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
 from tests.unit.ledger.roster_logs import (

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import Decision, Reason, Rejected, RunClosed, RunOpened
+from streams.records import Decision, Reason, Rejected, RunClosed, RunOpened
 from tests.unit.ledger.ledgers import Log, rebuilt
 
 

@@ -15,8 +15,8 @@ from msgspec import UNSET
 from accounting import MinSeparationFilter, ZcdpFilter, banded_step
 from accounting.exact.units import budget_units
 from streams.ledger.ledger import Ledger
-from streams.schemas import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened
-from streams.wire.packing import unpack_users
+from streams.records import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened
+from streams.records.packing import unpack_users
 from tests.unit.ledger.ledgers import admitted, exhausted, halted_for, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_nested import DATASETS, nested

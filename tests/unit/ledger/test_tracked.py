@@ -9,7 +9,7 @@ import pytest
 
 from streams.ledger.ledger import Changes, Ledger
 from streams.ledger.tracked import Tracked
-from streams.schemas import encode
+from streams.records import encode
 from tests.unit.ledger.ledgers import Log
 
 PLACES = [("d",), ("e",), ("d", "r"), ("d", "s"), ()]

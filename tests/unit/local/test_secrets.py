@@ -15,7 +15,7 @@ from streams.local import LocalStackError
 from streams.local.certificates import Authority
 from streams.local.secrets import Secrets
 from streams.local.secure_stack import SecureStack
-from streams.wire.signatures import Signer
+from streams.records.signatures import Signer
 
 
 def written(directory: Path, kafka: str = "127.0.0.1:1") -> Secrets:

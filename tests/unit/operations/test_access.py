@@ -1,7 +1,7 @@
 """The access list of a dataset is told of all partitions, and whether they agree about it."""
 
 from streams.operations.status import datasets_of
-from streams.schemas import encode
+from streams.records import encode
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory
 from tests.keys import allowing

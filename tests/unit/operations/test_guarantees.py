@@ -15,7 +15,7 @@ from streams.operations.guarantees import (
     spent_epsilon,
     spent_share,
 )
-from streams.schemas import OdometerCheckpoint, Policy
+from streams.records import OdometerCheckpoint, Policy
 from streams.sdk.datasets import policy_from
 
 NOTHING = {

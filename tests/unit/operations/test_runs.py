@@ -10,7 +10,7 @@ from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
 from streams.operations import runs
 from streams.operations.errors import Unavailable
 from streams.operations.runs import RunStatus, runs_of
-from streams.schemas import encode
+from streams.records import encode
 from streams.sdk.client import Turnstile
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory

@@ -20,7 +20,7 @@ from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.spending import PARTS, Spending
 from streams.operations.watching import Watch
-from streams.schemas import (
+from streams.records import (
     Decision,
     OdometerCheckpoint,
     Rejected,
@@ -28,11 +28,11 @@ from streams.schemas import (
     RunClosed,
     encode,
 )
+from streams.records.packing import pack_bits, pack_positions
 from streams.sdk.followers import Followed
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory, Pulse, SuspensionReason
-from streams.wire.packing import pack_bits, pack_positions
 from tests.unit.web.test_owner import policy
 
 WELL = {"partition": 0, "state": "deciding", "reason": None, "problem": None, "remedy": None}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from streams.schemas import ChargeRoster, decode_request, encode
+from streams.records import ChargeRoster, decode_request, encode
 from tests.readme import TOP
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service

@@ -9,8 +9,8 @@ import pytest
 
 from accounting.exact.units import from_units
 from streams import Turnstile
+from streams.records import User
 from streams.replay.explanation import AccountEvent, CutOff, explain
-from streams.schemas import User
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
 

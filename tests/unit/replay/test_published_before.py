@@ -9,11 +9,11 @@ import pytest
 
 from streams.kafka.authentic import RecordVerifier, record_signer_of
 from streams.kafka.batches import FetchedRecord
+from streams.records.signatures import Content, TrustStore, new_keys
 from streams.replay.archive import ArchivedRecord
 from streams.replay.findings import Check
 from streams.replay.service import stored
 from streams.replay.verification import verify
-from streams.wire.signatures import Content, TrustStore, new_keys
 from tests.unit.kafka.test_authentic import config
 from tests.unit.replay.service import Archived, used
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from streams.records.signatures import new_keys
 from streams.replay.findings import Check
 from streams.replay.receipts import (
     Receipt,
@@ -26,7 +27,6 @@ from streams.replay.receipts import (
     write,
 )
 from streams.replay.verification import verify
-from streams.wire.signatures import new_keys
 from tests.unit.replay.service import Archived, new_service
 
 

@@ -18,9 +18,9 @@ from accounting import (
     PureDP,
     ReportAccountant,
 )
+from streams.records import User
 from streams.replay.explanation import AccountEvent, explain
 from streams.replay.report import Losses, ReportRefused, report
-from streams.schemas import User
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
 

@@ -15,11 +15,11 @@ from accounting import Gaussian, PoissonGaussian
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Changes, Ledger
+from streams.records import ChargeRoster, Holder, decode_request, encode
 from streams.replay.findings import Check, LogFinding
 from streams.replay.receipts import Head, Receipt
 from streams.replay.results import PartitionProgress, Verified
 from streams.replay.verification import verify
-from streams.schemas import ChargeRoster, Holder, decode_request, encode
 from streams.sdk.pricing import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording

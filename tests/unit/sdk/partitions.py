@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.schemas import (
+from streams.records import (
     Answer,
     Charge,
     Decision,
@@ -22,12 +22,12 @@ from streams.schemas import (
     decode_request,
     encode,
 )
+from streams.records.packing import unpack_norms, unpack_users
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
 from streams.sdk.errors import RequestRejected, refusal_of
 from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.run import Run
-from streams.wire.packing import unpack_norms, unpack_users
 
 
 class Partitions(MemoryConnection):

@@ -4,10 +4,10 @@ import pytest
 
 from streams import DecisionTimeout, InvalidRequest, PolicyChanged, RequestRejected, Turnstile
 from streams.config import Config
-from streams.schemas import MAX_REQUEST_BYTES, Reason
+from streams.records import MAX_REQUEST_BYTES, Reason
+from streams.records.signatures import public_text
 from streams.sdk.access import signer_of
 from streams.sdk.memory_connection import MemoryConnection
-from streams.wire.signatures import public_text
 from tests.keys import private_key, public
 
 ALLOW = {public("alice"): ["charge"], public("mary"): ["manage"]}

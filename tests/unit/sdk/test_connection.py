@@ -16,7 +16,7 @@ from kafka.errors import (
 )
 
 from streams.config import Config
-from streams.schemas import (
+from streams.records import (
     Charge,
     CloseRun,
     DatasetWithdrawn,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streams.schemas import CreateDataset, Policy, encode
+from streams.records import CreateDataset, Policy, encode
+from streams.records.partitioner import partitions_of
 from streams.sdk.errors import (
     DatasetInUse,
     DecisionTimeout,
@@ -13,7 +14,6 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     PolicyChanged,
 )
-from streams.wire.partitioner import partitions_of
 from tests.unit.sdk.partitions import Partitions
 
 HOME = int(partitions_of(["d"], 3)[0])

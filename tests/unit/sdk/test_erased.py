@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from streams import Turnstile
 from streams.ledger.outputs import Channel
-from streams.schemas import ERASED, TOO_SOON, Decision, decode_answer
+from streams.records import ERASED, TOO_SOON, Decision, decode_answer
 from streams.sdk.followers import Reading, is_whole, reasons_of
 
 

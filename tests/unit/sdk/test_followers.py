@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from streams.ledger.outputs import Channel
-from streams.schemas import Answer, Decision, Halted, RosterDecision, decode_answer, encode
+from streams.records import Answer, Decision, Halted, RosterDecision, decode_answer, encode
+from streams.records.packing import unpack_users
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ConflictingDecisions
 from streams.sdk.followers import Followed, Halt, Since, Witness, distinct_halts
-from streams.wire.packing import unpack_users
 from tests.readme import blocks_of_a_subscriber
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, begun, prices
 

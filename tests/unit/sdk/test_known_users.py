@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.schemas import Policy
+from streams.records import Policy
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.known_users import KnownUsers
 from streams.sdk.steps import lay_out

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.schemas import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
+from streams.records import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     DecisionTimeout,

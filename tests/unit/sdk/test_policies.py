@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET
 
 from accounting import budget_units, candidate_orders, gdp_budget, renyi_budgets, zcdp_budget
-from streams.schemas import Policy
+from streams.records import Policy
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import InvalidRequest
 

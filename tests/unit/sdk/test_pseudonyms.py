@@ -5,12 +5,12 @@ import hashlib
 import numpy as np
 import pytest
 
-from streams.schemas import Charge, Enrol, decode_request
+from streams.records import Charge, Enrol, decode_request
+from streams.records.packing import unpack_users
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, PolicyChanged, RequestRejected
 from streams.sdk.memory_connection import MemoryConnection
 from streams.sdk.pseudonyms import Pseudonyms
-from streams.wire.packing import unpack_users
 
 KEY, OTHER_KEY = "0123456789abcdef", b"another key, of which nobody knows"
 # None of them is written in the digits of a token.

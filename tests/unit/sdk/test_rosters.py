@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from accounting import InvalidInput, Laplace, PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
-from streams.schemas import (
+from streams.records import (
     ChargeRoster,
     Enrol,
     RosterDecision,
@@ -21,6 +21,7 @@ from streams.schemas import (
     decode_request,
     encode,
 )
+from streams.records.packing import pack_positions
 from streams.sdk import rosters
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -32,7 +33,6 @@ from streams.sdk.errors import (
 )
 from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
-from streams.wire.packing import pack_positions
 from tests.unit.sdk.partitions import Partitions
 
 USERS = list(range(12))

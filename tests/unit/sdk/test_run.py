@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streams.schemas import VERSION, Charge, Decision, OpenRun, Reason, decode_request
+from streams.records import VERSION, Charge, Decision, OpenRun, Reason, decode_request
+from streams.records.packing import pack_bits
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -27,7 +28,6 @@ from streams.sdk.errors import (
 )
 from streams.sdk.followers import REMEMBERED_STEPS
 from streams.sdk.run import Run
-from streams.wire.packing import pack_bits
 from tests.unit.sdk.partitions import Partitions
 
 USERS = list(range(12))

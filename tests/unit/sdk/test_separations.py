@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.schemas import MAX_SEPARATION, TOO_SOON, Answer, Decision
+from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from streams import ConflictingDecisions, DecisionTimeout, Turnstile
 from streams.kafka.authentic import RecordSigner, RecordVerifier
 from streams.ledger.outputs import Channel, Output
-from streams.schemas import (
+from streams.records import (
     Decision,
     Reason,
     Rejected,
@@ -20,10 +20,10 @@ from streams.schemas import (
     decode_request,
     encode,
 )
+from streams.records.packing import pack_bits
+from streams.records.signatures import Content, Signer, TrustStore, new_keys
 from streams.sdk.connection import PendingRequest
 from streams.sdk.memory_connection import MemoryConnection
-from streams.wire.packing import pack_bits
-from streams.wire.signatures import Content, Signer, TrustStore, new_keys
 
 PRIVATE, PUBLIC = new_keys()
 LOG = b"log of 16 bytes."

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from streams.ledger.ledger import Output
-from streams.schemas import (
+from streams.records import (
     TOO_SOON,
     Charge,
     CloseRun,
@@ -36,12 +36,12 @@ from streams.schemas import (
     decode_answer,
     decode_request,
 )
+from streams.records.packing import unpack_bits, unpack_norms, unpack_users
+from streams.records.partitioner import partitions_of
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
 from streams.sdk.followers import reasons_of
 from streams.sdk.run import Run
 from streams.sdk.steps import StepDecision
-from streams.wire.packing import unpack_bits, unpack_norms, unpack_users
-from streams.wire.partitioner import partitions_of
 from tests.unit.sdk.partitions import Partitions
 
 PLACES = range(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from streams.records.chain import genesis
 from streams.store.layout import (
     Meta,
     chain_fields,
@@ -16,7 +17,6 @@ from streams.store.layout import (
     page_hash,
 )
 from streams.store.snapshot import Draft, Moment, Record, Search, Snapshot
-from streams.wire.chain import genesis
 
 TOPIC = b"topic of 16 byte"
 P, PARTITIONS = 1, 2

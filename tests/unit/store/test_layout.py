@@ -2,6 +2,7 @@
 
 import pytest
 
+from streams.records.chain import genesis
 from streams.store.layout import (
     Damaged,
     Meta,
@@ -16,7 +17,6 @@ from streams.store.layout import (
     page_hash,
     page_value,
 )
-from streams.wire.chain import genesis
 
 TOPIC = b"topic of 16 byte"
 

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import pytest
 
+from streams.records.chain import Chain
 from streams.store.holding import Holding
 from streams.store.layout import Damaged
 from streams.store.port import Commit, Guard, Verdict
-from streams.wire.chain import Chain
 from tests.doubles.memory_store import MemoryStore
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import PoissonGaussian, RenyiFilter, renyi_cost
 from accounting.conversions.renyi import renyi_budgets
-from streams.schemas import Reason
+from streams.records import Reason
 from streams.sdk.errors import DecisionTimeout, Fenced
 from streams.sdk.sampling import poisson_sample
 

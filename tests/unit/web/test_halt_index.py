@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.schemas import TOO_SOON, Decision, Halted, User
+from streams.records import TOO_SOON, Decision, Halted, User
+from streams.records.packing import pack_bits, pack_users
 from streams.web.halt_index import HaltIndex
-from streams.wire.packing import pack_bits, pack_users
 
 
 def decided(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streams.ledger.policies import measure_of
-from streams.schemas import Policy, User
+from streams.records import Policy, User
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import ServiceUnavailable
 from streams.web.halt_index import Episode

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from streams.config import Config
 from streams.local.ports import free_ports
-from streams.schemas import DELTA, OdometerCheckpoint, encode, odometer_key
+from streams.records import DELTA, OdometerCheckpoint, encode, odometer_key
 from streams.web.links import Claims
 from streams.web.owner import Owners
 from streams.web.reading import Account, Point, RecordReader, _account_of, _Found, _found_in

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 from streams.kafka.results import Missing
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.state import State
+from streams.records.chain import NO_TOPIC
 from streams.store.holding import Holding
 from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
-from streams.wire.chain import NO_TOPIC
 from streams.worker.ports import World
 from streams.worker.processor import Processor
 from streams.worker.suspensions import Suspensions

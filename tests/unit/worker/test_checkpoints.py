@@ -7,7 +7,7 @@ from msgspec.msgpack import decode
 
 from streams.kafka.results import NotSent, Origin
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import OdometerCheckpoint, encode, odometer_key
+from streams.records import OdometerCheckpoint, encode, odometer_key
 from streams.worker import checkpoints as waiting_room
 from streams.worker.checkpoints import Checkpoints, NotTheOwner
 from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient

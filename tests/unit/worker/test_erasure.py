@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streams.schemas import CloseRun, Erase
+from streams.records import CloseRun, Erase
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.test_partitions import Cluster, Worker
 

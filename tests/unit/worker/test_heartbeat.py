@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.schemas import Erase, encode
+from streams.records import Erase, encode
 from streams.store.vital_signs import decode_pulse
 from streams.worker.heartbeat import Heartbeat
 from tests.unit.ledger.roster_logs import begun

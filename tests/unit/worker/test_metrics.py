@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.ledger.ledger import Channel
-from streams.schemas import Answer, Decision, Halted, OdometerCheckpoint, User, decode_answer
+from streams.records import Answer, Decision, Halted, OdometerCheckpoint, User, decode_answer
+from streams.records.packing import unpack_users
 from streams.store.port import Commit, Guard, Verdict
-from streams.wire.packing import unpack_users
 from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
 from streams.worker.partitions import Partitions

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from streams.ledger.ledger import Changes, Channel
-from streams.schemas import Rejected, encode
+from streams.records import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.store.vital_signs import SuspensionReason
 from streams.worker.partitions import Partitions

@@ -14,9 +14,9 @@ from streams.ledger.ledger import (
     Output,
 )
 from streams.ledger.state import State as LedgerState
-from streams.schemas import Erase, encode
+from streams.records import Erase, encode
+from streams.records.request_signatures import NoVerifier
 from streams.store.vital_signs import SuspensionReason
-from streams.wire.requests import NoVerifier
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER
 from streams.worker.outbox import outbox_entries_of

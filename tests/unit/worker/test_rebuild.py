@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from streams.ledger.ledger import Changes
-from streams.schemas import Erase, encode
+from streams.records import Erase, encode
+from streams.records.partitioner import partitions_of
+from streams.records.user_ids import UserIds
 from streams.store.layout import pack_change
 from streams.store.snapshot import MANIFEST, deletable
 from streams.store.vital_signs import SuspensionReason, decode_pulse
-from streams.wire.partitioner import partitions_of
-from streams.wire.user_ids import UserIds
 from streams.worker.partitions import Partitions
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from streams.config import Config, ConfigurationError
 from streams.ledger.ledger import Channel, Output
-from streams.schemas import Reason, Rejected, encode
+from streams.records import Reason, Rejected, encode
 from streams.worker import traces
 from streams.worker.traces import MOST, DecisionTraces
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from streams.schemas.fields import (
+from streams.records.fields import (
     DELTA,
     IntegerUser,
     Name,
@@ -19,8 +19,8 @@ from streams.schemas.fields import (
     User,
     Users,
 )
-from streams.schemas.refusals import Reason
-from streams.schemas.requests import Holder, Policy
+from streams.records.refusals import Reason
+from streams.records.requests import Holder, Policy
 
 
 class DatasetCreated(Record, frozen=True, tag="dataset-created"):

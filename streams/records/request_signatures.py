@@ -26,8 +26,8 @@ import hashlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from streams.schemas import Sender, Signed, encode
-from streams.wire.signatures import private_key_of, public_text
+from streams.records import Sender, Signed, encode
+from streams.records.signatures import private_key_of, public_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -3,7 +3,7 @@
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.wire.chain import NO_TOPIC, genesis
+from streams.records.chain import NO_TOPIC, genesis
 from tests.audit.auditor import Auditor
 
 TOPIC = bytes(range(16))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from streams.wire.signatures import (
+from streams.records.signatures import (
     TOGETHER,
     Content,
     InvalidKey,

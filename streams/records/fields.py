@@ -57,7 +57,7 @@ MinSeparation: TypeAlias = Annotated[int, Meta(ge=2, le=MAX_SEPARATION)]
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """A random string by which the sender recognises the answer."""
 PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
-"""An Ed25519 public key; ``streams.wire.requests`` says which 32 bytes are one."""
+"""An Ed25519 public key; ``streams.records.request_signatures`` says which 32 bytes are one."""
 Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
 LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """What Kafka calls the id of the topic norms."""

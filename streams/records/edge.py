@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from streams.normal_form import first_irregular, normal_form
-from streams.schemas.answers import Answer
-from streams.schemas.fields import RESERVED, VERSION, User
-from streams.schemas.refusals import Reason, Rejection
-from streams.schemas.requests import (
+from streams.records.answers import Answer
+from streams.records.fields import RESERVED, VERSION, User
+from streams.records.refusals import Reason, Rejection
+from streams.records.requests import (
     Charge,
     ChargeRoster,
     Enrol,

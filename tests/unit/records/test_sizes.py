@@ -14,7 +14,7 @@ import pytest
 
 from streams.kafka.topics import SETTINGS
 from streams.ledger.ledger import Channel, Ledger, Output
-from streams.schemas import (
+from streams.records import (
     MAX_ACCOUNTS,
     MAX_BALANCES,
     MAX_CHARGE_USERS,
@@ -27,7 +27,7 @@ from streams.schemas import (
     Policy,
     encode,
 )
-from streams.wire.packing import cost_table_digest
+from streams.records.packing import cost_table_digest
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one

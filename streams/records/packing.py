@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from streams.schemas import (
+from streams.records import (
     Charge,
     ChargeRoster,
     Norms,
@@ -17,7 +17,7 @@ from streams.schemas import (
     Users,
     encode,
 )
-from streams.wire.user_ids import UserIds
+from streams.records.user_ids import UserIds
 
 ROSTER_PAGE = 4096
 """Users of a roster that have one digest."""

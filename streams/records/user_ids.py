@@ -12,8 +12,8 @@ from typing import final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.schemas import User, Users
-from streams.wire.partitioner import partitions_of
+from streams.records import User, Users
+from streams.records.partitioner import partitions_of
 
 _NONE: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 

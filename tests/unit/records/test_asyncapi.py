@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from docs.wire import asyncapi
-from streams import schemas
+from streams import records
 from tests.readme import TOP
 
 DOCUMENT: dict[str, Any] = yaml.load(
@@ -163,7 +163,7 @@ def test_every_message_and_every_channel_is_used() -> None:
 
 
 def test_a_field_without_a_text_is_an_error() -> None:
-    class Undescribed(schemas.Rejected, frozen=True, kw_only=True, tag="undescribed"):
+    class Undescribed(records.Rejected, frozen=True, kw_only=True, tag="undescribed"):
         extra: int
 
     Undescribed.__module__ = "elsewhere"
@@ -174,13 +174,13 @@ def test_a_field_without_a_text_is_an_error() -> None:
 def test_the_text_of_a_reason_has_the_limits_of_the_code() -> None:
     text = asyncapi.reason_texts()["too-large"]
     for limit in (
-        f"{schemas.MAX_CHARGE_USERS} users",
-        f"{schemas.MAX_REQUEST_BYTES >> 20} MiB",
-        f"{schemas.MAX_ACCOUNTS} accounts",
-        f"{schemas.MAX_BALANCES} balances",
-        f"{schemas.MAX_ROSTERS} rosters",
-        f"{schemas.MAX_ANSWER_BYTES >> 20} MiB",
-        f"{schemas.MAX_DATASETS} datasets",
+        f"{records.MAX_CHARGE_USERS} users",
+        f"{records.MAX_REQUEST_BYTES >> 20} MiB",
+        f"{records.MAX_ACCOUNTS} accounts",
+        f"{records.MAX_BALANCES} balances",
+        f"{records.MAX_ROSTERS} rosters",
+        f"{records.MAX_ANSWER_BYTES >> 20} MiB",
+        f"{records.MAX_DATASETS} datasets",
     ):
         assert limit in text
 
@@ -199,6 +199,6 @@ def test_every_record_has_an_example_and_one_request_is_rejected() -> None:
             shown.setdefault(message["name"], []).append(example["payload"])
     assert shown.keys() == {message["name"] for message in MESSAGES.values()}
     rejected = [payload["reason"] for payload in shown["rejected"]]
-    assert rejected == [schemas.Reason.STEP_OUT_OF_ORDER, schemas.Reason.NOT_ALLOWED]
+    assert rejected == [records.Reason.STEP_OUT_OF_ORDER, records.Reason.NOT_ALLOWED]
     reasons = {byte for one in shown["decision"] for byte in base64.b64decode(one["reasons"])}
-    assert {schemas.TOO_SOON, schemas.ERASED} <= reasons
+    assert {records.TOO_SOON, records.ERASED} <= reasons

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streams.schemas.requests import Holder, Policy, Request
+    from streams.records.requests import Holder, Policy, Request
 
 
 class Reason(StrEnum):

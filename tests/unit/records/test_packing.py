@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.schemas import (
+from streams.records import (
     Charge,
     decode_request,
 )
-from streams.wire.packing import (
+from streams.records.packing import (
     charge_digest,
     pack_bits,
     pack_norms,
@@ -24,7 +24,7 @@ from streams.wire.packing import (
     unpack_norms,
     unpack_users,
 )
-from tests.unit.wire.records import CHARGE, ENCODINGS, PACKED_NORMS, PACKED_USERS, as_msgpack
+from tests.unit.records.records import CHARGE, ENCODINGS, PACKED_NORMS, PACKED_USERS, as_msgpack
 
 # --- packed arrays and bit sets -----------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from streams.schemas.fields import (
+from streams.records.fields import (
     DELTA,
     MAX_KEYS,
     AskedAttempt,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.exact.units import MAX_BUDGET_UNITS
-from streams.schemas import (
+from streams.records import (
     MAX_REQUEST_BYTES,
     VERSION,
     BudgetUnits,
@@ -37,7 +37,7 @@ from streams.schemas import (
     encode,
     odometer_key,
 )
-from tests.unit.wire.records import (
+from tests.unit.records.records import (
     CHARGE,
     CLOSE,
     CREATE,
@@ -443,7 +443,7 @@ def test_a_policy_carries_as_many_units_as_a_filter_takes() -> None:
 def test_the_records_need_neither_kafka_nor_scipy() -> None:
     heavy = "{'accounting', 'kafka', 'redis', 'scipy'} & set(sys.modules)"
     found = subprocess.run(
-        [sys.executable, "-c", f"import sys, streams.schemas; print({heavy})"],
+        [sys.executable, "-c", f"import sys, streams.records; print({heavy})"],
         capture_output=True,
         text=True,
         check=True,

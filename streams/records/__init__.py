@@ -17,7 +17,7 @@ Changing a record:
 
 from __future__ import annotations
 
-from streams.schemas.answers import (
+from streams.records.answers import (
     ERASED,
     TOO_SOON,
     AccessSet,
@@ -38,7 +38,7 @@ from streams.schemas.answers import (
     tombstone,
     tombstone_offset,
 )
-from streams.schemas.edge import (
+from streams.records.edge import (
     MAX_ACCOUNTS,
     MAX_ANSWER_BYTES,
     MAX_BALANCES,
@@ -52,7 +52,7 @@ from streams.schemas.edge import (
     decode_signed,
     encode,
 )
-from streams.schemas.fields import (
+from streams.records.fields import (
     DELTA,
     ERASED_INTEGER,
     ERASED_STRING,
@@ -76,11 +76,11 @@ from streams.schemas.fields import (
     UserIds,
     Users,
 )
-from streams.schemas.refusals import (
+from streams.records.refusals import (
     Reason,
     Rejection,
 )
-from streams.schemas.requests import (
+from streams.records.requests import (
     AccessList,
     Allowed,
     Charge,

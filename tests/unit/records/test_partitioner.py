@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from streams.schemas import User
-from streams.wire import partitioner
-from streams.wire.partitioner import partitions_of, user_key
+from streams.records import User, partitioner
+from streams.records.partitioner import partitions_of, user_key
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent / "golden_partitions.json").read_text(encoding="utf-8")
