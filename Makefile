@@ -76,6 +76,7 @@ lint: style types                 ## ruff, mypy, import rules
 style: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.plain_english
 
 types: $(VENV)/installed
 	$(BIN)/mypy

@@ -78,7 +78,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     orders: Annotated[list[Order], Meta(max_length=256)] = msgspec.field(default_factory=list)
     """The Rényi orders, strictly increasing. For renyi only."""
     on_exhaustion: OnExhaustion = "halt"
-    """What happens to a user whose step costs more than is left: the user is not admitted (halt),
+    """The treatment of a user whose step costs more than is left: the user is not admitted (halt),
     or is admitted with the largest norm that fits (clip, budget-aware clipping)."""
     user_ids: UserIds | UnsetType = UNSET
     """The kind of the user ids: integer, string, both (mixed), or the kind that is charged first in
@@ -172,7 +172,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def has_sampled_levels(self) -> bool:
-        """Whether norm levels may follow the users' own sampling coins."""
+        """True if norm levels may follow the users' own sampling coins."""
         if self.sampled_levels is UNSET:
             return self.measure == "renyi"  # the only measure of sampled steps
         return self.sampled_levels
@@ -299,7 +299,7 @@ class Charge(OfRun, frozen=True, tag="charge"):
 class Enrol(OfRun, frozen=True, tag="enrol"):
     """Add users at the end of a run's roster in one partition; from then on they are positions.
 
-    Users that are sent again must be the users that are there, so that nobody is enrolled twice.
+    Users that are sent again must be the users that are there, so that no user is enrolled twice.
     Without users it asks for the roster.
     """
 
