@@ -20,7 +20,8 @@ from streams.cli.arguments import Argument
 from streams.cli.commands import COMMANDS
 from streams.config import Config
 from streams.ledger.outputs import Channel, Output
-from streams.records import Reason, encode
+from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Reason, encode
+from streams.sdk.followers import halt_reason
 from streams.sdk.observing import Observer, measure
 from streams.worker.metrics import Metrics, PartitionsCollector
 
@@ -44,15 +45,56 @@ def page(title: str, text: str, *tables: str) -> str:
 # --- reasons ------------------------------------------------------------------------------------
 
 
+_HALTS = """\
+## A user was halted
+
+`turnstile explain --user ID` shows why: the event with `what` = `halted` and the step has
+`refused_by` (the dataset whose budget was too small), `too_soon` or `erased`. In `budgets`, the
+entry of that dataset compares `asked` with `left`. The table has both numbers in the column `why`.
+
+`turnstile halts` and `Turnstile.halts` have `reason` and `refused_by`, for the 7 days that the
+topic `halts` keeps. A member of a roster has one HALT event, at the first step to which it is not
+admitted; `explain` shows every step. If the log was trimmed, the reason of an earlier HALT of a
+nested dataset's roster is not known.
+"""
+_REJECTIONS = """\
+## A request was rejected
+
+A rejected request has changed no budget. The topic `rejects` has the reason in the field `reason`;
+the SDK has it in `RequestRejected.reason`. The first reason that applies is given, in the order of
+this table.
+"""
+
+
 def reasons() -> str:
-    """Return the page of the reasons of rejections."""
-    rows = [[f"`{reason}`", text] for reason, text in asyncapi.reason_texts().items()]
-    text = (
-        "A rejected request has changed no budget. The topic `rejects` has the reason in the field "
-        "`reason`; the SDK has it in `RequestRejected.reason`. The first reason that applies is "
-        "given, in the order of this table.\n"
+    """Return the page of the reasons of HALTs and rejections."""
+    halts = [
+        [
+            f"`{OWN_BUDGET}` to `{TOO_SOON - 1}`",
+            "`budget`",
+            "The step does not fit a budget or, under clip, nothing is left of it. The byte is the "
+            "index in `budgets`: 0 is the charged dataset, 1 its parent.",
+        ],
+        [
+            f"`{TOO_SOON}`",
+            f"`{halt_reason(TOO_SOON)}`",
+            "The user's last participation is less than `min_separation` steps ago.",
+        ],
+        [
+            f"`{ERASED}`",
+            f"`{halt_reason(ERASED)}`",
+            "The user was erased. The keyed hash takes the place of the id.",
+        ],
+    ]
+    rejections = [[f"`{reason}`", text] for reason, text in asyncapi.reason_texts().items()]
+    return page(
+        "Reasons",
+        "Why a user was halted, or a request was rejected.\n",
+        _HALTS,
+        table(["byte in `reasons`", "`reason`", "meaning"], halts),
+        _REJECTIONS,
+        table(["reason", "meaning"], rejections),
     )
-    return page("Reasons for rejecting a request", text, table(["reason", "meaning"], rows))
 
 
 # --- metrics ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from streams.ledger.accounts import Accounts, ChargePlan, Raised, Sought
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
-from streams.records import ERASED, TOO_SOON, Charge, Policy
+from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Charge, Policy
 from streams.records.user_ids import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
@@ -40,7 +40,7 @@ class Charged:
     exhausted: NDArray[np.bool_]  # nothing is left in some budget
     clipped: Numbers  # positions granted less than asked for
     granted: NDArray[np.float64]  # the norms of those positions
-    reasons: NDArray[np.uint8]  # why, for each of the halted, as a decision has it
+    reasons: NDArray[np.uint8]  # of each halted user: a budget, TOO_SOON or ERASED
     raised: list[tuple[str, Iterator[Raised]]]  # by dataset
     changes: list[AccountsChanges]
 
@@ -109,13 +109,13 @@ class Budgets:
             plans: of each budget.
             too_soon: users who are halted by the minimum separation and charged nothing, (n,).
         """
-        reasons = np.zeros(len(plans[0].users), dtype=np.uint8)
+        reasons = np.full(len(plans[0].users), OWN_BUDGET, dtype=np.uint8)
         if too_soon is not None:
             reasons[too_soon] = TOO_SOON
         erased = self.are_erased(plans[0].users)
         if erased is not None:
             reasons[erased] = ERASED
-        left_out = reasons > 0
+        left_out = reasons != OWN_BUDGET
         if left_out.any():
             plans = [replace(plan, norms=np.where(left_out, 0.0, plan.norms)) for plan in plans]
         for accounts, plan in zip(self.accounts, plans, strict=True):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from streams.records.answers import (
     ERASED,
+    OWN_BUDGET,
     TOO_SOON,
     AccessSet,
     Answer,
@@ -115,6 +116,7 @@ __all__ = [
     "MAX_REQUEST_BYTES",
     "MAX_ROSTERS",
     "MAX_SEPARATION",
+    "OWN_BUDGET",
     "TOO_SOON",
     "VERSION",
     "AccessList",

@@ -79,6 +79,10 @@ class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
     """The dataset and those nested in it, sorted. All of them are closed."""
 
 
+OWN_BUDGET = 0
+"""The reason byte of a user whose step does not fit the budget of the charged dataset. The bytes
+after it stand for the ancestors' budgets, the nearest first."""
+
 TOO_SOON = 254
 """The reason byte of a user whose last participation is less than ``min_separation`` steps ago."""
 
