@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from accounting import Laplace
+from streams.records import MAX_ROSTERS
 from streams.sdk.errors import (
     Fenced,
     InvalidRequest,
@@ -84,7 +85,7 @@ def lanes(service: Service, dataset: str) -> Iterator[Records]:
     users = iter(service.users(4 * len(BAD_INPUT), partition=0))
     policies = [case.policy for case in BAD_INPUT.values()]
     for number, policy in enumerate(policies):
-        of_policy = f"{dataset}-{policies.index(policy)}"
+        of_policy = f"{dataset}-{policies.index(policy)}-{number // MAX_ROSTERS}"
         yield Records(of_policy, f"run-{number}", [next(users) for _ in range(4)])
 
 
