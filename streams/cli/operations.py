@@ -301,7 +301,7 @@ def new_keys(options: argparse.Namespace, config: Config) -> int:
     pair = {"id": signatures.id_of(public), shown: public}
     if options.out is None:
         pair[secret] = private
-        note(f"whoever has {secret} {who}")
+        note(f"{secret} {who}")
     else:
         write_secret(options.out, private)
         pair[f"{secret}_file"] = str(options.out)

@@ -83,9 +83,9 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
 
 
 class OdometerMeanings:
-    """What the bounds of odometer records mean, by the policies in Redis.
+    """Converts the bounds of odometer records into epsilons, with the policies in Redis.
 
-    Without Redis nothing is known, which is printed once.
+    Without Redis there are no epsilons, which is printed once.
     """
 
     def __init__(self, config: Config, partitions: int) -> None:

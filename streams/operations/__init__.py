@@ -1,1 +1,1 @@
-"""What those who run the service ask of it."""
+"""Observing and maintaining a service: status, diagnosis, live view, trimming."""

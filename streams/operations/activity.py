@@ -1,7 +1,6 @@
-"""What runs do, as the decisions show it: steps, how fast, how many are left out.
+"""The activity of runs, from their decisions: steps, steps per second, numbers of halted users.
 
-Counts are kept, and no user: who is halted is read past. They are data about people all the same,
-for the eyes of whoever runs the service.
+Only counts are kept, and no user ids. The counts are still data about people, and confidential.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from streams.records import Answer, Decision, RosterDecision, RunClosed
 from streams.records.packing import unpack_positions
 
 RATE_OVER = 30.0
-"""Seconds over which steps are counted."""
+"""The seconds over which the rate of steps is measured."""
 MOST_RUNS = 200
-"""Those that were decided last are kept."""
+"""The number of runs that are kept: those that were decided last."""
 
 
 @dataclass
 class _Counts:
-    """Of one partition, after its last step that was seen."""
+    """The counts of one partition after its last step that was read."""
 
     step: int = -1
     users: int = 0
@@ -34,7 +33,7 @@ class _Run:
     partitions: dict[int, _Counts] = field(default_factory=dict)
     attempt: int = 0
     step: int = -1
-    first: int = 0  # step that was seen: what happened before it to a roster is not counted
+    first: int = 0  # step that was read; a roster's earlier halts are not counted
     is_roster: bool = False
     is_closed: bool = False
     moved: float = 0.0  # when the last step was decided
@@ -42,13 +41,13 @@ class _Run:
 
 
 class Activity:
-    """Of all runs, from the records of the topic halts."""
+    """The activity of all runs, from the records of the topic halts."""
 
     def __init__(self) -> None:
         self._runs: OrderedDict[tuple[str, str], _Run] = OrderedDict()
 
     def see(self, answer: Answer, written: float) -> None:
-        """Take a record, once or several times."""
+        """Count a record; repeated records do not count."""
         if isinstance(answer, RunClosed):
             if run := self._runs.get((answer.dataset, answer.run)):
                 run.is_closed = True
@@ -59,7 +58,7 @@ class Activity:
         run = self._runs.setdefault(name, _Run(first=answer.step))
         counts = run.partitions.setdefault(answer.partition, _Counts())
         if answer.step <= counts.step:
-            return  # a step that is asked for again
+            return  # a repeated step
         counts.step = answer.step
         if isinstance(answer, Decision):
             counts.users = answer.users
@@ -77,7 +76,7 @@ class Activity:
             self._runs.popitem(last=False)
 
     def runs(self, now: float) -> list[dict[str, Any]]:
-        """All runs, those that are fastest now first."""
+        """Return all runs, the fastest first."""
         told = [
             {"dataset": dataset, "run": name, **_told(run, now)}
             for (dataset, name), run in list(self._runs.items())
@@ -98,7 +97,7 @@ def _told(run: _Run, now: float) -> dict[str, Any]:
         "active": users - halted,
         "halted": halted,
         "exhausted": sum(one.exhausted for one in counts),
-        # A roster says who comes and goes; before the first step that was seen, nobody counted.
+        # Roster decisions contain changes; changes before the first step that was read are unknown.
         "counted_from": run.first if run.is_roster and run.first else None,
         "closed": run.is_closed,
         "moved": run.moved,

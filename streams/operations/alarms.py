@@ -1,4 +1,4 @@
-"""What an operator has to do something about, the worst first."""
+"""The alarms for an operator, the worst first."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from streams.operations.status import PartitionState
 NOT_YET = "not looked at yet"
 ESSENTIAL = ("Kafka", "Redis")
 STALE_AFTER = 5.0
-"""Seconds without an answer, after which a side is said to be away."""
+"""The seconds without an answer after which a source counts as away."""
 
 
 @dataclass
 class Side:
-    """One of the sides from which a service is looked at."""
+    """A source of facts about a service: Kafka, Redis or a topic."""
 
     problem: str | None = NOT_YET
-    seen: float = 0.0  # when it last answered, by a clock that never goes back; 0: never
+    seen: float = 0.0  # when it last answered, on a monotonic clock; 0: never
 
     def is_away(self, now: float) -> bool:
-        """Whether what is known of it may be old."""
+        """Return whether its facts may be outdated."""
         return self.problem is not None or now - self.seen > STALE_AFTER
 
 
@@ -36,10 +36,10 @@ def alarms_of(
     """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
 
     Args:
-        sides: by their names.
+        sides: the sources, by name.
         partitions: with their ``state``, ``reason``, ``problem`` and ``remedy``.
-        workers: as they answer at their addresses.
-        now: by the clock of the sides.
+        workers: their answers over HTTP.
+        now: the time on the clock of the sources.
     """
     alarms = [
         alarm for name, side in sides.items() if (alarm := _away(name, side, now)) is not None
@@ -65,12 +65,12 @@ def _away(name: str, side: Side, now: float) -> dict[str, Any] | None:
     is_stale = is_essential and side.seen > 0 and side.is_away(now)
     if side.problem is None and not is_stale:
         return None
-    old = f"What is shown is {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
+    old = f"The facts are {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
     do = (
         f"Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
-        "`turnstile doctor` says more. This page comes back by itself"
+        "`turnstile doctor` has details. This page recovers without a reload"
         if is_essential
-        else "The rest is shown all the same"
+        else "The other facts are still shown"
     )
     if side.problem == NOT_YET:
         return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", {"side": name})

@@ -1,4 +1,4 @@
-"""What follows from the facts about answerers: their topics, what they read, and how they are."""
+"""Derives findings from the facts about answerers: their topics, input and health."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AREA = "answerers"
 
 
 def of_answerers(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Nothing, where there are none and there never were."""
+    """Yield the findings about answerers; none if the service never had any."""
     yield from _of_topics(facts, config)
     for one in facts.answerers:
         yield _of_answerer(one)
@@ -31,8 +31,8 @@ def _of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
         if facts.answerers:
             yield _finding(
                 Level.WARNING,
-                "nobody here may see their topics",
-                "They are not compared with what answerers need",
+                "this user may not see their topics",
+                "They are not compared with the needs of answerers",
                 "Give this user Describe on them: `turnstile acl`",
             )
         return
@@ -40,9 +40,9 @@ def _of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
     if ANSWERS_STATE not in there and (there or facts.answerers):
         yield _finding(
             Level.WRONG,
-            f"there is no {config.topic(ANSWERS_STATE)}, which says what was answered",
-            "If it was deleted, no run that has answered can go on, and nothing stops a new run "
-            "from charging the answered windows again",
+            f"there is no {config.topic(ANSWERS_STATE)}, the record of answered windows",
+            "If it was deleted, runs that have answered cannot continue, and a new run would "
+            "charge the answered windows again",
             "The next answerer creates it, or `turnstile topics create`. Give each file of queries "
             "another run name, and a start after its last answer: `turnstile answers` shows it",
         )
@@ -50,7 +50,7 @@ def _of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
         yield _finding(
             Level.WRONG,
             f"there is no {config.topic(ANSWERS)}",
-            "No answer can be published, and those that were are gone",
+            "No answer can be published, and published answers are lost",
             "The next answerer creates it, or `turnstile topics create`",
         )
     for name, topic in known.items():
@@ -65,8 +65,8 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
             _finding(
                 Level.WRONG,
                 f"{title} has {topic.partitions} partitions, and one is needed",
-                "The order of one says what was answered: no answerer starts",
-                "Delete it, if nothing was answered yet, and `turnstile topics create`",
+                "Answers need the order of a single partition, so no answerer starts",
+                "If nothing was answered yet, delete it and run `turnstile topics create`",
             )
         )
     for setting in ANSWER_NEEDS:
@@ -76,7 +76,7 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
                 _finding(
                     Level.WRONG,
                     f"{title} has {setting}={actual}, and {wanted} is needed",
-                    "Marks or answers could be lost, or never go: no answerer starts",
+                    "Marks or answers could be lost, or kept forever, so no answerer starts",
                     _command(config, title, setting, wanted),
                 )
             )
@@ -86,9 +86,9 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
                 _finding(
                     Level.WARNING,
                     f"{title} has one copy of every record",
-                    "If one broker loses its disk, no run that has answered can go on, and nothing "
-                    "stops a new run from charging the answered windows again",
-                    "Have three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for "
+                    "If one broker loses its disk, runs that have answered cannot continue, and a "
+                    "new run would charge the answered windows again",
+                    "Keep three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for "
                     "topics that are created) and min.insync.replicas=2",
                 )
             )
@@ -99,7 +99,7 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
                     Level.WARNING,
                     f"{title} has segment.bytes={topic.settings['segment.bytes']}, and {most} is "
                     "advised",
-                    "So much waits to be cleaned, and is read by an answerer that starts",
+                    "A starting answerer reads up to this much that was not compacted",
                     _command(config, title, "segment.bytes", str(most)),
                 )
             )
@@ -111,36 +111,36 @@ def _of_answerer(one: AnswererSeen) -> Finding:
         return _finding(
             Level.WRONG if one.ready or not one.topic else Level.WARNING,
             f"{one.address}: {one.problem}",
-            "Windows close, and are answered late or not at all; none is answered twice",
+            "Windows are answered late or not at all; none is answered twice",
             "Read its log; start it again if it is gone",
         )
     closes = "" if one.closes is None else f", its next window closes at {_moment(one.closes)}"
-    return _finding(Level.OK, f"{one.address} answers{closes}, {one.lag:.0f} events wait")
+    return _finding(Level.OK, f"{one.address} answers{closes}; {one.lag:.0f} events wait")
 
 
 def _of_input(
     one: AnswererSeen, inputs: Mapping[str, Mapping[str, str] | None], config: Config
 ) -> Iterator[Finding]:
-    """Whether its topic keeps the events of windows that are open: they may be read again."""
+    """Yield whether the input keeps the events of open windows, which may be read again."""
     if one.topic not in inputs:
         return
     settings = inputs[one.topic]
     if settings is None:
         yield _finding(
             Level.WRONG,
-            f"{one.address} reads {one.topic}, which is not there",
-            "Nobody is counted, and windows that are open cannot be built again",
-            "Restore it. One of the same name that is new is another input, for another run",
+            f"{one.address} reads {one.topic}, which does not exist",
+            "No events arrive, and open windows cannot be rebuilt",
+            "Restore it. A new topic of this name is another input, for another run",
         )
         return
-    means = "An answerer that is started again then cannot build it, and ends: the run is over"
+    means = "A restarted answerer cannot rebuild it and exits: the run is over"
     kept = int(settings.get("retention.ms", "-1")) / 1000
     if "compact" in settings.get("cleanup.policy", ""):
         yield _finding(
             Level.WRONG,
             f"{one.topic}, which {one.address} reads, is compacted",
-            "Events of a window may be gone when it is built again, which is charged then as "
-            "something else and refused",
+            "Events of a window may be missing when it is rebuilt. Its charge then differs and is "
+            "rejected",
             _command(config, one.topic, "cleanup.policy", "delete"),
         )
     if one.clock == "arrival" and 0 <= kept < one.keeps:
@@ -155,7 +155,7 @@ def _of_input(
         yield _finding(
             Level.WARNING,
             f"{one.topic} has retention.bytes={settings['retention.bytes']}",
-            f"With many events those of an open window are deleted. {means}",
+            f"If there are many events, those of an open window are deleted. {means}",
             _command(config, one.topic, "retention.bytes", "-1"),
         )
 

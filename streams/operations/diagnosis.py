@@ -1,4 +1,4 @@
-"""What follows from the facts of a service; nobody is asked here."""
+"""Derives findings from the facts about a service, without any I/O."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from streams.operations.servers import of_kafka, of_redis, of_topics
 from streams.operations.status import PartitionState
 
 CLOCKS_APART = 5.0
-"""Seconds: more of it, and times in rejects and alarms are hard to put in order."""
+"""The seconds by which clocks may differ; above, times in rejects and alarms are misleading."""
 LITTLE_DISK = 0.1
-"""Of a disk, that should be free."""
+"""The share of a disk that should be free."""
 
 
 def diagnose(facts: Facts, config: Config) -> list[Finding]:
-    """All that follows from the facts."""
+    """Return all findings."""
     return [
         *of_kafka(facts, config),
         *of_topics(facts, config),
@@ -37,9 +37,9 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "partitions",
             Level.WRONG,
-            "it cannot be said whether anything is decided",
+            "the state of the partitions is unknown",
             facts.overview,
-            "Mend what is wrong above",
+            "Fix the problems above first",
         )
         return
     well = []
@@ -61,25 +61,25 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "partitions",
             Level.OK,
-            f"{len(well)} of {len(facts.overview.partitions)} are decided, {waiting} records wait",
+            f"{len(well)} of {len(facts.overview.partitions)} are decided; {waiting} records wait",
         )
     old = [one.partition for one in well if one.snapshot is None and one.next > 0]
     if old:
         yield Finding(
             "partitions",
             Level.WARNING,
-            f"of partitions {old} there is no snapshot",
-            "If Redis is lost, all of the log is applied again, and none of it can be trimmed",
-            "Nothing, if workers began within TURNSTILE_SNAPSHOT_SECONDS; else see their log",
+            f"partitions {old} have no snapshot",
+            "If Redis is lost, the whole log is replayed. The log cannot be trimmed",
+            "Wait TURNSTILE_SNAPSHOT_SECONDS after the workers' start; then read their logs",
         )
     if facts.overview.erased_without_key:
         yield Finding(
             "partitions",
             Level.WARNING,
             f"users were erased without a key in partitions {facts.overview.erased_without_key}",
-            "Whoever reads the state or the log can test guesses of their ids",
-            "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/erasure.md): it counts for "
-            "users who are erased from then on",
+            "A reader of the state or the log can test guesses of their ids",
+            "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/erasure.md); it protects "
+            "users who are erased later",
         )
 
 
@@ -91,14 +91,14 @@ def _workers(facts: Facts) -> Iterator[Finding]:
             if one.owner and one.state is PartitionState.DECIDING
         }
         if owners:
-            yield Finding("workers", Level.OK, f"{len(owners)} alive, and own partitions")
+            yield Finding("workers", Level.OK, f"{len(owners)} are alive and own partitions")
     for worker in facts.workers:
         if worker.problem:
             yield Finding(
                 "workers",
                 Level.WRONG,
                 f"{worker.address}: {worker.problem}",
-                "Its partitions are decided late, or not at all",
+                "Its partitions are decided late or not at all",
                 "Read its log; start it again if it is gone",
                 {"worker": worker.address},
             )
@@ -114,9 +114,9 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "workers",
             Level.WARNING,
-            f"releases differ: {', '.join(sorted(releases))} (here {facts.release})",
-            "An older worker stops at what a newer one wrote",
-            "Bring all to the newest, one after the other",
+            f"the releases differ: {', '.join(sorted(releases))} (here {facts.release})",
+            "An older worker suspends partitions that a newer one has written",
+            "Upgrade all workers to the newest release, one after the other",
         )
 
 
@@ -131,34 +131,34 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             apart[worker.address] = worker.ahead
     if not isinstance(facts.kafka, str) and facts.kafka.newest is not None:
         ahead = facts.kafka.newest - facts.clock
-        if ahead > CLOCKS_APART:  # an old record says nothing
-            apart["who wrote the newest record of norms"] = ahead
+        if ahead > CLOCKS_APART:  # an old record is no evidence
+            apart["the writer of the newest record of norms"] = ahead
     wrong = {who: by for who, by in apart.items() if abs(by) > CLOCKS_APART}
     for who, by in wrong.items():
         yield Finding(
             "clocks",
             Level.WARNING,
             f"{who}: the clock is {abs(by):.0f} s {'ahead of' if by > 0 else 'behind'} this one",
-            "No decision depends on a clock; times in rejects, metrics and alarms do",
-            "Let the machines keep time by NTP",
+            "Times in rejects, metrics and alarms are wrong; decisions do not depend on clocks",
+            "Synchronize the clocks with NTP",
         )
     if apart and not wrong:
-        yield Finding("clocks", Level.OK, f"{', '.join(apart)}: as the one here")
+        yield Finding("clocks", Level.OK, f"{', '.join(apart)}: the same time as here")
 
 
 def _disks(facts: Facts) -> Iterator[Finding]:
     for directory, (total, free) in facts.disks.items():
-        told = f"{directory}: {size_of(free)} of {size_of(total)} are free"
+        free_space = f"{directory}: {size_of(free)} of {size_of(total)} are free"
         if free < LITTLE_DISK * total:
             yield Finding(
                 "disk",
                 Level.WARNING,
-                told,
-                "A broker whose disk is full ends, and nothing can be charged",
-                "Give it more, or trim the log: `turnstile trim --dry-run`",
+                free_space,
+                "A broker shuts down when its disk is full, and nothing can be charged",
+                "Enlarge the disk, or trim the log: `turnstile trim --dry-run`",
             )
         else:
-            yield Finding("disk", Level.OK, told)
+            yield Finding("disk", Level.OK, free_space)
 
 
 def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
@@ -171,8 +171,8 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
                 Finding(
                     "settings",
                     Level.OK,
-                    f"partitions is {config.partitions}, and the topics have {there}: it counts "
-                    "for topics that do not exist yet alone",
+                    f"partitions is {config.partitions}, and the topics have {there}: the setting "
+                    "is only for topics that do not exist yet",
                 )
             )
     if facts.unknown:
@@ -180,9 +180,9 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
             Finding(
                 "settings",
                 Level.WARNING,
-                f"nobody reads {', '.join(facts.unknown)}",
-                "A setting that was meant has no effect",
-                "Look how it is written: docs/commands.md and docs/security.md name them all",
+                f"unknown variables: {', '.join(facts.unknown)}",
+                "They have no effect, although a setting may be meant",
+                "Check the spelling: docs/commands.md and docs/security.md list all settings",
             )
         )
     if config.signing_key and not (config.trusted_keys or config.answer_keys):
@@ -191,8 +191,8 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
                 "settings",
                 Level.WARNING,
                 "signing_key is set, and trusted_keys is not",
-                "What is signed is not checked by whoever has these settings",
-                "Set TURNSTILE_TRUSTED_KEYS_FILE to the ring of public keys",
+                "Programs with these settings do not check signatures",
+                "Set TURNSTILE_TRUSTED_KEYS_FILE to the file of public keys",
             )
         )
     if config.snapshot_seconds == 0:
@@ -200,9 +200,9 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
             Finding(
                 "settings",
                 Level.WARNING,
-                "snapshot_seconds is 0: partitions are never copied",
-                "If Redis is lost, all of the log is applied again; it can never be trimmed",
-                "Leave TURNSTILE_SNAPSHOT_SECONDS at 600",
+                "snapshot_seconds is 0: no snapshots are written",
+                "If Redis is lost, the whole log is replayed. The log can never be trimmed",
+                "Set TURNSTILE_SNAPSHOT_SECONDS to 600",
             )
         )
-    yield from found or [Finding("settings", Level.OK, "none of them conflict")]
+    yield from found or [Finding("settings", Level.OK, "no conflicts")]

@@ -1,4 +1,4 @@
-"""What is wrong with a service, or could be: all its parts are asked, and nothing is changed."""
+"""Examines all parts of a service, without changing anything."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from streams.operations.status import Overview, read_overview, read_redis_facts
 def examine(
     config: Config, workers: Sequence[str], release: str, answerers: Sequence[str] = ()
 ) -> list[Finding]:
-    """Ask all parts of a service, and say what is found.
+    """Ask all parts of a service for facts, and return the findings.
 
     Args:
-        config: where they are.
-        workers: host:port at which workers answer over HTTP, as far as that is known.
-        release: of this package.
-        answerers: host:port at which answerers do.
+        config: the settings with their addresses.
+        workers: host:port of the known workers' HTTP servers.
+        release: the version of this package.
+        answerers: host:port of the known answerers' HTTP servers.
     """
     kafka: KafkaFacts | str
     redis: Sequence[Mapping[str, Any]] | str
@@ -61,7 +61,7 @@ def examine(
     answering = ask_answerers(answerers)
     inputs: Mapping[str, Mapping[str, str] | None] = {}
     if not isinstance(kafka, str):
-        with suppress(TopicsUnavailable):  # Kafka went away since it was asked
+        with suppress(TopicsUnavailable):  # Kafka has become unavailable
             inputs = read_inputs(config, sorted({one.topic for one in answering if one.topic}))
     facts = Facts(
         clock,

@@ -1,4 +1,4 @@
-"""What workers and answerers answer over HTTP, at the addresses of their setting ``health``."""
+"""The answers of workers and answerers over HTTP, at the addresses of their setting ``health``."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from prometheus_client.parser import text_string_to_metric_families
 
 _WITHIN = 2.0  # seconds
 _MOST_BYTES = 4 * 1024 * 1024
-_OPENER = build_opener(ProxyHandler({}))  # they are not behind the proxy for the web
+_OPENER = build_opener(ProxyHandler({}))  # the servers are not behind the web proxy
 _ANSWERER = "turnstile_answerer_"
 
 
 @dataclass(frozen=True)
 class WorkerSeen:
-    """One worker, as it answers at its address."""
+    """The answer of one worker."""
 
     address: str
-    problem: str | None  # why it does not answer, or what of it is not healthy
+    problem: str | None  # why it does not answer, or is not healthy
     release: str | None = None
     partitions: list[int] = field(default_factory=list)
     records: float = 0.0  # applied since it was started
     rejects: dict[str, float] = field(default_factory=dict)  # by reason, since it was started
-    ahead: float | None = None  # seconds that its clock is ahead of the one here, to a second
+    ahead: float | None = None  # the seconds by which its clock is ahead of this one, to a second
 
 
 @dataclass(frozen=True)
 class AnswererSeen:
-    """One answerer, as it answers at its address."""
+    """The answer of one answerer."""
 
     address: str
-    problem: str | None  # why it does not answer, or why its windows do not
-    ready: bool = False  # the run is its own
-    lag: float = 0.0  # events that it has not taken yet
-    closes: float | None = None  # when its next window does, in seconds since 1970
-    topic: str = ""  # of its input
-    clock: str = ""  # whose closes windows: "arrival" or "events"
-    keeps: float = 0.0  # for how many seconds the input has to keep events
+    problem: str | None  # why it does not answer, or is not healthy
+    ready: bool = False  # it holds the run
+    lag: float = 0.0  # events that it has not read yet
+    closes: float | None = None  # when its next window closes, in seconds since 1970
+    topic: str = ""  # the topic of its input
+    clock: str = ""  # the clock that closes windows: "arrival" or "events"
+    keeps: float = 0.0  # the seconds for which the input must keep events
 
 
 def ask_answerers(addresses: Sequence[str]) -> list[AnswererSeen]:
-    """Ask each of them; one that does not answer is one with a problem."""
+    """Ask each of them; one that does not answer has a problem."""
     return [_ask_answerer(address) for address in addresses]
 
 
@@ -66,14 +66,14 @@ def _ask_answerer(address: str) -> AnswererSeen:
         if name.startswith(_ANSWERER)
     ]
     if not told:
-        return AnswererSeen(address, "is no answerer: it has none of its metrics")
+        return AnswererSeen(address, "is not an answerer: it lacks an answerer's metrics")
     named = "; ".join(dict.fromkeys(text for _, text in problems))
     source, keeps = next(
         ((labels, value) for name, labels, value in told if name == "input_seconds"), ({}, 0.0)
     )
     return AnswererSeen(
         address,
-        None if healthy else named or "it says that it is not healthy",
+        None if healthy else named or "it reports that it is not healthy",
         ready=any(name == "ready" and value for name, _, value in told),
         lag=sum(value for name, _, value in told if name == "lag"),
         closes=next((value for name, _, value in told if name == "window_closes_seconds"), None),
@@ -84,7 +84,7 @@ def _ask_answerer(address: str) -> AnswererSeen:
 
 
 def ask_workers(addresses: Sequence[str]) -> list[WorkerSeen]:
-    """Ask each of them; one that does not answer is one with a problem."""
+    """Ask each of them; one that does not answer has a problem."""
     return [_ask(address) for address in addresses]
 
 
@@ -100,7 +100,7 @@ def _ask(address: str) -> WorkerSeen:
     named = "; ".join(f"partition {number}: {text}" for number, text in _problems(told))
     return WorkerSeen(
         address,
-        None if healthy else named or "it says that it is not healthy",
+        None if healthy else named or "it reports that it is not healthy",
         release=next(
             (labels["version"] for name, labels, _ in samples if name == "turnstile_build_info"),
             None,
@@ -129,11 +129,11 @@ def _problems(health: Any) -> list[tuple[Any, str]]:
 
 
 def _get(url: str) -> tuple[bool, str, float | None]:
-    """(whether it was 200, the body, how far the clock there is ahead)."""
+    """Return whether the status is 200, the body, and by how much the clock there is ahead."""
     try:
         answer = _OPENER.open(url, timeout=_WITHIN)
     except HTTPError as error:
-        answer = error  # 503 says what is wrong
+        answer = error  # the body of a 503 has the problems
     with answer:
         said = answer.read(_MOST_BYTES).decode(errors="replace")
         date = answer.headers.get("Date")

@@ -1,7 +1,7 @@
-"""What can go wrong for someone who looks at a service."""
+"""The error of programs that observe a service."""
 
 from __future__ import annotations
 
 
 class Unavailable(Exception):
-    """Kafka or Redis does not answer, or nobody has said yet what is asked for."""
+    """Kafka or Redis does not answer, or no worker has reported a value yet."""

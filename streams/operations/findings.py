@@ -1,4 +1,4 @@
-"""What a diagnosis is made of, and what it is made from."""
+"""The facts that a diagnosis is made from, and the findings that it returns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from streams.operations.status import Overview
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """The importance of a finding."""
 
     OK = "ok"
-    WARNING = "warning"  # it works, and something could be lost or become wrong
-    WRONG = "wrong"  # something is not decided, or is being lost
+    WARNING = "warning"  # the service works, but data could be lost or become wrong
+    WRONG = "wrong"  # something is not decided, or data are being lost
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the parts of a service said; of one that does not answer, why.
+    """The facts from the parts of a service; a text says why a part does not answer.
 
     Attributes:
-        clock: of this machine, seconds since 1970, when Redis and Kafka were asked.
-        disks: directory of a broker -> bytes of its disk, and how many are free, where it is here.
-        release: of this package here.
-        unknown: variables of the environment that look like settings and are none.
-        answerers: those that were asked.
-        inputs: the settings of the topics that they read; None of one that is not there.
+        clock: this machine's time when Redis and Kafka were asked, in seconds since 1970.
+        disks: directory of a broker on this machine -> total and free bytes of its disk.
+        release: the version of this package.
+        unknown: environment variables that look like settings but are none.
+        answerers: the answers of the answerers.
+        inputs: topic that they read -> its settings; None if the topic does not exist.
     """
 
     clock: float
     kafka: KafkaFacts | str
-    redis: Sequence[Mapping[str, Any]] | str  # of each of its servers
+    redis: Sequence[Mapping[str, Any]] | str  # facts of each of its servers
     overview: Overview | str
     workers: Sequence[WorkerSeen] = ()
     disks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Facts:
 
 
 def size_of(size: float) -> str:
-    """Bytes, as people read them."""
+    """Return a number of bytes with its unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -1,14 +1,14 @@
-"""Runs, as the owners of the partitions last said: how far each is, and which were interrupted.
+"""The progress of runs, from the summaries of the partitions' owners; finds interrupted runs.
 
-No state is read. Owners show every two seconds what is in their partitions, so that a run that is
-at work is further in some of them than in others. A difference means that a request did not reach
-all partitions where one of these is true:
+No state is read. Owners report a summary every two seconds, so the summaries of an active run
+differ between partitions. A difference means that a request did not reach all partitions if one of
+these is true:
 
-- all of the log is decided, and everybody has said so;
-- the run has not moved for a while, and then all was decided that the log had by the end of it.
+- the whole log is decided, and all owners have reported it;
+- the run did not move for a while, after which all records were decided that the log had then.
 
-The second says it of each run, whoever else is at work. What a client has sent to some partitions
-reaches the others within milliseconds, and not after seconds.
+The second condition also holds while other runs are active: a client sends a request to all
+partitions within milliseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streams.store.port import Glance
 from streams.store.vital_signs import Inventory, decode_inventory
 
 UNMOVED_FOR = 2.0
-"""Seconds after which a run that is not alike in all partitions is looked at again."""
+"""The seconds after which a run that differs between partitions is read again."""
 _DECIDED_WITHIN = 6.0
 _POLL = 0.5
 
@@ -38,12 +38,12 @@ class RunStatus:
     """One run over all partitions.
 
     Attributes:
-        state: "interrupted": its last request reached some of the partitions only.
-        step: the last one that all partitions have decided, -1 for none.
-        charged: the last one that some have.
-        attempt: the last one.
-        users: in its last step, or members of its roster; None where nobody keeps that.
-        halted: of these.
+        state: "interrupted" if its last request reached only some of the partitions.
+        step: the last step that all partitions have decided, -1 for none.
+        charged: the last step that any partition has decided.
+        attempt: the last attempt.
+        users: the users of its last step, or the members of its roster; None if unknown.
+        halted: the halted ones of these users.
     """
 
     dataset: str
@@ -57,17 +57,17 @@ class RunStatus:
 
 
 class RunsSeen(NamedTuple):
-    """All runs that are told of, and how many there are besides."""
+    """The listed runs, and the number of closed runs that are not listed."""
 
     runs: list[RunStatus]
     closed_besides: int
 
 
 def read_runs(config: Config) -> RunsSeen:
-    """Every run, the open ones first; takes some seconds where it has to look again.
+    """Return every run, the open ones first; takes some seconds if runs have to be read again.
 
     Raises:
-        Unavailable: Kafka or Redis does not answer, or nobody has said yet what is in a partition.
+        Unavailable: Kafka or Redis does not answer, or a partition has no summary yet.
     """
     try:
         with Topics(config) as topics:
@@ -94,15 +94,15 @@ def read_runs(config: Config) -> RunsSeen:
 def runs_of(
     glances: Sequence[Glance], ends: Sequence[int], before: Sequence[Glance] | None = None
 ) -> RunsSeen:
-    """The runs of all partitions.
+    """Return the runs of all partitions.
 
     Args:
-        glances: at each partition.
-        ends: of the log: asked for after ``glances``, or a while after ``before``.
-        before: the glances before that; None where nobody has looked twice.
+        glances: the facts about each partition.
+        ends: the ends of the log, read after ``glances``, or a while after ``before``.
+        before: earlier facts; None if they were read only once.
 
     Raises:
-        Unavailable: nobody has said yet what is in a partition.
+        Unavailable: a partition has no summary yet.
     """
     inventories = _inventories(glances)
     found = _parts(inventories)
@@ -132,14 +132,14 @@ def _inventories(glances: Sequence[Glance]) -> list[Inventory]:
     if len(known) < len(glances):
         silent = [number for number, inventory in enumerate(found) if inventory is None]
         raise Unavailable(
-            f"nobody has said yet what is in partitions {silent}: start a worker, and see "
-            "`turnstile status`"
+            f"partitions {silent} have no summary yet: start a worker, and look at `turnstile "
+            "status`"
         )
     return known
 
 
 def _parts(inventories: Sequence[Inventory]) -> dict[tuple[str, str], dict[int, RunSummary]]:
-    """(dataset, run) -> what each partition that has it says."""
+    """Return (dataset, run) -> the summary of each partition that has it."""
     found: dict[tuple[str, str], dict[int, RunSummary]] = {}
     for partition, inventory in enumerate(inventories):
         for run in inventory.summary.runs:
@@ -152,7 +152,7 @@ def _places(parts: dict[int, RunSummary]) -> dict[int, tuple[int, int, bool]]:
 
 
 def _is_decided(glances: Sequence[Glance], ends: Sequence[int]) -> bool:
-    """Whether all before these ends is decided, and its owners have said what came of it."""
+    """Return whether all records before these ends are decided and summarized."""
     return all(map(_has_passed, _inventories(glances), glances, ends))
 
 
@@ -162,7 +162,7 @@ def _has_passed(inventory: Inventory, glance: Glance, end: int) -> bool:
 
 
 def _is_alike(parts: dict[int, RunSummary], partitions: int) -> bool:
-    """Whether a run is the same in all partitions."""
+    """Return whether a run is the same in all partitions."""
     return len(parts) == partitions and len(set(_places(parts).values())) == 1
 
 

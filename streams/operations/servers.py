@@ -1,4 +1,4 @@
-"""What follows from what Kafka and Redis say of themselves."""
+"""Derives findings from the facts about Kafka and Redis."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LOOPBACK = ("localhost", "::1", "")
 
 
 def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Whether it answers, and is reached safely."""
+    """Yield whether Kafka answers, and whether the connection is encrypted."""
     if isinstance(facts.kafka, str):
         yield Finding(
             "Kafka",
             Level.WRONG,
             facts.kafka,
-            "No charge can be sent, and none is decided",
-            "Start the broker, or set TURNSTILE_KAFKA and what it needs to be let in "
+            "Nothing can be charged or decided",
+            "Start the broker, or set TURNSTILE_KAFKA and the settings for its login "
             "(docs/security.md)",
         )
         return
@@ -36,15 +36,15 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
         yield Finding(
             "Kafka",
             Level.WARNING,
-            f"{config.kafka} is reached without encryption",
-            "Whoever is on the way reads norms and HALTs, and could change them",
+            f"the connection to {config.kafka} is not encrypted",
+            "An observer of the network reads norms and HALTs, and could change them",
             "Set TURNSTILE_KAFKA_SECURITY=SASL_SSL, and give each role its rights: "
             "docs/security.md",
         )
 
 
 def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Whether they are there, and keep what they have to keep."""
+    """Yield whether the topics exist, and keep their records."""
     if isinstance(facts.kafka, str):
         return
     known = facts.kafka.topics
@@ -53,8 +53,8 @@ def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
         yield Finding(
             "topics",
             Level.WRONG,
-            f"there is no {config.topic(NORMS)}, the log of all that was spent",
-            "Nothing can be charged. If there was one, it was deleted",
+            f"there is no {config.topic(NORMS)}, the log of all spending",
+            "Nothing can be charged. If the topic existed, it was deleted",
             "The first worker creates it, or `turnstile topics create`. If users were charged "
             "before: restore it, with its id, from a copy of Kafka's data",
         )
@@ -63,8 +63,8 @@ def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
             "topics",
             Level.WRONG,
             f"there is no {', '.join(missing)}",
-            "Workers stop: what they say could not be published",
-            "Run `turnstile topics create`, then start the workers again",
+            "Workers exit, because their answers could not be published",
+            "Run `turnstile topics create`, and start the workers again",
         )
     counts = {name: topic.partitions for name, topic in known.items()}
     if len(set(counts.values())) > 1:
@@ -72,8 +72,8 @@ def of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
             "topics",
             Level.WRONG,
             f"their numbers of partitions differ: {counts}",
-            "A user's partition is ambiguous, and nothing is decided",
-            "See `turnstile status` for what to delete and to create",
+            "A user's partition is ambiguous, so nothing is decided",
+            "`turnstile status` says which topics to delete and to create",
         )
     for name, topic in known.items():
         yield from _topic(name, topic, facts.kafka, config)
@@ -97,7 +97,7 @@ def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> I
                 f"{'advised' if is_wish else 'needed'}",
                 WISHES[name, setting]
                 if is_wish
-                else "Records could be lost without a trace: workers decide nothing",
+                else "Records could be lost unnoticed, so workers decide nothing",
                 f"`python -m kafka.admin -b {config.kafka} configs alter -r topic -n {title} "
                 f"-c {setting}={wanted}`",
             )
@@ -106,7 +106,7 @@ def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> I
 
 
 def copies_of(title: str, topic: TopicFacts, area: str) -> Iterator[Finding]:
-    """What is wrong with the copies of any topic, or that its settings cannot be seen."""
+    """Yield problems of a topic's copies, or that its settings are not visible."""
     if topic.without_leader:
         yield Finding(
             area,
@@ -119,24 +119,24 @@ def copies_of(title: str, topic: TopicFacts, area: str) -> Iterator[Finding]:
         yield Finding(
             area,
             Level.WARNING,
-            f"{title}: of {topic.replicas} copies of a partition {topic.in_sync} are in step",
-            "Fewer brokers may be lost than were meant to",
-            "Look whether a broker is down or behind",
+            f"{title}: {topic.in_sync} of {topic.replicas} copies of a partition are in sync",
+            "Fewer brokers can be lost than planned",
+            "Check whether a broker is down or behind",
         )
     if not topic.settings:
         yield Finding(
             area,
             Level.WARNING,
-            f"nobody here may see the settings of {title}",
-            "They are not compared with what the service needs",
+            f"this user may not see the settings of {title}",
+            "They are not compared with the needs of the service",
             "Give this user DescribeConfigs on it: `turnstile acl`",
         )
 
 
 def kept_and_copied(title: str, topic: TopicFacts) -> str:
-    """What there is to say of a topic with which nothing is wrong."""
+    """Return the description of a topic without problems."""
     kept = topic.settings.get("retention.ms", "-1")
-    for_ever = "for ever" if int(kept) < 0 else f"for {int(kept) / 86_400_000:g} days"
+    for_ever = "forever" if int(kept) < 0 else f"for {int(kept) / 86_400_000:g} days"
     if "compact" in topic.settings.get("cleanup.policy", ""):
         for_ever = "the last of each key"
     copies = "1 copy" if topic.replicas == 1 else f"{topic.replicas} copies"
@@ -148,9 +148,9 @@ def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list
     least = int(topic.settings.get("min.insync.replicas", "1"))
     if topic.replicas == 1:
         means = (
-            "With the disk of one broker what was spent is lost, and cannot be computed again"
+            "If one broker loses its disk, all spending is lost and cannot be computed again"
             if name == NORMS
-            else "With the disk of one broker a Redis that is lost cannot be put back from it"
+            else "If one broker loses its disk, a lost Redis cannot be restored from it"
         )
         few = kafka.brokers < 3
         return [
@@ -170,7 +170,7 @@ def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list
                 "topics",
                 Level.WARNING,
                 f"{title} has min.insync.replicas={least} with {topic.replicas} copies",
-                "A charge counts as written when one broker has it, and is gone with that one",
+                "A charge counts as written once one broker has it, and is lost with that broker",
                 f"Set min.insync.replicas={topic.replicas - 1} for it",
             )
         ]
@@ -180,7 +180,7 @@ def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list
                 "topics",
                 Level.WARNING,
                 f"{title} has min.insync.replicas={least} of {topic.replicas} copies",
-                "With any broker that is down nothing can be charged",
+                "While any broker is down, nothing can be charged",
                 f"Set min.insync.replicas={topic.replicas - 1} for it",
             )
         ]
@@ -188,15 +188,15 @@ def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list
 
 
 def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
-    """Whether it answers, and keeps what it is given."""
+    """Yield whether Redis answers, and keeps its data."""
     if isinstance(facts.redis, str):
         yield Finding(
             "Redis",
             Level.WRONG,
             facts.redis,
-            "Nothing is decided; nothing is lost, since the log has it",
-            "Start Redis, or set TURNSTILE_REDIS. If it is lost: give the workers an empty one, "
-            "and start them (docs/operations.md)",
+            "Nothing is decided. Nothing is lost, because the log has all records",
+            "Start Redis, or set TURNSTILE_REDIS. If its data are lost, start the workers with an "
+            "empty Redis (docs/operations.md)",
         )
         return
     for server in facts.redis:
@@ -208,9 +208,9 @@ def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
         yield Finding(
             "Redis",
             Level.WARNING,
-            "it is reached without encryption",
-            "Whoever is on the way reads what users have spent, and could change it",
-            "Use a URL that begins with rediss, and a user with the rights of its role: "
+            "the connection is not encrypted",
+            "An observer of the network reads the users' spending, and could change it",
+            "Use a URL that begins with rediss, and a user with the rights of the role: "
             "docs/security.md",
         )
 
@@ -229,27 +229,27 @@ def _of_server(redis: Mapping[str, Any]) -> Iterator[Finding]:
             "Redis",
             Level.WRONG if limited else Level.WARNING,
             f"maxmemory-policy is {policy}",
-            "Redis may drop what users have spent; workers refuse to start with it"
+            "Redis may delete users' spending, so workers refuse to start"
             if limited
-            else "As soon as it has a maxmemory, it may drop what users have spent",
-            "CONFIG SET maxmemory-policy noeviction, and the same in its file",
+            else "Once Redis has a maxmemory, it may delete users' spending",
+            "Run CONFIG SET maxmemory-policy noeviction, and set it in the configuration file",
         )
     if most and used > 0.8 * most:
         yield Finding(
             "Redis",
             Level.WARNING,
             f"{told}: little memory is left",
-            "When it is full, no write is taken, and nothing is decided",
-            "Give it more, or close runs that have ended (`turnstile run close`)",
+            "When the memory is full, Redis rejects writes, and nothing is decided",
+            "Add memory, or close runs that have ended (`turnstile run close`)",
         )
     yield from _persistence(redis)
     if redis.get("role") == "slave":
         yield Finding(
             "Redis",
             Level.WRONG,
-            "this is a replica, which takes no writes",
-            "No worker can decide anything with it",
-            "Set TURNSTILE_REDIS to the one it follows",
+            "this is a replica, which rejects writes",
+            "Workers cannot decide anything",
+            "Set TURNSTILE_REDIS to its master",
         )
 
 
@@ -259,10 +259,10 @@ def _persistence(redis: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "Redis",
             Level.WARNING,
-            "it has no append-only file",
-            "Whenever it is started again, state is built again from snapshots and the log: "
-            "nothing is lost, and nothing is decided meanwhile",
-            "CONFIG SET appendonly yes, and the same in its file",
+            "there is no append-only file",
+            "After each restart of Redis, the state is restored from snapshots and the log: "
+            "nothing is lost, but nothing is decided meanwhile",
+            "Run CONFIG SET appendonly yes, and set it in the configuration file",
         )
     for name, what in (
         ("aof_last_write_status", "the last write of its append-only file"),
@@ -274,13 +274,13 @@ def _persistence(redis: Mapping[str, Any]) -> Iterator[Finding]:
                 "Redis",
                 Level.WARNING,
                 f"{what} failed",
-                "What is on its disk is old or not whole",
-                "See its log: often the disk is full",
+                "The data on its disk are outdated or incomplete",
+                "Read its log: often the disk is full",
             )
 
 
 def _is_here(addresses: str) -> bool:
-    """Whether servers are on this machine."""
+    """Return whether all servers are on this machine."""
     if addresses.startswith("unix:"):
         return True
     urls = (one if "//" in one else f"//{one}" for one in addresses.split(","))

@@ -1,7 +1,8 @@
-"""How much of their budgets users have spent, as odometers show it: so many in each eighth.
+"""The distribution of spending: the number of users in each eighth of the budget.
 
-An odometer's bound rises in ticks, so that this is what was spent at most. Of many users some
-stand for all: who does is fixed by a keyed hash of the id, whatever was spent. Ids are not kept.
+It comes from odometers, which are upper bounds and rise in ticks. If there are many users, a
+sample represents them; a keyed hash of the id chooses it, independently of the spending. Ids are
+not kept.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any
 from streams.records import OdometerCheckpoint, odometer_key
 
 PARTS = 8
-"""Odometers rise by an eighth of the budget, where nobody set another step."""
+"""By default, odometers rise by an eighth of the budget."""
 _ROUNDING = 1e-6
-"""Bounds are rounded up: one of an eighth may be a little above it."""
+"""Bounds are rounded up, so a bound of an eighth can be a little above it."""
 MOST_USERS = 200_000
-"""Are kept at once; when there are more, every second goes."""
+"""The users that are kept; above this number, the sample is halved."""
 
 
 class Spending:
-    """Of the users of all datasets."""
+    """The spending of the users of all datasets."""
 
     def __init__(self, most_users: int = MOST_USERS) -> None:
         self._most = most_users
@@ -33,11 +34,11 @@ class Spending:
         self._one_in = 1
 
     def see(self, checkpoint: OdometerCheckpoint, share: float) -> None:
-        """Take a checkpoint, in any order and any number of times: a bound never falls.
+        """Count an odometer record. The order and repetitions do not matter: bounds never fall.
 
         Args:
-            checkpoint: of a user.
-            share: of the budget, 0 to 1.
+            checkpoint: the odometer record of a user.
+            share: the spent share of the budget, 0 to 1.
         """
         name = odometer_key(checkpoint.dataset, checkpoint.user)
         digest = hashlib.blake2b(name, digest_size=8, key=self._key).digest()
@@ -53,10 +54,11 @@ class Spending:
             self._parts = kept
 
     def told(self, users: Mapping[str, int]) -> list[dict[str, Any]]:
-        """Of each dataset, the number of users whose bound is in every eighth of the budget.
+        """Return, for each dataset, the number of users in every eighth of the budget.
 
         Args:
-            users: how many each dataset has; whom no odometer has shown yet is in the first one.
+            users: the number of users of each dataset. Users without an odometer record are in
+                the first eighth.
         """
         counts = Counter(list(self._parts.values()))
         return [

@@ -37,7 +37,7 @@ _CHECK = "Start a worker: it checks the partition and stores what to do"
 
 
 class PartitionState(StrEnum):
-    """What happens to the records of a partition."""
+    """The state of a partition."""
 
     DECIDING = "deciding"  # a worker decides them
     RESTORING = "restoring"  # a worker restores the state from a snapshot; decisions follow
@@ -117,12 +117,12 @@ class DatasetStatus:
 
     @property
     def state(self) -> str:
-        """The word for a table: open or closed."""
+        """Return open or closed."""
         return "closed" if self.closed else "open"
 
 
 def read_partitions(config: Config) -> list[PartitionStatus]:
-    """Every partition of the topic norms.
+    """Return the status of every partition of norms.
 
     Raises:
         Unavailable: Kafka or Redis does not answer.
@@ -132,11 +132,11 @@ def read_partitions(config: Config) -> list[PartitionStatus]:
 
 @dataclass(frozen=True)
 class Overview:
-    """What there is to be seen of a service, as of now.
+    """The present status of a service.
 
     Attributes:
-        partitions: in their order.
-        datasets: by name.
+        partitions: the status of each partition, in order.
+        datasets: the status of each dataset, by name.
         erased_without_key: partitions with erased users whose ids can be guessed.
     """
 
@@ -146,7 +146,7 @@ class Overview:
 
 
 def read_overview(config: Config) -> Overview:
-    """Every partition, and the datasets as far as their owners have said what is in them.
+    """Return the status of every partition, and of the datasets that owners have reported.
 
     Raises:
         Unavailable: Kafka or Redis does not answer.
@@ -163,7 +163,7 @@ def read_overview(config: Config) -> Overview:
 
 
 def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int, int]]]:
-    """The topics, and where each partition of norms begins and ends.
+    """Return the topics, and the begin and the end of each partition of norms.
 
     Raises:
         Unavailable: Kafka does not answer, or there is no log.
@@ -178,7 +178,7 @@ def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int,
 def overview_of(
     topics: TopicsSeen, log: Sequence[tuple[int, int]], glances: Sequence[Glance]
 ) -> Overview:
-    """What topics, log and Redis say together."""
+    """Combine the facts of topics, log and Redis."""
     partitions = [
         _status(partition, extent, glance, topics)
         for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
@@ -189,13 +189,13 @@ def overview_of(
 
 
 def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
-    """Every dataset, as far as the owners have said what is in their partitions."""
+    """Return every dataset that the partitions' owners have reported."""
     inventories = (decode_inventory(glance.summary) for glance in glances)
     return _datasets(found for found in inventories if found)
 
 
 def read_datasets(config: Config) -> dict[str, DatasetStatus]:
-    """Every dataset, with all that is decided by now.
+    """Return every dataset, with all records that are decided by now.
 
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
@@ -204,7 +204,7 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
 
 
 def read_inventories(config: Config) -> list[Inventory]:
-    """What every partition holds in a few numbers, in their order, by now.
+    """Return the present summary of every partition, in order.
 
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
@@ -234,7 +234,7 @@ def read_owners(config: Config, partitions: int) -> list[str]:
 
 
 def topics_of(config: Config) -> TopicsSeen:
-    """The topics, of which norms is one.
+    """Return the topics, after checking that norms exists.
 
     Raises:
         Unavailable: Kafka does not answer, or there is no log.
@@ -249,9 +249,9 @@ def topics_of(config: Config) -> TopicsSeen:
 def _with_norms(seen: TopicsSeen, config: Config) -> TopicsSeen:
     if not seen.partitions:
         raise Unavailable(
-            f"topic {config.topic(NORMS)} does not exist. The first worker creates it; if there "
-            "was one, it was deleted: restore it from a copy of Kafka's data, or what was spent is "
-            "lost"
+            f"topic {config.topic(NORMS)} does not exist. The first worker creates it. If it "
+            "existed before, it was deleted: restore it from a copy of Kafka's data, or all "
+            "spending is lost"
         )
     return seen
 
@@ -381,7 +381,7 @@ def _life(glance: Glance, pulse: Pulse | None, lag: int) -> _Obstacle | None:
 
 
 def _summaries(config: Config, partitions: int) -> list[Inventory]:
-    """What the state of every partition holds; waits for owners that are about to say so."""
+    """Return the summary of every partition; wait for owners that are about to report it."""
 
     async def read(store: Store) -> list[Inventory]:
         wanted: list[int] = []
@@ -399,7 +399,7 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
                 return [inventory for inventory in found if inventory is not None]
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"nobody has said what is in partitions {older} now: start a worker, and see "
+                    f"partitions {older} have no current summary: start a worker, and look at "
                     "`turnstile status`"
                 )
             await asyncio.sleep(_POLL)
@@ -408,7 +408,7 @@ def _summaries(config: Config, partitions: int) -> list[Inventory]:
 
 
 def read_glances(config: Config, partitions: int) -> list[Glance]:
-    """What can be said of every partition without reading its state.
+    """Return the facts about every partition that can be read without its state.
 
     Raises:
         Unavailable: Redis does not answer.
@@ -421,7 +421,7 @@ def read_glances(config: Config, partitions: int) -> list[Glance]:
 
 
 def read_redis_facts(config: Config) -> list[dict[str, Any]]:
-    """What each server of Redis says of itself, and its clock.
+    """Return the facts and the clock of each Redis server.
 
     Raises:
         Unavailable: Redis does not answer.

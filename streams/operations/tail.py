@@ -1,7 +1,6 @@
-"""The end of a topic, and whatever is written to it from now on.
+"""Follows a topic from a few records before its end.
 
-Whoever watches begins a few records before the end, and goes on for as long as it is asked to. A
-broker that is away ends nothing: reading goes on when it is back.
+Reading continues when a broker that was away is back.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ _POLL_MS = 500
 def tail(
     config: Config, channel: Channel, log: bytes, back: int | None, closed: Event
 ) -> Iterator[Followed | None]:
-    """Records that are believed, and None now and then, once those before this are read.
+    """Yield records with valid signatures, and None whenever all present records were read.
 
     Args:
-        config: where they are.
-        channel: of which topic.
-        log: the id of norms, for which they are signed.
-        back: how many records of each partition before the end; None: all of them.
-        closed: ends it.
+        config: the settings with the brokers.
+        channel: the topic.
+        log: the topic id of norms, for which the records are signed.
+        back: the number of records before the end of each partition to begin with; None: all.
+        closed: set by the caller to end the iteration.
 
     Raises:
-        ServiceUnavailable: Kafka does not answer at the start, or does not let this client read.
+        ServiceUnavailable: Kafka does not answer at the start, or denies access.
     """
     is_believed = believing(verifier_of(config, log))
     name = config.topic(channel.value)

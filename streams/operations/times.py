@@ -1,4 +1,4 @@
-"""Times as people and programs read them."""
+"""Times in output for people and programs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 
 def utc(seconds: float) -> str | None:
-    """A time that a producer wrote; None if it gave none that can be read."""
+    """Return a producer's time in ISO 8601; None if it is unreadable."""
     try:
         time = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):  # a producer writes what it likes
+    except (OverflowError, ValueError, OSError):  # a producer can write any number
         return None
     return time.isoformat(timespec="milliseconds") if seconds >= 0 else None

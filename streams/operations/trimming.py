@@ -1,15 +1,15 @@
-"""Deletes the records of ``norms`` that a snapshot covers, and says what stays, and why.
+"""Deletes the records of ``norms`` that a snapshot covers, and says which remain, and why.
 
-Records may go only if the state that came of them can be had without them. So for each partition,
-and each step only if the one before has found nothing wrong:
+Records may be deleted only if the state can be restored without them. These are the steps for each
+partition; each one follows only if the one before finds nothing wrong:
 
-1. The last snapshot is read, and verified wholly, as a worker would that builds a state from it.
-2. It is of this topic, of this P, and in a layout that this release reads.
-3. The log ends no earlier than the snapshot continues, and begins no later.
-4. The last record that the snapshot covers is in the log, with the leader epoch that it had.
-5. What lies before that record is deleted. The record itself is kept: acquisitions compare it.
+1. Read the last snapshot and verify all of it, as a worker that restores it would.
+2. Check that it has this topic, this P, and a layout that this release reads.
+3. Check that the log ends no earlier than the snapshot continues, and begins no later.
+4. Check that the last record that the snapshot covers is in the log, with its leader epoch.
+5. Delete the records before that one. The record itself remains: acquisitions compare it.
 
-Workers go on meanwhile: they need nothing of what is deleted, whatever becomes of their Redis.
+Workers continue meanwhile: they do not need the deleted records, even if they lose Redis.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class Trim:
-    """What can be deleted of the log of one partition.
+    """A plan to delete records of one partition.
 
     Attributes:
-        partition: which one.
+        partition: its number.
         start: the offset at which the log begins.
         end: the offset after its last record.
-        snapshot: the offset at which the last whole snapshot continues; None if there is none.
-        before: records before this offset can be deleted.
-        why: why no more than that.
-        is_wrong: whether somebody has to look at it.
+        snapshot: the offset at which the last complete snapshot continues; None if there is none.
+        before: the offset before which records can be deleted.
+        why: why no more can be deleted.
+        is_wrong: whether an operator has to act.
     """
 
     partition: int
@@ -58,12 +58,12 @@ class Trim:
 
     @property
     def records(self) -> int:
-        """How many offsets can be deleted."""
+        """Return the number of offsets that can be deleted."""
         return max(0, self.before - self.start)
 
 
 def plan_trims(config: Config) -> list[Trim]:
-    """What can be deleted, of every partition; changes nothing.
+    """Return what can be deleted of every partition; change nothing.
 
     Raises:
         Unavailable: Kafka does not answer, or there are no topics.
@@ -80,10 +80,10 @@ def plan_trims(config: Config) -> list[Trim]:
 
 
 def trim(config: Config, planned: Trim) -> None:
-    """Delete what was planned.
+    """Delete the planned records.
 
     Raises:
-        Unavailable: Kafka does not answer, or does not let it be done.
+        Unavailable: Kafka does not answer, or denies the deletion.
     """
     place = TopicPartition(config.topic(NORMS), planned.partition)
     try:
@@ -130,7 +130,7 @@ def _plan(
 def _snapshot(
     config: Config, partition: int, verifier: RecordVerifier | None
 ) -> tuple[Snapshot | None, str | None]:
-    """The last snapshot, or what is wrong with it."""
+    """Return the last snapshot, or what is wrong with it."""
     try:
         return read_snapshot(config, partition, verifier), None
     except UnusableSnapshot as unusable:
@@ -141,7 +141,7 @@ def _snapshot(
 
 
 def _misfit(snapshot: Snapshot, seen: TopicsSeen, start: int, end: int) -> str | None:
-    """Why the log does not go on from a snapshot, if it does not."""
+    """Return why the log does not continue a snapshot, if it does not."""
     # Steps 2 and 3.
     manifest = snapshot.manifest
     if manifest.topic != seen.topic.hex():
@@ -172,11 +172,11 @@ def _misfit(snapshot: Snapshot, seen: TopicsSeen, start: int, end: int) -> str |
 def _other_record(
     consumer: KafkaConsumer, place: TopicPartition, snapshot: Snapshot, start: int
 ) -> str | None:
-    """Why the last record that a snapshot covers is not the one in the log, if it is not."""
+    """Return why the last record that a snapshot covers is not in the log, if it is not."""
     # Step 4.
     chain, known = snapshot.manifest.chain, snapshot.manifest.leader_epoch
     if chain.last < start:
-        return None  # none is left to compare, and none to delete
+        return None  # there is no record to compare, and none to delete
     consumer.assign([place])
     consumer.seek(place, chain.last)
     for _ in range(_ATTEMPTS):

@@ -51,9 +51,9 @@ logger = logging.getLogger("turnstile.watching")
 T = TypeVar("T")
 
 RATE_OVER = 10.0
-"""Seconds over which decisions are counted."""
+"""The seconds over which the rate of decisions is measured."""
 HISTORY = 120
-"""Seconds of rates that are kept."""
+"""The seconds for which rates are kept."""
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
 _BACK = {Channel.HALTS: 64, Channel.REJECTS: 200, Channel.ODOMETER: None}
@@ -61,9 +61,9 @@ _SHOWN = (
     *("partition", "state", "reason", "problem", "remedy"),
     *("owner", "next", "lag", "seen", "snapshot"),
 )
-"""The fields of a partition that everyone may see. The others depend on the users' charges."""
+"""The fields of a partition that need no login. The others depend on the users' charges."""
 _SHOWN_REJECTS = 50
-_ROOM = 600  # characters of a record that was refused
+_ROOM = 600  # characters of a rejected record
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Seen:
 
 
 class Watch:
-    """Looks from ``start`` to ``close``; ``service`` and ``people`` may be asked by any thread."""
+    """Observes a service. Any thread may call ``service`` and ``people``."""
 
     def __init__(
         self,
@@ -85,15 +85,15 @@ class Watch:
         delta: float,
         channels: Sequence[Channel] = tuple(_BACK),
     ) -> None:
-        """Describe it.
+        """Prepare the watch.
 
         Args:
-            config: where the service is.
-            workers: host:port at which workers answer over HTTP, as far as that is known.
-            delta: at which epsilons are told.
+            config: the settings with the service's addresses.
+            workers: host:port of the known workers' HTTP servers.
+            delta: the delta of the epsilons.
             channels: the topics that are followed.
         """
-        # Who watches is told soon that somebody is away.
+        # An outage is shown soon.
         self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
         self._addresses, self._delta = workers, delta
         self._closed = threading.Event()
@@ -116,7 +116,7 @@ class Watch:
         self.close()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the threads."""
         followers = {
             Channel.HALTS: self._follow_halts,
             Channel.REJECTS: self._follow_rejects,
@@ -135,13 +135,13 @@ class Watch:
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the threads."""
         self._closed.set()
         for thread in self._threads:
             thread.join(2 * _ANSWERS_WITHIN)
 
     def is_complete(self) -> bool:
-        """Whether every side has answered, or said why it does not."""
+        """Return whether every source has answered, or why it does not is known."""
         waiting = [s for s in self._sides.values() if not s.seen and s.problem == NOT_YET]
         has_rates = len(self._offsets) > 1 or self._is_away("Redis") or self._is_away("Kafka")
         return not waiting and has_rates and (bool(self._seen.workers) or not self._addresses)
@@ -149,7 +149,7 @@ class Watch:
     def service(self) -> dict[str, Any]:
         """Return the state of the service, without numbers of users or sizes of what they changed.
 
-        On a loopback address the dashboard shows this to everybody.
+        On a loopback address the dashboard shows this without a login.
         """
         now = time.monotonic()
         with self._lock:
@@ -205,8 +205,11 @@ class Watch:
             }
 
     def _overview(self) -> Overview:
-        """What was seen of Redis after the log's end was, so that nothing seems to wait that does
-        not; whether the log ends too early, by what was seen of Redis before."""
+        """Combine the last facts.
+
+        The lag comes from facts of Redis that are newer than the log's end, so that decided records
+        do not seem to wait. Whether the log ends too early comes from older facts of Redis.
+        """
         seen = self._seen
         if seen.kafka is None or seen.glances is None or seen.ends is None:
             return Overview([], {})
@@ -228,7 +231,7 @@ class Watch:
         return self._sides[name].is_away(time.monotonic())
 
     def _rates_of_partitions(self) -> dict[int, float]:
-        """Records that were decided in a second, of each partition."""
+        """Return the records decided per second, by partition."""
         if len(self._offsets) < 2:
             return {}
         (began, first), (ended, last) = self._offsets[0], self._offsets[-1]
@@ -270,7 +273,7 @@ class Watch:
                 self._rates.append(sum(self._rates_of_partitions().values()))
 
         while self._sides["Kafka"].problem == NOT_YET and not self._closed.is_set():
-            self._closed.wait(0.02)  # it says how many partitions there are
+            self._closed.wait(0.02)  # Kafka has the number of partitions
         self._repeat("Redis", look, 1.0)
 
     def _look_at_workers(self) -> None:
@@ -286,13 +289,13 @@ class Watch:
                 side.problem, side.seen = None, time.monotonic()
             except Unavailable as error:
                 side.problem = str(error)
-            except Exception as error:  # the other sides go on
+            except Exception as error:  # the other sources continue
                 logger.error("%s: %s", name, failure_of(error))
                 side.problem = f"it failed: {type(error).__name__}"
             self._closed.wait(every)
 
     def _follow(self, channel: Channel, follow: Callable[[Iterator[Followed]], None]) -> None:
-        """Read a topic for ever; what is wrong is said, and it is tried again."""
+        """Read a topic until the watch is closed; record errors, and try again."""
         side = self._sides[channel.value]
         while not self._closed.is_set():
             kafka = self._seen.kafka
@@ -306,14 +309,14 @@ class Watch:
                 follow(self._noted(side, records))
             except ServiceUnavailable as error:
                 side.problem = str(error)
-            except Exception as error:  # the other sides go on
+            except Exception as error:  # the other sources continue
                 logger.error("reading %s: %s", channel.value, failure_of(error))
                 side.problem = f"it failed: {type(error).__name__}"
             self._closed.wait(_AGAIN_AFTER)
 
     def _noted(self, side: Side, records: Iterator[Followed | None]) -> Iterator[Followed]:
         for record in records:
-            if record is None:  # there is no more for now
+            if record is None:  # all present records were read
                 side.problem, side.seen = None, time.monotonic()
             else:
                 yield record
@@ -324,7 +327,7 @@ class Watch:
                 self._activity.see(decode_answer(record.value), record.written)
 
     def _follow_rejects(self, records: Iterator[Followed]) -> None:
-        with self._lock:  # it begins some records back, also for the second time
+        with self._lock:  # a new start reads some records again
             self._reasons.clear()
             self._rejects.clear()
         for written, rejected in distinct_rejects(records):
@@ -346,7 +349,7 @@ class Watch:
                 with self._lock:
                     policy = self._policies.get(checkpoint.dataset)
                     if policy is None:
-                        continue  # a dataset that was withdrawn, or is too new
+                        continue  # the dataset was withdrawn, or is too new
                     share = spent_share(policy, checkpoint.bound, order)
                     if share is not None:
                         self._spending.see(checkpoint, share)

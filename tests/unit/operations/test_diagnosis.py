@@ -144,10 +144,10 @@ CASES = [
     ),
     ("WARNING", "topics", "segment.ms", settings("snapshots", segment_ms="604800000")),
     ("WARNING", "topics", "one copy", topics("norms", replicas=1, in_sync=1)),
-    ("WARNING", "topics", "2 are in step", topics("norms", in_sync=2)),
+    ("WARNING", "topics", "2 of 3 copies", topics("norms", in_sync=2)),
     ("WARNING", "topics", "replicas=1", settings("norms", min_insync_replicas="1")),
     ("WARNING", "topics", "replicas=3 of 3", settings("norms", min_insync_replicas="3")),
-    ("WARNING", "topics", "nobody here may see", topics("norms", settings={})),
+    ("WARNING", "topics", "may not see", topics("norms", settings={})),
     ("WRONG", "Redis", "allkeys-lru", redis(maxmemory_policy="allkeys-lru")),
     ("WARNING", "Redis", "allkeys-lru", redis(maxmemory_policy="allkeys-lru", maxmemory=0)),
     ("WARNING", "Redis", "little memory", redis(used_memory=900_000)),
@@ -195,21 +195,21 @@ CASES = [
     (
         "WARNING",
         "answerers",
-        "nobody here may see their",
+        "may not see their",
         replace(ANSWERING, kafka=replace(KAFKA, answers=None)),
     ),
     ("WRONG", "answerers", "2 partitions", answers("answers-state", partitions=2)),
     ("WRONG", "answerers", "no leader", answers("answers", without_leader=[0])),
-    ("WARNING", "answerers", "2 are in step", answers("answers-state", in_sync=2)),
+    ("WARNING", "answerers", "2 of 3 copies", answers("answers-state", in_sync=2)),
     ("WARNING", "answerers", "one copy", answers("answers-state", replicas=1, in_sync=1)),
-    ("WARNING", "answerers", "nobody here may see the", answers("answers", settings={})),
+    ("WARNING", "answerers", "may not see the", answers("answers", settings={})),
     ("WRONG", "answerers", "policy=delete", answers_set("answers-state", cleanup_policy="delete")),
     ("WRONG", "answerers", "policy=compact", answers_set("answers", cleanup_policy="compact")),
     ("WARNING", "answerers", "segment.bytes", answers_set("answers-state", segment_bytes="1" * 10)),
     ("WRONG", "answerers", "does not answer", answerer(problem="does not answer", topic="")),
     ("WRONG", "answerers", "has been due", answerer(problem="a window has been due for 40 s")),
     ("WARNING", "answerers", "taken over", answerer(problem="not taken over", ready=False)),
-    ("WRONG", "answerers", "not there", replace(ANSWERING, inputs={"events": None})),
+    ("WRONG", "answerers", "does not exist", replace(ANSWERING, inputs={"events": None})),
     ("WRONG", "answerers", "is compacted", reads(cleanup_policy="compact,delete")),
     ("WRONG", "answerers", "need them for 7200 s", reads(retention_ms="7199999")),
     ("WARNING", "answerers", "retention.bytes=5", reads(retention_bytes="5")),
@@ -266,8 +266,9 @@ def test_of_answerers_nothing_is_said_where_there_are_none() -> None:
 def test_nothing_is_wrong_with_answerers_that_are_well(facts: Facts) -> None:
     found = diagnose(facts, CONFIG)
     assert bad(found) == []
-    told = [one.what for one in found if one.area == "answerers"]
-    assert "a:1 answers, its next window closes at 2027-01-15T08:01:00+00:00, 3 events wait" in told
+    shown = "".join(one.what for one in found if one.area == "answerers")
+    assert "a:1 answers" in shown
+    assert "2027-01-15T08:01:00+00:00" in shown
 
 
 @pytest.mark.parametrize(
@@ -284,8 +285,8 @@ def test_what_is_wrong_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        (Config(kafka="kafka.example:9092"), "without encryption"),
-        (Config(redis="redis://redis.example:6379/0"), "without encryption"),
+        (Config(kafka="kafka.example:9092"), "not encrypted"),
+        (Config(redis="redis://redis.example:6379/0"), "not encrypted"),
         (Config(snapshot_seconds=0), "snapshot_seconds is 0"),
         (Config(signing_key="k"), "signing_key is set"),
     ],
