@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from streams.config import Config
@@ -19,8 +20,10 @@ def of_answerers(facts: Facts, config: Config) -> Iterator[Finding]:
     """Yield the findings about answerers; none if the service never had any."""
     yield from _of_topics(facts, config)
     for one in facts.answerers:
-        yield _of_answerer(one)
-        yield from _of_input(one, facts.inputs, config)
+        yield replace(_of_answerer(one), about={"answerer": one.address})
+        about = {"answerer": one.address, "topic": one.topic}
+        for finding in _of_input(one, facts.inputs, config):
+            yield replace(finding, about=about)
 
 
 def _of_topics(facts: Facts, config: Config) -> Iterator[Finding]:
@@ -103,7 +106,8 @@ def _of_topic(name: str, topic: TopicFacts, config: Config) -> Iterator[Finding]
                     _command(config, title, "segment.bytes", str(most)),
                 )
             )
-    yield from found or [_finding(Level.OK, kept_and_copied(title, topic))]
+    found = found or [_finding(Level.OK, kept_and_copied(title, topic))]
+    yield from (replace(finding, about={"topic": title}) for finding in found)
 
 
 def _of_answerer(one: AnswererSeen) -> Finding:

@@ -30,7 +30,8 @@ class Finding:
         what: what was found, for people.
         means: what follows from it, for people.
         do: what the operator can do, for people.
-        about: the subject for programs: a partition, its state and reason, or a worker's address.
+        about: the subject for programs, for example a partition with its state and reason, a topic,
+            or the address of a worker.
     """
 
     area: str

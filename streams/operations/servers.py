@@ -31,7 +31,8 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
     brokers = facts.kafka.brokers
     many = f"{brokers} broker{'s' if brokers > 1 else ''}"
     told = f"{config.kafka} answers: {many} of Kafka {facts.kafka.release}"
-    yield Finding("Kafka", Level.OK, told)
+    about = {"brokers": brokers, "release": facts.kafka.release}
+    yield Finding("Kafka", Level.OK, told, about=about)
     if not config.kafka_security.endswith("SSL") and not _is_here(config.kafka):
         yield Finding(
             "Kafka",
@@ -102,7 +103,8 @@ def _topic(name: str, topic: TopicFacts, kafka: KafkaFacts, config: Config) -> I
                 f"-c {setting}={wanted}`",
             )
         )
-    yield from found or [Finding("topics", Level.OK, kept_and_copied(title, topic))]
+    found = found or [Finding("topics", Level.OK, kept_and_copied(title, topic))]
+    yield from (replace(finding, about={"topic": title}) for finding in found)
 
 
 def copies_of(title: str, topic: TopicFacts, area: str) -> Iterator[Finding]:
@@ -203,7 +205,7 @@ def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
         for finding in _of_server(server):
             if len(facts.redis) > 1:
                 finding = replace(finding, what=f"{server['address']}: {finding.what}")
-            yield finding
+            yield replace(finding, about={"redis": server["address"]})
     if not is_encrypted(config.redis) and not _is_here(config.redis):
         yield Finding(
             "Redis",

@@ -241,10 +241,10 @@ def assert_it_says_how_it_is(service: Service, health: str) -> None:
     gone = f"127.0.0.1:{free_ports(1)[0]}"
     examined = turnstile("doctor", *where, "--answerer", health, "--answerer", gone, "--json")
     told = [line for line in examined.lines if line["area"] == "answerers"]
-    assert [line["what"].partition(": ")[0] for line in told if line["level"] == "wrong"] == [gone]
+    assert [line["about"] for line in told if line["level"] == "wrong"] == [{"answerer": gone}]
     topics = {f"{service.prefix}{name}" for name in ("answers", "answers-state")}
-    assert topics <= {line["what"].partition(": ")[0].split()[0] for line in told}
-    assert any(line["what"].startswith(f"{health} answers") for line in told)
+    assert topics <= {line["about"].get("topic") for line in told}
+    assert {"answerer": health} in [line["about"] for line in told if line["level"] == "ok"]
 
 
 @pytest.mark.drill

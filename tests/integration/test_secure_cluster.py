@@ -113,8 +113,8 @@ def check_that_a_trainer_may_do_the_same_on_every_broker(stack: SecureClusterSta
 def check_that_every_record_is_on_all_of_them(stack: SecureClusterStack) -> None:
     assert stack.config_of("operator").replication == BROKERS
     examined = turnstile("doctor", "--config", str(stack.roles["operator"]), "--json").lines
-    (kafka,) = (line["what"] for line in examined if line["area"] == "Kafka")
-    assert "3 brokers" in kafka
+    (kafka,) = (line["about"] for line in examined if line["area"] == "Kafka")
+    assert kafka["brokers"] == BROKERS
     topics = [line for line in examined if line["area"] == "topics"]
     assert [line["level"] for line in topics] == ["ok"] * len(TOPICS)
 
