@@ -60,7 +60,7 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
 class CannotVerify(PartitionError):
     """A signature has to be verified, and the package for it is not installed."""
 
-    kind = "cannot-verify"
+    reason = "cannot-verify"
 
     def __init__(self, problem: NoVerifier) -> None:
         super().__init__(

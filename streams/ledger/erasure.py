@@ -50,7 +50,7 @@ _HASH_BYTES = 16
 class LostErasureKey(PartitionError):
     """The state has keyed hashes by a key that is not known here."""
 
-    kind = "erasure-key"
+    reason = "erasure-key"
 
     def __init__(self, fingerprint: str) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
 """The error that suspends a partition.
 
-It would occur again at the next try: the installation is wrong, not a record, which would be
-rejected. Nothing has changed when it is raised.
+It would occur again at the next try, because the installation is wrong. (A wrong record is
+rejected.) Nothing has changed when it is raised.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ class PartitionError(Exception):
     """A partition cannot decide anything.
 
     Attributes:
-        kind: for programs: a value of ``streams.store.vital_signs.SuspensionReason``.
-        reason: what is wrong, for the operator.
-        remedy: what the operator can do about it.
+        reason: for programs, a value of ``streams.store.vital_signs.SuspensionReason``.
+        problem: for people.
+        remedy: what the operator can do.
     """
 
-    kind = ""
+    reason = ""
 
-    def __init__(self, reason: str, remedy: str) -> None:
-        self.reason, self.remedy = reason, remedy
-        super().__init__(f"{reason}. {remedy}")
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem, self.remedy = problem, remedy
+        super().__init__(f"{problem}. {remedy}")

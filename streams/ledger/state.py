@@ -42,7 +42,7 @@ _PAGE, _MEMBERS = "page:", "members:"
 class LayoutMismatch(PartitionError):
     """The log was written for another number of partitions."""
 
-    kind = "other-partitions"
+    reason = "other-partitions"
 
     def __init__(self, written_for: int, partitions: int) -> None:
         super().__init__(

@@ -217,7 +217,7 @@ class Suspensions:
 
 def suspension_of(error: PartitionError) -> Suspension:
     """Return the suspension for a ledger that cannot continue."""
-    return Suspension(SuspensionReason(error.kind), error.reason, error.remedy)
+    return Suspension(SuspensionReason(error.reason), error.problem, error.remedy)
 
 
 def _added_partitions(norms: str, before: int) -> str:

@@ -216,7 +216,7 @@ def test_a_log_of_another_number_of_partitions_stops_before_anything_changes():
         ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
     assert everything(ledger) == before
     assert "with 2 partitions" in at.value.remedy
-    assert str(at.value) == f"{at.value.reason}. {at.value.remedy}"
+    assert str(at.value) == f"{at.value.problem}. {at.value.remedy}"
 
 
 BEFORE_THE_FIRST = [
