@@ -40,7 +40,6 @@ def stack() -> Iterator[SecureClusterStack]:
         partitions=BROKERS,  # each of them leads one
         worker_command=IMPATIENT_WORKER,
     ) as running:
-        running.settle()
         yield running
         end_at_once(running, running.cluster, running.redis_server)
 
