@@ -88,7 +88,7 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         if manifest.next < start:
             lacking = f"the last snapshot goes on at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
-        ledger = ledger_of(snapshot.state(), partition, partitions, topic, manifest.chain, *keys)
+        ledger = ledger_of(snapshot.state(), partition, partitions, topic, manifest.chain, keys)
     except (Damaged, PartitionError, UnknownState) as error:
         return nothing._replace(lacking=f"the last snapshot cannot be used: {error}")
     return Beginning(ledger, manifest.next)

@@ -179,3 +179,15 @@ def test_a_log_with_a_gap_has_no_result(
     with pytest.raises(MissingRecord) as missing:
         list(Fold(without_redis(archived), 0).steps())
     assert (missing.value.partition, missing.value.offset) == (0, 3)
+
+
+def test_a_trimmed_log_is_replayed_with_the_erasure_keys() -> None:
+    archived, turnstile = new_service(1, erasure_keys="a secret of some length")
+    turnstile.create_dataset("d", budget=1.0)
+    turnstile.run("d", "r").charge([7, 8], [1.0, 1.0], noise_stddev=4.0)
+    turnstile.erase(7)
+    archived.draw(0)
+    archived.trim("norms", 0, archived.kept[0].next - 1)
+    fold = Fold(archived, 0)
+    assert fold.began == archived.kept[0].next
+    assert fold.cut_off is None
