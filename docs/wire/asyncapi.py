@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 import yaml
 
-from docs.wire.examples import PARTITION, PARTITIONS, encoded, requests
+from docs.wire.examples import PARTITION, PARTITIONS, encoded, endings, requests
 from streams import records
 from streams.config import Config
 from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
@@ -198,17 +198,18 @@ def _with_examples(message: dict[str, Any], shown: list[dict[str, Any]]) -> dict
 
 def _examples() -> dict[tuple[str, bool], list[dict[str, Any]]]:
     """Return the examples by the tag of their record and whether they are in JSON."""
-    ledger = Ledger(partition=PARTITION, partitions=PARTITIONS)
     found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
-    for offset, example in enumerate(requests()):
-        tag = example.payload["type"]
-        shown = {"name": example.name, "summary": example.summary, "payload": example.payload}
-        found.setdefault((tag, example.is_json), []).append(shown)
-        for output in ledger.apply(offset, encoded(example, _record(tag))):
-            if records.tombstone_offset(output.value) is None:
-                payload = json.loads(msgspec.json.encode(msgspec.msgpack.decode(output.value)))
-                shown = {"name": f"{tag}-{example.name}", "payload": payload}
-                found.setdefault((payload["type"], False), []).append(shown)
+    for group in (requests(), endings()):
+        ledger = Ledger(partition=PARTITION, partitions=PARTITIONS)
+        for offset, example in enumerate(group):
+            tag = example.payload["type"]
+            shown = {"name": example.name, "summary": example.summary, "payload": example.payload}
+            found.setdefault((tag, example.is_json), []).append(shown)
+            for output in ledger.apply(offset, encoded(example, _record(tag))):
+                if records.tombstone_offset(output.value) is None:
+                    payload = json.loads(msgspec.json.encode(msgspec.msgpack.decode(output.value)))
+                    shown = {"name": f"{tag}-{example.name}", "payload": payload}
+                    found.setdefault((payload["type"], False), []).append(shown)
     return found
 
 

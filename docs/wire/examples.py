@@ -6,6 +6,7 @@ The answers in the document are those of a ledger to these requests, in partitio
 from __future__ import annotations
 
 import base64
+import hashlib
 import struct
 from typing import Any, NamedTuple
 
@@ -269,6 +270,23 @@ def requests() -> list[Example]:
             dataset="digits",
         ),
     ]
+
+
+def endings() -> list[Example]:
+    """Return the requests about whole logs, here about one without datasets."""
+    agreement = hashlib.sha256(msgspec.msgpack.encode([[], [], []])).digest()
+    log = base64.b64encode(bytes(range(16))).decode()
+    retired = _asked(
+        "log",
+        "Another log, of 6 partitions, continues the state.",
+        "retire",
+        successor=log,
+        partitions=6,
+        agreement=base64.b64encode(agreement).decode(),
+    )
+    payload = {"type": "import", "v": 1, "origin": log, "partitions": 4}
+    later = Example("log", "It is rejected here, because it is not the first record.", payload)
+    return [retired, later]
 
 
 def encoded(example: Example, record: type[msgspec.Struct]) -> bytes:

@@ -37,9 +37,11 @@ from streams.records import (
     CloseDataset,
     CreateDataset,
     Erase,
+    Import,
     Reason,
     Rejection,
     Request,
+    Retire,
     Right,
     Sender,
     SetAccess,
@@ -100,20 +102,23 @@ class Authorization:
 
         A user is erased from all datasets that the sender may manage (``may_manage``), so that the
         access lists of other datasets cannot prevent it. The checks of create-dataset and
-        set-access are ``check_creation`` and ``set_access``.
+        set-access are ``check_creation`` and ``set_access``. The sender of a retire may manage all
+        datasets.
 
         Raises:
             Rejection: NOT_ALLOWED.
         """
-        if isinstance(request, CreateDataset | SetAccess):
+        if isinstance(request, CreateDataset | SetAccess | Import):
             return
         if isinstance(request, Erase):
             about = self._policies.outermost_of(request)
             if request.dataset is UNSET and any(self.may_manage(name, sender) for name in about):
                 return
+        elif isinstance(request, Retire):
+            about = sorted(name for (name,) in self._policies)
         else:
             about = [request.dataset]
-        manages = isinstance(request, WithdrawDataset | CloseDataset | Erase)
+        manages = isinstance(request, WithdrawDataset | CloseDataset | Erase | Retire)
         for name in about:
             self._check_right(name, "manage" if manages else "charge", sender)
 

@@ -65,7 +65,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     return [
         answer_to(charge, decision),
         *(
-            checkpoint_of(charge, dataset, risen, place)
+            checkpoint_of(dataset, risen, place)
             for dataset, raised in outcome.raised
             for risen in raised
         ),
@@ -135,7 +135,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         charged = step.charged[number]
         state.note(accounts.note(step.slots[number], raised, step.bound[number], charged))
         checkpoints += (
-            checkpoint_of(charge, accounts.policy.dataset, bound, place)
+            checkpoint_of(accounts.policy.dataset, bound, place)
             for bound in accounts.bounds_raised(raised, risen.ticks_before)
         )
     decision = encode(roster_decision_of(charge, digest, outcome, place))

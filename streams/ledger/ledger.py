@@ -17,12 +17,14 @@ from streams.ledger.lifecycle import (
     close_dataset,
     close_run,
     create_dataset,
+    end_runs,
     open_run,
     set_access,
     withdraw_dataset,
 )
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
 from streams.ledger.partition_error import PartitionError
+from streams.ledger.retirement import begin_import, check_agreement, check_live, retire
 from streams.ledger.state import Changes, Kept, LayoutMismatch, State
 from streams.ledger.summaries import DatasetSummary, Summary, summary_of
 from streams.records import (
@@ -34,9 +36,11 @@ from streams.records import (
     CreateDataset,
     Enrol,
     Erase,
+    Import,
     OpenRun,
     Rejection,
     Request,
+    Retire,
     Sender,
     SetAccess,
     WithdrawDataset,
@@ -120,13 +124,14 @@ class Ledger:
         A record that cannot be applied changes nothing and comes back on the rejects channel.
 
         Raises:
-            PartitionError: the log is of another P, a signature cannot be verified here, or the
-                record has users who were erased under a key that is missing here. Nothing has
-                changed, the chain included.
+            PartitionError: the log is of another P, it begins with an imported state, a signature
+                cannot be verified here, or the record has users who were erased under a key that
+                is missing here. Nothing has changed, the chain included.
         """
         place, request = Place(self.state.partition, offset), None
         try:
             request, sender = decode_signed(value)
+            check_live(self.state, request)
             self.state.authorization.check(request, sender)
             outputs = self._apply(place, request, sender)
         except Rejection as rejection:
@@ -169,4 +174,10 @@ class Ledger:
                 answer = close_dataset(self.state, place, request)
             case SetAccess():
                 answer = set_access(self.state, place, request, sender)
+            case Retire():
+                check_agreement(self.state, request)
+                end_runs(self.state)
+                answer = retire(self.state, place, request, self.chain.head)
+            case Import():
+                begin_import(self.chain, request)
         return [answer_to(request, encode(answer))]

@@ -17,6 +17,8 @@ Whatever is refused raises ``Rejection``, and nothing has changed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import UNSET
 
 from streams.ledger.access import budgets_of, check_open, open_budgets_of
@@ -136,10 +138,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
     budgets_of(state, request.dataset)
     _check_shares_closed(state, request.dataset)
     datasets = state.policies.with_nested(request.dataset)
-    closing = set(datasets)
-    for address, run in list(state.runs.items()):
-        if address[0] in closing and not run.closed:
-            _end_run(state, address, run)
+    end_runs(state, datasets)
     for name in datasets:
         if (name,) not in state.closed:
             state.closed[name,] = place.offset
@@ -196,6 +195,14 @@ def close_run(state: State, place: Place, request: CloseRun) -> RunClosed:
         offset=place.offset,
         last_step=run.step,
     )
+
+
+def end_runs(state: State, datasets: Collection[str] | None = None) -> None:
+    """Close all open runs of these datasets permanently; of all datasets by default."""
+    for address, run in list(state.runs.items()):
+        if not run.closed and (datasets is None or address[0] in datasets):
+            budgets_of(state, address[0])  # restores its roster
+            _end_run(state, address, run)
 
 
 def set_access(state: State, place: Place, request: SetAccess, sender: Sender | None) -> AccessSet:

@@ -198,9 +198,7 @@ def halted_of(
         yield answer_to(charge, encode(halted))
 
 
-def checkpoint_of(
-    charge: Charge | ChargeRoster, dataset: str, risen: Raised, place: Place
-) -> Output:
+def checkpoint_of(dataset: str, risen: Raised, place: Place) -> Output:
     """What is said of a user whose bound rose in a dataset."""
     checkpoint = OdometerCheckpoint(
         dataset=dataset,

@@ -63,6 +63,23 @@ class Changes(msgspec.Struct, frozen=True, array_like=True):
     members: list[MemberChanges] = []  # the same
 
 
+class Retirement(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a partition of a log."""
+
+    successor: bytes  # the id of the log that continues the state
+    partitions: int  # of that log
+    next: int  # the offset of the record that ended it
+    head: bytes  # of the hash chain before that record
+
+
+class ImportOrigin(msgspec.Struct, frozen=True, array_like=True):
+    """Proof of the state that a partition of a log begins with."""
+
+    topic: bytes  # the id of the log that it comes from
+    heads: list[tuple[int, bytes]]  # of each partition of that log: where it ended, and its head
+    digest: bytes  # of the imported pages; see ``repartition``
+
+
 class Kept(Protocol):
     """What a store keeps of a partition: pages of state, then the changes since, in order."""
 
@@ -105,6 +122,8 @@ class State:
         erasure: the keys by which users who were erased have names.
         erased: (dataset, slot) -> such a name.
         access: (dataset,) -> its own access list, if it has one.
+        retired: () -> the end of the log, if it has ended.
+        origin: () -> the log whose state this one continues, if there is one.
         authorization: checks what the signer of a request may do.
     """
 
@@ -131,6 +150,8 @@ class State:
         self.erasure = self._keep(KeysInUse(keys))
         self.erased = self._keep(ErasedUsers(self.datasets, self.erasure))
         self.policies.known_as = self.erased.known_as
+        self.retired: Tracked[Retirement] = self._keep(Tracked("retired", Retirement))
+        self.origin: Tracked[ImportOrigin] = self._keep(Tracked("origin", ImportOrigin))
         self.access: Tracked[Access] = self._keep(Tracked("access", Access))
         self.authorization = Authorization(partition, self.access, self.policies)
         self._accounts: list[AccountsChanges] = []  # since the last batch

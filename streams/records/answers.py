@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from streams.records.fields import (
     DELTA,
     IntegerUser,
+    LogId,
     Name,
     OfDataset,
     OfRun,
@@ -241,6 +242,16 @@ class AccessSet(OfDataset, frozen=True, tag="access-set"):
     """The number of the change."""
 
 
+class LogRetired(Record, frozen=True, tag="log-retired"):
+    """The partition has ended, and another log continues its state."""
+
+    request: Token
+    partition: int
+    offset: int
+    successor: LogId
+    """The id of the topic ``norms`` of the log that continues the state."""
+
+
 Answer: TypeAlias = (
     DatasetCreated
     | DatasetWithdrawn
@@ -253,6 +264,7 @@ Answer: TypeAlias = (
     | Halted
     | Erased
     | AccessSet
+    | LogRetired
 )
 
 

@@ -59,6 +59,7 @@ Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """An Ed25519 public key; ``streams.records.request_signatures`` says which 32 bytes are one."""
 Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
+PartitionCount: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """What Kafka calls the id of the topic norms."""
 DELTA = 1e-5

@@ -20,6 +20,10 @@ class Reason(StrEnum):
     MALFORMED = "malformed"
     """Neither MessagePack nor JSON, truncated, with wrong types or ranges, with a packed array of a
     wrong length, or with an id that is not in normal form."""
+    LOG_RETIRED = "log-retired"
+    """The log has ended, and another log continues its state."""
+    LOG_CHANGED = "log-changed"
+    """The partition is not as a ``retire`` expects it, or an ``import`` is not the first record."""
     INVALID_POLICY = "invalid-policy"
     """The fields of the policy do not fit together."""
     INVALID_ACCESS = "invalid-access"

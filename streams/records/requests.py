@@ -28,6 +28,7 @@ from streams.records.fields import (
     OfRun,
     OnExhaustion,
     Order,
+    PartitionCount,
     Positive,
     PublicKey,
     Record,
@@ -64,7 +65,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     dataset: Name
     """The population whose users hold budgets."""
-    partitions: Annotated[int, Meta(ge=1, le=100_000)]
+    partitions: PartitionCount
     """P, the number of partitions of the topics."""
     measure: Measure
     """The measure of budgets: Rényi divergence at each of ``orders`` (renyi), zero-concentrated DP
@@ -386,6 +387,47 @@ class SetAccess(OfDataset, frozen=True, tag="set-access"):
     """The id of the topic ``norms`` for which requests are signed from now on."""
 
 
+class Retire(Record, frozen=True, tag="retire"):
+    """End the log permanently, because another log continues its state; sent to every partition.
+
+    It ends all runs. From then on the partition refuses every other request.
+    """
+
+    request: Token
+    successor: LogId
+    """The id of the topic ``norms`` of the log that continues the state."""
+    partitions: PartitionCount
+    """The number of partitions of that log."""
+    agreement: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """A digest of the datasets of the partition, which rejects any other one. It is the same in
+    all partitions: the SHA-256 of the MessagePack of three sorted lists, ``[[dataset], policy]``
+    of all datasets, ``[dataset]`` of the closed ones, and ``[[dataset], [log, number, allow]]`` of
+    all access lists."""
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """None: it is about the log."""
+        return ()
+
+
+class Import(Record, frozen=True, tag="import"):
+    """State that the log begins with the state of another log; the first record of a partition.
+
+    The state is in a snapshot, which ``turnstile repartition`` writes. Without it, workers suspend
+    the partition.
+    """
+
+    origin: LogId
+    """The id of the topic ``norms`` of the other log."""
+    partitions: PartitionCount
+    """The number of partitions of the other log."""
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """None: it is about the log."""
+        return ()
+
+
 Request: TypeAlias = (
     CreateDataset
     | WithdrawDataset
@@ -397,6 +439,8 @@ Request: TypeAlias = (
     | ChargeRoster
     | Erase
     | SetAccess
+    | Retire
+    | Import
 )
 
 

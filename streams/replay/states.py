@@ -18,7 +18,7 @@ Numbers = Mapping[str, NDArray[np.integer]]
 
 _ENTRIES = (
     *("layout", "policies", "runs", "rosters", "separations", "participants"),
-    *("holds", "closed", "erasure", "erased", "access"),
+    *("holds", "closed", "erasure", "erased", "access", "retired", "origin"),
 )
 """What a state keeps by name."""
 _NAMES = {"erased": ("dataset", "slot")}

@@ -28,6 +28,7 @@ from streams.records import (
     ChargeRoster,
     Decision,
     Halted,
+    Import,
     Rejected,
     Rejection,
     Request,
@@ -405,8 +406,8 @@ def key_of(record: Answer | Request | Rejected) -> Hashable:
     """Return the key under which a request's sender waits; None if there is none or it is
     unknown.
     """
-    if isinstance(record, Halted):
-        return None  # it follows a decision, for readers of HALTs
+    if isinstance(record, Halted | Import):
+        return None  # no sender waits for it
     if isinstance(record, Decision | RosterDecision | Charge | ChargeRoster):
         return step_key(record.dataset, record.run, record.attempt, record.step)
     if not isinstance(record, Rejected) or record.request is not None:

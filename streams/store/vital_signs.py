@@ -25,6 +25,7 @@ class SuspensionReason(StrEnum):
     LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
     HOLE = "hole"  # a record that has to be applied next is missing
     SNAPSHOT = "snapshot"  # the last snapshot is needed, and is incomplete
+    IMPORT_PENDING = "import-pending"  # the imported state that the log begins with is missing
     ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
     CANNOT_VERIFY = "cannot-verify"  # the package that verifies signatures is not installed
     RESTORING = "restoring"  # not permanent: the state is being restored, and decisions follow

@@ -7,14 +7,17 @@ workers wrote against it. What a charge comes to is in ``tests.audit.auditor_cha
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from tests.audit.auditor_access import check_list
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import keyed_hash, outermost_of, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Suspended
-from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User, read
+from tests.audit.auditor_requests import NOT_GIVEN, POLICY, Rejection, User, read
 from tests.audit.auditor_state import Place, RunState, home, next_link
 from tests.audit.log import Log
 from tests.audit.published import frozen, granted_norms
@@ -45,6 +48,7 @@ class Auditor(Policies):
         place, request = (partition, offset), None
         try:
             request = read(value)
+            self._check_live(partition, request)
             self._check_allowed(partition, request)
             match request["type"]:
                 case "create-dataset":
@@ -65,6 +69,12 @@ class Auditor(Policies):
                     answer = self._erase(place, request)
                 case "set-access":
                     answer = self._set_access(place, request)
+                case "retire":
+                    answer = self._retire(place, request)
+                case "import":
+                    if self.chains[partition][2] < 0:
+                        raise Suspended
+                    raise Rejection("log-changed")
                 case _:
                     answer = self._charge(place, request, witnesses)
             self.answers[frozen(answer)] = None
@@ -90,11 +100,13 @@ class Auditor(Policies):
 
     def _check_allowed(self, partition: int, request: dict[str, Any]) -> None:
         """Whether who asks may; not of datasets that are not there, nor of creating one."""
-        if request["type"] == "set-access":
+        if request["type"] in ("set-access", "import"):
             return
         datasets, name = self.datasets[partition], request.get("dataset", NOT_GIVEN)
         about = [] if name is NOT_GIVEN else [name]
-        if request["type"] == "erase" and name is not NOT_GIVEN:
+        if request["type"] == "retire":
+            about = sorted(datasets)
+        elif request["type"] == "erase" and name is not NOT_GIVEN:
             about = [outermost_of(datasets, name)] if name in datasets else []
             about += self._shares(partition, *about) if about else []
         elif request["type"] == "erase":
@@ -117,6 +129,45 @@ class Auditor(Policies):
         except Rejection:
             return False
         return True
+
+    def _check_live(self, partition: int, request: dict[str, Any]) -> None:
+        retired = self.retired.get(partition)
+        if retired not in (None, request.get("successor")):
+            raise Rejection("log-retired")
+
+    def _retire(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
+        partition, offset = place
+        if partition not in self.retired and request["agreement"] != self._agreement(partition):
+            raise Rejection("log-changed")
+        for run in self.runs[partition].values():
+            run.end()
+        self._release(partition, list(self.runs[partition]))
+        self.retired[partition] = request["successor"]
+        return {
+            "type": "log-retired",
+            "v": request["v"],
+            "request": request["request"],
+            "partition": partition,
+            "offset": offset,
+            "successor": request["successor"],
+        }
+
+    def _agreement(self, partition: int) -> bytes:
+        """The digest of what has to be the same in all partitions."""
+        datasets, access = sorted(self.datasets[partition].items()), self.access[partition]
+        policies = [
+            [
+                [name],
+                {field: value for field in POLICY if (value := d.policy[field]) is not NOT_GIVEN},
+            ]
+            for name, d in datasets
+        ]
+        closed = [[name] for name, dataset in datasets if dataset.is_closed]
+        lists = [
+            [[name], [one.log, access.numbers.get(name, 0), _allow(one.rights)]]
+            for name, one in sorted(access.lists.items())
+        ]
+        return hashlib.sha256(msgspec.msgpack.encode([policies, closed, lists])).digest()
 
     def _set_access(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
@@ -331,3 +382,7 @@ class Auditor(Policies):
                 if dataset_name in inside:
                     run.rename(user, name)
         return [dataset.policy["dataset"] for dataset in there]
+
+
+def _allow(rights: Mapping[bytes, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "rights": given} for key, given in rights.items()]

@@ -189,6 +189,14 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "allow": _is_access_list,
             "log": _is_of(16),
         },
+        "retire": {
+            **shared,
+            "request": _is_token,
+            "successor": _is_of(16),
+            "partitions": _is_integer(1, 100_000),
+            "agreement": _is_of(32),
+        },
+        "import": {**shared, "origin": _is_of(16), "partitions": _is_integer(1, 100_000)},
         "signed": {
             **shared,
             "request": _is_bytes,
@@ -205,6 +213,8 @@ _PACKED = {
     "charge-roster": {"units": 8, "positions": 4, "cost_table_digest": 1, "levels": 1},
     "create-dataset": {"log": 1},
     "set-access": {"log": 1},
+    "retire": {"successor": 1, "agreement": 1},
+    "import": {"origin": 1},
     "signed": {"request": 1, "signature": 1, "key": 1},
 }
 """What may be packed, in JSON as base64, and how many bytes an entry has."""

@@ -70,6 +70,7 @@ class Held:
         self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
         # (dataset, run, step, partition) -> the level that each member of a roster was granted
         self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}
+        self.retired: dict[int, bytes] = {}  # partition -> the log that continues it
         self.suspended: dict[int, int] = {}  # partition -> the offset that is not applied
         self.chains = [first_link(topic, p, partitions) for p in range(partitions)]
         self.names = [Names() for _ in range(partitions)]

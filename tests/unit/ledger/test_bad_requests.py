@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from streams.ledger.ledger import Channel
+from streams.ledger.retirement import agreement
 from streams.records import VERSION
 from streams.records.packing import cost_table_digest
 from tests.keys import allowing, public_key, signed
@@ -80,6 +81,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "allow": ALLOW,
         "log": bytes(16),
     },
+    "retire": {"request": "t", "successor": bytes(16), "partitions": 3},
     "signed": {
         "request": msgspec.msgpack.encode(
             {"type": "open-run", "dataset": "d", "run": "s", "attempt": 3, "request": "t"}
@@ -88,7 +90,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "key": public_key("alice"),
     },
 }
-SIGNERS = {"set-access": "mary"}
+SIGNERS = {"set-access": "mary", "retire": "mary"}
 """The keys that sign requests which no other key may send."""
 
 VALUES: list[Any] = [
@@ -132,6 +134,9 @@ def new_log() -> RosterLog:
     log.create("idle")
     log.create("listed", allow=LIST)
     return log
+
+
+REQUESTS["retire"]["agreement"] = agreement(new_log().ledger.state)
 
 
 def good(kind: str) -> dict[str, Any]:

@@ -199,6 +199,7 @@ def test_every_record_has_an_example_and_one_request_is_rejected() -> None:
             shown.setdefault(message["name"], []).append(example["payload"])
     assert shown.keys() == {message["name"] for message in MESSAGES.values()}
     rejected = [payload["reason"] for payload in shown["rejected"]]
-    assert rejected == [records.Reason.STEP_OUT_OF_ORDER, records.Reason.NOT_ALLOWED]
+    expected = ["STEP_OUT_OF_ORDER", "NOT_ALLOWED", "LOG_RETIRED"]
+    assert rejected == [records.Reason[name] for name in expected]
     reasons = {byte for one in shown["decision"] for byte in base64.b64decode(one["reasons"])}
     assert {records.TOO_SOON, records.ERASED} <= reasons

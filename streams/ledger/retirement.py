@@ -1,0 +1,101 @@
+"""The end of a log, and the beginning of the log that continues its state.
+
+The states of one partition of a log:
+
+    (live) --retire--> retired                          all runs end
+    (live) --retire that expects other datasets--> unchanged, and refused with LOG_CHANGED
+    retired --retire, same successor--> unchanged       the same answer again
+    retired --any other request--> unchanged, and refused with LOG_RETIRED
+    (nothing applied) --import--> suspended             until the snapshot is there
+    (anything applied) --import--> unchanged, and refused with LOG_CHANGED
+
+A log that begins with ``import`` cannot be applied from nothing: all users would have their whole
+budgets again. ``streams.ledger.repartition`` computes the state that it begins with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from streams.ledger.outputs import Place
+from streams.ledger.partition_error import PartitionError
+from streams.ledger.state import Retirement, State
+from streams.records import Import, LogRetired, Reason, Rejection, Request, Retire, encode
+from streams.records.chain import Chain
+
+
+class ImportPending(PartitionError):
+    """The log begins with an imported state that is not there."""
+
+    kind = "import-pending"
+
+    def __init__(self, origin: bytes) -> None:
+        super().__init__(
+            f"this log begins with the state of the log {origin.hex()}, and no snapshot contains "
+            "that state",
+            "If `turnstile repartition` was interrupted, run it again. Otherwise restore Redis or "
+            "the topic snapshots from a copy",
+        )
+
+
+def agreement(state: State) -> bytes:
+    """Return the digest of what has to be the same in all partitions of a log."""
+    policies = sorted(state.policies.items())
+    content = policies, sorted(state.closed), sorted(state.access.items())
+    return hashlib.sha256(encode(content)).digest()
+
+
+def check_live(state: State, request: Request) -> None:
+    """Check that the log has not ended.
+
+    Raises:
+        Rejection: LOG_RETIRED.
+    """
+    retired = state.retired.get(())
+    if retired is None:
+        return
+    if not isinstance(request, Retire) or request.successor != retired.successor:
+        detail = f"this log has ended: the log {retired.successor.hex()} continues it"
+        raise Rejection(Reason.LOG_RETIRED, detail)
+
+
+def retire(state: State, place: Place, request: Retire, head: bytes) -> LogRetired:
+    """End the log.
+
+    Args:
+        state: the partition's state, in which all runs have ended by now.
+        place: of the record.
+        request: names the log that continues it.
+        head: of the hash chain before the record.
+    """
+    if not state.retired:
+        state.retired[()] = Retirement(request.successor, request.partitions, place.offset, head)
+    return LogRetired(
+        request=request.request,
+        partition=place.partition,
+        offset=place.offset,
+        successor=request.successor,
+    )
+
+
+def check_agreement(state: State, request: Retire) -> None:
+    """Check that the datasets are those that a ``retire`` expects.
+
+    Raises:
+        Rejection: LOG_CHANGED.
+    """
+    if not state.retired and agreement(state) != request.agreement:
+        detail = "the datasets of this partition are not those that the request expects"
+        raise Rejection(Reason.LOG_CHANGED, detail)
+
+
+def begin_import(chain: Chain, request: Import) -> None:
+    """Refuse to apply an ``import``: its state is in the snapshot.
+
+    Raises:
+        ImportPending: it is the first record.
+        Rejection: LOG_CHANGED, if it is not.
+    """
+    if chain.last < 0:
+        raise ImportPending(request.origin)
+    raise Rejection(Reason.LOG_CHANGED, "an import can only be the first record of a partition")
