@@ -603,11 +603,31 @@ _REPLAY: Final = (
                 ),
                 path_of,
             ),
+            arg("--origin PREFIX", "the prefix of the retired log that this one continues"),
         ),
         ("mismatch", "verified_partition", "verdict"),
         "It needs no worker, writes nothing to Kafka or Redis, and may run beside the service. "
         "Mismatches contain other people's data: they are for the operator. Exit code 0 only if "
         "everything was compared and fits, 1 otherwise.",
+    ),
+    Command(
+        "repartition",
+        "replay:repartition",
+        "continue the log under another prefix, with another number of partitions",
+        CLIENT,
+        (
+            arg("--to PREFIX", "the prefix of the new topics", required=True),
+            arg(
+                "--into N",
+                "the number of partitions of the new topics",
+                whole(1, 100_000),
+                required=True,
+            ),
+            flag("--dry-run", "only check whether the log can be continued"),
+        ),
+        ("imported", "repartition"),
+        "Close all runs first. The old log then refuses every request. If the command is "
+        "interrupted, run it again. docs/operations.md has the steps.",
     ),
     Command(
         "explain",

@@ -19,7 +19,7 @@ from streams.kafka.seen import TopicsUnavailable
 from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
 from streams.operations.errors import Unavailable
-from streams.replay.archive import BrokenLog, UnreadableService
+from streams.replay.archive import BrokenLog, CannotRepartition, UnreadableService
 from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -68,7 +68,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         UnusableReceipt,
     ) as error:
         return _fail(Exit.USAGE, error)
-    except (BrokenLog, RequestRejected, Superseded) as error:
+    except (BrokenLog, CannotRepartition, RequestRejected, Superseded) as error:
         return _fail(Exit.REFUSED, error)
     except (
         ServiceUnavailable,

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,6 +27,7 @@ from streams.replay.explanation import AccountEvent, Explanation, Share
 from streams.replay.explanation import explain as explanation_of
 from streams.replay.findings import LogFinding
 from streams.replay.fold import Compared, in_words, unproven
+from streams.replay.kafka_logs import KafkaLogs
 from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
@@ -36,6 +37,8 @@ from streams.replay.receipts import (
     signed,
     write,
 )
+from streams.replay.repartition import repartition as repartition_logs
+from streams.replay.repartition import retired
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
 from streams.replay.results import PartitionProgress, PartitionVerified, Verified
@@ -69,7 +72,13 @@ def verify(options: argparse.Namespace, config: Config) -> int:
         progress: Callable[[PartitionProgress], None] = (
             _show_verify_progress if sys.stderr.isatty() else lambda _: None
         )
-        verified = verify_service(archive, states, against=against, progress=progress)
+        origins = None
+        if options.origin is not None:
+            old = KafkaArchive(replace(config, prefix=options.origin))
+            origins = retired(old, archive.topic, archive.partitions)
+        verified = verify_service(
+            archive, states, against=against, origins=origins, progress=progress
+        )
     for finding in verified.findings:
         _show_mismatch(finding, options.json)
     _show_verdict(verified, against, options.json)
@@ -83,6 +92,20 @@ def verify(options: argparse.Namespace, config: Config) -> int:
         )
         write(signed(receipt, options.key) if options.key else receipt, options.receipt)
         note(f"turnstile: the receipt is in {options.receipt}")
+    return Exit.OK
+
+
+def repartition(options: argparse.Namespace, config: Config) -> int:
+    """Continue the log under another prefix, with another number of partitions."""
+    logs = KafkaLogs(config, options.to)
+    result = repartition_logs(logs, options.into, dry_run=options.dry_run, tell=note)
+    for part in result.partitions:
+        fields = {"partition": part.partition, "users": part.users, "digest": part.digest.hex()}
+        show("imported", fields, options.json)
+    heads = [f"{head.hex()} at {offset}" for offset, head in result.heads]
+    new = None if result.new is None else result.new.hex()
+    fields = {"from": result.old.hex(), "to": new, "heads": heads, "done": not options.dry_run}
+    show("repartition", fields, options.json)
     return Exit.OK
 
 

@@ -20,6 +20,10 @@ class BrokenLog(Exception):
     """The log cannot be replayed as the workers applied it: no result of it would hold."""
 
 
+class CannotRepartition(Exception):
+    """The old log cannot be continued in the new one as things are."""
+
+
 class MissingRecord(BrokenLog):
     """The log has a gap, at which workers suspend the partition.
 

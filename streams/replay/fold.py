@@ -26,12 +26,13 @@ from streams.ledger.ledger import (
 )
 from streams.ledger.outputs import Channel
 from streams.ledger.partition_error import PartitionError
-from streams.records import Request, decode_request
+from streams.records import Import, Rejection, Request, decode_request
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
     BrokenLog,
     HeadSource,
+    MissingRecord,
     StoredHead,
     UnreadableService,
 )
@@ -67,7 +68,7 @@ class Applied(NamedTuple):
 
 
 def beginning(archive: Archive, partition: int) -> Beginning:
-    """Nothing, or the last snapshot if the log was trimmed.
+    """Nothing, or the last snapshot if the log was trimmed or continues another log.
 
     Raises:
         Unreadable: Kafka does not answer.
@@ -76,7 +77,7 @@ def beginning(archive: Archive, partition: int) -> Beginning:
     keys = archive.erasure_keys
     nothing = Beginning(Ledger(partition, partitions, topic, keys), 0)
     start = archive.extent(NORMS, partition).start
-    if start == 0:
+    if start == 0 and not _is_imported(archive, partition):
         return nothing
     try:
         snapshot = archive.snapshot(partition)
@@ -92,6 +93,15 @@ def beginning(archive: Archive, partition: int) -> Beginning:
     except (Damaged, PartitionError, UnknownState) as error:
         return nothing._replace(lacking=f"the last snapshot cannot be used: {error}")
     return Beginning(ledger, manifest.next)
+
+
+def _is_imported(archive: Archive, partition: int) -> bool:
+    """Return whether the state of a log begins with that of another log."""
+    try:
+        first = next(archive.read(NORMS, partition, Extent(0, 1)), None)
+        return first is not None and isinstance(decode_request(first.value), Import)
+    except (MissingRecord, Rejection):
+        return False
 
 
 class HeadMismatch(BrokenLog):
@@ -179,6 +189,7 @@ class Fold:
         partition: int,
         extent: Extent | None = None,
         heads: Sequence[StoredHead] | None = None,
+        begun: Beginning | None = None,
     ) -> None:
         """Begin at the start of a log.
 
@@ -188,10 +199,12 @@ class Fold:
             extent: what to apply; all that is there by now if it is not given.
             heads: what the heads are compared with. It has to be read before the extent, which
                 then reaches as far. Read here if it is not given.
+            begun: the state to begin with. Computed from the log and its last snapshot if it is
+                not given.
         """
         heads = archive.heads(partition) if heads is None else heads
         self.extent = archive.extent(NORMS, partition) if extent is None else extent
-        begun = beginning(archive, partition)
+        begun = begun or beginning(archive, partition)
         self.ledger, self.next = begun.ledger, begun.next
         self.began = begun.next
         self.records = 0

@@ -22,18 +22,19 @@ eight bytes for every record of the other topics. The log itself passes by.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import msgspec
 
 from streams.kafka.topics import NORMS
-from streams.ledger.ledger import Output, PartitionError
+from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.ledger.outputs import Channel
+from streams.ledger.repartition import NEXT, imported
 from streams.records import ChargeRoster
 from streams.replay.archive import Archive, BrokenLog, HeadSource, States
 from streams.replay.findings import Check, Findings
-from streams.replay.fold import Applied, Fold, HeadMismatch
+from streams.replay.fold import Applied, Beginning, Fold, HeadMismatch
 from streams.replay.kept import KeptPartition
 from streams.replay.odometers import Odometers
 from streams.replay.prices import Prices
@@ -51,6 +52,7 @@ def verify(
     states: States,
     *,
     against: Receipt | None = None,
+    origins: Sequence[Ledger] | None = None,
     progress: Callable[[PartitionProgress], None] = lambda _: None,
 ) -> Verified:
     """Compare all that a service has kept and published with what its log gives.
@@ -59,6 +61,8 @@ def verify(
         archive: the topics.
         states: what Redis keeps.
         against: the receipt of an earlier log, which this one has to continue.
+        origins: the partitions of the retired log that this one continues. Their state is the one
+            that this log is replayed from, instead of the last snapshot.
         progress: called now and then.
 
     Raises:
@@ -66,7 +70,7 @@ def verify(
     """
     prices = Prices()
     parts = [
-        _Partition(archive, states, partition, against, prices, progress).verify()
+        _Partition(archive, states, partition, against, origins, prices, progress).verify()
         for partition in range(archive.partitions)
     ]
     return Verified(archive.topic, parts)
@@ -81,6 +85,7 @@ class _Partition:
         states: States,
         partition: int,
         against: Receipt | None,
+        origins: Sequence[Ledger] | None,
         prices: Prices,
         progress: Callable[[PartitionProgress], None],
     ) -> None:
@@ -103,13 +108,16 @@ class _Partition:
             published.keep(self._outbox_of(channel))
         self._odometers = Odometers(self._published[Channel.ODOMETER], self.findings)
         self._prices = prices
+        self._origins = origins
         self._receipt = against.head_of(partition) if against else None
         self._began = self._told = monotonic()
 
     def verify(self) -> PartitionVerified:
         """Compare it."""
         heads = self._kept.head, self._snapshot.head
-        fold, result = Fold(self._archive, self._partition, self._extent, heads), self.result
+        begun = None if self._origins is None else self._imported(self._origins)
+        fold = Fold(self._archive, self._partition, self._extent, heads, begun)
+        result = self.result
         result.start, result.began = self._extent.start, fold.began
         if self._kept.lacking and self._extent.end:
             result.impossible.append(self._kept.lacking)
@@ -117,7 +125,8 @@ class _Partition:
             self._say_cut_off(fold.cut_off)
             return result
         if fold.began:
-            self._begin_at(fold.began)
+            if begun is None:
+                self._begin_at(fold.began)
             waiting = self._outbox_of(Channel.ODOMETER)
             self._odometers.compare_before(fold.began, waiting, fold.ledger)
         try:
@@ -178,7 +187,7 @@ class _Partition:
         result = self.result
         outbox = self._outbox_of(Channel.ODOMETER)
         result.odometers = self._odometers.end(outbox, fold.ledger)
-        result.snapshot_at = fold.began or self._snapshot.at
+        result.snapshot_at = self._snapshot.at or fold.began or None
         result.state_at = self._kept.at
         self._end_receipt(fold)
         result.next, result.head = fold.next, fold.ledger.chain.head
@@ -218,6 +227,10 @@ class _Partition:
             self.findings.add(Check.SNAPSHOT, problem, expected=ours, found=theirs)
             return None
         return snapshot.state()
+
+    def _imported(self, origins: Sequence[Ledger]) -> Beginning:
+        topic, partitions = self._archive.topic, self._archive.partitions
+        return Beginning(imported(origins, topic, self._partition, partitions).ledger, NEXT)
 
     def _begin_at(self, began: int) -> None:
         """The log was trimmed: say what is not known of what came before."""

@@ -28,6 +28,7 @@ Topics = dict[tuple[str, int], list[ArchivedRecord]]
 class Kept:
     """What Redis has of one partition."""
 
+    pages: dict[str, bytes] = field(default_factory=dict)
     changes: list[bytes] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
     next: int = 0
@@ -118,6 +119,9 @@ class Archived(MemoryConnection):
         kept = self.load(partition)
         assert kept is not None
         draft = Draft(None)
+        for name, page in self.kept[partition].pages.items():
+            for key, value in draft.add(name, page):
+                self.append("snapshots", partition, value, key)
         parts, manifest = draft.finish(
             Moment(kept.meta, self.kept[partition].changes, {}), partition
         )
@@ -132,7 +136,7 @@ class Archived(MemoryConnection):
             for outbox_entry in outbox_entries_of(first, 0, outputs)
         }
         counts = {"changes": str(len(kept.changes)), "outbox": str(len(outbox_entries))}
-        return verified({**kept.fields, **counts}, {}, kept.changes, outbox_entries)
+        return verified({**kept.fields, **counts}, kept.pages, kept.changes, outbox_entries)
 
     def _stored(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
         reached = extent.start
@@ -172,9 +176,9 @@ def new_service(
     return archived, Turnstile(connection=archived)
 
 
-def used(partitions: int = 2) -> Archived:
+def used(partitions: int = 2, erasure_keys: str = "") -> Archived:
     """A service that has done a bit of everything: charges, HALTs, rosters, nesting, rejects."""
-    archived, turnstile = new_service(partitions)
+    archived, turnstile = new_service(partitions, erasure_keys=erasure_keys)
     turnstile.create_dataset("empty", budget=1.0)
     turnstile.create_dataset("d", budget=1.0, odometer_step=0.1)
     run = turnstile.run("d", "r")
