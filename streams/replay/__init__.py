@@ -1,7 +1,7 @@
-"""What is read of a service from outside: proof of what was spent, and what each user lost.
+"""Commands that replay the log: what was spent is proven, explained, reported and repartitioned.
 
-Nothing here writes to Kafka or Redis, and no worker is needed. The log is applied once more, in
-this process, by the ledger itself (``fold``); what comes of it is compared with what was kept and
-published (``verification``), told to one user (``explanation``), or reported of all
-(``histories``).
+The log is applied again in this process, by the ledger itself (``fold``), and no worker is needed.
+The result is compared with what was stored and published (``verification``), explained to one user
+(``explanation``), reported for all users (``histories``), or continued in a log with another number
+of partitions (``repartition``). Only the last one writes to Kafka.
 """
