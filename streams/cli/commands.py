@@ -518,7 +518,7 @@ _OPERATIONS: Final = (
     Command(
         "portal",
         "views:portal",
-        "serve the page on which each user sees the own spending until Ctrl-C or SIGTERM",
+        "serve a page that shows users what was spent of their budgets, until Ctrl-C or SIGTERM",
         OBSERVER,
         (
             *page_options("127.0.0.1:8481"),

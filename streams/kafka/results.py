@@ -1,4 +1,4 @@
-"""What reading and writing topics returns and raises, without any client.
+"""Results and errors of reading and writing topics, without any client.
 
 The ports of the worker (``streams.worker.ports``) use these types, and so do the implementations of
 those ports in this package.
@@ -26,7 +26,7 @@ class NotSent(Exception):
 
 
 class Missing(Enum):
-    """What the log holds at offsets at which no record arrived."""
+    """The content of the log at offsets at which no record arrived."""
 
     NOTHING_TO_APPLY = "control records, or batches that are not read"
     RECORDS = "records that were not delivered"

@@ -1,4 +1,4 @@
-"""Serves the portal: one page, on which a user with a link sees the own spending.
+"""Serves the portal: one page that shows a user with a link what was spent of the budget.
 
     GET  /         the page, without any content of a user
     POST /enter    {"token": ...}: exchanges a link for a cookie, once
