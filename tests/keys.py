@@ -8,9 +8,8 @@ from functools import cache
 from typing import Any
 
 from streams.records import AccessList, Allowed, Right, SetAccess, encode
-from streams.records.chain import NO_TOPIC
-from streams.records.request_signatures import RequestSigner
-from streams.records.signatures import public_text
+from streams.records.digests import NO_TOPIC
+from streams.records.signatures import RequestSigner, public_text
 
 
 def private_key(name: str) -> str:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.records.chain import NO_TOPIC
-from streams.records.packing import cost_table_digest
-from streams.records.request_signatures import RequestSigner
+from streams.records.digests import NO_TOPIC, cost_table_digest
+from streams.records.signatures import RequestSigner
 
 PARTITION, PARTITIONS = 2, 4
 

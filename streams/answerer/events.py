@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from streams.answerer.questions import Source
-from streams.normal_form import normal_form
 from streams.records import User
+from streams.records.users import normal_form
 
 _LONGEST_ID: Final = 256
 _LARGEST_MS: Final = 2**53

@@ -45,7 +45,7 @@ from streams.cli.arguments import (
     whole,
 )
 from streams.kafka.access import ROLES
-from streams.records import Measure, OnExhaustion, Reason, UserIds
+from streams.records import Measure, OnExhaustion, Reason, UserIdKind
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""
@@ -199,7 +199,7 @@ _DATASETS: Final = (
             arg(
                 "--user-ids",
                 ("the kind of ids (default one-kind: integers or strings, as in the first charge)"),
-                choices=get_args(UserIds),
+                choices=get_args(UserIdKind),
             ),
             arg(
                 "--parent DATASET",

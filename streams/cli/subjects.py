@@ -8,10 +8,10 @@ import sys
 
 from streams.cli.output import Exit, UnusableInput, note
 from streams.config import Config
-from streams.normal_form import normal_form
 from streams.operations.errors import Unavailable
 from streams.operations.status import read_datasets
 from streams.records import User
+from streams.records.users import normal_form
 from streams.sdk.pseudonyms import Pseudonyms
 
 

@@ -26,10 +26,10 @@ from streams.cli.subjects import user_of
 from streams.config import Config, ConfigurationError, lacking
 from streams.http_server import is_https, is_loopback
 from streams.ledger.outputs import Channel
-from streams.normal_form import normal_form
 from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
 from streams.records import User
+from streams.records.users import normal_form
 from streams.sdk.pseudonyms import Pseudonyms
 from streams.web.dashboard import Dashboard
 from streams.web.links import Claims, LinkKeys, link_to

@@ -28,7 +28,7 @@ from streams.kafka.clients import new_admin
 from streams.kafka.security import explained
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.records import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES
-from streams.records.chain import NO_TOPIC
+from streams.records.digests import NO_TOPIC
 
 logger = logging.getLogger("turnstile.topics")
 

@@ -25,7 +25,7 @@ from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.packed import pack_numbers, unpack_numbers
 from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
 from streams.records import Policy, User
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 _Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"

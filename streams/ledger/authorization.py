@@ -47,8 +47,7 @@ from streams.records import (
     SetAccess,
     WithdrawDataset,
 )
-from streams.records.request_signatures import NoVerifier, check_public_key, is_signed
-from streams.records.signatures import public_text
+from streams.records.signatures import NoVerifier, check_public_key, is_signed, public_text
 
 
 class Access(msgspec.Struct, frozen=True, array_like=True):

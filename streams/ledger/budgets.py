@@ -23,7 +23,7 @@ from streams.ledger.balances import AccountsChanges
 from streams.ledger.charges import check_charge, check_kinds
 from streams.ledger.columns import Numbers
 from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Charge, Policy
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 

@@ -16,7 +16,7 @@ from streams.ledger.index import UNKNOWN
 from streams.ledger.policies import mechanism_of
 from streams.records import ERASED_INTEGER, Charge, Policy, Reason, Rejection, User
 from streams.records.packing import unpack_norms
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 
 def check_charge(

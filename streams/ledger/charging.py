@@ -25,7 +25,7 @@ from streams.ledger.runs import check_next_step, stored_decision, under_current_
 from streams.ledger.separations import check_roster
 from streams.ledger.state import State
 from streams.records import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
-from streams.records.packing import charge_digest, roster_digest
+from streams.records.digests import charge_digest, roster_digest
 
 
 def charge(state: State, place: Place, charge: Charge) -> list[Output]:

@@ -15,7 +15,7 @@ from streams.ledger.erasure import check_key
 from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
 from streams.ledger.state import State
 from streams.records import Erase, Erased, Sender, User, encode
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 
 def erase(state: State, place: Place, request: Erase, sender: Sender | None = None) -> list[Output]:

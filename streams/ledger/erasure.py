@@ -37,7 +37,7 @@ from streams.records import (
     Rejection,
     User,
 )
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 if TYPE_CHECKING:
     from streams.ledger.accounts import Accounts

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.records import ERASED_INTEGER, User
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 UNKNOWN = -1
 Seed = tuple[int, int, int]

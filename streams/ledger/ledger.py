@@ -47,7 +47,7 @@ from streams.records import (
     decode_signed,
     encode,
 )
-from streams.records.chain import NO_TOPIC, Chain, genesis
+from streams.records.digests import NO_TOPIC, HashChain, genesis
 
 __all__ = [
     "Changes",
@@ -70,7 +70,7 @@ def ledger_of(
     partition: int,
     partitions: int,
     topic: bytes,
-    chain: Chain,
+    chain: HashChain,
     erasure_keys: str = "",
 ) -> Ledger:
     """The state of a partition as it was committed last.
@@ -138,7 +138,7 @@ class Ledger:
             request = request or rejection.request
             run = self.state.runs.get(request.address) if request else None
             outputs = [reject(value, request, rejection, run.attempt if run else None, place)]
-        self.chain = self.chain.then(offset, value)
+        self.chain = self.chain.after(offset, value)
         self.state.add_output_bytes(sum(output.size for output in outputs))
         return outputs
 

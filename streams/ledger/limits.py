@@ -19,7 +19,7 @@ from streams.records import (
     Rejection,
     Users,
 )
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 _FIXED = 4096  # names, tokens, headers
 

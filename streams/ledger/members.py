@@ -23,11 +23,7 @@ from streams.ledger.columns import PAGE_ROWS, Column, Columns, Numbers, RowChang
 from streams.ledger.erasure import blanked
 from streams.ledger.rule import NOBODY
 from streams.ledger.tracked import Address
-from streams.records.packing import (
-    PAGE_DIGEST_BYTES,
-    ROSTER_PAGE,
-    page_digests,
-)
+from streams.records.digests import PAGE_DIGEST_BYTES, ROSTER_PAGE, page_digests
 
 Bytes: TypeAlias = NDArray[np.uint8]
 

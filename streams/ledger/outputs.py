@@ -40,7 +40,7 @@ from streams.records import (
     tombstone,
 )
 from streams.records.packing import pack_bits, pack_norms, pack_positions
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13

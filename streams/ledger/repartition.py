@@ -77,7 +77,7 @@ def imported(origins: Sequence[Ledger], topic: bytes, partition: int, partitions
     pages = _pages(state)
     heads = [(end.next, end.head) for origin in origins for end in origin.state.retired.values()]
     state.origin[()] = ImportOrigin(first.topic, heads, digest_of(pages))
-    ledger.chain = ledger.chain.then(0, import_record(origins))
+    ledger.chain = ledger.chain.after(0, import_record(origins))
     return Imported(ledger, pages | _pages(state))
 
 

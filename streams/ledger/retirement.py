@@ -21,7 +21,7 @@ from streams.ledger.outputs import Place
 from streams.ledger.partition_error import PartitionError
 from streams.ledger.state import Retirement, State
 from streams.records import Import, LogRetired, Reason, Rejection, Request, Retire, encode
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 
 
 class ImportPending(PartitionError):
@@ -89,7 +89,7 @@ def check_agreement(state: State, request: Retire) -> None:
         raise Rejection(Reason.LOG_CHANGED, detail)
 
 
-def begin_import(chain: Chain, request: Import) -> None:
+def begin_import(chain: HashChain, request: Import) -> None:
     """Refuse to apply an ``import``: its state is in the snapshot.
 
     Raises:

@@ -27,11 +27,8 @@ from streams.ledger.members import Bytes, Members, Pricing, Terms
 from streams.ledger.policies import check_roster_mechanism
 from streams.ledger.tracked import Address, Tracked
 from streams.records import ChargeRoster, Enrol, Reason, Rejection
-from streams.records.packing import (
-    cost_table_digest,
-    page_digests,
-)
-from streams.records.user_ids import UserIds
+from streams.records.digests import cost_table_digest, page_digests
+from streams.records.users import UserIds
 
 
 class Rosters(Tracked[Terms]):

@@ -32,7 +32,9 @@ from streams.records.answers import (
     Halted,
     LogRetired,
     OdometerCheckpoint,
+    Reason,
     Rejected,
+    Rejection,
     RosterDecision,
     RunClosed,
     RunOpened,
@@ -40,7 +42,7 @@ from streams.records.answers import (
     tombstone,
     tombstone_offset,
 )
-from streams.records.edge import (
+from streams.records.codec import (
     MAX_ACCOUNTS,
     MAX_ANSWER_BYTES,
     MAX_BALANCES,
@@ -75,12 +77,8 @@ from streams.records.fields import (
     RosterMechanism,
     StringUser,
     User,
-    UserIds,
+    UserIdKind,
     Users,
-)
-from streams.records.refusals import (
-    Reason,
-    Rejection,
 )
 from streams.records.requests import (
     AccessList,
@@ -171,7 +169,7 @@ __all__ = [
     "Signed",
     "StringUser",
     "User",
-    "UserIds",
+    "UserIdKind",
     "Users",
     "WithdrawDataset",
     "decode_answer",

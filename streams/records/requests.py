@@ -37,7 +37,7 @@ from streams.records.fields import (
     Signature,
     StringUser,
     Token,
-    UserIds,
+    UserIdKind,
     Users,
 )
 
@@ -81,7 +81,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on_exhaustion: OnExhaustion = "halt"
     """The treatment of a user whose step costs more than is left: the user is not admitted (halt),
     or is admitted with the largest norm that fits (clip, budget-aware clipping)."""
-    user_ids: UserIds | UnsetType = UNSET
+    user_ids: UserIdKind | UnsetType = UNSET
     """The kind of the user ids: integer, string, both (mixed), or the kind that is charged first in
     a partition (one-kind). Without it, a new dataset has the kind of its parent, or one-kind, and
     an existing one keeps its kind. Answers always have it."""

@@ -35,8 +35,7 @@ from streams.records import (
     decode_answer,
 )
 from streams.records.packing import unpack_bits, unpack_norms
-from streams.records.partitioner import partitions_of
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds, partitions_of
 from streams.replay.amounts import Amounts, Units
 from streams.replay.archive import Archive, UnreadableService
 from streams.replay.fold import Applied, Compared, Fold

@@ -44,7 +44,7 @@ from streams.records import (
     decode_answer,
 )
 from streams.records.packing import unpack_bits, unpack_norms, unpack_positions
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 from streams.replay.explanation import decode_offset
 from streams.replay.fold import Applied
 from streams.replay.prices import mechanism_of

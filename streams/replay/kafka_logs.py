@@ -17,7 +17,7 @@ from streams.kafka.seen import TopicsUnavailable
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
 from streams.ledger.repartition import Imported
-from streams.records.request_signatures import RequestSigner
+from streams.records.signatures import RequestSigner
 from streams.replay.archive import Archive, UnreadableService
 from streams.replay.repartition import Logs, install
 from streams.replay.service import KafkaArchive

@@ -24,7 +24,7 @@ from streams.ledger.accounts import Accounts
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.records import OdometerCheckpoint, User, odometer_key, tombstone_offset
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.replay.published import Published
 

@@ -12,8 +12,7 @@ import msgspec
 
 from streams.ledger.authorization import check_access
 from streams.records import AccessList, Allowed, Rejection, Right, SetAccess, encode
-from streams.records.request_signatures import RequestSigner
-from streams.records.signatures import InvalidKey, public_bytes
+from streams.records.signatures import InvalidKey, RequestSigner, public_bytes
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names
 from streams.sdk.errors import InvalidRequest

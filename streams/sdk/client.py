@@ -10,8 +10,16 @@ from msgspec import structs
 
 from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
-from streams.normal_form import normal_form
-from streams.records import Measure, OdometerCheckpoint, OnExhaustion, Policy, Right, User, UserIds
+from streams.records import (
+    Measure,
+    OdometerCheckpoint,
+    OnExhaustion,
+    Policy,
+    Right,
+    User,
+    UserIdKind,
+)
+from streams.records.users import normal_form
 from streams.sdk.access import access_list, set_access, signer_of
 from streams.sdk.connection import Connection
 from streams.sdk.datasets import close, create, policy_from, withdraw
@@ -154,7 +162,7 @@ class Turnstile:
         orders: Sequence[float] | None = None,
         odometer_step: float | Sequence[float] | None = None,
         on_exhaustion: OnExhaustion = "halt",
-        user_ids: UserIds | None = None,
+        user_ids: UserIdKind | None = None,
         parent: str | None = None,
         share_of: Policy | None = None,
         share: float | None = None,

@@ -36,8 +36,8 @@ from streams.records import (
     decode_answer,
     decode_request,
 )
-from streams.records.chain import NO_TOPIC
-from streams.records.request_signatures import RequestSigner
+from streams.records.digests import NO_TOPIC
+from streams.records.signatures import RequestSigner
 from streams.sdk.errors import (
     DecisionTimeout,
     InvalidRequest,

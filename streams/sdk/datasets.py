@@ -35,11 +35,11 @@ from streams.records import (
     Reason,
     Rejection,
     RunOpened,
-    UserIds,
+    UserIdKind,
     WithdrawDataset,
     encode,
 )
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import InvalidRequest, PartitionsDisagree, PolicyChanged, RequestRejected
 from streams.sdk.terms import changed, terms
@@ -58,7 +58,7 @@ def policy_from(
     orders: Sequence[float] | npt.NDArray[np.float64] | None,
     odometer_step: npt.ArrayLike | None,
     on_exhaustion: OnExhaustion,
-    user_ids: UserIds | None,
+    user_ids: UserIdKind | None,
     parent: str | None = None,
     pseudonyms: str | None = None,
     allow: AccessList | None = None,
@@ -95,7 +95,7 @@ def policy_from(
     _check_choice("measure", measure, [*MEASURES])
     _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
     if user_ids is not None:
-        _check_choice("user_ids", user_ids, get_args(UserIds))
+        _check_choice("user_ids", user_ids, get_args(UserIdKind))
     if measure == "pure-dp" and epsilon is not None and delta is None:
         delta = DELTA  # a pure-dp budget does not depend on it
     row = MEASURES[measure]

@@ -15,12 +15,9 @@ from msgspec.structs import replace
 
 from streams.ledger.erasure import blanked
 from streams.records import Enrol, Enrolled, encode
-from streams.records.packing import (
-    ROSTER_PAGE,
-    page_digests,
-    unpack_positions,
-)
-from streams.records.user_ids import UserIds
+from streams.records.digests import ROSTER_PAGE, page_digests
+from streams.records.packing import unpack_positions
+from streams.records.users import UserIds
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.sdk.steps import Layout

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from streams.normal_form import normal_form
 from streams.records import Erase, Erased, User, encode
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds, normal_form
 from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import check_names

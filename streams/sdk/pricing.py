@@ -13,7 +13,7 @@ from accounting import Gaussian, InvalidInput, Laplace, Mechanism, PoissonGaussi
 from accounting.costs.mechanisms import noise_scale
 from accounting.measures import cost_table
 from streams.records import Policy, RosterMechanism
-from streams.records.packing import cost_table_digest
+from streams.records.digests import cost_table_digest
 from streams.sdk.arguments import read_event
 from streams.sdk.errors import InvalidRequest
 

@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.normal_form import normal_form
 from streams.records import Policy, User
+from streams.records.users import normal_form
 from streams.sdk.arguments import Ids
 from streams.sdk.errors import InvalidRequest
 

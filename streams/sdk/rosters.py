@@ -35,7 +35,8 @@ from streams.records import (
     decode_answer,
     encode,
 )
-from streams.records.packing import roster_digest, unpack_positions
+from streams.records.digests import roster_digest
+from streams.records.packing import unpack_positions
 from streams.sdk.ahead import Ahead
 from streams.sdk.arguments import read_numbers
 from streams.sdk.errors import InvalidRequest, StepContentChanged

@@ -17,7 +17,6 @@ from msgspec import Raw
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from streams.normal_form import normal_form
 from streams.records import (
     ERASED,
     MAX_CHARGE_USERS,
@@ -31,8 +30,9 @@ from streams.records import (
     Users,
     encode,
 )
-from streams.records.packing import charge_digest, pack_norms, pack_users, select_users, unpack_bits
-from streams.records.partitioner import partitions_of
+from streams.records.digests import charge_digest
+from streams.records.packing import pack_norms, pack_users, select_users, unpack_bits
+from streams.records.users import normal_form, partitions_of
 from streams.sdk.arguments import Ids, check_strings, strings_of
 from streams.sdk.errors import ConflictingDecisions, InvalidRequest
 from streams.sdk.followers import is_whole, reasons_of

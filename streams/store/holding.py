@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.store.layout import digest_of, pack_change, pack_page, page_hash
 from streams.store.port import Commit, Exchange, Guard, Store, Verdict
 from streams.store.snapshot import Moment
@@ -47,7 +47,7 @@ class Holding:
         self,
         first: int,
         next_offset: int,
-        chain: Chain,
+        chain: HashChain,
         leader_epoch: int,
         changes: bytes,
         outbox_entries: Mapping[str, bytes],

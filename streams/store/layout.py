@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streams.records.chain import Chain, genesis
+from streams.records.digests import HashChain, genesis
 
 LAYOUT = 3
 """The version of this layout and of its contents. A worker does not read other versions."""
@@ -62,7 +62,7 @@ class Meta:
     owner: str
     version: int  # incremented by every write of state
     next: int  # the offset to apply next
-    chain: Chain
+    chain: HashChain
     leader_epoch: int  # of the last record in the chain; -1: none, or not known
     since: int  # the offset at which the deltas begin
     changes: int
@@ -82,7 +82,7 @@ class Meta:
             return cls(
                 topic=fields["topic"],
                 owner=fields["owner"],
-                chain=Chain(head, before, int(fields["last"])),
+                chain=HashChain(head, before, int(fields["last"])),
                 digest=int(fields["digest"], 16),
                 **{name: int(fields[name]) for name in _NUMBERS},
             )
@@ -103,7 +103,7 @@ _NUMBERS = (
 )
 
 
-def chain_fields(chain: Chain) -> dict[str, str]:
+def chain_fields(chain: HashChain) -> dict[str, str]:
     """Return the fields of a hash chain in meta."""
     return {"head": chain.head.hex(), "before": chain.before.hex(), "last": str(chain.last)}
 

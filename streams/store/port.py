@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
 
@@ -87,7 +87,7 @@ class Commit:
 
     first: int
     next: int
-    chain: Chain  # after the batch
+    chain: HashChain  # after the batch
     leader_epoch: int  # of the last record of the batch
     changes: Sequence[bytes]  # deltas to append
     outbox_entries: Mapping[str, bytes]  # outbox entries, to store until they are published

@@ -32,7 +32,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from streams.records import encode
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.store.layout import LAYOUT, Damaged, Meta, chain_fields, page_hash
 from streams.store.stored_state import StoredState, verified
 
@@ -102,9 +102,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     places: int  # no slot from this number on has ever been written
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> HashChain:
         """The hash chain of the applied records."""
-        return Chain(bytes.fromhex(self.head), bytes.fromhex(self.before), self.last)
+        return HashChain(bytes.fromhex(self.head), bytes.fromhex(self.before), self.last)
 
     @property
     def fields(self) -> dict[str, str]:

@@ -25,9 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import InvalidInput
 from accounting.exact.validation import whole_number
-from streams.normal_form import normal_form
 from streams.records import User
-from streams.records.partitioner import user_key
+from streams.records.users import normal_form, user_key
 from streams.sdk.arguments import read_users
 from streams.sdk.errors import InvalidRequest
 from streams.sdk.sampling import poisson_sample

@@ -47,7 +47,7 @@ from streams.records import (
     User,
     odometer_key,
 )
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import UNREADABLE, whole_answer
 from streams.sdk.kafka_connection import believing, reaching_kafka

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 
 from streams.kafka.results import NoRecord, StoredRecord
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.worker.ports import Log
 from streams.worker.suspensions import Suspension, Suspensions
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("turnstile.worker")
 
 
 async def rewritten(
-    chain: Chain, leader_epoch: int, log: Log, suspensions: Suspensions
+    chain: HashChain, leader_epoch: int, log: Log, suspensions: Suspensions
 ) -> Suspension | None:
     """Return why the log is not the one that was applied, if it is not.
 

@@ -39,7 +39,7 @@ from typing import NoReturn
 from streams.kafka.results import Missing, Origin
 from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.records import encode
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.stored_state import StoredState
@@ -98,7 +98,7 @@ class AppliedBatch:
 
     first: int  # the offset that Redis expects next
     next: int
-    chain: Chain
+    chain: HashChain
     leader_epoch: int  # of the last record in the chain
     records: list[LogRecord]
     outputs: list[Output]

@@ -19,7 +19,7 @@ from streams.config import Config
 from streams.kafka.topics import ODOMETER, ensure_topics
 from streams.local import LocalStack
 from streams.records import OdometerCheckpoint, encode, odometer_key
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from streams.web.odometer_index import MOST
 from streams.web.reading import NotYet, RecordReader
 from tests.benchmarks.latency import percentile

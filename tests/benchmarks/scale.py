@@ -31,7 +31,7 @@ from streams.ledger.ledger import Ledger, ledger_of
 from streams.local import LocalStack
 from streams.operations.status import read_owners
 from streams.records import Charge, CreateDataset, OpenRun, Policy, encode
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from tests.benchmarks.servers import resident_bytes, wait_until
 
 _A_RECORD = 4096

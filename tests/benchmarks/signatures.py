@@ -11,9 +11,16 @@ from statistics import median
 
 from streams.ledger.ledger import Ledger
 from streams.records import Charge, CreateDataset, OpenRun, Policy, encode
-from streams.records.chain import NO_TOPIC
-from streams.records.request_signatures import RequestSigner
-from streams.records.signatures import TOGETHER, Content, SignedPlace, Signer, TrustStore, new_keys
+from streams.records.digests import NO_TOPIC
+from streams.records.signatures import (
+    TOGETHER,
+    Content,
+    RequestSigner,
+    SignedPlace,
+    Signer,
+    TrustStore,
+    new_keys,
+)
 from tests.keys import allowing, private_key
 
 _PLACE = SignedPlace(bytes(16), "turnstile.halts", 0)

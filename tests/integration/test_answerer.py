@@ -33,7 +33,8 @@ from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
 from streams.local.ports import free_ports
 from streams.records import Charge, decode_request
-from streams.records.packing import charge_digest, unpack_norms, unpack_users
+from streams.records.digests import charge_digest
+from streams.records.packing import unpack_norms, unpack_users
 from streams.records.signatures import new_keys
 from streams.sdk.followers import Reading
 from streams.sdk.kafka_connection import read_signed

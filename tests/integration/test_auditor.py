@@ -16,7 +16,7 @@ from streams.ledger.access import budgets_of
 from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Ledger
-from streams.records.chain import genesis
+from streams.records.digests import genesis
 from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service
 
@@ -201,7 +201,7 @@ def test_the_chain_of_another_log_is_noticed(audited: Service) -> None:
         chain = genesis(audited.log.topic_id(), partition, audited.partitions)
         records = [r for r in audited.log.records["norms"] if r[0] == partition]
         for _, offset, value in records[:-1]:
-            chain = chain.then(offset, value)
+            chain = chain.after(offset, value)
         with pytest.raises(AssertionError):
             compare_chain(auditor, partition, chain)
-        compare_chain(auditor, partition, chain.then(*records[-1][1:]))
+        compare_chain(auditor, partition, chain.after(*records[-1][1:]))

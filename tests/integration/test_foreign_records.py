@@ -21,8 +21,7 @@ from streams.kafka.log import KafkaLog
 from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
 from streams.records import OpenRun, Rejected, encode
-from streams.records.request_signatures import RequestSigner
-from streams.records.signatures import new_keys
+from streams.records.signatures import RequestSigner, new_keys
 from streams.sdk.client import Turnstile
 from tests.batches import bomb, filled, packed, record
 from tests.integration.command import turnstile

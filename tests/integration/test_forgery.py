@@ -30,7 +30,8 @@ from streams.records import (
     decode_request,
     encode,
 )
-from streams.records.packing import charge_digest, pack_bits, unpack_users
+from streams.records.digests import charge_digest
+from streams.records.packing import pack_bits, unpack_users
 from streams.records.signatures import new_keys
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable

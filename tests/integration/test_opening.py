@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
     DatasetInUse,

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from streams.records import Charge, decode_request
-from streams.records.packing import charge_digest
+from streams.records.digests import charge_digest
 from tests.integration import trainer
 from tests.integration.service import KILLED, Life, Service, ServiceFactory
 

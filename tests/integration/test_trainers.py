@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from streams.records import ChargeRoster, decode_request
-from streams.records.packing import roster_digest
+from streams.records.digests import roster_digest
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout
 from streams.trainers import Checkpoint, IndividualDPClassifier

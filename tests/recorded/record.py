@@ -36,7 +36,7 @@ from streams.records import (
     Rejected,
     encode,
 )
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from tests.keys import allowing
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log

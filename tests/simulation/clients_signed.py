@@ -29,7 +29,7 @@ from streams.records import (
     decode_signed,
     encode,
 )
-from streams.records.request_signatures import RequestSigner
+from streams.records.signatures import RequestSigner
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, RequestRejected
 from tests.keys import allowing, private_key, public, public_key

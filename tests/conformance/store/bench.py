@@ -8,7 +8,7 @@ from typing import Protocol
 
 import redis
 
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.redis_address import AddressKind, read_address
 from streams.store.holding import Holding
 from streams.store.layout import key_of, outbox_entry_name
@@ -19,7 +19,7 @@ from tests.doubles.memory_store import Contents, MemoryStore
 P = 3
 PARTITIONS = 4
 TOPIC = b"topic of 16 byte"
-CHAIN = Chain(b"head", b"before", 7)
+CHAIN = HashChain(b"head", b"before", 7)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from streams.records.chain import genesis
+from streams.records.digests import genesis
 from streams.store.port import Verdict
 from tests.conformance.store.bench import PARTITIONS, TOPIC, P, commit
 

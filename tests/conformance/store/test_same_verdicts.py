@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.store.holding import Backlog, Holding
 from streams.store.layout import Damaged, fields_of_nothing
 from streams.store.port import Glance, Verdict
@@ -132,7 +132,7 @@ class SameVerdicts(RuleBasedStateMachine):
 
         def act(holding, next_offset):
             first = max(0, next_offset + skew)
-            chain = Chain(bytes([first % 256]) * 32, b"before", first)
+            chain = HashChain(bytes([first % 256]) * 32, b"before", first)
             outbox_entries = {f"{first}/{number}": b"o" for number in range(outputs)}
             return holding.commit(
                 first, first + records, chain, records, changes, outbox_entries, published

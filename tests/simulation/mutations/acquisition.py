@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from streams.ledger import state
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.worker import continuity, partitions, processor
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -52,7 +52,7 @@ def leader_epochs_not_compared() -> Patches:
     """The same bytes at the offset that was applied last are taken for the same record."""
     real = continuity.rewritten
 
-    async def rewritten(chain: Chain, leader_epoch: int, log: Any, stops: Any) -> Any:
+    async def rewritten(chain: HashChain, leader_epoch: int, log: Any, stops: Any) -> Any:
         async def record(partition: int, offset: int) -> Any:
             found = await log.record(partition, offset)
             return found._replace(leader_epoch=leader_epoch)

@@ -15,7 +15,7 @@ from streams.answerer.journal import MemoryJournal, Pages
 from streams.answerer.marks import Mark
 from streams.answerer.questions import Questions
 from streams.records import Charge, decode_request
-from streams.records.packing import charge_digest
+from streams.records.digests import charge_digest
 from streams.sdk.connection import PendingRequest
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions

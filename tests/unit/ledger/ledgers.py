@@ -18,7 +18,7 @@ from streams.records import (
     decode_answer,
     encode,
 )
-from streams.records.chain import NO_TOPIC
+from streams.records.digests import NO_TOPIC
 from streams.records.packing import pack_norms, unpack_bits
 
 

@@ -7,7 +7,8 @@ from accounting import Gaussian, PoissonGaussian
 from accounting.measures import cost_table
 from streams.ledger.ledger import Channel
 from streams.records import ChargeRoster, Enrol, Halted, RosterDecision, decode_answer
-from streams.records.packing import cost_table_digest, unpack_positions
+from streams.records.digests import cost_table_digest
+from streams.records.packing import unpack_positions
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import answer_of
 

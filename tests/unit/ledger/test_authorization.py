@@ -18,7 +18,7 @@ from streams.records import (
     decode_signed,
     encode,
 )
-from streams.records.request_signatures import NoVerifier
+from streams.records.signatures import NoVerifier
 from tests.audit import auditor
 from tests.keys import allowing, public_key, setting, signed
 from tests.unit.ledger.ledgers import answer_of, rebuilt

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streams.records import MAX_REQUEST_BYTES
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from tests.audit.bad_input import BAD_INPUT, PARTITIONS, BadInput, Lane
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import admitted, answer_of

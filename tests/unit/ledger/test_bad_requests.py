@@ -13,7 +13,7 @@ import pytest
 from streams.ledger.ledger import Channel
 from streams.ledger.retirement import agreement
 from streams.records import VERSION
-from streams.records.packing import cost_table_digest
+from streams.records.digests import cost_table_digest
 from tests.keys import allowing, public_key, signed
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, prices
 

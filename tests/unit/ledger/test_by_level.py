@@ -10,7 +10,7 @@ from streams.ledger.balances import Balances
 from streams.ledger.columns import UnknownState
 from streams.ledger.ledger import Changes, ledger_of
 from streams.records import Rejected
-from streams.records.chain import NO_TOPIC
+from streams.records.digests import NO_TOPIC
 from tests.unit.ledger.roster_logs import LEVELS, POLICIES, RosterLog, begun, prices
 
 USERS = 10

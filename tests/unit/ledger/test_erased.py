@@ -15,9 +15,9 @@ from msgspec import UNSET
 from streams.ledger import erasure
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
 from streams.records import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
-from streams.records.chain import NO_TOPIC
+from streams.records.digests import NO_TOPIC
 from streams.records.packing import unpack_positions, unpack_users
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 from tests.audit.comparison import compare
 from tests.unit.ledger import test_nested
 from tests.unit.ledger.audited import AuditedLog

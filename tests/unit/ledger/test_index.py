@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streams.ledger.index import UNKNOWN, UserIndex, _SlotTable
 from streams.records import ERASED_INTEGER, ERASED_STRING
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds
 from tests.unit.ledger.test_ledger import random_log
 
 integers = st.integers(-(2**63), 2**63 - 1)

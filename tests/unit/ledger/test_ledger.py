@@ -23,9 +23,9 @@ from streams.records import (
     RunOpened,
     encode,
 )
-from streams.records.chain import NO_TOPIC
+from streams.records.digests import NO_TOPIC
 from streams.records.packing import pack_norms
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
 

@@ -14,9 +14,8 @@ from msgspec import UNSET
 
 from streams.ledger import limits
 from streams.records import VERSION, CloseDataset, Reason
-from streams.records.chain import NO_TOPIC
-from streams.records.packing import cost_table_digest
-from streams.records.partitioner import partitions_of
+from streams.records.digests import NO_TOPIC, cost_table_digest
+from streams.records.users import partitions_of
 from tests.audit import auditor_charges
 from tests.keys import allowing, setting, signed
 from tests.unit.ledger.audited import AuditedLog

@@ -15,9 +15,9 @@ from accounting.measures import cost_table
 from streams.ledger import accounts, columns, rule
 from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.records import Enrolled, Reason, Rejected, encode
-from streams.records.chain import NO_TOPIC
-from streams.records.packing import page_digests, unpack_positions, unpack_users
-from streams.records.user_ids import UserIds
+from streams.records.digests import NO_TOPIC, page_digests
+from streams.records.packing import unpack_positions, unpack_users
+from streams.records.users import UserIds
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
 from tests.unit.ledger.roster_logs import (

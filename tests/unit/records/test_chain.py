@@ -3,7 +3,7 @@
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.records.chain import NO_TOPIC, genesis
+from streams.records.digests import NO_TOPIC, genesis
 from tests.audit.auditor import Auditor
 
 TOPIC = bytes(range(16))
@@ -13,7 +13,7 @@ RECORDS = [(0, b"one"), (1, None), (2, b""), (5, b"after two control records")]
 def chain_over(records, topic=TOPIC, partition=1, partitions=4):
     chain = genesis(topic, partition, partitions)
     for offset, value in records:
-        chain = chain.then(offset, value)
+        chain = chain.after(offset, value)
     return chain
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import streams.normal_form as form
-from streams.normal_form import first_irregular, normal_form
+import streams.records.users as form
+from streams.records.users import first_irregular, normal_form
 
 OLD = unicodedata.ucd_3_2_0
 characters = st.characters(exclude_categories=["Cs"])

@@ -15,8 +15,8 @@ from streams.records import (
     Charge,
     decode_request,
 )
+from streams.records.digests import charge_digest
 from streams.records.packing import (
-    charge_digest,
     pack_bits,
     pack_norms,
     pack_users,

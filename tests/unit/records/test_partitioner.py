@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from streams.records import User, partitioner
-from streams.records.partitioner import partitions_of, user_key
+from streams.records import User
+from streams.records import users as users_module
+from streams.records.users import partitions_of, user_key
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent / "golden_partitions.json").read_text(encoding="utf-8")
@@ -111,7 +112,7 @@ def test_lists_agree_with_kafka_python(users: list[User], partitions: int) -> No
 @given(st.lists(integers | strings, min_size=1, max_size=60), st.integers(1, 400))
 def test_blocks_of_any_size_agree_with_kafka_python(users: list[User], block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitioner, "_BLOCK_BYTES", block)
+        patch.setattr(users_module, "_BLOCK_BYTES", block)
         homes = partitions_of(users, 100_000)
     assert homes.tolist() == [by_kafka_python(user, 100_000) for user in users]
 

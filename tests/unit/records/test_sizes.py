@@ -27,7 +27,7 @@ from streams.records import (
     Policy,
     encode,
 )
-from streams.records.packing import cost_table_digest
+from streams.records.digests import cost_table_digest
 
 KAFKA_DEFAULT = 1_048_588  # of max.message.bytes
 BATCH = 512  # what surrounds a record in a batch of one

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.records import User
-from streams.records.partitioner import partitions_of
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds, partitions_of
 
 LISTS = st.lists(
     st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3), st.text(max_size=3)), max_size=9

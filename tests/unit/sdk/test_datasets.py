@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams.records import CreateDataset, Policy, encode
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from streams.sdk.errors import (
     DatasetInUse,
     DecisionTimeout,

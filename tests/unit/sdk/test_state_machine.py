@@ -37,7 +37,7 @@ from streams.records import (
     decode_request,
 )
 from streams.records.packing import unpack_bits, unpack_norms, unpack_users
-from streams.records.partitioner import partitions_of
+from streams.records.users import partitions_of
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
 from streams.sdk.followers import reasons_of
 from streams.sdk.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streams.records.chain import genesis
+from streams.records.digests import genesis
 from streams.store.layout import (
     Meta,
     chain_fields,
@@ -50,7 +50,7 @@ class Kept:
         ]
         chain = genesis(self.topic, P, self.partitions)
         for offset in range(self.next):
-            chain = chain.then(offset, b"record %d" % offset)
+            chain = chain.after(offset, b"record %d" % offset)
         counts = {"changes": changes, "pages": self.pages, "outbox": self.outbox}
         fields = {
             **fields_of_nothing(self.topic, P, self.partitions),

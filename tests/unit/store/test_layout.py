@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.records.chain import genesis
+from streams.records.digests import genesis
 from streams.store.layout import (
     Damaged,
     Meta,

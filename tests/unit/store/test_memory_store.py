@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from streams.records.chain import Chain
+from streams.records.digests import HashChain
 from streams.store.holding import Holding
 from streams.store.layout import Damaged
 from streams.store.port import Commit, Guard, Verdict
@@ -14,7 +14,7 @@ from tests.doubles.memory_store import MemoryStore
 
 T = TypeVar("T")
 TOPIC = b"topic of 16 byte"
-CHAIN = Chain(b"head", b"before", 7)
+CHAIN = HashChain(b"head", b"before", 7)
 
 
 def now(asked: Awaitable[T]) -> T:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from streams.kafka.results import Missing
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.state import State
-from streams.records.chain import NO_TOPIC
+from streams.records.digests import NO_TOPIC
 from streams.store.holding import Holding
 from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict

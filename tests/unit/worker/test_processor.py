@@ -15,7 +15,7 @@ from streams.ledger.ledger import (
 )
 from streams.ledger.state import State as LedgerState
 from streams.records import Erase, encode
-from streams.records.request_signatures import NoVerifier
+from streams.records.signatures import NoVerifier
 from streams.store.vital_signs import SuspensionReason
 from streams.worker import processor as batch_loop
 from streams.worker.gaps import OVERDUE_AFTER

@@ -8,8 +8,7 @@ import pytest
 
 from streams.ledger.ledger import Changes
 from streams.records import Erase, encode
-from streams.records.partitioner import partitions_of
-from streams.records.user_ids import UserIds
+from streams.records.users import UserIds, partitions_of
 from streams.store.layout import pack_change
 from streams.store.snapshot import MANIFEST, deletable
 from streams.store.vital_signs import SuspensionReason, decode_pulse

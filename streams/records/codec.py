@@ -1,4 +1,4 @@
-"""The edge: what is read from Kafka has the right types, ranges and lengths, or is refused."""
+"""Encoding and decoding of records. A decoded request has valid types, ranges and lengths."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from streams.normal_form import first_irregular, normal_form
-from streams.records.answers import Answer
+from streams.records.answers import Answer, Reason, Rejection
 from streams.records.fields import RESERVED, VERSION, User
-from streams.records.refusals import Reason, Rejection
 from streams.records.requests import (
     Charge,
     ChargeRoster,
@@ -19,31 +17,33 @@ from streams.records.requests import (
     Sender,
     Signed,
 )
+from streams.records.users import first_irregular, normal_form
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-"""A larger request is refused: split the population over more partitions."""
+"""A larger request is rejected: split the population over more partitions."""
 
 MAX_CHARGE_USERS = 2**19
-"""The users of one charge or enrolment."""
+"""The maximum number of users of one charge or enrolment."""
 
 MAX_BUDGETS = 8
-"""Of a dataset and its ancestors: so many count against a charge at most."""
+"""The maximum number of budgets that a charge draws on: the dataset's and its ancestors'."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""The largest record of the topic ``halts``."""
+"""The maximum size of a record of the topic ``halts``."""
 
 MAX_ACCOUNTS = 3 * 2**20
-"""The accounts that one step may change in a partition: users times budgets. The decision about a
-roster of so many members fits into an answer."""
+"""The maximum number of accounts that one step changes in a partition: users times budgets. The
+decision about a roster of so many members fits into an answer."""
 
 MAX_BALANCES = 2**24
-"""The balances that one step may change in a partition: users times orders, over all budgets."""
+"""The maximum number of balances that one step changes in a partition: users times orders, over all
+budgets."""
 
 MAX_ROSTERS = 16
-"""The rosters of open runs that may charge one outermost budget."""
+"""The maximum number of rosters of open runs that charge one outermost budget."""
 
 MAX_DATASETS = 2**16
-"""The datasets of one log. An answer can name all of them."""
+"""The maximum number of datasets of one log. An answer can name all of them."""
 
 _MSGPACK_REQUEST: msgspec.msgpack.Decoder[Request | Signed] = msgspec.msgpack.Decoder(
     Request | Signed
@@ -53,11 +53,11 @@ _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _ENCODER = msgspec.msgpack.Encoder()
 
 encode = _ENCODER.encode
-"""Encodes any record as MessagePack."""
+"""Encode any record as MessagePack."""
 
 
 def decode_request(value: bytes | None) -> Request:
-    """Read a request from the bytes of a Kafka record, whether it is signed or not.
+    """Decode a request from the value of a Kafka record, signed or not.
 
     Raises:
         Rejection: MALFORMED, TOO_LARGE or UNSUPPORTED_VERSION.
@@ -66,9 +66,9 @@ def decode_request(value: bytes | None) -> Request:
 
 
 def decode_signed(value: bytes | None) -> tuple[Request, Sender | None]:
-    """Read a request and the key that is said to have signed it; None if it is unsigned.
+    """Decode a request and its sender; the sender is None if the request is unsigned.
 
-    Nothing is verified here.
+    The signature is not verified.
 
     Raises:
         Rejection: as ``decode_request``.
@@ -80,11 +80,13 @@ def decode_signed(value: bytes | None) -> tuple[Request, Sender | None]:
         raise Rejection(Reason.TOO_LARGE, detail)
     record = _decode(value)
     if not isinstance(record, Signed):
-        return _checked(record), None
+        _check_content(record)
+        return record, None
     request = _decode(record.request)
     if isinstance(request, Signed):
-        raise Rejection(Reason.MALFORMED, "a request that is signed twice")
-    return _checked(request), Sender(record.key, record.signature, record.request)
+        raise Rejection(Reason.MALFORMED, "the request is signed twice")
+    _check_content(request)
+    return request, Sender(record.key, record.signature, record.request)
 
 
 def _decode(value: bytes) -> Request | Signed:
@@ -97,11 +99,6 @@ def _decode(value: bytes) -> Request | Signed:
     return record
 
 
-def _checked(request: Request) -> Request:
-    _check_content(request)
-    return request
-
-
 def _check_version(version: int) -> None:
     if version != VERSION:
         detail = f"the record has version {version}; this worker reads version {VERSION}"
@@ -109,7 +106,7 @@ def _check_version(version: int) -> None:
 
 
 def _check_content(request: Request) -> None:
-    """Check what the record alone shows and its types do not."""
+    """Check the rules that need no state and that types cannot express."""
     for name, width in _PACKED.get(type(request), {}).items():
         packed = getattr(request, name)
         if isinstance(packed, bytes) and len(packed) % width:
@@ -126,8 +123,8 @@ def _check_content(request: Request) -> None:
     user = None if isinstance(request, Erase) else first_irregular(users)
     if user is not None:
         detail = (
-            f"user {user!a} is not in normal form, in which it is "
-            f"{normal_form(user)!a}: one name must not have two budgets"
+            f"user {user!a} is not in normal form: send {normal_form(user)!a}, so that one name "
+            "does not have two budgets"
         )
         raise Rejection(Reason.MALFORMED, detail, request)
 
@@ -144,7 +141,7 @@ _PACKED: dict[type[Request], dict[str, int]] = {
     Enrol: {"users": 8},
     ChargeRoster: {"units": 8, "positions": 4},
 }
-"""The packed arrays of a request, and how many bytes an entry of each has."""
+"""The packed arrays of requests, with the number of bytes per entry."""
 
 
 class _Versioned(msgspec.Struct):
@@ -160,5 +157,5 @@ def _version_of(value: bytes) -> int:
 
 
 def decode_answer(value: bytes) -> Answer:
-    """Read a record of the topic `halts`."""
+    """Decode a record of the topic `halts`."""
     return _ANSWER.decode(value)
