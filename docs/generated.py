@@ -21,7 +21,7 @@ from streams.cli.commands import COMMANDS
 from streams.config import Config
 from streams.ledger.outputs import Channel, Output
 from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Reason, encode
-from streams.sdk.followers import halt_reason
+from streams.sdk.decisions import halt_reason
 from streams.sdk.observing import Observer, measure
 from streams.worker.metrics import Metrics, PartitionsCollector
 

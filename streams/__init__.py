@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streams.sdk.asynchronous import AsyncRun, AsyncTurnstile
+    from streams.sdk.asyncio import AsyncRun, AsyncTurnstile
     from streams.sdk.client import Turnstile
+    from streams.sdk.decisions import StepDecision
     from streams.sdk.errors import (
         BudgetHeld,
         ConflictingDecisions,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     )
     from streams.sdk.followers import Halt
     from streams.sdk.run import Run
-    from streams.sdk.steps import StepDecision
 
 __all__ = [
     "AsyncRun",
@@ -66,11 +66,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncRun": "streams.sdk.asynchronous",
-    "AsyncTurnstile": "streams.sdk.asynchronous",
+    "AsyncRun": "streams.sdk.asyncio",
+    "AsyncTurnstile": "streams.sdk.asyncio",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
-    "StepDecision": "streams.sdk.steps",
+    "StepDecision": "streams.sdk.decisions",
     "Turnstile": "streams.sdk.client",
 }
 

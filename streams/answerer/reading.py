@@ -21,9 +21,10 @@ from streams.answerer.records import VERSION, PrivateAnswer
 from streams.config import Config, ConfigurationError
 from streams.kafka.answers import ANSWERS
 from streams.kafka.authentic import ANSWERERS, WORKERS
+from streams.sdk.decisions import UNREADABLE
 from streams.sdk.errors import ConflictingDecisions
-from streams.sdk.followers import UNREADABLE, Reading, Since
-from streams.sdk.kafka_connection import read_signed
+from streams.sdk.followers import Reading, Since
+from streams.sdk.kafka import read_signed
 
 logger = logging.getLogger("turnstile.answers")
 

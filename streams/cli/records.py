@@ -32,7 +32,7 @@ from streams.operations.status import DatasetStatus, datasets_of, read_datasets,
 from streams.records import OdometerCheckpoint
 from streams.sdk.client import Turnstile
 from streams.sdk.followers import Reading, distinct_rejects
-from streams.sdk.kafka_connection import read_topic
+from streams.sdk.kafka import read_topic
 
 if TYPE_CHECKING:
     from streams.answerer.records import PrivateAnswer

@@ -12,7 +12,7 @@ from streams.operations.errors import Unavailable
 from streams.operations.status import read_datasets
 from streams.records import User
 from streams.records.users import normal_form
-from streams.sdk.pseudonyms import Pseudonyms
+from streams.sdk.layout import Pseudonyms
 
 
 def user_of(options: argparse.Namespace) -> str:

@@ -30,7 +30,7 @@ from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
 from streams.records import User
 from streams.records.users import normal_form
-from streams.sdk.pseudonyms import Pseudonyms
+from streams.sdk.layout import Pseudonyms
 from streams.web.dashboard import Dashboard
 from streams.web.links import Claims, LinkKeys, link_to
 from streams.web.owner import Owners

@@ -15,7 +15,7 @@ from streams.kafka.authentic import verifier_of
 from streams.kafka.clients import new_reader
 from streams.ledger.outputs import Channel
 from streams.sdk.followers import Followed
-from streams.sdk.kafka_connection import believing, reaching_kafka
+from streams.sdk.kafka import believing, reaching_kafka
 
 _POLL_MS = 500
 

@@ -42,8 +42,9 @@ from streams.operations.spending import Spending
 from streams.operations.status import Overview, look_at, overview_of, read_glances
 from streams.operations.tail import tail
 from streams.records import OdometerCheckpoint, Policy, decode_answer
+from streams.sdk.decisions import UNREADABLE
 from streams.sdk.errors import ServiceUnavailable
-from streams.sdk.followers import UNREADABLE, Followed, distinct_rejects
+from streams.sdk.followers import Followed, distinct_rejects
 from streams.store.port import Glance
 
 logger = logging.getLogger("turnstile.watching")

@@ -51,9 +51,9 @@ from streams.queries.release import Release
 from streams.records import User
 from streams.records.packing import select_users
 from streams.sdk.arguments import Ids, read_rows, read_users
+from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
-from streams.sdk.steps import StepDecision
 
 _GRID_BITS = 40
 """The grid spacing is this many powers of two below the noise."""

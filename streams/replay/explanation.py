@@ -39,7 +39,7 @@ from streams.records.users import UserIds, partitions_of
 from streams.replay.amounts import Amounts, Units
 from streams.replay.archive import Archive, UnreadableService
 from streams.replay.fold import Applied, Compared, Fold
-from streams.sdk.followers import refusing_budget
+from streams.sdk.decisions import refusing_budget
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
 What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]

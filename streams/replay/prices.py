@@ -21,8 +21,8 @@ from streams.ledger.ledger import Ledger
 from streams.ledger.policies import MECHANISMS
 from streams.records import ChargeRoster, Policy
 from streams.replay.findings import Check, Findings
+from streams.sdk.arguments import price
 from streams.sdk.errors import InvalidRequest
-from streams.sdk.pricing import price
 
 _KEPT_COST_TABLES = 256
 

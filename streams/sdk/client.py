@@ -20,10 +20,17 @@ from streams.records import (
     UserIdKind,
 )
 from streams.records.users import normal_form
-from streams.sdk.access import access_list, set_access, signer_of
 from streams.sdk.connection import Connection
-from streams.sdk.datasets import close, create, policy_from, withdraw
-from streams.sdk.erasing import erase
+from streams.sdk.datasets import (
+    access_list,
+    close,
+    create,
+    erase,
+    policy_from,
+    set_access,
+    signer_of,
+    withdraw,
+)
 from streams.sdk.followers import (
     Halt,
     Reading,
@@ -31,9 +38,9 @@ from streams.sdk.followers import (
     distinct_halts,
     rising_checkpoints,
 )
-from streams.sdk.observing import Observer
+from streams.sdk.layout import Pseudonyms
+from streams.sdk.observing import ClientTraces, Observer
 from streams.sdk.opening import close_run, open_run
-from streams.sdk.pseudonyms import Pseudonyms
 from streams.sdk.run import Run
 
 
@@ -74,7 +81,7 @@ class Turnstile:
     ) -> None:
         if connection is None:
             # Import late: in memory the Kafka client is not needed, and it is slow to import.
-            from streams.sdk.kafka_connection import KafkaConnection
+            from streams.sdk.kafka import KafkaConnection
 
             if not isinstance(config, Config):
                 config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
@@ -83,7 +90,10 @@ class Turnstile:
             signer = signer_of(request_key or config.request_key)
             connection = KafkaConnection(config)
             if config.traces:
-                connection.observe(_traces())
+                try:
+                    connection.observe(ClientTraces())
+                except ImportError as error:
+                    raise lacking("traces", "otel", error) from error
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             signer = signer_of(request_key)
@@ -111,7 +121,7 @@ class Turnstile:
             pseudonym_key: as that of ``Turnstile``.
             request_key: as that of ``Turnstile``.
         """
-        from streams.sdk.memory_connection import MemoryConnection
+        from streams.sdk.memory import MemoryConnection
 
         connection = MemoryConnection(partitions, Config().timeout)
         return cls(connection=connection, pseudonym_key=pseudonym_key, request_key=request_key)
@@ -508,16 +518,3 @@ class Turnstile:
             for checkpoint in rising_checkpoints(records)
             if dataset in (None, checkpoint.dataset) and user in (None, checkpoint.user)
         )
-
-
-def _traces() -> Observer:
-    """Return an observer that makes a span of every request.
-
-    Raises:
-        ConfigurationError: OpenTelemetry is not installed.
-    """
-    try:
-        from streams.sdk.traces import ClientTraces
-    except ImportError as error:
-        raise lacking("traces", "otel", error) from error
-    return ClientTraces()

@@ -38,6 +38,7 @@ from streams.records import (
 )
 from streams.records.digests import NO_TOPIC
 from streams.records.signatures import RequestSigner
+from streams.sdk.decisions import UNREADABLE, Witness
 from streams.sdk.errors import (
     DecisionTimeout,
     InvalidRequest,
@@ -45,9 +46,9 @@ from streams.sdk.errors import (
     Unusable,
     refusal_of,
 )
-from streams.sdk.followers import UNREADABLE, Followed, Reading, Witness
+from streams.sdk.followers import Followed, Reading
+from streams.sdk.layout import Pseudonyms
 from streams.sdk.observing import Headers, Observer
-from streams.sdk.pseudonyms import Pseudonyms
 
 logger = logging.getLogger("turnstile.sdk")
 

@@ -11,38 +11,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, to_builtins
+from msgspec.structs import asdict
 
 from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_orders
+from accounting.exact.units import from_units_down
 from accounting.exact.validation import exact_numbers, positive_finite
+from streams.ledger.authorization import check_access
 from streams.ledger.policies import check_policy
 from streams.records import (
     DELTA,
     AccessList,
+    Allowed,
     Answer,
     CloseDataset,
     CreateDataset,
     DatasetClosed,
     DatasetCreated,
+    Erase,
+    Erased,
     Name,
     OnExhaustion,
     Policy,
     Reason,
     Rejection,
+    Right,
     RunOpened,
+    SetAccess,
+    User,
     UserIdKind,
     WithdrawDataset,
     encode,
 )
-from streams.records.users import partitions_of
+from streams.records.signatures import InvalidKey, RequestSigner, public_bytes, public_text
+from streams.records.users import normal_form, partitions_of
+from streams.sdk.arguments import read_users
 from streams.sdk.connection import Connection, Deadline
-from streams.sdk.errors import InvalidRequest, PartitionsDisagree, PolicyChanged, RequestRejected
-from streams.sdk.terms import changed, terms
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    ErasedInPart,
+    InvalidRequest,
+    PartitionsDisagree,
+    PolicyChanged,
+    RequestRejected,
+)
 
 _ODOMETER_STEPS = 8
 
@@ -340,3 +357,216 @@ def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]
     if not all(number > 0 for number in exact):
         raise InvalidRequest(f"{argument} is {np.asarray(numbers).tolist()}; it must be positive")
     return [measure.budget_units(number) for number in exact]
+
+
+_LOG_BYTES = 16
+
+
+def signer_of(request_key: str | None) -> RequestSigner | None:
+    """Return the signer of a client's requests; None if they are not signed.
+
+    Raises:
+        InvalidRequest: the key is invalid.
+    """
+    if not request_key:
+        return None
+    try:
+        return RequestSigner(request_key)
+    except InvalidKey as error:
+        raise InvalidRequest(f"request_key: {error}") from None
+    except ImportError as error:
+        raise InvalidRequest(
+            f"signatures need a package that is not installed ({error}): install dp-turnstile with "
+            "the extra `secure`"
+        ) from error
+
+
+def access_list(allow: Mapping[str, Sequence[Right]]) -> AccessList:
+    """Return an access list as records have it.
+
+    Args:
+        allow: public key, as ``turnstile keys new`` prints it -> its rights.
+
+    Raises:
+        InvalidRequest: a key or a right is invalid, or no key may manage the dataset.
+    """
+    entries = {}
+    for text, rights in allow.items():
+        if isinstance(rights, str):
+            raise InvalidRequest(f"the rights of a key are {rights!r}; they must be a list")
+        try:
+            key = public_bytes(text)
+        except InvalidKey as error:
+            raise InvalidRequest(f"allow has a key that is none: {error}") from None
+        entries[key] = sorted(set(rights))
+    try:
+        listed = msgspec.convert(
+            [{"key": key, "rights": rights} for key, rights in sorted(entries.items())], AccessList
+        )
+        check_access(listed)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"allow makes no access list: {error}") from error
+    except Rejection as refused:
+        raise InvalidRequest(refused.detail) from refused
+    return listed
+
+
+def set_access(
+    connection: Connection,
+    name: str,
+    allow: Sequence[Allowed],
+    deadline: Deadline,
+    copied_from: str | None = None,
+) -> None:
+    """Replace the access list of a dataset in all partitions.
+
+    Args:
+        connection: to the service.
+        name: of the dataset.
+        allow: the whole new list.
+        deadline: of the whole call.
+        copied_from: the id of the log that the dataset's signatures were for until now.
+
+    Raises:
+        InvalidRequest: the client has no request_key, or an argument is invalid.
+        RequestRejected: this client may not manage the dataset, or a later change was made.
+        DecisionTimeout: not all partitions answered; try again.
+    """
+    check_names(name)
+    if connection.signer is None:
+        raise InvalidRequest("access lists are set by a signed request: give a request_key")
+    token = connection.new_token()
+    request = SetAccess(
+        dataset=name,
+        request=token,
+        number=connection.now(),
+        allow=list(allow),
+        log=connection.log,
+    )
+    log = None if copied_from is None else _log_of(copied_from)
+    everywhere = dict.fromkeys(range(connection.partitions), encode(request))
+    connection.ask(token, everywhere, deadline, log=log)
+
+
+def _log_of(text: str) -> bytes:
+    try:
+        log = bytes.fromhex(text)
+    except ValueError:
+        log = b""
+    if len(log) != _LOG_BYTES:
+        raise InvalidRequest(
+            f"copied_from is {text!r}; the id of a log must be 32 hexadecimal digits"
+        )
+    return log
+
+
+def erase(connection: Connection, user: User, dataset: str | None, deadline: Deadline) -> list[str]:
+    """Have the user's partition erase the id.
+
+    Returns:
+        The datasets in which the user is erased.
+
+    Raises:
+        InvalidRequest: the id or the name is invalid.
+        RequestRejected: the dataset does not exist, or has users by other pseudonyms.
+        ErasedInPart: no dataset was given, and this client may not manage all of them.
+        DecisionTimeout: no answer in time; try again.
+    """
+    if dataset is not None:
+        check_names(dataset)
+    read = read_users([user])
+    known: User = read[0] if isinstance(read, list) else int(read[0])
+    pseudonyms = connection.pseudonyms
+    if pseudonyms is not None:
+        known = int(pseudonyms.of([known])[0])
+    elif isinstance(known, str):
+        known = normal_form(known)
+    token = connection.new_token()
+    request = Erase(
+        request=token,
+        user=known,
+        dataset=UNSET if dataset is None else dataset,
+        pseudonyms=UNSET if pseudonyms is None else pseudonyms.fingerprint,
+    )
+    home = int(partitions_of([known], connection.partitions)[0])
+    answer = connection.ask(token, {home: encode(request)}, deadline)[home]
+    if not isinstance(answer, Erased):
+        raise ConflictingDecisions(
+            f"partition {home} answered a request to erase a user with {type(answer).__name__}: "
+            "it was not made by a worker"
+        )
+    if answer.not_allowed:
+        raise ErasedInPart(answer.datasets, answer.not_allowed)
+    return answer.datasets
+
+
+_SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "per_user_order")
+
+
+def changed(error: PolicyChanged, asked: Policy, delta: float | None) -> PolicyChanged:
+    """Return the error with a text that states how the two policies differ."""
+    if error.held is None:
+        return error
+    there, wanted = _differences(error.held, asked, delta)
+    detail = (
+        f"dataset {asked.dataset!r} exists with another policy: it has {there}, but the request "
+        f"has {wanted}. See `turnstile dataset show {asked.dataset}`"
+    )
+    return PolicyChanged(Reason.POLICY_CHANGED, detail, error.partition, held=error.held)
+
+
+def terms(policy: Policy) -> str:
+    """Return a policy as arguments of ``create_dataset``; budgets rounded down, for gdp mu
+    squared.
+    """
+    said = {name: value for name, value in _terms(policy).items() if value not in ([], UNSET)}
+    return ", ".join(f"{name}={value!r}" for name, value in said.items())
+
+
+def _terms(policy: Policy) -> dict[str, Any]:
+    found = asdict(policy)
+    for field in ("budget", "odometer_step"):
+        found[field] = [float(from_units_down(units)) for units in found[field]]
+    if policy.allow is not UNSET:
+        found["allow"] = {public_text(entry.key): entry.rights for entry in policy.allow}
+    return found
+
+
+def _differences(held: Policy, asked: Policy, delta: float | None) -> tuple[str, str]:
+    """Return the differing terms, held and requested; all terms if the short form hides the
+    difference.
+    """
+    there, wanted = [], []
+    if any(getattr(held, name) != getattr(asked, name) for name in _SAID_BY_THE_BUDGET):
+        there.append(_budget(held, delta))
+        wanted.append(_budget(asked, delta))
+    held_terms, asked_terms = _terms(held), _terms(asked)
+    for name in held_terms:
+        skipped = _SAID_BY_THE_BUDGET + (("odometer_step",) if there else ())
+        unsaid = name == "user_ids" and asked.user_ids is UNSET
+        if name not in skipped and not unsaid and held_terms[name] != asked_terms[name]:
+            there.append(f"{name} {_value(held_terms[name])}")
+            wanted.append(f"{name} {_value(asked_terms[name])}")
+    if there == wanted:
+        return terms(held), terms(asked)
+    return ", ".join(there), ", ".join(wanted)
+
+
+def _value(value: object) -> str:
+    return "none" if value is UNSET else repr(value)
+
+
+def _budget(policy: Policy, delta: float | None) -> str:
+    """Return the budget in the unit of its measure, with the epsilon that it implies."""
+    first = float(from_units_down(policy.budget[0]))
+    if policy.measure == "pure-dp":
+        return f"pure-dp epsilon {first:.6g}"
+    at = DELTA if delta is None else delta
+    implied = f"(epsilon {policy.epsilon(at):.6g} at delta {at:g})"
+    match policy.measure:
+        case "renyi":
+            own = ", each user its own" if policy.per_user_order is not UNSET else ""
+            return f"renyi of {len(policy.orders)} orders{own} {implied}"
+        case "gdp":
+            return f"gdp mu {first**0.5:.6g} {implied}"
+    return f"{policy.measure} rho {first:.6g} {implied}"

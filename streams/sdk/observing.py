@@ -1,12 +1,14 @@
 """Observers of a client's requests, for metrics and traces. Both are off by default.
 
-``measure`` counts the requests of a client and times them, for Prometheus; ``docs/metrics.md``
-lists the metrics. The time of a step that is charged ahead ends when the caller asks for its
-decision.
+``measure`` counts and times a client's requests for Prometheus (``docs/metrics.md``). The time of a
+step that is charged ahead ends when the caller asks for its decision. The label ``log`` is
+``Turnstile.log_name``. A request is a "charge" or "other", for example the opening of a run.
 
-The label ``log`` names the log (``Turnstile.log_name``). A request is a "charge" or "other": it
-opens a run, creates a dataset or enrols users. No metric names a user, a dataset or a run, or
-counts halted users.
+``ClientTraces`` makes an OpenTelemetry span of each request, if the setting ``traces`` is on. The
+span's context travels in the headers of the records, so that the workers' spans belong to the same
+trace. The hash chain, signatures and decisions do not cover it.
+
+No metric or span names a user, a dataset or a run, or counts halted users.
 """
 
 from __future__ import annotations
@@ -91,3 +93,36 @@ def measure(client: Observable, registry: CollectorRegistry | None = None) -> No
         ValueError: the registry has these metrics already.
     """
     client.observe(_Metrics(client.log_name, registry))
+
+
+class ClientTraces:
+    """An observer that makes a span of every request.
+
+    Raises:
+        ImportError: OpenTelemetry is not installed.
+    """
+
+    def __init__(self) -> None:
+        from opentelemetry import propagate, trace
+
+        self._trace, self._inject = trace, propagate.inject
+        self._tracer = trace.get_tracer("turnstile")
+
+    @contextmanager
+    def asking(self, request: str) -> Iterator[Headers]:
+        """Make a span around a request, as a child of the current span.
+
+        The span does not become the current one: other work happens between charging a step ahead
+        and reading its decision.
+        """
+        trace = self._trace
+        span = self._tracer.start_span(f"turnstile.{request}", kind=trace.SpanKind.PRODUCER)
+        carrier: dict[str, str] = {}
+        self._inject(carrier, trace.set_span_in_context(span))
+        try:
+            yield [(key, value.encode()) for key, value in carrier.items()]
+        except Exception as error:  # its text may contain a user's id
+            span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
+            raise
+        finally:
+            span.end()

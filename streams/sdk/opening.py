@@ -49,7 +49,7 @@ from streams.sdk.errors import (
     ReleaseUnknown,
     RequestRejected,
 )
-from streams.sdk.pseudonyms import check_key
+from streams.sdk.layout import check_key
 from streams.sdk.run import Run
 
 _OPENINGS = 10

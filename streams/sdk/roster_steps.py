@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -9,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.costs.mechanisms import PoissonGaussian
 from streams.records import Answer, RosterDecision
 from streams.records.packing import unpack_positions
 from streams.sdk.errors import ConflictingDecisions, Unusable
-from streams.sdk.sampling import poisson_sample
 
 Levels: TypeAlias = NDArray[np.uint8]
 
@@ -206,3 +207,33 @@ def not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
         f"the answer of partition {answer.partition} {complaint}: it was not made by a worker. "
         "Release nothing of this step, and find out what writes to halts"
     )
+
+
+def poisson_sample(
+    admitted: NDArray[np.bool_],
+    sampling_rate: float,
+    *,
+    not_private_generator: np.random.Generator | None = None,
+) -> NDArray[np.int64]:
+    """Draw each admitted user with this probability, independently.
+
+    Args:
+        admitted: bool (n,).
+        sampling_rate: from 0 to 1.
+        not_private_generator: for tests and figures that must be repeated. A party that knows its
+            seed knows which users were drawn, so a training with it is not private.
+
+    Returns:
+        Positions, increasing.
+
+    Raises:
+        InvalidInput: ``sampling_rate`` is no probability.
+    """
+    rate = PoissonGaussian(1.0, sampling_rate).sampling_rate
+    if rate == 1.0:
+        return np.flatnonzero(admitted)
+    coins = not_private_generator or np.random.default_rng(secrets.randbits(256))
+    # Draw the number of heads among n coins, then their places: the work is that of the drawn
+    # users.
+    drawn = coins.choice(len(admitted), coins.binomial(len(admitted), rate), False, shuffle=False)
+    return np.sort(drawn[admitted[drawn]]).astype(np.int64)

@@ -45,10 +45,9 @@ from streams.records import (
     RunOpened,
     encode,
 )
-from streams.sdk.ahead import Ahead, AskedStep, StepPart
-from streams.sdk.arguments import Ids, chargeable, read_mechanism, read_norms
+from streams.sdk.arguments import Ids, Priced, chargeable, read_mechanism, read_norms
 from streams.sdk.connection import Connection, Deadline, PendingRequest, step_key
-from streams.sdk.enrolment import enrol
+from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -58,11 +57,10 @@ from streams.sdk.errors import (
     TurnstileError,
     Unusable,
 )
-from streams.sdk.known_users import KnownUsers
-from streams.sdk.pricing import Priced
+from streams.sdk.layout import KnownUsers, Layout, lay_out
+from streams.sdk.roster import Roster, enrol
 from streams.sdk.roster_steps import RosterPart, RosterStep
-from streams.sdk.rosters import Roster
-from streams.sdk.steps import Layout, StepDecision, lay_out
+from streams.sdk.steps import Ahead, AskedStep, StepPart
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -29,7 +29,7 @@ from streams.records import User
 from streams.records.users import normal_form, user_key
 from streams.sdk.arguments import read_users
 from streams.sdk.errors import InvalidRequest
-from streams.sdk.sampling import poisson_sample
+from streams.sdk.roster_steps import poisson_sample
 
 _LARGEST_STEP = 2**62
 _BYTES = 8

@@ -37,7 +37,7 @@ from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
-from streams.sdk.sampling import poisson_sample
+from streams.sdk.roster_steps import poisson_sample
 from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.outer import FINER_BITS, Outer, check_grid

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.records import Decision, Halted, User
-from streams.sdk import followers
-from streams.sdk.followers import HaltReason, halt_reason, left_out_by, refusing_budget
+from streams.sdk.decisions import HaltReason, LeftOut, halt_reason, left_out_by, refusing_budget
 
 MOST = 2**22
 """Maximum number of pairs of a run and a halted user: 184 MiB."""
@@ -137,7 +136,7 @@ class HaltIndex:
                     episodes.append(_episode(dataset, name, run, table[at]))
         return sorted(episodes, key=lambda one: -one.ended)
 
-    def _add(self, run: _Run, found: followers.LeftOut, step: int, written: float) -> None:
+    def _add(self, run: _Run, found: LeftOut, step: int, written: float) -> None:
         run.budgets = found.budgets
         entries = np.zeros(len(found.users), dtype=_ENTRY)
         entries["first"] = entries["last"] = step

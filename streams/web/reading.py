@@ -48,9 +48,9 @@ from streams.records import (
     odometer_key,
 )
 from streams.records.users import partitions_of
+from streams.sdk.decisions import UNREADABLE, whole_answer
 from streams.sdk.errors import ServiceUnavailable
-from streams.sdk.followers import UNREADABLE, whole_answer
-from streams.sdk.kafka_connection import believing, reaching_kafka
+from streams.sdk.kafka import believing, reaching_kafka
 from streams.web.halt_index import Episode, HaltIndex
 from streams.web.odometer_index import IndexFull, OdometerIndex, some
 

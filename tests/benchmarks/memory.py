@@ -23,8 +23,8 @@ from streams.ledger.ledger import Channel, Ledger
 from streams.local.redis_server import RedisServer
 from streams.records import ChargeRoster, encode
 from streams.sdk.client import Turnstile
-from streams.sdk.memory_connection import MemoryConnection
-from streams.sdk.rosters import Roster
+from streams.sdk.memory import MemoryConnection
+from streams.sdk.roster import Roster
 from tests.benchmarks.servers import resident_bytes
 
 PARTITIONS = 8

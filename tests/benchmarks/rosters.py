@@ -14,7 +14,7 @@ from streams.config import Config
 from streams.kafka.topics import HALTS, NORMS, ensure_topics
 from streams.local import LocalStack
 from streams.sdk.client import Turnstile
-from streams.sdk.rosters import Roster
+from streams.sdk.roster import Roster
 from tests.benchmarks.latency import Echo, milliseconds, percentile
 from tests.benchmarks.servers import start_module
 

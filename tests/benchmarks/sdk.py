@@ -11,7 +11,7 @@ import numpy as np
 
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
-from streams.sdk.memory_connection import MemoryConnection
+from streams.sdk.memory import MemoryConnection
 from tests.benchmarks.servers import spread
 
 PARTITIONS = 4

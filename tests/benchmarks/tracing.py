@@ -78,7 +78,7 @@ def _over_the_service(stack: LocalStack, steps: int, results: list[Tracing]) -> 
 
 
 def _in_memory(steps: int, results: list[Tracing]) -> None:
-    from streams.sdk.traces import ClientTraces
+    from streams.sdk.observing import ClientTraces
 
     runs = []
     for traces in KINDS.values():

@@ -23,8 +23,8 @@ from streams.records import (
     encode,
 )
 from streams.records.packing import pack_norms, pack_users
+from streams.sdk.arguments import price
 from streams.sdk.datasets import policy_from
-from streams.sdk.pricing import price
 
 USERS_PER_STEP = 4096
 BUDGET_STEPS = 1000

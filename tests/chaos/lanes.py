@@ -20,10 +20,11 @@ from accounting import Gaussian, Laplace, Mechanism, PureDP
 from streams.config import Config
 from streams.records.signatures import Signer
 from streams.sdk.client import Turnstile
+from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
+from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
-from streams.sdk.rosters import Roster
-from streams.sdk.run import Run, StepDecision
+from streams.sdk.run import Run
 from tests.audit.auditor import Auditor
 from tests.integration.service import eventually
 

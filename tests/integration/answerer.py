@@ -23,7 +23,7 @@ from streams.answerer.kafka_journal import KafkaJournal
 from streams.answerer.marks import Mark
 from streams.cli.main import main
 from streams.queries.answerer import QueryAnswerer
-from streams.sdk.kafka_connection import KafkaConnection
+from streams.sdk.kafka import KafkaConnection
 
 
 def doom(point: str, step: int) -> None:

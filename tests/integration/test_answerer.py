@@ -37,7 +37,7 @@ from streams.records.digests import charge_digest
 from streams.records.packing import unpack_norms, unpack_users
 from streams.records.signatures import new_keys
 from streams.sdk.followers import Reading
-from streams.sdk.kafka_connection import read_signed
+from streams.sdk.kafka import read_signed
 from tests.batches import bomb
 from tests.integration import answerer
 from tests.integration.command import turnstile

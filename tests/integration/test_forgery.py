@@ -34,8 +34,9 @@ from streams.records.digests import charge_digest
 from streams.records.packing import pack_bits, unpack_users
 from streams.records.signatures import new_keys
 from streams.sdk.client import Turnstile
+from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
-from streams.sdk.run import Run, StepDecision
+from streams.sdk.run import Run
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 

@@ -14,8 +14,8 @@ from kafka.errors import KafkaError
 
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
+from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
-from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
 from tests.audit.stored import state_of
 from tests.integration.service import Service, ServiceFactory, eventually

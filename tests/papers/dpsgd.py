@@ -16,8 +16,8 @@ import numpy as np
 from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.digits import CLASSES, Images
 from streams.demo.training import CLIP_NORM
+from streams.sdk.roster_steps import poisson_sample
 from streams.sdk.run import Run
-from streams.sdk.sampling import poisson_sample
 from streams.trainers import (
     Descent,
     ExamplesByUser,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from streams.records import CreateDataset, Policy, WithdrawDataset, encode
-from streams.sdk.access import access_list
 from streams.sdk.client import Turnstile
-from streams.sdk.datasets import policy_from
+from streams.sdk.datasets import access_list, policy_from
+from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import (
     BudgetHeld,
     DatasetIsClosed,
@@ -31,7 +31,6 @@ from streams.sdk.errors import (
     StepContentChanged,
 )
 from streams.sdk.run import Run
-from streams.sdk.steps import StepDecision
 from tests.simulation.charging import ByLevels, ByNorms, Charging, check_under_way
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.records import Policy
-from streams.sdk.steps import StepDecision
+from streams.sdk.decisions import StepDecision
 from tests.simulation.world import Wrong
 
 _UNIT = 2**44

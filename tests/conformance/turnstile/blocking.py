@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 from streams import AsyncTurnstile
-from streams.sdk.asynchronous import AsyncAhead, AsyncRoster, AsyncRun, Following
+from streams.sdk.asyncio import AsyncAhead, AsyncRoster, AsyncRun, Following
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from streams import (
     Turnstile,
 )
 from streams.local import LocalStack
-from streams.sdk.memory_connection import MemoryConnection
+from streams.sdk.memory import MemoryConnection
 from tests.conformance.turnstile import PARTITIONS
 from tests.conformance.turnstile.blocking import BlockingTurnstile
 from tests.keys import private_key

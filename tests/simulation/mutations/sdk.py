@@ -9,7 +9,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.records import RunOpened
-from streams.sdk import datasets, opening, rosters, run
+from streams.sdk import datasets, opening, roster, run
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 
@@ -92,7 +92,7 @@ def attempts_not_checked() -> Patches:
 @mutation
 def levels_not_deferred() -> Patches:
     """Levels that are set while a step of a roster is under way go into its decision."""
-    real = rosters.Roster.put_together
+    real = roster.Roster.put_together
 
     def put_together(self: Any, step: int, priced: Any, parts: Any, *of: Any) -> Any:
         now = {
@@ -101,7 +101,7 @@ def levels_not_deferred() -> Patches:
         }
         return real(self, step, priced, now, *of)
 
-    yield replaced(rosters.Roster, "put_together", put_together)
+    yield replaced(roster.Roster, "put_together", put_together)
 
 
 @mutation

@@ -113,7 +113,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for client in ("KafkaConsumer", "KafkaProducer", "KafkaAdminClient"):
         monkeypatch.setattr(f"streams.kafka.clients.{client}", unavailable)
-    monkeypatch.setattr("streams.sdk.kafka_connection.sleep", lambda _: None)
+    monkeypatch.setattr("streams.sdk.kafka.sleep", lambda _: None)
     monkeypatch.setenv("TURNSTILE_TIMEOUT", "0.001")
 
 

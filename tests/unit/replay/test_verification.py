@@ -20,7 +20,7 @@ from streams.replay.findings import Check, LogFinding
 from streams.replay.receipts import Head, Receipt
 from streams.replay.results import PartitionProgress, Verified
 from streams.replay.verification import verify
-from streams.sdk.pricing import price
+from streams.sdk.arguments import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording
 from tests.unit.replay.service import TOPIC, Archived, new_service, used

@@ -26,7 +26,7 @@ from streams.records.packing import unpack_norms, unpack_users
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
 from streams.sdk.errors import RequestRejected, refusal_of
-from streams.sdk.memory_connection import MemoryConnection
+from streams.sdk.memory import MemoryConnection
 from streams.sdk.run import Run
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from streams.sdk.absence import ASK_AFTER, Absence
+from streams.sdk.kafka import ASK_AFTER, Absence
 
 
 class Broker:

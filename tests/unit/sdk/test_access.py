@@ -6,8 +6,8 @@ from streams import DecisionTimeout, InvalidRequest, PolicyChanged, RequestRejec
 from streams.config import Config
 from streams.records import MAX_REQUEST_BYTES, Reason
 from streams.records.signatures import public_text
-from streams.sdk.access import signer_of
-from streams.sdk.memory_connection import MemoryConnection
+from streams.sdk.datasets import signer_of
+from streams.sdk.memory import MemoryConnection
 from tests.keys import private_key, public
 
 ALLOW = {public("alice"): ["charge"], public("mary"): ["manage"]}

@@ -18,7 +18,7 @@ import pytest
 from streams.queries.answerer import read_contributions
 from streams.sdk.arguments import read_norms, read_users
 from streams.sdk.errors import InvalidRequest
-from streams.sdk.steps import check_distinct
+from streams.sdk.layout import check_distinct
 
 
 class Colour(IntEnum):

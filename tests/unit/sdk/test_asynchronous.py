@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from streams import AsyncTurnstile, Halt, Turnstile, Unusable
+from streams.sdk.decisions import StepDecision
 from streams.sdk.run import Run
-from streams.sdk.steps import StepDecision
 
 
 def test_runs_of_several_tasks_spend_one_budget() -> None:

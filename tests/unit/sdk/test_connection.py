@@ -35,7 +35,7 @@ from streams.sdk.errors import (
     TurnstileError,
     refusal_of,
 )
-from streams.sdk.kafka_connection import publishing_error, reaching_kafka
+from streams.sdk.kafka import publishing_error, reaching_kafka
 
 NOW = Deadline.after(0.0)
 

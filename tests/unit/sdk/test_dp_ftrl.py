@@ -10,8 +10,8 @@ import pytest
 
 from accounting import banded_step, banded_steps
 from streams import Halt, Turnstile
+from streams.sdk.decisions import StepDecision
 from streams.sdk.run import Run
-from streams.sdk.steps import StepDecision
 from tests.readme import TOP, blocks, blocks_of_correlated_noise
 
 WHOLE, TURNS = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from streams import Turnstile
 from streams.ledger.outputs import Channel
 from streams.records import ERASED, TOO_SOON, Decision, decode_answer
-from streams.sdk.followers import Reading, is_whole, reasons_of
+from streams.sdk.decisions import is_whole, reasons_of
+from streams.sdk.followers import Reading
 
 
 def heard() -> Decision:

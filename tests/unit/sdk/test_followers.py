@@ -12,8 +12,9 @@ from streams.ledger.outputs import Channel
 from streams.records import Answer, Decision, Halted, RosterDecision, decode_answer, encode
 from streams.records.packing import unpack_users
 from streams.sdk.client import Turnstile
+from streams.sdk.decisions import Witness
 from streams.sdk.errors import ConflictingDecisions
-from streams.sdk.followers import Followed, Halt, Since, Witness, distinct_halts
+from streams.sdk.followers import Followed, Halt, Since, distinct_halts
 from tests.readme import blocks_of_a_subscriber
 from tests.unit.ledger.roster_logs import LEVELS, RosterLog, begun, prices
 

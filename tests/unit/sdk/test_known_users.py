@@ -9,8 +9,7 @@ import pytest
 
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest
-from streams.sdk.known_users import KnownUsers
-from streams.sdk.steps import lay_out
+from streams.sdk.layout import KnownUsers, lay_out
 
 NAMES = [f"user-{number}" for number in range(50)]
 POLICY = Policy(

@@ -22,7 +22,7 @@ from streams.records import (
     encode,
 )
 from streams.records.packing import pack_positions
-from streams.sdk import rosters
+from streams.sdk import roster as roster_module
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -31,7 +31,7 @@ from streams.sdk.errors import (
     StepContentChanged,
     Unusable,
 )
-from streams.sdk.rosters import Roster
+from streams.sdk.roster import Roster
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
 
@@ -393,7 +393,7 @@ def interruption(at: int) -> Iterator[list[bool]]:
 
     def look(frame: Any, event: str, _: Any) -> Any:
         nonlocal lines
-        if frame.f_code.co_filename != rosters.__file__:
+        if frame.f_code.co_filename != roster_module.__file__:
             return None if event == "call" and "/sdk/" not in frame.f_code.co_filename else look
         lines += event == "line"
         if event == "line" and lines == at:

@@ -14,6 +14,7 @@ import pytest
 
 from streams.records import VERSION, Charge, Decision, OpenRun, Reason, decode_request
 from streams.records.packing import pack_bits
+from streams.sdk.decisions import REMEMBERED_STEPS
 from streams.sdk.errors import (
     ConflictingDecisions,
     DecisionTimeout,
@@ -26,7 +27,6 @@ from streams.sdk.errors import (
     StepContentChanged,
     Unusable,
 )
-from streams.sdk.followers import REMEMBERED_STEPS
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
 

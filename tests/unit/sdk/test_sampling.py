@@ -6,9 +6,8 @@ from scipy import stats
 
 from accounting import InvalidInput
 from streams.sdk.errors import DecisionTimeout, Unusable
-from streams.sdk.roster_steps import RosterStep
+from streams.sdk.roster_steps import RosterStep, poisson_sample
 from streams.sdk.run import Run
-from streams.sdk.sampling import poisson_sample
 from tests.unit.sdk.partitions import Partitions
 
 

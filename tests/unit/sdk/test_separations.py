@@ -9,13 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision
+from streams.sdk.decisions import is_whole
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
     PartitionsDisagree,
     SeparationChanged,
 )
-from streams.sdk.followers import Halt, is_whole
+from streams.sdk.followers import Halt
 from tests.unit.sdk.partitions import Partitions
 
 USERS = list(range(8))

@@ -38,10 +38,9 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms, unpack_users
 from streams.records.users import partitions_of
+from streams.sdk.decisions import StepDecision, reasons_of
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
-from streams.sdk.followers import reasons_of
 from streams.sdk.run import Run
-from streams.sdk.steps import StepDecision
 from tests.unit.sdk.partitions import Partitions
 
 PLACES = range(3)

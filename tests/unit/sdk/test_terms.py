@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from streams.sdk.datasets import terms
 from streams.sdk.errors import PolicyChanged
-from streams.sdk.terms import terms
 from tests.keys import public
 from tests.unit.sdk.partitions import Partitions
 

@@ -14,7 +14,7 @@ from accounting import PoissonGaussian, RenyiFilter, renyi_cost
 from accounting.conversions.renyi import renyi_budgets
 from streams.records import Reason
 from streams.sdk.errors import DecisionTimeout, Fenced
-from streams.sdk.sampling import poisson_sample
+from streams.sdk.roster_steps import poisson_sample
 
 ORDERS = np.array(
     [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0]

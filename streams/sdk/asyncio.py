@@ -20,14 +20,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from numpy.typing import ArrayLike
 
 from streams.records import Policy
-from streams.sdk.ahead import Ahead
 from streams.sdk.client import Turnstile
+from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import Unusable
 from streams.sdk.observing import Observer
+from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
-from streams.sdk.rosters import Roster
 from streams.sdk.run import Run
-from streams.sdk.steps import StepDecision
+from streams.sdk.steps import Ahead
 
 P = ParamSpec("P")
 T = TypeVar("T")

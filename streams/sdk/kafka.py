@@ -5,6 +5,7 @@ Errors of the Kafka client never leave the SDK; they become its own.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ from streams.kafka.security import NotAdmitted, explained, is_refusal
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
 from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
-from streams.sdk.absence import ANSWERS_WITHIN, Absence
 from streams.sdk.connection import Connection, PendingRequest
 from streams.sdk.errors import (
     DecisionTimeout,
@@ -333,3 +333,54 @@ def _find_topics(config: Config) -> TopicsSeen:
         return find_topics(admin, config)
     finally:
         admin.close()
+
+
+logger = logging.getLogger("turnstile.sdk")
+
+ASK_AFTER = 3.0
+"""Seconds without a record between two questions to the broker."""
+ANSWERS_WITHIN = 2.0
+"""Seconds within which the broker must answer."""
+
+
+class Absence:
+    """Logs when Kafka becomes unreachable and when it is back.
+
+    Args:
+        where: the address of Kafka, for people.
+        ask: asks the broker; raises KafkaError if no answer comes in time.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self, where: str, ask: Callable[[], object], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._where, self._ask, self._clock = where, ask, clock
+        self._known = clock()  # when it last answered, or was last asked
+        self._is_away = False
+
+    def heard(self) -> None:
+        """Note that a record arrived."""
+        self._known = self._clock()
+        if self._is_away:
+            self._is_away = False
+            logger.warning("Kafka at %s answers again; reading continues", self._where)
+
+    def silent(self) -> None:
+        """Note that no record arrived; ask the broker now and then, and log if it does not
+        answer.
+        """
+        if self._clock() - self._known < ASK_AFTER:
+            return
+        try:
+            self._ask()
+        except KafkaError:
+            self._known = self._clock()
+            if not self._is_away:
+                self._is_away = True
+                logger.warning(
+                    "Kafka at %s does not answer; no new records are read until it does",
+                    self._where,
+                )
+        else:
+            self.heard()

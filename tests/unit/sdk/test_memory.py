@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streams.ledger.ledger import Ledger
-from streams.sdk import memory_connection
+from streams.sdk import memory
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Unusable
 from tests.unit.sdk.partitions import Partitions
@@ -71,7 +71,7 @@ def test_a_ledger_in_which_a_charge_broke_off_is_not_used_again(
 def test_decisions_are_kept_up_to_a_bound_and_only_the_newest_checkpoints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_connection, "KEPT_BYTES", 5_000)
+    monkeypatch.setattr(memory, "KEPT_BYTES", 5_000)
     service = Partitions(1)
     turnstile = service.turnstile
     service.create(budget=0.5)

@@ -9,10 +9,10 @@ from kafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from streams.config import Config
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
-from streams.sdk import kafka_connection
+from streams.sdk import kafka
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import PartitionsDisagree, ServiceUnavailable
-from streams.sdk.kafka_connection import KafkaConnection
+from streams.sdk.kafka import KafkaConnection
 
 NOWHERE = Config(kafka="127.0.0.1:1", timeout=0.2)
 
@@ -22,7 +22,7 @@ def test_what_is_printed_of_a_turnstile_says_where_the_service_is(
 ) -> None:
     assert repr(Turnstile.in_memory(partitions=2)) == "<Turnstile in memory, 2 partitions>"
     seen = TopicsSeen(b"t" * 16, 3, None)
-    monkeypatch.setattr(kafka_connection, "_find_topics", lambda _: seen)
+    monkeypatch.setattr(kafka, "_find_topics", lambda _: seen)
     with Turnstile(config=Config(kafka="h:1,i:2", prefix="p.")) as turnstile:
         assert str(turnstile) == "<Turnstile at h:1,i:2, topics p.*, 3 partitions>"
 
@@ -45,7 +45,7 @@ def test_a_broker_without_the_topics_is_said_to_be_one(
     def find(_: Config) -> TopicsSeen:
         raise error
 
-    monkeypatch.setattr(kafka_connection, "_find_topics", find)
+    monkeypatch.setattr(kafka, "_find_topics", find)
     message = rf"^Kafka at 127\.0\.0\.1:1 does not offer the topics turnstile\.\*: .*{what}"
     with pytest.raises(ServiceUnavailable, match=message):
         KafkaConnection(NOWHERE)
@@ -69,7 +69,7 @@ SEEN = TopicsSeen(b"t" * 16, 3, None)
 
 def test_one_lost_broker_of_several_does_not_refuse_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = KafkaConnectionError("Connection refused")
-    monkeypatch.setattr(kafka_connection, "_find_topics", answering(SEEN, lost, SEEN))
+    monkeypatch.setattr(kafka, "_find_topics", answering(SEEN, lost, SEEN))
     KafkaConnection(Config(kafka="h:1,i:2", timeout=60.0)).check_partitions()
 
 
@@ -86,7 +86,7 @@ def test_what_waiting_cannot_change_is_raised_at_the_first_answer(
     raised: type[Exception],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kafka_connection, "_find_topics", answering(SEEN, answer))
+    monkeypatch.setattr(kafka, "_find_topics", answering(SEEN, answer))
     connection = KafkaConnection(Config(kafka="h:1,i:2", timeout=60.0))
     with pytest.raises(raised):
         connection.check_partitions()

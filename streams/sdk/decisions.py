@@ -1,0 +1,281 @@
+"""One step charged by norms: the request for each partition, and the decision over all of them.
+
+A decision that a worker cannot have made for the request is rejected. A ``Witness`` detects two
+decisions that contradict each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streams.records import (
+    ERASED,
+    TOO_SOON,
+    Answer,
+    Decision,
+    Halted,
+    RosterDecision,
+    User,
+    Users,
+    decode_answer,
+    encode,
+)
+from streams.records.packing import unpack_bits, unpack_positions, unpack_users
+from streams.sdk.errors import ConflictingDecisions
+
+logger = logging.getLogger("turnstile.sdk")
+
+
+@dataclass(frozen=True, eq=False)
+class StepDecision:
+    """The users who take part in one step. All arrays are in the order of the users given.
+
+    Attributes:
+        step: the step that was charged.
+        admitted: bool (n,), users who may contribute to the release.
+        granted: float64 (n,), the norm to which each contribution must be clipped; 0 if halted.
+            ``accounting.release.clipping`` clips to it. A narrower type must round it down:
+            ``accounting.round_to(granted, np.float32, "down")``.
+        exhausted: bool (n,), users who have nothing left after this step.
+        too_soon: bool (n,), users who are halted because their last participation is less than
+            ``min_separation`` steps ago, whatever is left; all False in other runs.
+        erased: bool (n,), users who are halted because they were erased: leave them out of
+            every later step, and of the data.
+    """
+
+    step: int
+    admitted: NDArray[np.bool_]
+    granted: NDArray[np.float64]
+    exhausted: NDArray[np.bool_]
+    too_soon: NDArray[np.bool_]
+    erased: NDArray[np.bool_]
+
+    @property
+    def halted(self) -> NDArray[np.bool_]:
+        """Return the users to leave out of this step; they were charged nothing for it."""
+        return ~self.admitted
+
+
+class ChargePart(NamedTuple):
+    """A partition's share of a step.
+
+    Attributes:
+        record: the encoded request.
+        digest: the digest of its content, which its decision carries.
+        norms: (n,) the norms of the users in this partition.
+    """
+
+    record: bytes
+    digest: bytes
+    norms: NDArray[np.float64]
+
+    def decided(self, answer: Answer) -> StepDecision:
+        """Return the decision about these users, in their order.
+
+        Raises:
+            ConflictingDecisions: a worker cannot have made this decision for this request.
+        """
+        if not isinstance(answer, Decision):
+            raise ConflictingDecisions(
+                f"partition {answer.partition} answered a charge with {answer}"
+            )
+        if answer.digest != self.digest:
+            raise _not_of_a_worker(answer, "is about other content")
+        if answer.users != len(self.norms) or not is_whole(answer):
+            raise _not_of_a_worker(answer, f"does not fit {len(self.norms)} users")
+        admitted = unpack_bits(answer.admitted, answer.users)
+        granted = np.where(admitted, self.norms, 0.0)
+        clipped = np.frombuffer(answer.clipped, dtype="<u4")
+        lower = np.frombuffer(answer.granted, dtype="<f8")
+        if not np.all(admitted[clipped] & (lower >= 0) & (lower <= self.norms[clipped])):
+            raise _not_of_a_worker(answer, "grants what was not asked for")
+        granted[clipped] = lower
+        reasons = reasons_of(answer)
+        return StepDecision(
+            answer.step,
+            admitted,
+            granted,
+            unpack_bits(answer.exhausted, answer.users),
+            reasons == TOO_SOON,
+            reasons == ERASED,
+        )
+
+
+def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:
+    return ConflictingDecisions(
+        f"a decision of partition {decision.partition} on step {decision.step} {complaint}: it was "
+        "not made by a worker. Release nothing of this step, and find out what writes to halts"
+    )
+
+
+Witnessed: TypeAlias = Decision | RosterDecision | Halted
+"""The records about a step that never change once published."""
+
+
+HaltReason: TypeAlias = Literal["budget", "too-soon", "erased"]
+
+
+_HALT_REASONS: dict[int, HaltReason] = {TOO_SOON: "too-soon", ERASED: "erased"}
+"""The meaning of the reason bytes that do not stand for a budget."""
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
+"""Errors of decoding a record that no worker has written; TypeError if it has no value."""
+
+
+REMEMBERED_STEPS = 1024
+"""Records remembered per run and partition. A contradiction of an older one is not noticed."""
+
+
+class Witness:
+    """Remembers the decisions of one run, and detects two that contradict each other."""
+
+    def __init__(self, dataset: str, run: str) -> None:
+        self._name = f"run {run!r} of dataset {dataset!r}"
+        # By partition, the hash of the record for each step and part.
+        self._seen: defaultdict[int, OrderedDict[Hashable, bytes]] = defaultdict(OrderedDict)
+        self._conflict: str | None = None
+
+    def see(self, record: Witnessed) -> bool:
+        """Remember a record, of any attempt; return whether it is new."""
+        seen = self._seen[record.partition]
+        # A roster step's HALT events follow its decision in several parts.
+        part = record.part if isinstance(record, Halted) else None
+        is_new = (record.step, part) not in seen
+        # A repeated step is answered with the number of the attempt that repeats it.
+        content = hashlib.sha256(encode(msgspec.structs.replace(record, attempt=0))).digest()
+        before = seen.setdefault((record.step, part), content)
+        if before != content and self._conflict is None:
+            self._conflict = (
+                f"partition {record.partition} decided step {record.step} of {self._name} in "
+                "two ways, so another program than the workers writes to the topic halts. Release "
+                "nothing more from this run, and find that program before you open it again"
+            )
+            logger.critical("%s", self._conflict)
+        if len(seen) > REMEMBERED_STEPS:
+            seen.popitem(last=False)
+        return is_new
+
+    def check(self) -> None:
+        """Raise if two decisions contradict each other.
+
+        Raises:
+            ConflictingDecisions: from the first contradiction on, at every call.
+        """
+        if self._conflict is not None:
+            raise ConflictingDecisions(self._conflict)
+
+
+def is_whole(decision: Decision) -> bool:
+    """Return whether the arrays of a decision fit each other, as in every worker's decision."""
+    octets = -(-decision.users // 8)
+    if not len(decision.admitted) == len(decision.exhausted) == octets:
+        return False
+    if len(decision.clipped) % 4 or 2 * len(decision.clipped) != len(decision.granted):
+        return False
+    if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
+        return False
+    halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
+    packed = isinstance(decision.halted, bytes)
+    has_ids = len(decision.halted) == (8 * halted if packed else halted)
+    return has_ids and _has_reasons(decision, halted)
+
+
+def reasons_of(decision: Decision) -> NDArray[np.uint8]:
+    """Return the reason byte of every user, 0 for those admitted, (users,)."""
+    reasons = np.zeros(decision.users, dtype=np.uint8)
+    halted = ~unpack_bits(decision.admitted, decision.users)
+    reasons[halted] = np.frombuffer(decision.reasons, dtype=np.uint8)
+    return reasons
+
+
+def _count_of(users: Users) -> int:
+    return len(users) // 8 if isinstance(users, bytes) else len(users)
+
+
+def _has_reasons(answer: Decision | Halted, halted: int) -> bool:
+    """Return whether each of so many halted users has a reason that is defined."""
+    known = {*range(len(answer.budgets)), TOO_SOON, ERASED}
+    return len(answer.reasons) == halted and known.issuperset(answer.reasons)
+
+
+def _is_whole_roster(decision: RosterDecision) -> bool:
+    count = decision.members
+    packed = decision.halted, decision.readmitted, decision.exhausted, decision.regranted
+    try:
+        *_, regranted = (unpack_positions(positions, count) for positions in packed)
+    except ValueError:
+        return False
+    return count >= 0 and len(regranted) == len(decision.granted)
+
+
+def _is_whole_part(halted: Halted) -> bool:
+    if isinstance(halted.users, bytes) and len(halted.users) % 8:
+        return False
+    users = _count_of(halted.users)
+    fit = len(halted.exhausted) == -(-users // 8) and _has_reasons(halted, users)
+    return fit and 0 <= halted.part < halted.parts
+
+
+def whole_answer(value: bytes) -> Answer:
+    """Decode a record of the topic halts, and check that its arrays fit each other.
+
+    Raises:
+        msgspec.DecodeError: it is invalid; also the other errors in ``UNREADABLE``.
+    """
+    answer = decode_answer(value)
+    match answer:
+        case Decision():
+            whole = is_whole(answer)
+        case RosterDecision():
+            whole = _is_whole_roster(answer)
+        case Halted():
+            whole = _is_whole_part(answer)
+        case _:
+            whole = True
+    if not whole:
+        raise msgspec.ValidationError("its arrays do not fit each other")
+    return answer
+
+
+class LeftOut(NamedTuple):
+    """The users who were left out of a step, by one record; arrays are in the order of the
+    users.
+    """
+
+    users: NDArray[np.int64] | list[User]
+    exhausted: NDArray[np.bool_]
+    reasons: NDArray[np.uint8]  # as in a decision
+    budgets: list[str]
+
+
+def left_out_by(answer: Decision | Halted) -> LeftOut:
+    """Return the users who were left out of a step, and why."""
+    if isinstance(answer, Decision):
+        users = unpack_users(answer.halted)
+        halted = ~unpack_bits(answer.admitted, answer.users)
+        exhausted = unpack_bits(answer.exhausted, answer.users)[halted]
+    else:
+        users = unpack_users(answer.users)
+        exhausted = unpack_bits(answer.exhausted, len(users))
+    reasons = np.frombuffer(answer.reasons, dtype=np.uint8)
+    return LeftOut(users, exhausted, reasons, answer.budgets)
+
+
+def halt_reason(reason: int) -> HaltReason:
+    """Return the name of a reason byte."""
+    return _HALT_REASONS.get(reason, "budget")
+
+
+def refusing_budget(reason: int, budgets: list[str]) -> str | None:
+    """Return the budget that a reason byte stands for, if it stands for one."""
+    return None if reason in _HALT_REASONS else budgets[reason]
