@@ -154,7 +154,7 @@ __all__ = [
 ]
 
 _REPORTS = {
-    "Bounds": "accounting.reports.bounds",
+    "Bounds": "accounting.reports.histories",
     "NormGrid": "accounting.reports.grid",
     "ReportAccountant": "accounting.reports.accountant",
     "epsilon_of": "accounting.reports.calibration",

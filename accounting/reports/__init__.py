@@ -7,8 +7,13 @@ Def. 4); see `accounting.reports.accountant`.
 
 from __future__ import annotations
 
-from accounting.reports.accountant import METHODS, BoundedArray, Method, ReportAccountant
-from accounting.reports.bounds import Bounds
+from accounting.reports.accountant import (
+    METHODS,
+    BoundedArray,
+    Method,
+    ReportAccountant,
+    TightestReport,
+)
 from accounting.reports.curves import (
     RenyiCurve,
     TradeOff,
@@ -18,10 +23,10 @@ from accounting.reports.curves import (
     trade_off,
 )
 from accounting.reports.grid import NormGrid
+from accounting.reports.histories import Bounds
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
-from accounting.reports.tightest import TightestReport
 
 __all__ = [
     "DEFAULT_ORDERS",

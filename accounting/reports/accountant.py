@@ -32,14 +32,13 @@ from accounting.exact.validation import (
     probability,
     renyi_orders,
 )
-from accounting.reports.bounds import Bounds
+from accounting.reports.gaussian import GaussianReport
 from accounting.reports.grid import NormGrid
-from accounting.reports.histories import drawn, level_counts, step_of
+from accounting.reports.histories import Bounds, drawn, level_counts, loss_parameters
 from accounting.reports.pld.losses import LARGEST_RATIO
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
-from accounting.reports.tightest import TightestReport, gaussian_ratios
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -56,6 +55,35 @@ class MethodReport(Protocol):
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
         """Return bounds of delta at `epsilon` for counts of shape (n, levels)."""
         ...
+
+
+class TightestReport:
+    """The tightest bounds: exact for Gaussian histories, else loss distributions and Rényi.
+
+    For histories with other steps, the smaller upper bound counts. Bounds at two nearby points need
+    not be monotone, because each point of the loss distributions has its own lattice.
+
+    Args:
+        pld, renyi, gaussian: reports for the same levels.
+    """
+
+    def __init__(self, pld: PldReport, renyi: RenyiReport, gaussian: GaussianReport) -> None:
+        self._pld, self._renyi, self._gaussian = pld, renyi, gaussian
+
+    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
+        """Return bounds of epsilon at `delta`, 0 < delta < 1; `counts`: int64, (n, levels)."""
+        return self._bounds(counts, lambda report, rows: report.epsilon(rows, delta))
+
+    def delta(self, counts: IntArray, epsilon: float) -> Bounds:
+        """Return bounds of delta at `epsilon`, finite, >= 0; `counts` as for `epsilon`."""
+        return self._bounds(counts, lambda report, rows: report.delta(rows, epsilon))
+
+    def _bounds(self, counts: IntArray, ask: Callable[[MethodReport, IntArray], Bounds]) -> Bounds:
+        return self._gaussian.exact_or(
+            counts,
+            lambda rows: ask(self._gaussian, rows),
+            lambda rows: ask(self._pld, rows).at_most(ask(self._renyi, rows).upper),
+        )
 
 
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
@@ -179,8 +207,7 @@ class ReportAccountant:
         self._mechanisms = [
             one for one, one_grid in zip(each, grids, strict=True) for _ in range(one_grid.levels)
         ]
-        pairs = zip(self._mechanisms, self._norms.tolist(), strict=True)
-        steps = [step_of(*pair) for pair in pairs]
+        steps = loss_parameters(self._mechanisms, self._norms)
         self._rates = np.array([s.sampling_rate if s.kind == "sampled" else 0.0 for s in steps])
         large = np.array([step.size > LARGEST_RATIO for step in steps])
         # The sampled levels, and those among them without an upper bound by loss distributions.
@@ -254,7 +281,7 @@ class ReportAccountant:
                 if at > 0.0:
                     found = report.epsilon(rest[some], at).upper
                     upper[some] = np.minimum(upper[some], found)
-        return _at_most(bounds, upper)
+        return bounds.at_most(upper)
 
     def _delta_if_never_drawn(
         self, report: MethodReport, rows: IntArray, epsilon: float, bounds: Bounds
@@ -268,7 +295,7 @@ class ReportAccountant:
                 rest = report.delta(np.where(group, 0, rows[some]), epsilon).upper
                 found = (chances[some] + rest) * (1.0 + 2.0**-50)
                 upper[some] = np.minimum(upper[some], found)
-        return _at_most(bounds, upper)
+        return bounds.at_most(upper)
 
     def _report(
         self, counts: npt.ArrayLike, method: Method, ask: Callable[[MethodReport, IntArray], Bounds]
@@ -292,17 +319,12 @@ class ReportAccountant:
             pld, renyi = self._method("pld"), self._method("renyi")
             assert isinstance(pld, PldReport)
             assert isinstance(renyi, RenyiReport)
-            return TightestReport(pld, renyi, gaussian_ratios(mechanisms, norms))
+            return TightestReport(pld, renyi, GaussianReport(mechanisms, norms))
         if method == "renyi":
             return RenyiReport(mechanisms, norms, self._orders)
         if method == "pld":
             return PldReport(mechanisms, norms)
         return SaddlePointReport(mechanisms, norms)
-
-
-def _at_most(bounds: Bounds, upper: FloatArray) -> Bounds:
-    lower = np.minimum(bounds.lower, upper)
-    return Bounds(lower, np.clip(bounds.estimate, lower, upper), upper)
 
 
 def _listed(mechanism: Sequence[Mechanism]) -> Sequence[Mechanism]:

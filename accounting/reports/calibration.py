@@ -24,9 +24,8 @@ from accounting.exact.validation import (
     whole_number,
 )
 from accounting.reports.accountant import ReportAccountant
-from accounting.reports.bounds import Bounds
 from accounting.reports.grid import MAX_COUNT, NormGrid
-from accounting.reports.histories import drawn
+from accounting.reports.histories import Bounds, drawn
 from accounting.reports.pld.losses import LARGEST_RATIO
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport

@@ -1,4 +1,4 @@
-"""The arguments of all reports: mechanisms and norms of the levels, and steps at each level."""
+"""The arguments and the result of every report: levels, counts of steps, bounds for each user."""
 
 from __future__ import annotations
 
@@ -10,10 +10,28 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, IntArray, norm_vector
+from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.grid import MAX_COUNT
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+
+
+class Bounds(NamedTuple):
+    """An interval for each user, shape (n,) each; lower <= exact <= upper, and the estimate inside.
+
+    `lower` and `upper` hold in floating point: they include the errors of truncation, quadrature
+    and rounding. `estimate` is the method's best guess and guarantees nothing.
+    """
+
+    lower: FloatArray
+    estimate: FloatArray
+    upper: FloatArray
+
+    def at_most(self, upper: FloatArray) -> Bounds:
+        """Return these bounds, with the smaller of two upper bounds, shape (n,)."""
+        upper = np.minimum(self.upper, upper)
+        lower = np.minimum(self.lower, upper)
+        return Bounds(lower, np.clip(self.estimate, lower, upper), upper)
 
 
 class LossParameters(NamedTuple):
@@ -45,6 +63,12 @@ def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
             return LossParameters("pure", norm)
 
 
+def loss_parameters(mechanisms: Mechanisms, norms: FloatArray) -> list[LossParameters]:
+    """Return `step_of` for each level; `norms`: shape (levels,), > 0."""
+    each = per_level(mechanisms, norms.size)
+    return [step_of(*pair) for pair in zip(each, norms.tolist(), strict=True)]
+
+
 def drawn(rates: FloatArray, counts: IntArray) -> FloatArray:
     """Return the probability of being in at least one sample, rounded up; shape (n,).
 
@@ -73,14 +97,6 @@ def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
             allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
             raise InvalidInput("mechanisms", mechanism, allowed)
     return each
-
-
-def level_norms(norms: npt.ArrayLike) -> FloatArray:
-    """Return the norms of the levels as float64, shape (levels,), finite and > 0."""
-    checked = norm_vector("norms", norms)
-    if not checked.size or checked.min() <= 0.0:
-        raise InvalidInput("norms", checked, "one number for each level, greater than 0")
-    return checked
 
 
 def level_counts(counts: npt.ArrayLike, levels: int) -> IntArray:

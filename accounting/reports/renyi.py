@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
 from accounting.costs.costs import renyi_cost
-from accounting.exact.validation import FloatArray, IntArray, renyi_orders
-from accounting.reports.bounds import Bounds
-from accounting.reports.histories import Mechanisms, per_level
+from accounting.exact.validation import BoolArray, FloatArray, IntArray, renyi_orders
+from accounting.reports.histories import Bounds, Mechanisms, per_level
 
 
 def _default_orders() -> FloatArray:
@@ -42,7 +41,8 @@ class RenyiReport:
 
     `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
     levels, shape (levels,), > 0, in the norm of their mechanism; `orders`: shape (k,), > 1 and
-    finite, `DEFAULT_ORDERS` if not given. The constructor computes the table of levels x orders.
+    finite, `DEFAULT_ORDERS` if not given. The divergences of a level are computed when a history
+    first has steps there.
 
     The method has an upper bound only: the estimate equals it, and the lower bound is 0. The
     conversion makes it looser than the exact epsilon, by about 10 % for many steps, and by more if
@@ -54,13 +54,10 @@ class RenyiReport:
     ) -> None:
         chosen = DEFAULT_ORDERS if orders is None else orders
         self.orders = renyi_orders("orders", chosen)
-        table = np.empty((norms.size, self.orders.size))
-        each = per_level(mechanisms, norms.size)
-        for mechanism in dict.fromkeys(each):
-            alike = np.array([one == mechanism for one in each])
-            table[alike] = renyi_cost(mechanism, norms[alike], self.orders)
-        self._infinite = np.isinf(table)
-        self._table = np.where(self._infinite, 0.0, table)  # zero counts x infinity is NaN
+        self._mechanisms, self._norms = per_level(mechanisms, norms.size), norms
+        self._table = np.zeros((norms.size, self.orders.size))
+        self._infinite = np.zeros(self._table.shape, dtype=np.bool_)
+        self._filled = np.zeros(norms.size, dtype=np.bool_)
 
     def divergences(self, counts: IntArray) -> FloatArray:
         """Return each user's summed divergence at each order, nats, rounded up; shape (n, k)."""
@@ -89,6 +86,7 @@ class RenyiReport:
         Blocks are padded to one shape: the rounding of a matrix product depends on the shapes of
         its factors, and a user's result must not depend on the other users of a batch.
         """
+        self._fill(np.asarray(counts.any(axis=0)))
         levels = self._table.shape[0]
         rows = max(8, min(_MOST_ROWS, _MOST_ENTRIES // levels))
         steps = np.zeros((rows, levels))
@@ -102,3 +100,13 @@ class RenyiReport:
             if self._infinite.any():
                 total[(steps @ self._infinite)[:used] > 0.0] = np.inf
             yield block, total
+
+    def _fill(self, used: BoolArray) -> None:
+        """Compute the rows of the levels among `used`, shape (levels,), that have none yet."""
+        missing = np.flatnonzero(used & ~self._filled).tolist()
+        for mechanism in dict.fromkeys(self._mechanisms[level] for level in missing):
+            alike = [level for level in missing if self._mechanisms[level] == mechanism]
+            costs = renyi_cost(mechanism, self._norms[alike], self.orders)
+            self._infinite[alike] = np.isinf(costs)
+            self._table[alike] = np.where(np.isinf(costs), 0.0, costs)  # 0 x infinity is NaN
+        self._filled |= used

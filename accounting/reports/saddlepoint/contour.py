@@ -12,7 +12,7 @@ sum of exp(F(t + i k h)) over all integers k, is
     sum over all integers j of e^{t j T} delta(epsilon + j T),
 
 delta(epsilon) and other terms that are all >= 0. Those with j < 0 make at most 1 / (e^{t T} - 1);
-those with j > 0 are bounded by any larger tilt s through
+those with j > 0 are bounded by any larger tilt s thatoms
 
     delta(x) <= exp(K(s) - s x) m(s),      m(s) = s^s / (1 + s)^(1 + s)         (Rényi accounting).
 
@@ -66,7 +66,7 @@ class Contour:
     """Estimates for n histories with a step each at least.
 
     `counts`: steps in each of `used`, some of the columns of `columns`; `sums`: theirs;
-    `rough`: shape (n,), whether a history may be of losses that are sums of atoms.
+    `atoms`: shape (n,), whether all losses of a history may be sums of atoms.
     Logarithms of delta, or epsilon in nats, shape (n,).
     """
 
@@ -76,10 +76,10 @@ class Contour:
         used: IntArray,
         counts: FloatArray,
         sums: TiltedSums,
-        rough: BoolArray,
+        atoms: BoolArray,
     ) -> None:
         self._columns, self._used, self._counts = columns, used, counts
-        self._sums, self._rough = sums, rough
+        self._sums, self._atoms = sums, atoms
 
     def epsilon(self, log_delta: float, ceiling: FloatArray, rows: IntArray) -> FloatArray:
         """Return about where log delta is `log_delta`, at most `ceiling`, for the users `rows`."""
@@ -126,7 +126,7 @@ class Contour:
                 continue
             step = float(self._sums.tilts[at] * np.exp2(-half / _STEPS_TO_OCTAVE))
             few = np.where(
-                self._rough[part], _NODES[-1], _WIDTH / (step * self._sums.sigma[part, at])
+                self._atoms[part], _NODES[-1], _WIDTH / (step * self._sums.sigma[part, at])
             )
             for nodes in _NODES:
                 ready = few <= nodes if nodes < _NODES[-1] else np.ones(part.shape, dtype=np.bool_)
@@ -230,7 +230,7 @@ class Line:
             low, high = np.where(above, epsilon, low), np.where(above, high, epsilon)
             inside = (following > low) & (following < high)
             following = np.where(inside, following, 0.5 * (low + high))
-            # Who has arrived stays, so that no user's result depends on the others.
+            # A converged entry no longer changes, so no user's result depends on the other users.
             moving &= np.abs(following - epsilon) > _ACCURACY * ceiling
             epsilon = np.where(moving, following, epsilon)
             if not moving.any():

@@ -55,19 +55,13 @@ class LossColumns:
         self._made = np.zeros(len(losses), dtype=np.bool_)
         self._lines: dict[tuple[int, float], ComplexArray] = {}
 
-    def table(self, used: IntArray, tilts: FloatArray | None = None) -> CumulantTable:
-        """Return the cumulants of the columns `used`, at `self.tilts` if not at others."""
-        if tilts is None:
-            for column in used[~self._made[used]].tolist():
-                self._moments[:, column] = self._losses[column].cumulants(self.tilts)
-                self._made[column] = True
-            return self._table(self.tilts, self._moments[:, used], used)
-        rows = [np.array(self._losses[column].cumulants(tilts)) for column in used.tolist()]
-        return self._table(tilts, np.stack(rows, axis=1), used)
-
-    def _table(self, tilts: FloatArray, moments: FloatArray, used: IntArray) -> CumulantTable:
-        cumulant, mean, variance, third = moments
-        return CumulantTable(tilts, cumulant, mean, variance, third, self._largest[used])
+    def table(self, used: IntArray) -> CumulantTable:
+        """Return the cumulants of the columns `used`."""
+        for column in used[~self._made[used]].tolist():
+            self._moments[:, column] = self._losses[column].cumulants(self.tilts)
+            self._made[column] = True
+        cumulant, mean, variance, third = self._moments[:, used]
+        return CumulantTable(self.tilts, cumulant, mean, variance, third, self._largest[used])
 
     def log_transforms(self, used: IntArray, place: int, step: float, nodes: int) -> ComplexArray:
         """Return `TiltedLoss.log_transform` of the columns `used` at a tilt, shape (u, nodes).

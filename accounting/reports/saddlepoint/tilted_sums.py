@@ -9,13 +9,13 @@ The cumulants of independent losses add. With K their sum, t > 0 and m(t) = t^t 
 D the delta of sqrt(K'')-GDP and P the sum of the third absolute central moments of the tilted
 losses. The second is Berry-Esseen's theorem (0.56: Shevtsova 2010) for an integrand that rises to
 m(t) and falls again. Both hold at *every* t, so bounds are taken at tabulated tilts, without
-interpolation, from the best of those tried. The expression for delta_2 equals its definition in
-`accounting.reports.saddlepoint.saddlepoint_report`. Estimates interpolate to the saddle point.
+interpolation, from the best of those tried. Near the saddle point, delta_2 approximates delta.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -23,7 +23,6 @@ import numpy as np
 from accounting.conversions import gdp_tail
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
 from accounting.reports.saddlepoint.loss_columns import CumulantTable
-from accounting.reports.saddlepoint.roots import falling_root
 from accounting.reports.saddlepoint.tilted_losses import RELATIVE_ERROR, UNKNOWN_THIRD
 
 _BERRY_ESSEEN: Final = 0.56
@@ -33,6 +32,9 @@ _SUM_ERROR: Final = 2.0**-47
 # below it.
 _NEAR = np.array([-20, -14, -10, -7, -5, -4, -3, -2, -1, 0, 1, 2])
 _BELOW, _HERE = np.array([-4, -3, -2, -1, 0]), np.array([0])
+_ROOT_STEPS, _ACCURACY, _MARGIN = 30, 1e-11, 0.01
+# Values, mostly logarithms, are cut off at this size: only their sign and order matter there.
+_CUT = 60.0
 # An argument of the normal tail from which on its logarithm is below -5e7.
 _FAR = 1e4
 # No epsilon up to here overflows; losses that are known are far below, and a larger one counts as
@@ -64,8 +66,6 @@ class TiltedSums:
         # From here on delta is exactly 0.
         self.largest_loss = _largest_loss(table.largest, counts)
 
-    # ------------------------------------------------------------------------------------- delta
-
     def log_delta(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (lower, upper) bounds of log delta at `epsilon`, shape (n,)."""
         out = epsilon >= self.largest_loss
@@ -75,17 +75,6 @@ class TiltedSums:
         high = np.minimum(np.minimum(upper.min(axis=1), self._log_renyi(epsilon)), 0.0)
         low = np.minimum(lower.max(axis=1), high)
         return np.where(out, -np.inf, low), np.where(out, -np.inf, high)
-
-    def log_delta_1(self, epsilon: FloatArray) -> FloatArray:
-        """Return the logarithm of the slides' delta_1, an approximation, shape (n,)."""
-        t, cumulant, _, variance = self._saddle(epsilon)
-        curvature = variance + 1.0 / t**2 + 1.0 / (1.0 + t) ** 2
-        log_f = cumulant - t * epsilon - np.log(t) - np.log1p(t)
-        return np.asarray(log_f - 0.5 * np.log(2.0 * math.pi * curvature))
-
-    def log_delta_2(self, epsilon: FloatArray) -> FloatArray:
-        """Return the logarithm of the slides' delta_2, an approximation, shape (n,)."""
-        return _log_delta_2(*self._saddle(epsilon), epsilon)
 
     def _log_renyi(self, epsilon: FloatArray) -> FloatArray:
         """Return the least of the bounds by K alone, over all tilts."""
@@ -129,52 +118,6 @@ class TiltedSums:
     def _near(self, place: IntArray, offsets: IntArray) -> IntArray:
         last = np.maximum(self.known - 1, 0)[:, np.newaxis]
         return np.asarray(np.clip(np.minimum(place[:, np.newaxis], last) + offsets, 0, last))
-
-    # ------------------------------------------------------------------------------ interpolation
-
-    def around_the_saddle(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the known tilts to both sides of the saddle point, or twice the nearest, (n,)."""
-        last = np.maximum(self.known - 1, 0)
-        place = self._place_of_saddle(epsilon)
-        return self.tilts[np.clip(place - 1, 0, last)], self.tilts[np.clip(place, 0, last)]
-
-    def _saddle(self, epsilon: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return (t, K, K', K'') at the saddle point, or at the nearest of the known tilts."""
-        low, high = self.around_the_saddle(epsilon)
-
-        def excess(t: FloatArray) -> FloatArray:
-            return epsilon + 1.0 / t + 1.0 / (1.0 + t) - self._interpolate(t)[1]
-
-        below, above = falling_root(excess, low, high)
-        t = 0.5 * (below + above)
-        return (t, *self._interpolate(t))
-
-    def _interpolate(self, t: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return (K, K', K'') at `t`, shape (n,), by the quintic that has all three at the ends."""
-        if self.tilts.size == 1:
-            return self.cumulant[:, 0], self.mean[:, 0], self._variance[:, 0]
-        last = self.tilts.size - 2
-        left = np.clip(np.searchsorted(self.tilts, t, side="right") - 1, 0, last)
-        rows = np.arange(t.size)
-        width = self.tilts[left + 1] - self.tilts[left]
-        u = (t - self.tilts[left]) / width
-        value, value_1 = self.cumulant[rows, left], self.cumulant[rows, left + 1]
-        slope, slope_1 = self.mean[rows, left] * width, self.mean[rows, left + 1] * width
-        half = 0.5 * self._variance[rows, left] * width * width
-        half_1 = 0.5 * self._variance[rows, left + 1] * width * width
-        rise = value_1 - value - slope - half
-        turn = slope_1 - slope - 2.0 * half
-        bend = 2.0 * (half_1 - half)
-        c3 = 10.0 * rise - 4.0 * turn + 0.5 * bend
-        c4 = -15.0 * rise + 7.0 * turn - bend
-        c5 = 6.0 * rise - 3.0 * turn + 0.5 * bend
-        cumulant = value + u * (slope + u * (half + u * (c3 + u * (c4 + u * c5))))
-        mean = slope + u * (2.0 * half + u * (3.0 * c3 + u * (4.0 * c4 + u * 5.0 * c5)))
-        variance = 2.0 * half + u * (6.0 * c3 + u * (12.0 * c4 + u * 20.0 * c5))
-        smallest = np.minimum(half, half_1)
-        return cumulant, mean / width, np.maximum(variance, smallest) / (width * width)
-
-    # ----------------------------------------------------------------------------------- epsilon
 
     def epsilon(self, log_delta: float) -> tuple[FloatArray, FloatArray]:
         """Return (lower, upper) bounds of the epsilon at which log delta is `log_delta`."""
@@ -268,7 +211,7 @@ def _log_delta_2(
     variance: FloatArray,
     epsilon: FloatArray,
 ) -> FloatArray:
-    """Return log delta_2 for any tilt, not only at the saddle point."""
+    """Return log delta_2 at any tilt, shape (n, m)."""
     correction = cumulant - t * mean + 0.5 * t * t * variance
     return np.asarray(
         correction + _log_gdp_delta(np.sqrt(variance), epsilon + (t + 0.5) * variance - mean)
@@ -290,3 +233,31 @@ def _log_gdp_delta(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
 def _furthest(mu: FloatArray) -> FloatArray:
     """Return the epsilon at which the argument of the normal tail is `_FAR`."""
     return mu * (_FAR + 0.5 * mu)
+
+
+def falling_root(
+    function: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return an interval around the point where a falling function crosses 0, shape (n,) each.
+
+    The function is > 0 at its lower end and <= 0 at its upper end, unless these are the ends given.
+    Three bisections, then false position that halves the value at an end that stays (Illinois) and
+    keeps off the ends, so that both close in.
+    """
+    value_low, value_high = np.full_like(low, _CUT), np.full_like(high, -_CUT)
+    stayed = np.zeros(low.shape)
+    for step in range(_ROOT_STEPS):
+        share = value_low / (value_low - value_high) if step >= 3 else np.full(low.shape, 0.5)
+        middle = low + (high - low) * np.clip(share, _MARGIN, 1.0 - _MARGIN)
+        value = np.clip(function(middle), -_CUT, _CUT)
+        # A converged entry no longer changes, so no user's result depends on the other users.
+        open_ = high - low > _ACCURACY * high
+        rising, falling = open_ & (value > 0.0), open_ & (value <= 0.0)
+        value_high = np.where(rising & (stayed > 0.0), 0.5 * value_high, value_high)
+        value_low = np.where(falling & (stayed < 0.0), 0.5 * value_low, value_low)
+        low, value_low = np.where(rising, middle, low), np.where(rising, value, value_low)
+        high, value_high = np.where(falling, middle, high), np.where(falling, value, value_high)
+        stayed = np.where(rising, 1.0, -1.0)
+        if not open_.any():
+            break
+    return low, high

@@ -13,7 +13,7 @@ from mpmath import mpf
 
 from accounting import Gaussian, InvalidInput, PoissonGaussian
 from accounting.costs.mechanisms import Laplace, PureDP
-from accounting.reports.bounds import Bounds
+from accounting.reports.histories import Bounds
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
 from tests.examples import examples

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from accounting import Gaussian, InvalidInput, gdp_to_delta, gdp_to_epsilon
+from accounting import Gaussian, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import (
     DIRECTIONS,
     Direction,
@@ -19,12 +18,12 @@ from accounting.costs.mechanisms import (
     PoissonGaussian,
     PureDP,
 )
-from accounting.reports.bounds import Bounds
+from accounting.reports.histories import Bounds
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint.cumulants import SampledLoss
 from accounting.reports.saddlepoint.loss_columns import CumulantTable, LossColumns
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
+from accounting.reports.saddlepoint.sampled_loss import SampledLoss
 from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 from tests.examples import examples, grid
 
@@ -258,53 +257,6 @@ def test_interval_closes_in_on_the_estimate_as_steps_accumulate() -> None:
     assert widths[-1] < 0.01
 
 
-def test_delta_1_and_delta_2_are_within_the_first_order_of_each_other() -> None:
-    counts = steps(0, 0, 0, 10**4)
-    first = COMMON.approximate_delta(counts, 5.0, "delta_1")
-    second = COMMON.approximate_delta(counts, 5.0, "delta_2")
-    assert first == pytest.approx(second, rel=0.01)
-    assert second == pytest.approx(COMMON.delta(counts, 5.0).estimate, rel=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("noise", "rate", "count", "epsilon"),
-    [(2.0, 0.01, 1000, 1.0), (1.0, 0.01, 3000, 4.0), (1.05, 2.79e-4, 431104, 1.676)],
-)
-def test_delta_2_is_the_expectation_that_defines_it(
-    noise: float, rate: float, count: int, epsilon: float
-) -> None:
-    """The saddle point by bisection on cumulants that nothing interpolates."""
-    found = SaddlePointReport(PoissonGaussian(noise, rate), np.ones(1))
-    expected = [mpf(0)]
-    for direction in DIRECTIONS:
-        loss = SampledLoss(1.0 / noise, rate, direction)
-
-        def sums(t: float, of: SampledLoss = loss) -> tuple[float, float, float]:
-            cumulant, mean, variance, _ = of.cumulants(np.array([t]))
-            return count * float(cumulant[0]), count * float(mean[0]), count * float(variance[0])
-
-        if epsilon >= count * loss.largest:
-            continue
-        low, high = 1e-6, loss.tilts[1]
-        for _ in range(80):
-            t = 0.5 * (low + high)
-            below = sums(t)[1] < epsilon + 1 / t + 1 / (1 + t)
-            low, high = (t, high) if below else (low, t)
-        cumulant, mean, variance = sums(t)
-
-        def integrand(z: mpf, t: float = t, m: float = mean, v: float = variance) -> mpf:
-            tilted = mpmath.exp(t * (epsilon - z)) * (1 - mpmath.exp(epsilon - z))
-            return tilted * mpmath.npdf(z, m, mpmath.sqrt(v))
-
-        spread = math.sqrt(variance)
-        ends = [epsilon + k * spread for k in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 12.0)]
-        log_scale = cumulant - epsilon * t
-        expected.append(mpmath.exp(log_scale) * mpmath.quad(integrand, ends))
-    delta = found.approximate_delta(steps(count), epsilon)
-    assert delta[0] == pytest.approx(float(max(expected)), rel=1e-6)
-
-
 # --------------------------------------------------------------------------- limits and far tails
 
 
@@ -319,7 +271,6 @@ def test_unsampled_steps_are_exact_gaussian_dp(mechanism: Gaussian | PoissonGaus
         assert bounds.lower[0] <= gdp_to_delta(mu, epsilon) * (1 + 1e-9)
         assert bounds.upper[0] >= gdp_to_delta(mu, epsilon) * (1 - 1e-9)
         assert bounds.lower[0] == pytest.approx(bounds.upper[0], rel=1e-9)
-        assert exact.approximate_delta(counts, epsilon) == pytest.approx(bounds.upper, rel=1e-9)
     for delta in (0.3, 1e-5, 1e-100, 1e-300):
         interval = exact.epsilon(counts, delta)
         assert_ordered(interval)
@@ -528,40 +479,6 @@ def test_gaussian_steps_of_different_noise_are_exact_gaussian_dp() -> None:
     bounds = SaddlePointReport(mechanisms, np.array([1.0, 0.5, 1.0])).epsilon(steps(3, 5, 9), 1e-5)
     mu = math.sqrt(3.0 / 16.0 + 5.0 / 256.0)
     assert bounds.upper[0] == pytest.approx(gdp_to_epsilon(mu, 1e-5), rel=1e-9)
-
-
-MIXED = SaddlePointReport([Laplace(10.0), PureDP()], np.array([1.0, 0.1]))
-
-
-@pytest.mark.parametrize(
-    ("argument", "call"),
-    [
-        ("mechanisms", lambda: SaddlePointReport([PureDP()], np.ones(2))),
-        ("mechanisms", lambda: SaddlePointReport("gaussian", np.ones(8))),
-        ("mechanisms", lambda: SaddlePointReport(None, np.ones(2))),
-        ("norms", lambda: SaddlePointReport(PureDP(), np.array([1.0, 0.0]))),
-        ("norms", lambda: SaddlePointReport(PureDP(), np.array([1.0, math.inf]))),
-        ("norms", lambda: SaddlePointReport(PureDP(), 1.0)),
-        ("norms", lambda: SaddlePointReport(PureDP(), "a norm")),
-        ("norms", lambda: SaddlePointReport(PureDP(), np.zeros(0))),
-        ("delta", lambda: MIXED.epsilon(steps(1, 1), 0.0)),
-        ("delta", lambda: MIXED.epsilon(steps(1, 1), "small")),
-        ("epsilon", lambda: MIXED.delta(steps(1, 1), -1.0)),
-        ("epsilon", lambda: MIXED.approximate_delta(steps(1, 1), math.nan)),
-        ("formula", lambda: MIXED.approximate_delta(steps(1, 1), 1.0, "delta_3")),
-        ("formula", lambda: MIXED.approximate_delta(steps(1, 1), 1.0, ["delta_1"])),
-        ("counts", lambda: MIXED.approximate_delta(steps(1, 1, 1), 1.0)),
-        ("counts", lambda: MIXED.approximate_delta(steps(1, -1), 1.0)),
-        ("counts", lambda: MIXED.approximate_delta(np.array([1, 1]), 1.0)),
-        ("counts", lambda: MIXED.delta(np.array([[0.5, 1.0]]), 1.0)),
-        ("counts", lambda: MIXED.epsilon([[1, 2], [3]], 1e-5)),
-        ("counts", lambda: MIXED.epsilon(np.array([[0, 2**46 + 1]]), 1e-5)),
-    ],
-)
-def test_other_arguments_are_refused_by_name(argument: str, call: Callable[[], object]) -> None:
-    with pytest.raises(InvalidInput, match=argument) as caught:
-        call()
-    assert caught.value.argument == argument
 
 
 # ------------------------------------------------------------------------------------- properties

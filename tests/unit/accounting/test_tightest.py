@@ -111,3 +111,16 @@ def test_users_are_bounded_as_if_each_were_alone() -> None:
         together = ask(counts, level)
         alone = [float(ask(row, level)) for row in counts]
         np.testing.assert_allclose(together, alone, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("ratio", "epsilon"), [(1e13, 1e30), (1e-200, 0.0)])
+def test_extreme_gaussian_histories_have_no_lower_bound_above_the_exact_delta(
+    ratio: float, epsilon: float
+) -> None:
+    # delta is 0 to hundreds of digits at the large epsilon, and below the ratio at epsilon 0.
+    assert accountant(Gaussian(1.0 / ratio)).delta([1], epsilon).bounds.lower == 0.0
+
+
+def test_extreme_gaussian_histories_have_finite_lower_bounds() -> None:
+    bounds = accountant(Gaussian(1e-120)).epsilon([1], 1e-5).bounds
+    assert bounds.lower < bounds.upper == math.inf

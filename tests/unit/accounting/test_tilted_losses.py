@@ -9,7 +9,7 @@ import pytest
 from mpmath import mpf
 
 from accounting.costs.mechanisms import DIRECTIONS, Direction
-from accounting.reports.saddlepoint.cumulants import SampledLoss
+from accounting.reports.saddlepoint.sampled_loss import SampledLoss
 from accounting.reports.saddlepoint.tilted_losses import (
     RELATIVE_ERROR,
     THIRD_ERROR,
