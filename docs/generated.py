@@ -144,7 +144,7 @@ def _of_worker() -> Iterator[Metric]:
 def _of_answerer() -> Iterable[Metric]:
     calendar = SimpleNamespace(next=SimpleNamespace(closes=0))
     progress: Any = SimpleNamespace(
-        desk=SimpleNamespace(passed_over={"late": 1}, positions={0: 0}, keeps=0, calendar=calendar),
+        state=SimpleNamespace(skipped={"late": 1}, positions={0: 0}, keeps=0, calendar=calendar),
         is_taken_over=True,
         end_of=lambda partition: 0,
         partitions=lambda: [0],

@@ -1,15 +1,18 @@
 """Answering: charge and release every window once, also if answerers are killed or replaced.
 
-The state of an answerer is a function of its input and of its journal entries (``marks``). Each
-start of an answerer takes these steps:
+The state of an answerer is a function of its input and of its journal. Each start of an answerer
+takes these steps:
 
-1. Open the run after the last answer that has a mark. Earlier attempts can charge no more.
-2. Write a begin mark and read it back. From then on no mark of an earlier attempt counts. If
-   another answerer added an answer since the marks were read, repeat steps 1 and 2.
+1. Open the run after the last answer in the journal. Earlier attempts can charge no more.
+2. Write a begin entry and read it back. From then on no entry of an earlier attempt counts. If
+   another answerer added an answer since the entries were read, repeat steps 1 and 2.
 3. Publish the last answer, if the topic does not contain it.
-4. Read the input again, from the first event that an open window needs to the last mark.
+4. Read the input again, from the first event that an open window needs to the last entry.
 5. Close the window that was being closed.
-6. Read new events and close windows, in the order that ``marks`` describes.
+6. Read new events and close windows, in the order that ``journal`` describes.
+
+At the end of an input file, its clock advances to the first end of a window that contains the last
+event. A window that has not ended by then is incomplete, and is not answered.
 """
 
 from __future__ import annotations
@@ -23,15 +26,13 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from streams.answerer.desk import Desk
-from streams.answerer.events import UnreadableEvent
-from streams.answerer.journal import Journal
+from streams.answerer.answers import PrivateAnswer, answer_of
+from streams.answerer.events import EventFile, EventPlace, SkipReason
+from streams.answerer.journal import Journal, JournalEntry, RunHistory, Superseded
 from streams.answerer.kinds import Answered
-from streams.answerer.marks import History, Mark, Superseded
 from streams.answerer.pricing import WorstCase, noises
-from streams.answerer.questions import Questions, UnusableQueries
-from streams.answerer.records import PrivateAnswer, answer_of
-from streams.answerer.windows import Calendar, Window, iso
+from streams.answerer.queries import QueryFile, UnusableQueries
+from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.answerer import ChargedUsers, QueryAnswerer
 from streams.queries.release import Release
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
@@ -46,10 +47,10 @@ _BEGINNINGS = 10
 
 
 class InconsistentRun(UnusableQueries):
-    """The charges, the marks and the published answers of a run do not fit each other.
+    """The charges, the journal and the published answers of a run do not agree.
 
-    Marks are missing, or another program charges the run. Answering it further could release a
-    window twice.
+    Journal entries are missing, or another program charges the run. Answering it further could
+    release a window twice.
     """
 
 
@@ -76,24 +77,24 @@ class Answering:
     """One start of an answerer. Not to be shared between threads.
 
     Args:
-        questions: the file of queries.
+        query_file: the file of queries.
         source: identifies the topic or file of the events.
         open_run: opens the run.
-        journal: has the marks and the answers.
+        journal: the journal and the published answers.
         announce: called with every answer after its publication.
         text: whether the columns of events are text.
         charge_again: whether to answer windows that another run of the dataset has answered.
         noise: draws the noise, for tests; None for the operating system.
 
     Attributes:
-        desk: the state of the input.
+        state: the state of the input.
         last_charge: the users of the last window, and the decision about them: sensitive. None
             before the first window.
     """
 
     def __init__(
         self,
-        questions: Questions,
+        query_file: QueryFile,
         source: str,
         open_run: Open,
         journal: Journal,
@@ -103,8 +104,8 @@ class Answering:
         charge_again: bool = False,
         noise: np.random.Generator | None = None,
     ) -> None:
-        self.questions = questions
-        self.desk = Desk(questions, text=text)
+        self.query_file = query_file
+        self.state = InputState(query_file, text=text)
         self._text = text
         self._source = source
         self._open_run = open_run
@@ -113,18 +114,18 @@ class Answering:
         self._noise = noise
         self.last_charge: ChargedUsers | None = None
         self._charge_again = charge_again
-        self._runs: defaultdict[str, History] = defaultdict(History)
-        self._history = self._runs[questions.run]
+        self._runs: defaultdict[str, RunHistory] = defaultdict(RunHistory)
+        self._history = self._runs[query_file.run]
         self._owner = uuid4().hex
-        self._said: dict[UnreadableEvent, int] = {}
+        self._logged: dict[SkipReason, int] = {}
 
     def start(self) -> None:
         """Take over the run, and find the offsets from which the input has to be read again.
 
         Raises:
-            UnusableQueries: the marks are of other questions or another input.
+            UnusableQueries: the journal is of other queries or another input.
             AlreadyAnswered: another run has answered a window that is next.
-            InconsistentRun: the marks do not fit the charges or the published answers.
+            InconsistentRun: the journal does not agree with the charges or the published answers.
             Superseded: another answerer has begun meanwhile.
             TurnstileError: the run cannot be opened.
         """
@@ -132,7 +133,7 @@ class Answering:
         self._catch_up()
         self._check_same(history.begun)
         try:
-            for window in Calendar(self.questions, history.released + 1).windows():
+            for window in Calendar(self.query_file, history.released + 1).windows():
                 self._check_unanswered(window)
         except AlreadyAnswered:
             self._publish_last()  # its users have been charged for it
@@ -144,7 +145,7 @@ class Answering:
             if run is None:
                 continue
             # Step 2.
-            self._mark("begin", run, released + 1)
+            self._write("begin", run, released + 1)
             if history.released == released:
                 break
         else:
@@ -155,12 +156,12 @@ class Answering:
         self._prepare(run)
         # Step 3.
         self._publish_last()
-        self._journal.forget(history.take_over())
+        self._journal.delete(history.pop_obsolete())
         # Step 4.
         at = history.closing or history.answered
-        self.desk = Desk(self.questions, text=self._text, step=history.released + 1)
+        self.state = InputState(self.query_file, text=self._text, step=history.released + 1)
         if at is not None:
-            self.desk.resume(at.positions, at.clocks, at.begins)
+            self.state.resume(at.positions, at.clocks, at.begins)
 
     @property
     def again(self) -> dict[int, int]:
@@ -177,10 +178,10 @@ class Answering:
         """
         for partition, position in self.again.items():
             # Offsets after the last event can be without a record.
-            self.desk.positions[partition] = max(position, self.desk.positions.get(partition, 0))
+            self.state.positions[partition] = max(position, self.state.positions.get(partition, 0))
         # Step 5.
         if self._history.closing is not None:
-            self._close(marked=True)
+            self._close(is_entered=True)
 
     def close_due(self, now: int | None) -> int:
         """Close all windows that can be closed by now; return how many there were.
@@ -193,19 +194,19 @@ class Answering:
         """
         closed = 0
         # Step 6.
-        while self.desk.is_due(now):
+        while self.state.is_due(now):
             self._close()
             closed += 1
         return closed
 
-    def _close(self, marked: bool = False) -> None:
-        desk, run = self.desk, self._run
-        window = desk.calendar.next
-        asked = desk.asked[window.query]
-        if not marked:
-            self._mark("closing", run, window.step)
+    def _close(self, is_entered: bool = False) -> None:
+        state, run = self.state, self._run
+        window = state.calendar.next
+        asked = state.asked[window.query]
+        if not is_entered:
+            self._write("closing", run, window.step)
         self._check_unanswered(window)
-        users, rows = desk.content_of(window)
+        users, rows = state.content_of(window)
         answerer = self._answerers[window.query]
         while True:
             try:
@@ -219,23 +220,23 @@ class Answering:
                 f"charges run {run.name!r}; nothing was released"
             )
         answered = asked.answered(
-            np.atleast_1d(release.value), release.noise_stddev, self.questions.confidence
+            np.atleast_1d(release.value), release.noise_stddev, self.query_file.confidence
         )
         self.last_charge = answerer.last_charge
-        desk.close(window)
+        state.close(window)
         answer = self._answer_of(window, release, answered)
-        self._mark("answered", run, window.step, msgspec.json.encode(answer))
+        self._write("answered", run, window.step, msgspec.json.encode(answer))
         self._journal.publish(self._last().answer)
         self._announce(answer)
-        self._journal.forget(self._history.take_over())
+        self._journal.delete(self._history.pop_obsolete())
         self._log_skipped()
 
     def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
         """Return the record to publish for a window that has closed."""
-        calendar, query = self.desk.calendar, window.query
+        calendar, query = self.state.calendar, window.query
         since = self._worst_case.exhaustible_since(calendar, query, window.number)
         return answer_of(
-            self.questions,
+            self.query_file,
             window,
             release,
             answered,
@@ -243,45 +244,45 @@ class Answering:
             exhaustible_since=None if since is None else calendar.window(query, since),
         )
 
-    def _mark(self, kind: Any, run: Run, step: int, answer: bytes = b"") -> None:
-        """Write a mark and read it back.
+    def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"") -> None:
+        """Write a journal entry and read it back.
 
         Raises:
             Superseded: another answerer has begun before it.
         """
-        desk, is_begin = self.desk, kind == "begin"
-        mark = Mark(
+        state, is_begin = self.state, kind == "begin"
+        entry = JournalEntry(
             kind=kind,
-            dataset=self.questions.dataset,
-            run=self.questions.run,
+            dataset=self.query_file.dataset,
+            run=self.query_file.run,
             attempt=run.attempt,
             owner=self._owner,
             step=step,
-            questions="" if kind == "closing" else self.questions.digest,
+            query_file="" if kind == "closing" else self.query_file.digest,
             source="" if kind == "closing" else self._source,
-            positions={} if is_begin else dict(desk.positions),
-            begins={} if is_begin else desk.begins(),
-            clocks={} if is_begin else dict(desk.clocks),
-            windows=desk.calendar.closed() if answer else {},
+            positions={} if is_begin else dict(state.positions),
+            begins={} if is_begin else state.begins(),
+            clocks={} if is_begin else dict(state.clocks),
+            windows=state.calendar.closed() if answer else {},
             answer=answer,
-            behind=self._journal.end() if answer else 0,
+            answers_end=self._journal.end() if answer else 0,
         )
         if is_begin:
-            self._owner = mark.owner = uuid4().hex  # one for each attempt
-        self._journal.append(mark)
+            self._owner = entry.owner = uuid4().hex  # one for each attempt
+        self._journal.append(entry)
         self._catch_up()
         self._check_owner()
 
     def _catch_up(self) -> None:
-        """Read the marks that were written since the last call."""
-        for mark in self._journal.catch_up():
-            self._runs[mark.run].read([mark])
+        """Read the entries that were written since the last call."""
+        for entry in self._journal.catch_up():
+            self._runs[entry.run].read([entry])
         for history in self._runs.values():
             if history is not self._history:
-                history.take_over()  # this answerer never forgets marks of other runs
+                history.pop_obsolete()  # this answerer never forgets entries of other runs
 
     def _check_owner(self) -> None:
-        """Check that no other answerer has taken over the run, as far as marks were read.
+        """Check that no other answerer has taken over the run, as far as the journal was read.
 
         Raises:
             Superseded: one has.
@@ -289,31 +290,30 @@ class Answering:
         history = self._history
         if history.owner != self._owner:
             raise Superseded(
-                f"attempt {history.attempt} of run {self.questions.run!r} has begun to answer: "
+                f"attempt {history.attempt} of run {self.query_file.run!r} has begun to answer: "
                 "this answerer stops"
             )
 
-    def _last(self) -> Mark:
+    def _last(self) -> JournalEntry:
         """Return the last answer, as it was read back."""
         assert self._history.answered is not None
         return self._history.answered
 
     def _publish_last(self) -> None:
-        """Publish the last answer that has a mark, if the topic does not contain it."""
+        """Publish the last answer in the journal, if the topic does not contain it."""
         if self._history.answered is None:
             return
         last = self._last()
-        if last.answer not in self._journal.published(last.behind):
+        if last.answer not in self._journal.published(last.answers_end):
             self._journal.publish(last.answer)
             self._announce(msgspec.json.decode(last.answer, type=PrivateAnswer))
 
     def _log_skipped(self) -> None:
         """Log the number of skipped events, for the operator only: it is data about users."""
-        known = dict(self.desk.passed_over)
-        if known != self._said:
-            self._said = known
-            told = self.desk.told_of_passed_over()
-            logger.warning("skipped events so far: %s", told)
+        known = dict(self.state.skipped)
+        if known != self._logged:
+            self._logged = known
+            logger.warning("skipped events so far: %s", self.state.skipped_text())
 
     def _prepare(self, run: Run) -> None:
         """Compute noise and prices, before anything is charged.
@@ -321,7 +321,7 @@ class Answering:
         Raises:
             UnusableQueries: names the query.
         """
-        asked = self.desk.asked
+        asked = self.state.asked
         stddevs = noises(asked, run.policy)
         self._worst_case = WorstCase(asked, stddevs, [run.policy, *run.outer])
         self._answerers = []
@@ -335,17 +335,17 @@ class Answering:
             self._answerers.append(answerer)
         kinds = {"integer": True, "string": False}
         known = kinds.get(str(run.policy.user_ids))
-        if known is not None and known is not self.questions.source.integers:
+        if known is not None and known is not self.query_file.source.integers:
             raise UnusableQueries(
                 f"[input]: the users of dataset {run.dataset!r} have {run.policy.user_ids} ids: "
                 f'set users = "{run.policy.user_ids}"'
             )
 
     def _open(self, released: int) -> Run | None:
-        """Open the run; None if another answerer has answered more since the marks were read.
+        """Open the run; None if another answerer has answered more since the entries were read.
 
         Raises:
-            InconsistentRun: the charges do not fit the marks.
+            InconsistentRun: the charges do not fit the entries.
         """
         try:
             return self._open_run(released)
@@ -354,14 +354,14 @@ class Answering:
             if self._history.released != released:
                 return None
             raise InconsistentRun(
-                f"{error}. According to the marks in answers-state, step {released} was answered "
-                "last. If these marks are incomplete, or another program charges this run, answer "
+                f"{error}. According to the journal in answers-state, step {released} was answered "
+                "last. If the journal is incomplete, or another program charges this run, answer "
                 "under another run name, with a start after the last published answer. Users keep "
                 "what they have spent"
             ) from error
 
     def _check_unanswered(self, window: Window) -> None:
-        """Check that no other run of the dataset has answered a window, as far as marks were read.
+        """Check that no other run of the dataset has answered a window, as far as it was read.
 
         A query is the same in every run if it has the same name.
 
@@ -370,7 +370,7 @@ class Answering:
         """
         if self._charge_again:
             return
-        query = self.questions.queries[window.query].name
+        query = self.query_file.queries[window.query].name
         others = {
             run: history.answered.windows
             for run, history in self._runs.items()
@@ -379,7 +379,7 @@ class Answering:
         for run, answered in others.items():
             begin, end = answered.get(query, (0, 0))
             if begin <= window.start and window.end <= end:
-                names = {one.name for one in self.questions.queries}
+                names = {one.name for one in self.query_file.queries}
                 ends = [
                     last
                     for one in others.values()
@@ -388,26 +388,26 @@ class Answering:
                 ]
                 raise AlreadyAnswered(run, query, (begin, end), max(ends))
 
-    def _check_same(self, begun: Mark | None) -> None:
+    def _check_same(self, begun: JournalEntry | None) -> None:
         if begun is None:
             return
         for what, before, now in (
-            ("other questions", begun.questions, self.questions.digest),
+            ("other queries", begun.query_file, self.query_file.digest),
             ("another input", begun.source, self._source),
         ):
             if before != now:
                 raise UnusableQueries(
-                    f"run {self.questions.run!r} was begun with {what}, so its windows cannot be "
+                    f"run {self.query_file.run!r} was begun with {what}, so its windows cannot be "
                     "rebuilt. Give the file another run name, and a start after the windows that "
                     "are answered; users keep what they have spent"
                 )
 
     def _check_charged(self, run: Run) -> None:
-        """Check that the charges, the marks and the published answers fit each other.
+        """Check that the charges, the journal and the published answers agree.
 
         Raises:
             InconsistentRun: they do not.
-            Superseded: another answerer has begun and answered since the marks were read.
+            Superseded: another answerer has begun and answered since the entries were read.
         """
         history = self._history
         following = history.released + 1
@@ -417,16 +417,16 @@ class Answering:
         )
         if run.step != following:
             raise InconsistentRun(
-                f"run {run.name!r} was charged up to step {run.step - 1}, but its marks end at "
-                f"step {history.released}: another program charges it, or marks are missing. "
+                f"run {run.name!r} was charged up to step {run.step - 1}, but its journal ends at "
+                f"step {history.released}: another program charges it, or entries are missing. "
                 f"{remedy}"
             )
         if run.interrupted and history.closing is None:
             raise InconsistentRun(
-                f"step {following} of run {run.name!r} was charged and has no mark: another "
-                f"program charges the run, or marks are missing. {remedy}"
+                f"step {following} of run {run.name!r} was charged and has no entry: another "
+                f"program charges the run, or entries are missing. {remedy}"
             )
-        behind = 0 if history.answered is None else history.answered.behind
+        behind = 0 if history.answered is None else history.answered.answers_end
         steps = [
             msgspec.json.decode(answer, type=PrivateAnswer).step
             for answer in self._journal.published(behind)
@@ -436,6 +436,28 @@ class Answering:
             self._catch_up()
             self._check_owner()
             raise InconsistentRun(
-                f"the answer to step {last} of run {run.name!r} is published and has no mark: the "
-                f"last marks in answers-state are missing. {remedy}"
+                f"the answer to step {last} of run {run.name!r} is published and not in the "
+                f"journal: the last entries in answers-state are missing. {remedy}"
             )
+
+
+def answer_file(answering: Answering, file: EventFile) -> None:
+    """Answer all windows that end within a file.
+
+    Raises:
+        UnusableQueries: nothing more can be answered.
+        TurnstileError: as ``Answering.close_due``.
+    """
+    rows = file.rows()
+    answering.start()
+    state = answering.state
+    again = answering.again.get(0, 0)
+    for offset, row in enumerate(rows):
+        if offset == again:
+            answering.go_on()
+        state.take_row(EventPlace(0, offset), row)
+        if offset >= again:
+            answering.close_due(state.clock(1, {}))
+    if again >= len(rows):
+        answering.go_on()
+    answering.close_due(state.end_of_window(state.clock(1, {})))

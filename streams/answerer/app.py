@@ -1,9 +1,9 @@
 """The answerer process: a Faust app that reads a topic of events.
 
 Every instance is a consumer group of its own and reads all partitions, since a window needs all of
-them. The marks (``marks``), not Kafka's consumer groups, determine which instance answers. A second
-instance takes over, and the first one ends at its next mark. The marks also contain the offsets to
-read from: nothing is committed to Kafka.
+them. The journal, not Kafka's consumer groups, determines which instance answers. A second instance
+takes over, and the first one ends at its next journal entry. The journal also contains the offsets
+to read from: nothing is committed to Kafka.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from streams.answerer.answering import Announce, Answering, Open
-from streams.answerer.desk import Desk, EventPlace
-from streams.answerer.journal import JournalUnavailable
+from streams.answerer.answers import PrivateAnswer
+from streams.answerer.events import EventPlace
+from streams.answerer.journal import JournalUnavailable, Superseded
 from streams.answerer.kafka_journal import KafkaJournal
-from streams.answerer.marks import Superseded
-from streams.answerer.metrics import AnswererMetrics, Watched
-from streams.answerer.questions import Questions, UnusableQueries
-from streams.answerer.records import PrivateAnswer
+from streams.answerer.metrics import AnswererMetrics, InputHealth
+from streams.answerer.queries import QueryFile, UnusableQueries
+from streams.answerer.windows import InputState
 from streams.config import Config, ConfigurationError
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.clients import new_admin, new_reader
@@ -50,7 +50,7 @@ _POLL_MS = 200
 _FETCHED_RECORDS = 1024
 
 
-class EventIntake:
+class EventInbox:
     """Connects Faust to the answering: the interface that ``TurnstileApp`` needs of its owner.
 
     Args:
@@ -63,21 +63,21 @@ class EventIntake:
     def __init__(self, config: Config, answering: Answering, partitions: int, log: str) -> None:
         self._config = config
         self._answering = answering
-        self.topic = answering.questions.source.topic
-        self._by_arrival = answering.questions.source.by_arrival
-        self._idle = answering.questions.source.idle
+        self.topic = answering.query_file.source.topic
+        self._by_arrival = answering.query_file.source.by_arrival
+        self._idle = answering.query_file.source.idle
         self._partitions = partitions
         self._lock = asyncio.Lock()
         self.is_taken_over = False
-        self._heard = dict.fromkeys(range(partitions), time.monotonic())
+        self._last_event = dict.fromkeys(range(partitions), time.monotonic())
         self.end_of: Callable[[int], int | None] = lambda partition: None
         self._clock: int | None = None
-        self.metrics, self.watched = AnswererMetrics(self, log), Watched(self)
+        self.metrics, self.watched = AnswererMetrics(self, log), InputHealth(self)
 
     @property
-    def desk(self) -> Desk:
+    def state(self) -> InputState:
         """Return the state of the input."""
-        return self._answering.desk
+        return self._answering.state
 
     def partitions(self) -> Sequence[int]:
         """Return the partitions of the input."""
@@ -112,7 +112,7 @@ class EventIntake:
             if not self.is_taken_over:
                 await asyncio.to_thread(self._start)
                 self.is_taken_over = True
-            positions = self._answering.desk.positions
+            positions = self._answering.state.positions
             return {partition: positions.get(partition, 0) for partition in partitions}
 
     def _start(self) -> None:
@@ -122,19 +122,19 @@ class EventIntake:
         try:
             reader.assign(places)
             begins = reader.beginning_offsets(places)
-            desk, again = self._answering.desk, self._answering.again
+            state, again = self._answering.state, self._answering.again
             for place in places:
                 number = place.partition
-                known = desk.positions.get(number)
+                known = state.positions.get(number)
                 if known is None:
-                    desk.positions[number] = begins[place]
+                    state.positions[number] = begins[place]
                 elif known < begins[place]:
                     raise UnusableQueries(
                         f"partition {number} of {self.topic} begins at offset {begins[place]}, but "
                         f"open windows need events from offset {known} on, which were deleted: "
                         "answer under another run name; users keep what they have spent"
                     )
-                reader.seek(place, desk.positions[number])
+                reader.seek(place, state.positions[number])
             while any(reader.position(p) < again.get(p.partition, 0) for p in places):
                 for records in reader.poll(timeout_ms=_POLL_MS).values():
                     for record in records:
@@ -147,7 +147,7 @@ class EventIntake:
     async def arrive(self, message: Any) -> None:
         """Process an event, and close the windows that are then due."""
         async with self._lock:
-            self._heard[message.partition] = time.monotonic()
+            self._last_event[message.partition] = time.monotonic()
             self._take(message)
             await self._close()
 
@@ -166,26 +166,26 @@ class EventIntake:
                 'set clock = "events" under [input]'
             )
         place = EventPlace(record.partition, record.offset)
-        self._answering.desk.take(place, record.value, record.timestamp)
+        self._answering.state.take(place, record.value, record.timestamp)
 
     async def _close(self) -> None:
-        desk, now = self._answering.desk, time.monotonic()
+        state, now = self._answering.state, time.monotonic()
         quiet: dict[int, int | None] = {}
-        for partition, heard in self._heard.items():
+        for partition, heard in self._last_event.items():
             if 1000 * (now - heard) < self._idle:
                 continue
             end = self.end_of(partition)
-            if end is not None and desk.positions.get(partition, 0) >= end:
+            if end is not None and state.positions.get(partition, 0) >= end:
                 quiet[partition] = (
                     round(1000 * time.time()) - self._idle if self._by_arrival else None
                 )
-        self._clock = clock = desk.clock(self._partitions, quiet)
-        if desk.is_due(clock):
+        self._clock = clock = state.clock(self._partitions, quiet)
+        if state.is_due(clock):
             with self.metrics.close_seconds.time():
                 await asyncio.to_thread(self._answering.close_due, clock)
 
 
-def create_app(config: Config, intake: EventIntake) -> TurnstileApp:
+def create_app(config: Config, intake: EventInbox) -> TurnstileApp:
     """Return the Faust app of an answerer."""
     topic = intake.topic
     app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _FETCHED_RECORDS)
@@ -217,7 +217,7 @@ def create_app(config: Config, intake: EventIntake) -> TurnstileApp:
         with _or_end():
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
-                intake.watched.look()
+                intake.watched.update()
                 await intake.tick()
 
     return app
@@ -228,7 +228,7 @@ class OutputClosed(Exception):
 
 
 def _end(why: str, error: BaseException | None = None) -> NoReturn:
-    """End this process without any clean-up; the next answerer continues from the marks."""
+    """End this process without any clean-up; the next answerer continues from the journal."""
     if isinstance(error, OutputClosed):
         os._exit(EXIT_DONE)  # without a message, like any command in front of `head`
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
@@ -252,7 +252,7 @@ def _or_end() -> Iterator[None]:
 
 def run_answerer(
     config: Config,
-    questions: Questions,
+    query_file: QueryFile,
     announce: Announce,
     log_level: str = "INFO",
     *,
@@ -267,9 +267,9 @@ def run_answerer(
         logging.getLogger(chatty).setLevel(logging.CRITICAL)  # this module logs what matters
     with _or_end():
         ensure_answer_topics(config)
-        source, partitions = _look_at(config, questions.source.topic)
+        source, partitions = _describe_input(config, query_file.source.topic)
         turnstile = Turnstile(config=config)
-        journal = KafkaJournal(config, questions.dataset, questions.run)
+        journal = KafkaJournal(config, query_file.dataset, query_file.run)
 
         def published(answer: PrivateAnswer) -> None:
             intake.metrics.answers.inc()
@@ -281,28 +281,28 @@ def run_answerer(
                 ) from error
 
         answering = Answering(
-            questions,
+            query_file,
             source,
-            opener(turnstile, questions, take_over=take_over),
+            opener(turnstile, query_file, take_over=take_over),
             journal,
             published,
             charge_again=charge_again,
         )
-        intake = EventIntake(config, answering, partitions, turnstile.log_name)
+        intake = EventInbox(config, answering, partitions, turnstile.log_name)
         measure(turnstile, intake.metrics.registry)
         app = create_app(config, intake)
     run_app(app, log_level)
     raise SystemExit(0)
 
 
-def opener(turnstile: Turnstile, questions: Questions, *, take_over: bool = False) -> Open:
-    """Return a function that opens the run of these questions."""
+def opener(turnstile: Turnstile, query_file: QueryFile, *, take_over: bool = False) -> Open:
+    """Return a function that opens the run of this file of queries."""
     return lambda released: turnstile.run(
-        questions.dataset, questions.run, released=released, take_over=take_over
+        query_file.dataset, query_file.run, released=released, take_over=take_over
     )
 
 
-def _look_at(config: Config, topic: str) -> tuple[str, int]:
+def _describe_input(config: Config, topic: str) -> tuple[str, int]:
     """Return the identity of the topic, and its number of partitions.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Events of users in JSON, MessagePack, or rows of a file.
+"""Events of users: JSON or MessagePack records, or the rows of a CSV, JSON lines or Parquet file.
 
 Unreadable events are counted and skipped, since one bad event must not stop the others. Ids are
 normalised and checked as the dataset requires, so that no charge of a window is rejected for an id.
@@ -6,27 +6,32 @@ normalised and checked as the dataset requires, so that no charge of a window is
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from streams.answerer.questions import Source
+from streams.answerer.queries import QueryFile, Source, UnusableQueries
 from streams.records import User
 from streams.records.users import normal_form
 
 _LONGEST_ID: Final = 256
 _LARGEST_MS: Final = 2**53
 _JSON: Final = msgspec.json.Decoder(dict[str, Any])
+FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
+_BLOCK: Final = 1 << 20
 _MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
 
-class UnreadableEvent(StrEnum):
-    """Why an event was passed over."""
+class SkipReason(StrEnum):
+    """Why an event does not count."""
 
     BATCH = "a batch of records that cannot be read"
     NO_EVENT = "no JSON or MessagePack object"
@@ -37,6 +42,13 @@ class UnreadableEvent(StrEnum):
     TOO_LATE = "too late for all of its windows"
     LATE = "too late for some of its windows"
     INCOMPLETE = "no such number in it"
+
+
+class EventPlace(NamedTuple):
+    """The position of an event in the input."""
+
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +72,26 @@ class EventReader:
         self._source = source
         self.text = text
 
-    def decode(self, value: bytes | None) -> UserEvent | UnreadableEvent:
+    def decode(self, value: bytes | None) -> UserEvent | SkipReason:
         """Return an event from a Kafka record; unreadable batches have a placeholder value."""
         if not value:
-            return UnreadableEvent.NO_EVENT
+            return SkipReason.NO_EVENT
         if value[0] == 0:  # no event begins with this byte; see streams.kafka.batches
-            return UnreadableEvent.BATCH
+            return SkipReason.BATCH
         try:
             columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
-            return UnreadableEvent.NO_EVENT
+            return SkipReason.NO_EVENT
         return self.event_of(columns)
 
-    def event_of(self, columns: Mapping[str, Any]) -> UserEvent | UnreadableEvent:
+    def event_of(self, columns: Mapping[str, Any]) -> UserEvent | SkipReason:
         """Return an event from its columns."""
         user = self._user(columns.get(self._source.user))
         if user is None:
-            return UnreadableEvent.NO_USER
+            return SkipReason.NO_USER
         time = self._time(columns.get(self._source.time))
         if time is None:
-            return UnreadableEvent.NO_TIME
+            return SkipReason.NO_TIME
         return UserEvent(user, time, columns)
 
     def _user(self, value: Any) -> User | None:
@@ -135,3 +147,84 @@ def _ms(moment: datetime | date) -> int:
         moment = datetime(moment.year, moment.month, moment.day)
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return math.floor(aware.timestamp() * 1000)
+
+
+class EventFile:
+    """A file of events.
+
+    Args:
+        path: the file; its suffix is one of FILE_SUFFIXES.
+        query_file: names the columns with user and time.
+
+    Raises:
+        UnusableQueries: the file cannot be read.
+    """
+
+    def __init__(self, path: Path, query_file: QueryFile) -> None:
+        self.path = path
+        self.text = path.suffix == ".csv"
+        self._source = query_file.source
+        if path.suffix not in FILE_SUFFIXES:
+            raise UnusableQueries(
+                f"{path} has an unknown suffix; it must be one of {', '.join(FILE_SUFFIXES)}"
+            )
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.sha256()
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            raise UnusableQueries(f"cannot read {path}: {error}") from error
+        self.source = f"file:{digest.hexdigest()}"
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Return its rows: those without a time first, the others in the order of their times."""
+        reader = EventReader(self._source, self.text)
+        rows = list(self._read())
+        wanted = {self._source.user, self._source.time}
+        if rows and (missing := wanted - rows[0].keys()):
+            raise UnusableQueries(
+                f"{self.path} has no column {min(missing)!r}; it has {', '.join(rows[0])}"
+            )
+        events = [reader.event_of(row) for row in rows]
+        times = [event.time if isinstance(event, UserEvent) else -(2**62) for event in events]
+        return [rows[place] for place in sorted(range(len(rows)), key=times.__getitem__)]
+
+    def _read(self) -> Iterator[Mapping[str, Any]]:
+        try:
+            match self.path.suffix:
+                case ".csv":
+                    with self.path.open(newline="", encoding="utf-8") as lines:
+                        yield from csv.DictReader(lines)
+                case ".jsonl":
+                    decoder = msgspec.json.Decoder(dict[str, Any])
+                    with self.path.open("rb") as lines:
+                        for number, line in enumerate(lines, start=1):
+                            if line.strip():
+                                yield _decoded(decoder, line, number)
+                case _:
+                    yield from _parquet(self.path)
+        except (OSError, UnicodeDecodeError, csv.Error, msgspec.DecodeError) as error:
+            raise UnusableQueries(f"{self.path}: {error}") from error
+
+
+def _decoded(decoder: msgspec.json.Decoder[dict[str, Any]], line: bytes, number: int) -> Any:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnusableQueries(f"line {number}: {error}") from error
+
+
+def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError as error:
+        raise UnusableQueries(
+            f"{path}: Parquet files need pyarrow: pip install 'dp-turnstile[report]'"
+        ) from error
+    try:
+        for batch in ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except ArrowException as error:
+        raise UnusableQueries(f"{path}: {error}") from error

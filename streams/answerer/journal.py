@@ -1,16 +1,136 @@
-"""The port to the topics of marks and answers, and an implementation in memory."""
+"""The journal of an answerer, by which every answer is released once; and the port to its topics.
+
+The journal is in the topic `answers-state`. Only answerers may read it, because it reveals how many
+events there were. A run has these entries, in the order of the log:
+
+    begin      an attempt of the run has begun; later entries of older attempts do not count
+    closing    a step closes a window; the entry has the offset reached in each input partition
+    answered   the answer of a step, with its noise, as it will be published
+
+    (nothing) --begin--> idle --closing s--> closing --answered s--> answered --closing s+1--> ...
+
+An answerer that is paused and resumes writes after the begin of the next attempt, so its entries do
+not count. The order of one partition therefore decides which answer a step has, and every reader
+reaches the same result. An answerer writes each entry, reads it back, and only then acts on it:
+
+1. Write closing before the charge. A successor then rebuilds the same window and completes the same
+   charge, which counts once.
+2. Charge the window, then draw the noise.
+3. Write answered and read it back. If a newer attempt has begun before that entry, discard the
+   answer.
+4. Publish the answer. A repeated publication has the same bytes.
+5. Delete the entries before this answer.
+
+An answered entry contains the whole state of a run: the attempt, the digest of the file of queries,
+the input, where open windows begin, the windows that the run has answered, and the answer. No entry
+before it has a later attempt, or it would not count. A reader therefore reaches the same state
+whichever earlier entries are missing, so deletion may stop at any moment. The last answered entry
+of a run is never deleted: it tells other runs which windows they would charge again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, Protocol
 
-from streams.answerer.marks import Mark
+import msgspec
+
+VERSION: Final = 1
 
 
-def name_of(mark: Mark) -> str:
-    """Return the unique name of a mark: an owner writes each mark once."""
-    return f"{mark.dataset}/{mark.run}/{mark.owner}/{mark.kind}/{mark.step}"
+class Superseded(Exception):
+    """A newer attempt answers this run, so this one must stop."""
+
+
+class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """An entry of the journal.
+
+    Attributes:
+        kind: one of the three kinds above.
+        dataset, run: the run of the entry.
+        attempt: the attempt of the run, as the service counts them.
+        owner: a unique id of the answerer's attempt.
+        step: the step that closes or was answered; in a begin, the next step.
+        query_file: the digest of the file of queries; empty in a closing.
+        source: the topic or file of the offsets; empty in a closing.
+        positions: by partition of the input, the offset of the next event.
+        begins: by partition, the offset from which all events of later windows can be read again.
+        clocks: by partition, the latest time, in ms.
+        windows: by the name of each query, the beginning of the first window and the end of the
+            last window that the run has answered, in ms since 1970; in an answered only.
+        answer: the published bytes.
+        answers_end: the end of the topic `answers` before the answer was published.
+        v: the version of the entry.
+    """
+
+    kind: Literal["begin", "closing", "answered"]
+    dataset: str
+    run: str
+    attempt: int
+    owner: str
+    step: int
+    query_file: str = ""
+    source: str = ""
+    positions: dict[int, int] = {}
+    begins: dict[int, int] = {}
+    clocks: dict[int, int] = {}
+    windows: dict[str, tuple[int, int]] = {}
+    answer: bytes = b""
+    answers_end: int = 0
+    v: int = VERSION
+
+
+class RunHistory:
+    """The state of a run by its entries, read in the order of the log.
+
+    Attributes:
+        owner: the owner of the newest attempt.
+        attempt: the newest attempt of the run.
+        begun: the first entry that counts; None if there is none.
+        closing: the window that is being closed and has no answer yet.
+        answered: the last answer.
+    """
+
+    def __init__(self) -> None:
+        self.owner = ""
+        self.attempt = 0
+        self.begun: JournalEntry | None = None
+        self.closing: JournalEntry | None = None
+        self.answered: JournalEntry | None = None
+        self._since: list[JournalEntry] = []  # the last answer, and all entries after it
+        self._over: list[JournalEntry] = []
+
+    @property
+    def released(self) -> int:
+        """Return the last step that has an answer; -1 if none has."""
+        return -1 if self.answered is None else self.answered.step
+
+    def read(self, entries: Iterable[JournalEntry]) -> None:
+        """Apply entries; entries of earlier attempts are skipped."""
+        for entry in entries:
+            self._since.append(entry)
+            # The attempt's begin may have been deleted; its last answer contains the same state.
+            if entry.kind != "closing" and entry.attempt > self.attempt:
+                self.attempt, self.owner = entry.attempt, entry.owner
+                self.begun = self.begun or entry
+            if entry.kind == "begin" or entry.owner != self.owner:
+                continue
+            if entry.kind == "closing":
+                self.closing = entry
+            else:
+                self.answered, self.closing = entry, None
+                self._over += self._since[:-1]
+                self._since = [entry]
+
+    def pop_obsolete(self) -> list[JournalEntry]:
+        """Return the entries that are no longer needed, each once."""
+        over, self._over = self._over, []
+        return over
+
+
+def name_of(entry: JournalEntry) -> str:
+    """Return the unique name of an entry: an owner writes each entry once."""
+    return f"{entry.dataset}/{entry.run}/{entry.owner}/{entry.kind}/{entry.step}"
 
 
 class JournalUnavailable(Exception):
@@ -18,28 +138,28 @@ class JournalUnavailable(Exception):
 
 
 class Journal(Protocol):
-    """The marks of a dataset's runs, and the published answers of one run.
+    """The entries of a dataset's runs, and the published answers of one run.
 
     Not shared between threads.
     """
 
-    def append(self, mark: Mark) -> None:
-        """Write a mark after all others; return when it is durable.
+    def append(self, entry: JournalEntry) -> None:
+        """Write an entry after all others; return when it is durable.
 
         Raises:
-            JournalUnavailable: the mark may have been written or not.
+            JournalUnavailable: the entry may have been written or not.
         """
 
-    def catch_up(self) -> Sequence[Mark]:
-        """Return the marks of the dataset that were written since the last call, in order.
+    def catch_up(self) -> Sequence[JournalEntry]:
+        """Return the entries of the dataset that were written since the last call, in order.
 
-        Every mark that was durable when this was called has been returned by then.
+        Every entry that was durable when this was called has been returned by then.
         """
 
-    def forget(self, marks: Sequence[Mark]) -> None:
-        """Delete marks that are no longer needed.
+    def delete(self, entries: Sequence[JournalEntry]) -> None:
+        """Delete entries that are no longer needed.
 
-        Deletion is asynchronous: until it is complete, some readers still see the marks. An
+        Deletion is asynchronous: until it is complete, some readers still see the entries. An
         answerer that is killed meanwhile leaves some of them.
 
         Raises:
@@ -52,60 +172,8 @@ class Journal(Protocol):
     def publish(self, answer: bytes) -> None:
         """Publish an answer; return when it is durable."""
 
-    def published(self, behind: int) -> Sequence[bytes]:
+    def published(self, since: int) -> Sequence[bytes]:
         """Return the answers of the run that were published from this offset on."""
 
     def close(self) -> None:
         """Disconnect."""
-
-
-class Pages:
-    """Two topics in memory, which several answerers can share.
-
-    Attributes:
-        marks: in order; None where one was deleted.
-        answers: with the names of their runs.
-    """
-
-    def __init__(self) -> None:
-        self.marks: list[Mark | None] = []
-        self.answers: list[tuple[str, bytes]] = []
-
-
-class MemoryJournal:
-    """An implementation of ``Journal`` on ``Pages``."""
-
-    def __init__(self, pages: Pages, dataset: str, run: str) -> None:
-        self._pages, self._dataset, self._name = pages, dataset, f"{dataset}/{run}"
-        self._read = 0
-
-    def append(self, mark: Mark) -> None:
-        """Append a mark to the shared list."""
-        self._pages.marks.append(mark)
-
-    def catch_up(self) -> Sequence[Mark]:
-        """Return the marks since the last call."""
-        begin, self._read = self._read, len(self._pages.marks)
-        found = self._pages.marks[begin:]
-        return [mark for mark in found if mark and mark.dataset == self._dataset]
-
-    def forget(self, marks: Sequence[Mark]) -> None:
-        """Delete marks at once."""
-        gone = {name_of(mark) for mark in marks}
-        pages = self._pages.marks
-        pages[:] = [None if mark and name_of(mark) in gone else mark for mark in pages]
-
-    def end(self) -> int:
-        """Return the number of answers."""
-        return len(self._pages.answers)
-
-    def publish(self, answer: bytes) -> None:
-        """Append an answer to the shared list."""
-        self._pages.answers.append((self._name, answer))
-
-    def published(self, behind: int) -> Sequence[bytes]:
-        """Return the answers of the run from this place on."""
-        return [value for name, value in self._pages.answers[behind:] if name == self._name]
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -1,12 +1,12 @@
 """The journal on Kafka: the topics `answers-state` and `answers`, of one partition each.
 
-Every mark has its own key. To delete a mark, the journal writes a tombstone for its key, and Kafka
-removes both by compaction. The topic then contains the marks that are needed, and those in segments
-that Kafka has not cleaned yet.
+Every entry has its own key. To delete an entry, the journal writes a tombstone for its key, and
+Kafka removes both by compaction. The topic then contains the entries that are needed, and those in
+segments that Kafka has not cleaned yet.
 
 With a signing key, answers are signed, and answers without a valid signature are ignored. So no
-other program can stop an answerer by writing to `answers`. Marks are not signed: only the answerer
-may have the right to write them.
+other program can stop an answerer by writing to `answers`. Entries are not signed: only the
+answerer may have the right to write them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from streams.answerer.journal import JournalUnavailable, name_of
-from streams.answerer.marks import Mark
+from streams.answerer.journal import JournalEntry, JournalUnavailable, name_of
 from streams.config import Config
 from streams.kafka.answers import ANSWERS, ANSWERS_STATE
 from streams.kafka.authentic import (
@@ -36,11 +35,11 @@ from streams.kafka.topics import Topics
 from streams.records.signatures import Content, TrustStore
 
 _POLL_MS = 200
-_FETCH_WAIT_MS = 5  # short: a mark that was just written is available
+_FETCH_WAIT_MS = 5  # short: an entry that was just written is available
 
 
 class KafkaJournal:
-    """The marks of a dataset's runs, and the published answers of one run.
+    """The entries of a dataset's runs, and the published answers of one run.
 
     Args:
         config: the address of Kafka.
@@ -56,28 +55,28 @@ class KafkaJournal:
     def __init__(self, config: Config, dataset: str, run: str) -> None:
         self._config = config
         self._dataset, self._key = f"{dataset}/".encode(), f"{dataset}/{run}".encode()
-        self._marks = TopicPartition(config.topic(ANSWERS_STATE), 0)
+        self._entries = TopicPartition(config.topic(ANSWERS_STATE), 0)
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
-        self._decoder = msgspec.msgpack.Decoder(Mark)
-        self._written = 0  # the offset after the last mark of this journal
+        self._decoder = msgspec.msgpack.Decoder(JournalEntry)
+        self._written = 0  # the offset after the last entry of this journal
         self._signer, self._verifier = _signing(config)
         with self._reaching():
             self._reader = new_reader(config, fetch_max_wait_ms=_FETCH_WAIT_MS)
-            self._reader.assign([self._marks])
-            self._reader.seek_to_beginning(self._marks)
+            self._reader.assign([self._entries])
+            self._reader.seek_to_beginning(self._entries)
             self._producer = new_producer(config)
 
-    def append(self, mark: Mark) -> None:
-        """Write a mark; return when all required replicas have it."""
-        sent = self._sent(self._marks, _key_of(mark), msgspec.msgpack.encode(mark))
+    def append(self, entry: JournalEntry) -> None:
+        """Write an entry; return when all required replicas have it."""
+        sent = self._sent(self._entries, _key_of(entry), msgspec.msgpack.encode(entry))
         self._written = sent.offset + 1
 
-    def catch_up(self) -> Sequence[Mark]:
-        """Return the marks of the dataset since the last call."""
+    def catch_up(self) -> Sequence[JournalEntry]:
+        """Return the entries of the dataset since the last call."""
         with self._reaching():
-            end = max(self._end(self._reader, self._marks), self._written)
-            found: dict[bytes, Mark] = {}
-            for record in self._read(self._reader, self._marks, end):
+            end = max(self._end(self._reader, self._entries), self._written)
+            found: dict[bytes, JournalEntry] = {}
+            for record in self._read(self._reader, self._entries, end):
                 if not record.key.startswith(self._dataset):
                     continue
                 if record.value:
@@ -86,11 +85,11 @@ class KafkaJournal:
                     found.pop(record.key, None)
             return list(found.values())
 
-    def forget(self, marks: Sequence[Mark]) -> None:
-        """Write a tombstone for each mark, without waiting."""
+    def delete(self, entries: Sequence[JournalEntry]) -> None:
+        """Write a tombstone for each entry, without waiting."""
         with self._reaching():
-            for mark in marks:
-                self._send(self._marks, _key_of(mark), None)
+            for entry in entries:
+                self._send(self._entries, _key_of(entry), None)
 
     def end(self) -> int:
         """Return the end offset of `answers`."""
@@ -106,14 +105,14 @@ class KafkaJournal:
             (headers,) = self._signer.headers(topic, partition, [content])
         self._sent(self._answers, self._key, answer, headers)
 
-    def published(self, behind: int) -> Sequence[bytes]:
+    def published(self, since: int) -> Sequence[bytes]:
         """Return the authentic answers of the run from an offset on."""
         with self._reaching():
             reader = new_reader(self._config)
             try:
                 reader.assign([self._answers])
                 begin = reader.beginning_offsets([self._answers])[self._answers]
-                reader.seek(self._answers, max(begin, behind))
+                reader.seek(self._answers, max(begin, since))
                 end = self._end(reader, self._answers)
                 return [
                     answer.value
@@ -162,12 +161,12 @@ class KafkaJournal:
             for records in reader.poll(timeout_ms=_POLL_MS).values():
                 yield from (record for record in records if record.key)
 
-    def _decode(self, value: bytes) -> Mark:
+    def _decode(self, value: bytes) -> JournalEntry:
         try:
             return self._decoder.decode(value)
         except msgspec.DecodeError as error:
             raise JournalUnavailable(
-                f"{self._marks.topic} has a mark that cannot be read ({error}): it has a later "
+                f"{self._entries.topic} has an entry that cannot be read ({error}): it has a later "
                 "version, or another program writes to the topic. Find out before you answer again"
             ) from error
 
@@ -186,8 +185,8 @@ class KafkaJournal:
             ) from error
 
 
-def _key_of(mark: Mark) -> bytes:
-    return name_of(mark).encode()
+def _key_of(entry: JournalEntry) -> bytes:
+    return name_of(entry).encode()
 
 
 def _signing(config: Config) -> tuple[RecordSigner | None, RecordVerifier | None]:

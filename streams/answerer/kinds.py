@@ -29,7 +29,7 @@ from __future__ import annotations
 import bisect
 import math
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,15 @@ from scipy.optimize import isotonic_regression
 
 from accounting.release.factorisations import SquareRoot
 from streams.answerer.events import UserEvent, number_of
-from streams.answerer.questions import Condition, Label, Query
-from streams.answerer.windows import Content
+from streams.answerer.queries import Condition, Label, Query
 from streams.queries.release import quantile_of_noise
 from streams.records import User
 
 Floats = NDArray[np.float64]
+Added: TypeAlias = dict[int, int]
+"""A user's contribution by coordinate, in integers of a small unit."""
+Content: TypeAlias = dict[User, Added]
+"""Each user's contribution to a window."""
 
 _BITS: Final = 40  # of resolution below a bound
 _ABOVE: Final = 1.0 + 2.0**-40

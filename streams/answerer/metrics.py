@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streams.answerer.desk import Desk
+from streams.answerer.windows import InputState
 from streams.worker.exposition import exposition_of
 from streams.worker.partitions import PartitionView, Problem
 
@@ -29,12 +29,12 @@ class AnswererProgress(Protocol):
     """The state of an answerer, as its metrics need it."""
 
     @property
-    def desk(self) -> Desk:
+    def state(self) -> InputState:
         """Return the state of the input."""
 
     @property
     def is_taken_over(self) -> bool:
-        """Return whether it holds the run and has read the input up to the last mark."""
+        """Return whether it holds the run and has read the input up to the last journal entry."""
 
     def end_of(self, partition: int) -> int | None:
         """Return the end offset of a partition of the input, as far as is known."""
@@ -78,7 +78,7 @@ class AnswererMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current values."""
-        progress, desk = self._progress, self._progress.desk
+        progress, state = self._progress, self._progress.state
         yield GaugeMetricFamily(
             "turnstile_answerer_ready",
             "1 if this answerer holds the run and answers",
@@ -87,7 +87,7 @@ class AnswererMetrics(Collector):
         passed = CounterMetricFamily(
             "turnstile_answerer_passed_over", "Events that were ignored", labels=("reason",)
         )
-        for reason, count in sorted(desk.passed_over.items()):
+        for reason, count in sorted(state.skipped.items()):
             passed.add_metric([str(reason)], count)
         yield passed
         place = GaugeMetricFamily(
@@ -101,7 +101,7 @@ class AnswererMetrics(Collector):
             labels=("partition",),
         )
         for partition in progress.partitions():
-            offset, end = desk.positions.get(partition), progress.end_of(partition)
+            offset, end = state.positions.get(partition), progress.end_of(partition)
             if offset is not None:
                 place.add_metric([str(partition)], offset)
             if offset is not None and end is not None:
@@ -113,9 +113,9 @@ class AnswererMetrics(Collector):
             "Seconds for which the input must retain events",
             labels=("topic", "clock"),
         )
-        kept.add_metric(progress.source(), desk.keeps / 1000)
+        kept.add_metric(progress.source(), state.keeps / 1000)
         yield kept
-        closes = desk.calendar.next.closes / 1000
+        closes = state.calendar.next.closes / 1000
         yield GaugeMetricFamily(
             "turnstile_answerer_window_closes_seconds",
             "Time at which the next window closes, in seconds since 1970",
@@ -129,7 +129,7 @@ class AnswererMetrics(Collector):
             )
 
 
-class Watched:
+class InputHealth:
     """The partitions of the input, as /readyz and /healthz report them.
 
     A partition is unhealthy if its events have waited for ``STUCK_AFTER`` seconds without being
@@ -152,12 +152,12 @@ class Watched:
         overdue = self._overdue(now)
         return [self._view(partition, now, overdue) for partition in self._progress.partitions()]
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update the times since when the state holds."""
         self.views()
 
     def _view(self, partition: int, now: float, overdue: float) -> PartitionView:
-        position = self._progress.desk.positions.get(partition, 0)
+        position = self._progress.state.positions.get(partition, 0)
         end = self._progress.end_of(partition)
         before, since = self._moved.get(partition, (-1, now))
         if position != before or end is None or position >= end:
@@ -176,7 +176,7 @@ class Watched:
         return PartitionView(partition, "running", problem, position, end)
 
     def _overdue(self, now: float) -> float:
-        clock, closes = self._progress.clock(), self._progress.desk.calendar.next.closes
+        clock, closes = self._progress.clock(), self._progress.state.calendar.next.closes
         if clock is None or clock < closes:
             self._due = None
         elif self._due is None or self._due[1] != closes:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.exact.units import from_units_down
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.questions import UnusableQueries
+from streams.answerer.queries import UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.ledger.policies import measure_of
 from streams.records import Policy

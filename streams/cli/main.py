@@ -7,9 +7,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from streams.answerer.journal import JournalUnavailable
-from streams.answerer.marks import Superseded
-from streams.answerer.questions import UnusableQueries
+from streams.answerer.journal import JournalUnavailable, Superseded
+from streams.answerer.queries import UnusableQueries
 from streams.cli.arguments import setting_option
 from streams.cli.commands import COMMANDS, GROUPS, Command
 from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, note, say

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UnsetType
 
-from streams.answerer.questions import Questions, read_questions
+from streams.answerer.queries import QueryFile, read_query_file
 from streams.cli.output import Exit, log_as_json, note, plain, say, show
 from streams.cli.subjects import (
     ids,
@@ -35,7 +35,7 @@ from streams.sdk.followers import Reading, distinct_rejects
 from streams.sdk.kafka import read_topic
 
 if TYPE_CHECKING:
-    from streams.answerer.records import PrivateAnswer
+    from streams.answerer.answers import PrivateAnswer
 
 
 def halts(options: argparse.Namespace, config: Config) -> int:
@@ -168,19 +168,19 @@ _CHECK_SECONDS = 2.0
 
 def answer(options: argparse.Namespace, config: Config) -> int:
     """Answer the queries of a file, or only check it."""
-    questions = read_questions(options.file)
+    query_file = read_query_file(options.file)
     if options.check:
-        return _check(questions, config, options.json)
+        return _check(query_file, config, options.json)
     announce = Printer(options.json)
     if options.input is not None:
-        return _answer_file(options.input, questions, config, options, announce)
+        return _answer_file(options.input, query_file, config, options, announce)
     from streams.answerer.app import run_answerer
 
     if config.log_format == "json":
         log_as_json(options.log_level, sys.stderr)  # before anything else sets up the log
     return run_answerer(
         config,
-        questions,
+        query_file,
         announce,
         options.log_level,
         charge_again=options.charge_again,
@@ -190,7 +190,7 @@ def answer(options: argparse.Namespace, config: Config) -> int:
 
 def answers(options: argparse.Namespace, config: Config) -> int:
     """Show the published answers, from the first one on."""
-    from streams.answerer.reading import read_answers
+    from streams.answerer.answers import read_answers
 
     if options.follow:
         warn_of_absent(options.dataset, config)
@@ -262,14 +262,14 @@ def _moment(moment: str, *others: str) -> str:
 
 def _answer_file(
     path: Path,
-    questions: Questions,
+    query_file: QueryFile,
     config: Config,
     options: argparse.Namespace,
     announce: Printer,
 ) -> int:
-    from streams.answerer.answering import Answering
+    from streams.answerer.answering import Answering, answer_file
     from streams.answerer.app import opener
-    from streams.answerer.files import EventFile, answer_file
+    from streams.answerer.events import EventFile
     from streams.answerer.kafka_journal import KafkaJournal
     from streams.answerer.windows import iso
     from streams.kafka.answers import ensure_answer_topics
@@ -278,15 +278,15 @@ def _answer_file(
     logging.basicConfig(level=options.log_level, stream=sys.stderr)
     for other in ("kafka", "streams"):
         logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
-    file = EventFile(path, questions.for_a_file())
+    file = EventFile(path, query_file.for_a_file())
     ensure_answer_topics(config)
     with Turnstile(config=config) as turnstile:
-        journal = KafkaJournal(config, questions.dataset, questions.run)
+        journal = KafkaJournal(config, query_file.dataset, query_file.run)
         try:
             answering = Answering(
-                questions.for_a_file(),
+                query_file.for_a_file(),
                 file.source,
-                opener(turnstile, questions, take_over=options.take_over),
+                opener(turnstile, query_file, take_over=options.take_over),
                 journal,
                 announce,
                 text=file.text,
@@ -295,27 +295,27 @@ def _answer_file(
             answer_file(answering, file)
         finally:
             journal.close()
-    calendar = answering.desk.calendar
+    calendar = answering.state.calendar
     if not announce.count and calendar.step:
         note(
-            f"turnstile: run {questions.run!r} has answered all {calendar.step:,} windows that end "
-            f"in {path}; to see them, run `turnstile answers --dataset {questions.dataset} "
-            f"--run {questions.run}`"
+            f"turnstile: run {query_file.run!r} has answered all {calendar.step:,} windows that "
+            f"end in {path}; to see them, run `turnstile answers --dataset {query_file.dataset} "
+            f"--run {query_file.run}`"
         )
     elif not announce.count:
         note(
             f"turnstile: no window ends in {path}: the first one would close at "
             f"{iso(calendar.next.closes)}"
         )
-    if answering.desk.passed_over:
-        note(f"skipped events: {answering.desk.told_of_passed_over()}")
+    if answering.state.skipped:
+        note(f"skipped events: {answering.state.skipped_text()}")
     return Exit.OK
 
 
-def _check(questions: Questions, config: Config, as_json: bool) -> int:
+def _check(query_file: QueryFile, config: Config, as_json: bool) -> int:
     from streams.answerer.kinds import AskedQuery
 
-    for query in questions.queries:
+    for query in query_file.queries:
         asked = AskedQuery(query)
         shown = {
             "query": query.name,
@@ -330,8 +330,8 @@ def _check(questions: Questions, config: Config, as_json: bool) -> int:
         show("query", shown, as_json)
     # A file can be checked without a service, so this waits for one only for a moment.
     hasty = replace(config, timeout=min(config.timeout, _CHECK_SECONDS))
-    if is_known_absent(questions.dataset, hasty):
-        return no_dataset(questions.dataset)
+    if is_known_absent(query_file.dataset, hasty):
+        return no_dataset(query_file.dataset)
     if not as_json:
         note("the file is usable; nothing was charged")
     return Exit.OK

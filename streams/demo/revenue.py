@@ -24,11 +24,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.answerer.answering import Answering
-from streams.answerer.files import EventFile, answer_file
+from streams.answerer.answering import Answering, answer_file
+from streams.answerer.answers import PrivateAnswer
+from streams.answerer.events import EventFile
 from streams.answerer.journal import Journal
-from streams.answerer.questions import Questions, read_questions
-from streams.answerer.records import PrivateAnswer
+from streams.answerer.queries import QueryFile, read_query_file
 from streams.demo.plans import (
     ACCOUNTINGS,
     DELTA,
@@ -156,9 +156,9 @@ def answer_revenue(
         user_ids="integer",
     )
     queries, events = folder / "revenue-queries.toml", folder / "purchases.csv"
-    questions = write_queries(dataset, purchases, plan, queries)
+    query_file = write_queries(dataset, purchases, plan, queries)
     write_events(purchases, events)
-    file = EventFile(events, questions)
+    file = EventFile(events, query_file)
     values, sums = np.zeros((2, purchases.days))
     admitted = halted = 0
     noise_stddev = 0.0
@@ -177,7 +177,7 @@ def answer_revenue(
     began = perf_counter()
     with closing(open_journal(dataset, RUN)) as journal:
         answering = Answering(
-            questions,
+            query_file,
             file.source,
             lambda released: turnstile.run(dataset, RUN, released=released),
             journal,
@@ -194,7 +194,7 @@ def answer_revenue(
     return RevenueResult(purchases, answers, charged, queries, events)
 
 
-def write_queries(dataset: str, purchases: Purchases, plan: TrainingPlan, path: Path) -> Questions:
+def write_queries(dataset: str, purchases: Purchases, plan: TrainingPlan, path: Path) -> QueryFile:
     """Write the file with the query and read it, as ``turnstile answer`` does."""
     text = _QUERIES.format(
         dataset=dataset,
@@ -204,7 +204,7 @@ def write_queries(dataset: str, purchases: Purchases, plan: TrainingPlan, path: 
         active_days=plan.active_days,
     )
     path.write_text(text, encoding="utf-8")
-    return read_questions(path)
+    return read_query_file(path)
 
 
 def write_events(purchases: Purchases, path: Path) -> None:

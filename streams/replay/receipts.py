@@ -1,7 +1,7 @@
 """Receipts: a few lines that fix all that a log has said so far.
 
 For each partition, a receipt holds an offset and the head of the hash chain over all records before
-it (``streams.records.chain``). Its holder can verify later, from the log alone, whether the log
+it (``streams.records.digests``). Its holder can verify later, from the log alone, whether the log
 continues from there or was rewritten. A signature with Ed25519 says who made the receipt.
 
     signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON

@@ -1,13 +1,13 @@
 """An answerer that is killed (SIGKILL), or stopped (SIGSTOP), at a point of a step.
 
 opened       the run is open, the input has not been read again
-closing      the mark that a window closes is written
+closing      the entry that a window closes is written
 charged      one partition's part of the charge is in Kafka
 drawn        the charge is decided, and the noise is drawn
 sleep        the same, and there it is stopped, until somebody wakes it up
-answered     the mark with the answer is written, and nothing is published
+answered     the entry with the answer is written, and nothing is published
 published    the answer is published
-forgotten    the marks before it are being forgotten: some are, others not
+forgotten    the entries before it are being forgotten: some are, others not
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from streams.answerer.answering import Answering
+from streams.answerer.journal import JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
-from streams.answerer.marks import Mark
 from streams.cli.main import main
 from streams.queries.answerer import QueryAnswerer
 from streams.sdk.kafka import KafkaConnection
@@ -44,22 +44,22 @@ def doom(point: str, step: int) -> None:
 
         setattr(kind, name, wrapped)
 
-    def marked(journal: KafkaJournal, mark: Mark) -> None:
-        at["step"] = mark.step if mark.kind != "begin" else -1
-        end_if(mark.kind, mark.step)
+    def entered(journal: KafkaJournal, entry: JournalEntry) -> None:
+        at["step"] = entry.step if entry.kind != "begin" else -1
+        end_if(entry.kind, entry.step)
 
-    behind(KafkaJournal, "append", marked)
+    behind(KafkaJournal, "append", entered)
 
-    forget = KafkaJournal.forget
+    forget = KafkaJournal.delete
 
-    def forget_some(self: KafkaJournal, marks: Sequence[Mark]) -> None:
-        if point == "forgotten" and marks and at["step"] == step:
-            forget(self, marks[1:])
+    def forget_some(self: KafkaJournal, entries: Sequence[JournalEntry]) -> None:
+        if point == "forgotten" and entries and at["step"] == step:
+            forget(self, entries[1:])
             self._producer.flush()
             os.kill(os.getpid(), signal.SIGKILL)
-        forget(self, marks)
+        forget(self, entries)
 
-    KafkaJournal.forget = forget_some
+    KafkaJournal.delete = forget_some
     behind(KafkaJournal, "publish", lambda journal, answer: end_if("published", at["step"]))
     behind(QueryAnswerer, "answer", lambda answerer, users, rows: end_if("drawn", at["step"]))
     behind(
@@ -69,7 +69,7 @@ def doom(point: str, step: int) -> None:
     )
 
     def opened(answering: Answering) -> None:
-        end_if("opened", answering.desk.calendar.step)
+        end_if("opened", answering.state.calendar.step)
 
     behind(Answering, "start", opened)
     publish = KafkaConnection._publish

@@ -25,9 +25,9 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from streams.answerer.events import UnreadableEvent
+from streams.answerer.events import SkipReason
 from streams.answerer.kafka_journal import KafkaJournal
-from streams.answerer.questions import read_questions
+from streams.answerer.queries import read_query_file
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
@@ -120,7 +120,7 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def file(shared: Service, name: str, tmp_path: Path) -> Path:
-    """Questions about a topic with all events in it, of a dataset that is there."""
+    """QueryFile about a topic with all events in it, of a dataset that is there."""
     shared.client.create_dataset(name, budget=0.9, user_ids="integer")
     topic = f"{shared.prefix}events-{name}"
     admin = KafkaAdminClient(bootstrap_servers=shared.kafka)
@@ -206,20 +206,20 @@ def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_wi
         assert start(point, str(step)).wait(HANGS_AFTER) == KILLED, point
     last = start()
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    # Of all that was marked the last answer alone is left, and who begins again needs no more.
-    eventually(lambda: marks_of(shared, name) == [("answered", STEPS - 1)])
+    # Of all that was entered the last answer alone is left, and who begins again needs no more.
+    eventually(lambda: entries_of(shared, name) == [("answered", STEPS - 1)])
     last.kill()
     assert_answered_once(shared, name)
     shared.audit()
     again = start()
-    eventually(lambda: marks_of(shared, name)[1:] == [("begin", STEPS)])
+    eventually(lambda: entries_of(shared, name)[1:] == [("begin", STEPS)])
     again.kill()
     assert_answered_once(shared, name)
 
 
-def marks_of(service: Service, dataset: str) -> list[tuple[str, int]]:
+def entries_of(service: Service, dataset: str) -> list[tuple[str, int]]:
     with closing(KafkaJournal(service.config, dataset, "r")) as journal:
-        return [(mark.kind, mark.step) for mark in journal.catch_up() if mark.run == "r"]
+        return [(entry.kind, entry.step) for entry in journal.catch_up() if entry.run == "r"]
 
 
 def assert_it_says_how_it_is(service: Service, health: str) -> None:
@@ -254,7 +254,7 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
 ) -> None:
     first = start("sleep", "4")  # with its decision in hand
     eventually(lambda: len(contents_of(shared, name)) == 2 * 5)
-    # An answer beyond the last mark would end who believes it.
+    # An answer beyond the last entry would end who believes it.
     (last,) = answers_of(shared, name)[3]
     forge(shared, name, last, step=STEPS + 1)
     forge(shared, name, last, value=-1.0)
@@ -292,13 +292,13 @@ def test_a_batch_of_events_that_expands_without_bound_is_passed_over_once_and_fo
     first = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS + 2 * MORE_DAYS)
     samples = samples_of(health)
-    assert samples["turnstile_answerer_passed_over_total", UnreadableEvent.BATCH] == 1
+    assert samples["turnstile_answerer_passed_over_total", SkipReason.BATCH] == 1
     assert samples["turnstile_answerer_next_offset", "0"] > offset + 1
     assert largest_resident_bytes(first.pid) < ZEROS
     first.kill()
     second = start(health=health)
     eventually(lambda: samples_of(health).get(("turnstile_answerer_ready", "")))
-    assert ("turnstile_answerer_passed_over_total", UnreadableEvent.BATCH) not in samples_of(health)
+    assert ("turnstile_answerer_passed_over_total", SkipReason.BATCH) not in samples_of(health)
     assert largest_resident_bytes(second.pid) < ZEROS
 
 
@@ -471,7 +471,7 @@ def test_what_cannot_be_asked_is_refused_by_the_command(
 ) -> None:
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
     text = file.read_text()
-    assert read_questions(file).run == "r"
+    assert read_query_file(file).run == "r"
     for old, new, said in (
         ('kind = "distinct"', 'kind = "unique"', "[[query]] 1 (buyers): kind is 'unique'"),
         (f'dataset = "{name}"', 'dataset = "nobody"', "unknown-dataset"),

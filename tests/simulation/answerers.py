@@ -1,6 +1,6 @@
 """Answerers of one stream, each with runs of its own, which take over from one another.
 
-Marks and answers are in two topics in memory that lose nothing. An answerer dies before and after
+Entries and answers are in two topics in memory that lose nothing. An answerer dies before and after
 any effect, also while it charges a window, and is started again by its operator, under the same run
 name or, if another run has answered its windows, under a new one.
 """
@@ -18,9 +18,8 @@ import msgspec
 import numpy as np
 
 from streams.answerer.answering import AlreadyAnswered, Answering
-from streams.answerer.journal import MemoryJournal, Pages
-from streams.answerer.marks import Mark, Superseded
-from streams.answerer.questions import Questions
+from streams.answerer.journal import JournalEntry, Superseded
+from streams.answerer.queries import QueryFile
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
     BudgetHeld,
@@ -29,6 +28,7 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     RequestRejected,
 )
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.simulation.clients import Plan
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
@@ -51,9 +51,9 @@ class Stream:
     """The input that all answerers of a dataset share, and what they have written."""
 
     def __init__(self) -> None:
-        self.pages = Pages()
+        self.pages = MemoryTopics()
         self.events = [event(user, time) for user, time in _EVENTS]
-        self.history: list[Mark] = []  # all marks, forgotten ones as well
+        self.history: list[JournalEntry] = []  # all entries, forgotten ones as well
         self.charging_again: set[str] = set()  # runs that may answer what others have answered
 
     def check(self) -> None:
@@ -71,18 +71,18 @@ class Stream:
             if len(values) > 1:
                 raise Wrong(f"two answers of step {step} were published")
         answered: dict[tuple[str, str, str], list[tuple[str, int]]] = defaultdict(list)
-        looked: dict[str, int] = {}  # owner -> where it has read all marks before
-        for place, mark in enumerate(self.history):
-            if mark.kind != "answered":
-                looked[mark.owner] = place
+        looked: dict[str, int] = {}  # owner -> where it has read all entries before
+        for place, entry in enumerate(self.history):
+            if entry.kind != "answered":
+                looked[entry.owner] = place
                 continue
-            answer = msgspec.json.decode(mark.answer)
+            answer = msgspec.json.decode(entry.answer)
             window = answer["query"], answer["start"], answer["end"]
             for run, earlier in answered[window]:
-                is_known = earlier < looked[mark.owner]
-                if run != mark.run and is_known and mark.run not in self.charging_again:
-                    raise Wrong(f"run {mark.run} answers {window}, which run {run} has answered")
-            answered[window].append((mark.run, place))
+                is_known = earlier < looked[entry.owner]
+                if run != entry.run and is_known and entry.run not in self.charging_again:
+                    raise Wrong(f"run {entry.run} answers {window}, which run {run} has answered")
+            answered[window].append((entry.run, place))
 
 
 class _Journal(MemoryJournal):
@@ -92,10 +92,10 @@ class _Journal(MemoryJournal):
         super().__init__(stream.pages, dataset, run)
         self._stream, self._pause = stream, pause
 
-    def append(self, mark: Mark) -> None:
+    def append(self, entry: JournalEntry) -> None:
         self._pause()
-        super().append(mark)
-        self._stream.history.append(mark)
+        super().append(entry)
+        self._stream.history.append(entry)
         self._pause()
 
     def publish(self, answer: bytes) -> None:
@@ -103,9 +103,9 @@ class _Journal(MemoryJournal):
         super().publish(answer)
         self._pause()
 
-    def forget(self, marks: Sequence[Mark]) -> None:
+    def delete(self, entries: Sequence[JournalEntry]) -> None:
         self._pause()
-        super().forget(marks)
+        super().delete(entries)
 
 
 class Answerer:
@@ -180,7 +180,7 @@ class Answerer:
 
         connection: Any = turnstile._connection
         turnstile.create_dataset(self.plan.dataset, **self.plan.policies[0])
-        questions = self._questions()
+        query_file = self._questions()
         if self._charges_again:
             self.stream.charging_again.add(self._run)
 
@@ -190,7 +190,7 @@ class Answerer:
             )
 
         answering = Answering(
-            questions,
+            query_file,
             "events",
             opened,
             _Journal(self.stream, self.plan.dataset, self._run, pause),
@@ -199,18 +199,18 @@ class Answerer:
         )
         answering.start()
         self._take_over = False
-        self._note(f"answers as {self._run} from step {answering.desk.calendar.step} on")
+        self._note(f"answers as {self._run} from step {answering.state.calendar.step} on")
         self._read(answering, pause)
         self.is_over = True
 
     def _read(self, answering: Answering, pause: Callable[[], None]) -> None:
-        desk, again = answering.desk, answering.again.get(0, 0)
+        state, again = answering.state, answering.again.get(0, 0)
         for offset, value in enumerate(self.stream.events):
             if offset == again:
                 answering.go_on()
                 self._hear(answering)
-            desk.take(at(offset), value, None)
-            if offset >= again and answering.close_due(desk.clock(1, {})):
+            state.take(at(offset), value, None)
+            if offset >= again and answering.close_due(state.clock(1, {})):
                 self._hear(answering)
                 pause()
 
@@ -234,7 +234,7 @@ class Answerer:
         policies = [run.policy, *run.outer]
         self.told.hear(self.name, policies, run.name, answer["step"], content, charged.decision)
 
-    def _questions(self) -> Questions:
+    def _questions(self) -> QueryFile:
         begin = _moment(self._begin).isoformat()
         file = FILE.replace('"d"', f'"{self.plan.dataset}"').replace('"r"', f'"{self._run}"')
         return asked_of(file.replace("1970-01-01", begin) + COUNT)

@@ -10,9 +10,8 @@ from uuid import uuid4
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from streams.answerer.journal import Journal, MemoryJournal, Pages
+from streams.answerer.journal import Journal, JournalEntry
 from streams.answerer.kafka_journal import KafkaJournal
-from streams.answerer.marks import Mark
 from streams.config import Config
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.clients import new_admin
@@ -20,6 +19,7 @@ from streams.kafka.seen import UnusableTopics
 from streams.kafka.topics import ensure_topics
 from streams.records.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
 Opened = Callable[..., Journal]
 
@@ -28,7 +28,7 @@ Opened = Callable[..., Journal]
 def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
     """Opens journals of runs on topics on which nothing was written yet."""
     journals: list[Journal] = []
-    pages = Pages()
+    pages = MemoryTopics()
     if request.param == "kafka":
         address = request.getfixturevalue("kafka")
         config = Config(kafka=address, prefix=f"t{uuid4().hex[:8]}.")
@@ -49,9 +49,9 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
         journal.close()
 
 
-def mark(run: str, step: int, owner: str = "o", dataset: str = "d") -> Mark:
+def entry(run: str, step: int, owner: str = "o", dataset: str = "d") -> JournalEntry:
     positions, windows = {0: step, 7: 2**40}, {"q": (0, 10 * step)}
-    return Mark(
+    return JournalEntry(
         *("answered", dataset, run, 3, owner, step),
         positions=positions,
         windows=windows,
@@ -65,48 +65,48 @@ def test_the_marks_of_all_runs_of_a_dataset_come_back_in_the_order_of_the_log(
     first, second, other = opened("r"), opened("r"), opened("s")
     elsewhere = opened("r", "d2")
     assert first.catch_up() == []
-    first.append(mark("r", 0))
-    other.append(mark("s", 5))
-    elsewhere.append(mark("r", 7, dataset="d2"))
-    second.append(mark("r", 1, "p"))
-    first.append(mark("r", 2))
-    wanted = [mark("r", 0), mark("s", 5), mark("r", 1, "p"), mark("r", 2)]
+    first.append(entry("r", 0))
+    other.append(entry("s", 5))
+    elsewhere.append(entry("r", 7, dataset="d2"))
+    second.append(entry("r", 1, "p"))
+    first.append(entry("r", 2))
+    wanted = [entry("r", 0), entry("s", 5), entry("r", 1, "p"), entry("r", 2)]
     assert list(first.catch_up()) == wanted
     assert first.catch_up() == []
-    second.append(mark("r", 3, "p"))
-    assert list(first.catch_up()) == [mark("r", 3, "p")]
+    second.append(entry("r", 3, "p"))
+    assert list(first.catch_up()) == [entry("r", 3, "p")]
     for journal in (second, other):
-        assert list(journal.catch_up()) == [*wanted, mark("r", 3, "p")]
-    assert list(elsewhere.catch_up()) == [mark("r", 7, dataset="d2")]
+        assert list(journal.catch_up()) == [*wanted, entry("r", 3, "p")]
+    assert list(elsewhere.catch_up()) == [entry("r", 7, dataset="d2")]
     assert len(opened("r").catch_up()) == 5
 
 
 def test_what_was_written_last_is_there_when_it_is_read_back(opened: Opened) -> None:
     writer, reader = opened("r"), opened("r")
     for step in range(20):
-        writer.append(mark("r", step))
-        assert list(writer.catch_up()) == [mark("r", step)]
-        assert list(reader.catch_up()) == [mark("r", step)]
+        writer.append(entry("r", step))
+        assert list(writer.catch_up()) == [entry("r", step)]
+        assert list(reader.catch_up()) == [entry("r", step)]
 
 
 def test_marks_that_are_forgotten_go_and_no_others_do(opened: Opened) -> None:
     first, other = opened("r"), opened("s")
-    marks = [mark("r", step, owner) for step, owner in ((0, "o"), (1, "o"), (1, "p"), (2, "p"))]
-    for one in marks:
+    entries = [entry("r", step, owner) for step, owner in ((0, "o"), (1, "o"), (1, "p"), (2, "p"))]
+    for one in entries:
         first.append(one)
-    other.append(mark("s", 0))
-    first.forget(marks[:2])
-    first.forget([])
-    first.append(mark("r", 3, "p"))  # after all of that
-    left = [*marks[2:], mark("s", 0), mark("r", 3, "p")]
+    other.append(entry("s", 0))
+    first.delete(entries[:2])
+    first.delete([])
+    first.append(entry("r", 3, "p"))  # after all of that
+    left = [*entries[2:], entry("s", 0), entry("r", 3, "p")]
     assert list(opened("r").catch_up()) == list(other.catch_up()) == left
     # A journal that has read some of them reads on all the same.
     reading = opened("r")
     assert list(reading.catch_up()) == left
-    first.forget(left[:1])
-    first.append(mark("r", 4, "p"))
-    assert list(reading.catch_up()) == [mark("r", 4, "p")]
-    assert list(opened("r").catch_up()) == [*left[1:], mark("r", 4, "p")]
+    first.delete(left[:1])
+    first.append(entry("r", 4, "p"))
+    assert list(reading.catch_up()) == [entry("r", 4, "p")]
+    assert list(opened("r").catch_up()) == [*left[1:], entry("r", 4, "p")]
 
 
 def test_answers_are_found_behind_a_place_and_by_their_run(opened: Opened) -> None:

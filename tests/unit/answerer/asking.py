@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from streams.answerer.desk import EventPlace
+from streams.answerer.events import EventPlace
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.questions import Query, Questions, questions_of
+from streams.answerer.queries import Query, QueryFile, parse_queries
 
 FILE = """
 dataset = "d"
@@ -34,9 +34,9 @@ noise = 1.0
 """
 
 
-def asked_of(text: str) -> Questions:
-    """The questions of a file."""
-    return questions_of(tomllib.loads(text))
+def asked_of(text: str) -> QueryFile:
+    """The query_file of a file."""
+    return parse_queries(tomllib.loads(text))
 
 
 def query_of(text: str, **settings: Any) -> Query:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from streams.answerer.answering import Answering
-from streams.answerer.journal import MemoryJournal, Pages
-from streams.answerer.marks import Mark
-from streams.answerer.questions import Questions
+from streams.answerer.journal import JournalEntry
+from streams.answerer.queries import QueryFile
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from streams.sdk.connection import PendingRequest
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions
 
@@ -101,23 +101,25 @@ class Turn(Places):
         self._paused.release()
 
 
-Goes = Callable[[Mark], bool]
-"""Whether compaction has removed a mark that was forgotten."""
+Goes = Callable[[JournalEntry], bool]
+"""Whether compaction has removed a entry that was forgotten."""
 
 
 class WatchedJournal(MemoryJournal):
     """Tells a life's places of all that it does."""
 
-    def __init__(self, places: Places, pages: Pages, questions: Questions, goes: Goes) -> None:
-        super().__init__(pages, questions.dataset, questions.run)
+    def __init__(
+        self, places: Places, pages: MemoryTopics, query_file: QueryFile, goes: Goes
+    ) -> None:
+        super().__init__(pages, query_file.dataset, query_file.run)
         self._places, self._goes = places, goes
 
-    def append(self, mark: Mark) -> None:
+    def append(self, entry: JournalEntry) -> None:
         self._places.write()
-        super().append(mark)
+        super().append(entry)
         self._places.write()
 
-    def catch_up(self) -> Sequence[Mark]:
+    def catch_up(self) -> Sequence[JournalEntry]:
         self._places.read()
         return super().catch_up()
 
@@ -125,20 +127,20 @@ class WatchedJournal(MemoryJournal):
         self._places.read()
         return super().end()
 
-    def published(self, behind: int) -> Sequence[bytes]:
+    def published(self, since: int) -> Sequence[bytes]:
         self._places.read()
-        return super().published(behind)
+        return super().published(since)
 
     def publish(self, answer: bytes) -> None:
         self._places.write()
         super().publish(answer)
         self._places.write()
 
-    def forget(self, marks: Sequence[Mark]) -> None:
-        for mark in marks:
+    def delete(self, entries: Sequence[JournalEntry]) -> None:
+        for entry in entries:
             self._places.write()
-            if self._goes(mark):
-                super().forget([mark])
+            if self._goes(entry):
+                super().delete([entry])
         self._places.write()
 
 
@@ -174,12 +176,12 @@ class World:
     """A service, the two topics of answerers, and an input with all its events."""
 
     def __init__(
-        self, questions: Questions = QUESTIONS, goes: Goes = lambda mark: True, **policy: Any
+        self, query_file: QueryFile = QUESTIONS, goes: Goes = lambda entry: True, **policy: Any
     ) -> None:
-        self.questions, self.goes = questions, goes
+        self.query_file, self.goes = query_file, goes
         self.service = WatchedPartitions(2)
         self.service.create(budget=1000.0, user_ids="integer", **policy)
-        self.pages = Pages()
+        self.pages = MemoryTopics()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
     def answering(self, places: Places | None = None) -> Answering:
@@ -188,12 +190,12 @@ class World:
 
         def opened(released: int) -> Any:
             places.write()
-            run = self.service.open(self.questions.run, released=released)
+            run = self.service.open(self.query_file.run, released=released)
             places.write()
             return run
 
-        journal = WatchedJournal(places, self.pages, self.questions, self.goes)
-        return Answering(self.questions, "x", opened, journal)
+        journal = WatchedJournal(places, self.pages, self.query_file, self.goes)
+        return Answering(self.query_file, "x", opened, journal)
 
     def live(self, places: Places | None = None) -> None:
         """Live once, to the end of the input or until killed."""
@@ -204,9 +206,9 @@ class World:
             read(answering, self.events)
 
     @property
-    def marks(self) -> list[Mark]:
-        """The marks that are left."""
-        return [mark for mark in self.pages.marks if mark]
+    def entries(self) -> list[JournalEntry]:
+        """The entries that are left."""
+        return [entry for entry in self.pages.entries if entry]
 
     @property
     def answers(self) -> dict[int, set[bytes]]:
@@ -230,16 +232,16 @@ class World:
 
 def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
     """Read the input from where the answerer needs it, and close the windows that are due."""
-    desk, again = answering.desk, answering.again.get(0, 0)
+    state, again = answering.state, answering.again.get(0, 0)
     for offset, value in enumerate(events[:to]):
         if offset == again:
             answering.go_on()
-        desk.take(at(offset), value, None)
+        state.take(at(offset), value, None)
         if offset >= again:
-            answering.close_due(desk.clock(1, {}))
+            answering.close_due(state.clock(1, {}))
     if again >= len(events[:to]):
         answering.go_on()
-        answering.close_due(desk.clock(1, {}))
+        answering.close_due(state.clock(1, {}))
 
 
 def survive(world: World, dooms: Sequence[int]) -> int:

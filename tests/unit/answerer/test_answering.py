@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.answerer.answering import Answering, InconsistentRun
-from streams.answerer.journal import MemoryJournal, Pages
-from streams.answerer.marks import Mark, Superseded
-from streams.answerer.questions import UnusableQueries
+from streams.answerer.journal import JournalEntry, Superseded
+from streams.answerer.queries import UnusableQueries
 from streams.records import Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, Sleep, World, read, survive, take_turns
@@ -81,8 +81,8 @@ def test_an_answerer_that_is_killed_anywhere_goes_on_and_nothing_is_charged_or_a
 def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(
     dooms: list[int], chance: Random
 ) -> None:
-    """Whichever of the marks that were forgotten are still there."""
-    world = World(goes=lambda mark: chance.random() < 0.5)
+    """Whichever of the entries that were forgotten are still there."""
+    world = World(goes=lambda entry: chance.random() < 0.5)
     survive(world, dooms)
     assert_whole(world)
 
@@ -92,13 +92,13 @@ def test_what_is_kept_of_a_run_does_not_grow_with_its_windows() -> None:
     long.events = [event(user, time) for time in range(0, 240, 2) for user in (time % 3, 5)]
     long.live()
     assert len(long.answers) > 10 * STEPS
-    assert len(long.marks) == len(CALM.marks) == 1
+    assert len(long.entries) == len(CALM.entries) == 1
     for _ in range(3):
         long.live()
-    assert [mark.kind for mark in long.marks] == ["answered", "begin", "begin", "begin"]
+    assert [entry.kind for entry in long.entries] == ["answered", "begin", "begin", "begin"]
     long.events += [event(5, time) for time in range(240, 260, 2)]
     long.live()
-    assert [mark.kind for mark in long.marks] == ["answered"]
+    assert [entry.kind for entry in long.entries] == ["answered"]
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
@@ -108,8 +108,8 @@ def test_what_is_killed_before_marks_are_forgotten_leaves_no_more_than_the_next_
     for place in range(1, PLACES):
         world = World()
         killed = survive(world, [place])
-        assert [mark.kind for mark in world.marks if mark.kind != "begin"] == ["answered"]
-        assert len(world.marks) <= 2
+        assert [entry.kind for entry in world.entries if entry.kind != "begin"] == ["answered"]
+        assert len(world.entries) <= 2
         if not killed:
             break
 
@@ -165,7 +165,7 @@ def test_lives_that_take_turns_anywhere_charge_and_answer_every_window_once(
 
 
 def test_an_answerer_that_is_overtaken_before_it_looks_at_the_answers_is_superseded() -> None:
-    """The other one begins and publishes between its begin and its look: no mark is missing."""
+    """The other one begins and publishes between its begin and its look: no entry is missing."""
     world = World()
     with pytest.raises(Superseded):
         world.live(Sleep(LOOK, world.live))
@@ -177,7 +177,7 @@ def test_an_answerer_that_is_overtaken_before_it_looks_at_the_answers_is_superse
 def test_an_answerer_that_is_overtaken_while_it_opens_the_run_takes_it_over(
     before: int, until: int
 ) -> None:
-    """The marks that it has read are behind the run that it opens. No mark is missing."""
+    """The entries that it has read are behind the run that it opens. No entry is missing."""
     world = World()
 
     def overtake() -> None:
@@ -193,9 +193,9 @@ def test_an_answerer_that_is_overtaken_while_it_opens_the_run_takes_it_over(
 def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
     world = World()
     world.live()
-    forged = Mark("answered", "d", "r", 1, world.marks[-1].owner, STEPS, answer=b"{}")
+    forged = JournalEntry("answered", "d", "r", 1, world.entries[-1].owner, STEPS, answer=b"{}")
     world.live()  # the second attempt
-    world.pages.marks.append(forged)
+    world.pages.entries.append(forged)
     world.live()
     world.live()
     assert_whole(world)
@@ -214,9 +214,9 @@ def test_the_last_answer_is_published_by_whoever_comes_next() -> None:
 def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(
     kept: int, forgets: bool
 ) -> None:
-    world = World(goes=lambda mark: forgets)
+    world = World(goes=lambda entry: forgets)
     world.live()
-    del world.pages.marks[kept:]
+    del world.pages.entries[kept:]
     answers = list(world.pages.answers)
     with pytest.raises(InconsistentRun):
         world.live()
@@ -225,9 +225,9 @@ def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(
 
 def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
     """The service would hand its step back, as one that did not go out."""
-    world = World(goes=lambda mark: False)
+    world = World(goes=lambda entry: False)
     world.live()
-    del world.pages.marks[-1]
+    del world.pages.entries[-1]
     with pytest.raises(InconsistentRun):
         world.live()
     assert_whole(world)
@@ -237,12 +237,12 @@ def test_a_run_goes_on_with_the_same_questions_and_the_same_input_alone() -> Non
     world = World()
     world.live()
     journal = MemoryJournal(world.pages, "d", "r")
-    for questions, source, said in (
-        (asked_of(FILE + COUNT), "x", "other questions"),
-        (world.questions, "y", "another input"),
+    for query_file, source, said in (
+        (asked_of(FILE + COUNT), "x", "other queries"),
+        (world.query_file, "y", "another input"),
     ):
         with pytest.raises(UnusableQueries, match=said):
-            Answering(questions, source, lambda r: world.service.open(), journal).start()
+            Answering(query_file, source, lambda r: world.service.open(), journal).start()
         journal = MemoryJournal(world.pages, "d", "r")
 
 
@@ -271,10 +271,10 @@ def test_what_a_dataset_cannot_be_charged_is_refused_before_anything_is(
     turnstile.create_dataset(
         "d", **({"budget": 1.0, **policy} if "epsilon" not in policy else policy)
     )
-    questions = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
-    pages = Pages()
+    query_file = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
+    pages = MemoryTopics()
     answering = Answering(
-        questions, "x", lambda r: turnstile.run("d", "r"), MemoryJournal(pages, "d", "r")
+        query_file, "x", lambda r: turnstile.run("d", "r"), MemoryJournal(pages, "d", "r")
     )
     with pytest.raises(UnusableQueries, match=said):
         answering.start()
@@ -303,7 +303,7 @@ def test_the_noise_of_an_answer_is_drawn_anew_and_is_as_large_as_it_says() -> No
         world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "noise = 3.0")))
         journal = MemoryJournal(world.pages, "d", "r")
         answering = Answering(
-            world.questions,
+            world.query_file,
             "x",
             lambda r, world=world: world.service.open(released=r),
             journal,

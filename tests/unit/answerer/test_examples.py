@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
-from streams.answerer.answering import Answering
-from streams.answerer.files import EventFile, answer_file
-from streams.answerer.journal import MemoryJournal, Pages
-from streams.answerer.questions import read_questions
+from streams.answerer.answering import Answering, answer_file
+from streams.answerer.events import EventFile
+from streams.answerer.queries import read_query_file
 from streams.demo.purchases import simulated_purchases
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.readme import TOP, page
 
 HERE = TOP / "examples" / "answering"
@@ -66,16 +66,16 @@ def test_the_example_answers_the_log_and_tells_how_far_it_is_off(
     run("cdnow.py", monkeypatch, log)
     events.write_text(capsys.readouterr().out)
 
-    questions = read_questions(HERE / "queries.toml").for_a_file()
+    query_file = read_query_file(HERE / "queries.toml").for_a_file()
     published: list[bytes] = []
     with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset(questions.dataset, epsilon=2.0, delta=1e-5, user_ids="integer")
-        file = EventFile(events, questions)
+        turnstile.create_dataset(query_file.dataset, epsilon=2.0, delta=1e-5, user_ids="integer")
+        file = EventFile(events, query_file)
         answering = Answering(
-            questions,
+            query_file,
             file.source,
-            lambda released: turnstile.run(questions.dataset, questions.run, released=released),
-            MemoryJournal(Pages(), questions.dataset, questions.run),
+            lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
+            MemoryJournal(MemoryTopics(), query_file.dataset, query_file.run),
             lambda answer: published.append(msgspec.json.encode(answer)),
             text=file.text,
             noise=np.random.default_rng(5),

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from streams.answerer.answering import Answering
-from streams.answerer.files import EventFile, answer_file
-from streams.answerer.journal import MemoryJournal
-from streams.answerer.questions import UnusableQueries
+from streams.answerer.answering import Answering, answer_file
+from streams.answerer.events import EventFile
+from streams.answerer.queries import UnusableQueries
+from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import FILE, asked_of
 from tests.unit.answerer.lives import World
 

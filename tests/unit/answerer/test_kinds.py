@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from accounting.release.clipping import row_norms
 from streams.answerer.events import UserEvent
-from streams.answerer.kinds import AskedQuery
-from streams.answerer.windows import Content
+from streams.answerer.kinds import AskedQuery, Content
 from tests.unit.answerer.asking import ask
 
 LABELS = 'by = "c"\nlabels = ["a", "b", "z"]'

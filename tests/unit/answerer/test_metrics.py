@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streams.answerer import metrics
-from streams.answerer.metrics import STUCK_AFTER, AnswererMetrics, Watched
+from streams.answerer.metrics import STUCK_AFTER, AnswererMetrics, InputHealth
 
 LOG = "t.norms@0123456789ab"
 LABEL = f'log="{LOG}"'
@@ -21,8 +21,8 @@ class Fake:
     def __init__(self) -> None:
         calendar = SimpleNamespace(next=SimpleNamespace(closes=1000))
         passed = Counter({"late": 3})
-        self.desk: Any = SimpleNamespace(
-            positions={0: 10, 1: 10}, passed_over=passed, calendar=calendar, keeps=7_200_000
+        self.state: Any = SimpleNamespace(
+            positions={0: 10, 1: 10}, skipped=passed, calendar=calendar, keeps=7_200_000
         )
         self.is_taken_over = True
         self.now: int | None = 500
@@ -47,13 +47,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return told
 
 
-def problems(watched: Watched) -> dict[int, str]:
+def problems(watched: InputHealth) -> dict[int, str]:
     return {view.partition: view.problem.reason for view in watched.views() if view.problem}
 
 
 def test_it_is_ready_when_the_run_is_its_own(clock: SimpleNamespace) -> None:
     fake = Fake()
-    watched = Watched(fake)
+    watched = InputHealth(fake)
     assert (watched.is_assigned, problems(watched)) == (True, {})
     fake.is_taken_over = False
     assert not watched.is_assigned
@@ -64,29 +64,29 @@ def test_events_that_wait_and_are_not_taken_are_a_problem_and_slow_ones_are_none
     clock: SimpleNamespace,
 ) -> None:
     fake = Fake()
-    watched = Watched(fake)
-    fake.desk.positions = {0: 10, 1: 3}
+    watched = InputHealth(fake)
+    fake.state.positions = {0: 10, 1: 3}
     for _ in range(5):  # it goes on, and is behind
-        fake.desk.positions[1] += 1
+        fake.state.positions[1] += 1
         assert problems(watched) == {}
         clock.now += STUCK_AFTER
-    watched.look()
+    watched.update()
     clock.now += STUCK_AFTER + 1
     assert set(problems(watched)) == {1}
     assert problems(watched)[1] == "stalled"
-    fake.desk.positions[1] = 10
+    fake.state.positions[1] = 10
     assert problems(watched) == {}
 
 
 def test_a_window_that_is_due_and_not_answered_is_a_problem(clock: SimpleNamespace) -> None:
     fake = Fake()
-    watched = Watched(fake)
+    watched = InputHealth(fake)
     fake.now = 1000
     for closes in (1000, 900, 800):  # one after the other is answered
-        fake.desk.calendar.next.closes = closes
+        fake.state.calendar.next.closes = closes
         assert problems(watched) == {}
         clock.now += STUCK_AFTER
-    watched.look()
+    watched.update()
     clock.now += STUCK_AFTER + 1
     assert set(problems(watched)) == {0, 1}
     assert problems(watched)[0] == "window-overdue"

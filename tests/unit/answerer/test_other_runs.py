@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from streams.answerer.answering import AlreadyAnswered, Answering
-from streams.answerer.journal import MemoryJournal
-from streams.answerer.questions import Questions
+from streams.answerer.queries import QueryFile
 from streams.sdk.errors import BudgetHeld
+from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import World, read
 
@@ -22,29 +22,29 @@ SLID = SLIDING.replace('"count"\nkind', '"slid"\nkind')
 LATER = [event(5, time) for time in range(24, 62, 2)]
 
 
-def questions_of(queries: str = COUNT, run: str = "s", start: int = 0) -> Questions:
-    """Return questions of a run whose first windows begin at ``start`` in ms."""
+def parse_queries(queries: str = COUNT, run: str = "s", start: int = 0) -> QueryFile:
+    """Return query_file of a run whose first windows begin at ``start`` in ms."""
     begin = datetime.fromtimestamp(start / 1000, UTC).isoformat()
     file = FILE.replace('run = "r"', f'run = "{run}"').replace("1970-01-01", begin)
     return asked_of(file + queries)
 
 
 def life_of(
-    world: World, questions: Questions, *, take_over: bool = True, **options: Any
+    world: World, query_file: QueryFile, *, take_over: bool = True, **options: Any
 ) -> Answering:
     """Return a life of a run that has not started."""
 
     def opened(released: int) -> Any:
         return world.service.open(
-            questions.run, questions.dataset, released=released, take_over=take_over
+            query_file.run, query_file.dataset, released=released, take_over=take_over
         )
 
-    journal = MemoryJournal(world.pages, questions.dataset, questions.run)
-    return Answering(questions, f"input of {questions.run}", opened, journal, **options)
+    journal = MemoryJournal(world.pages, query_file.dataset, query_file.run)
+    return Answering(query_file, f"input of {query_file.run}", opened, journal, **options)
 
 
-def answer(world: World, questions: Questions, **options: Any) -> None:
-    life = life_of(world, questions, **options)
+def answer(world: World, query_file: QueryFile, **options: Any) -> None:
+    life = life_of(world, query_file, **options)
     life.start()
     read(life, world.events)
 
@@ -64,47 +64,51 @@ def ms_of(moment: str) -> int:
 
 
 def test_windows_of_another_run_are_refused_before_anything_changes() -> None:
-    world = World(questions_of(run="r"))
+    world = World(parse_queries(run="r"))
     world.live()
     before = (
-        list(world.pages.marks),
+        list(world.pages.entries),
         list(world.pages.answers),
         list(map(len, world.service.logs)),
     )
     with pytest.raises(AlreadyAnswered) as refused:
-        answer(world, questions_of())
-    after = (list(world.pages.marks), list(world.pages.answers), list(map(len, world.service.logs)))
+        answer(world, parse_queries())
+    after = (
+        list(world.pages.entries),
+        list(world.pages.answers),
+        list(map(len, world.service.logs)),
+    )
     assert after == before
     error = refused.value
     assert (error.run, error.query, ms_of(error.until)) == ("r", "count", 20)
 
 
 def test_windows_of_another_run_are_charged_again_if_the_operator_says_so() -> None:
-    world = World(questions_of(COUNT + SLID, run="r"))
+    world = World(parse_queries(COUNT + SLID, run="r"))
     world.live()
     spent = world.service.spent_units()
-    answer(world, questions_of(COUNT + SLID), charge_again=True)
+    answer(world, parse_queries(COUNT + SLID), charge_again=True)
     assert windows_of(world, "s") == windows_of(world, "r")
     assert world.service.spent_units() == {user: 2 * units for user, units in spent.items()}
 
 
 @pytest.mark.parametrize("queries", [COUNT, SLIDING, COUNT + SLID])
 def test_another_run_can_start_where_the_refusal_says(queries: str) -> None:
-    world = World(questions_of(queries, run="r"))
+    world = World(parse_queries(queries, run="r"))
     world.live()
     with pytest.raises(AlreadyAnswered) as refused:
-        answer(world, questions_of(queries))
+        answer(world, parse_queries(queries))
     world.events += LATER
-    answer(world, questions_of(queries, start=ms_of(refused.value.until)))
+    answer(world, parse_queries(queries, start=ms_of(refused.value.until)))
     assert windows_of(world, "s")
     assert set(Counter(windows_of(world, "r") + windows_of(world, "s")).values()) == {1}
 
 
 def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
-    world = World(questions_of(run="r", start=20))
+    world = World(parse_queries(run="r", start=20))
     world.events += LATER
     world.live()
-    early = life_of(world, questions_of())
+    early = life_of(world, parse_queries())
     early.start()
     with pytest.raises(AlreadyAnswered):
         read(early, world.events)
@@ -113,21 +117,21 @@ def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
 
 
 def test_a_run_that_another_one_has_succeeded_answers_nothing_more() -> None:
-    world = World(questions_of(run="r"))
+    world = World(parse_queries(run="r"))
     world.live()
     world.events += LATER
-    answer(world, questions_of(start=20))
+    answer(world, parse_queries(start=20))
     with pytest.raises(AlreadyAnswered):
         world.live()
     assert windows_of(world, "r") == [("count", 0, 10), ("count", 10, 20)]
 
 
 def test_a_run_that_is_refused_publishes_its_last_answer_if_that_is_missing() -> None:
-    world = World(questions_of(run="r"))
+    world = World(parse_queries(run="r"))
     world.live()
     lost = world.pages.answers.pop()
     world.events += LATER
-    answer(world, questions_of(start=20))
+    answer(world, parse_queries(start=20))
     assert lost not in world.pages.answers
     with pytest.raises(AlreadyAnswered):
         world.live()
@@ -136,7 +140,7 @@ def test_a_run_that_is_refused_publishes_its_last_answer_if_that_is_missing() ->
 
 def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
     world = World(assume_independent_timing=True)
-    first, second = (life_of(world, questions_of(run=run)) for run in ("r", "s"))
+    first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
     first.start()
     second.start()
     read(first, world.events)
@@ -147,7 +151,7 @@ def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
 
 def test_a_run_that_another_one_takes_the_budget_from_charges_and_publishes_nothing_more() -> None:
     world = World()
-    first, second = (life_of(world, questions_of(run=run)) for run in ("r", "s"))
+    first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
     first.start()
     second.start()
     with pytest.raises(BudgetHeld) as held:
@@ -160,10 +164,10 @@ def test_a_run_that_another_one_takes_the_budget_from_charges_and_publishes_noth
 
 
 def test_a_run_takes_the_budget_of_another_one_only_if_it_is_told_to() -> None:
-    world = World(questions_of(run="r"))
+    world = World(parse_queries(run="r"))
     world.live()
     with pytest.raises(BudgetHeld) as held:
-        life_of(world, questions_of(start=20), take_over=False).start()
+        life_of(world, parse_queries(start=20), take_over=False).start()
     assert held.value.holder == ("d", "r")
     world.events += LATER
     world.live()  # it still holds the budget
@@ -174,16 +178,18 @@ def test_a_run_takes_the_budget_of_another_one_only_if_it_is_told_to() -> None:
     ("queries", "dataset"), [(SLID, "d"), (COUNT, "e")], ids=["another query", "another dataset"]
 )
 def test_what_no_other_run_has_answered_is_answered(queries: str, dataset: str) -> None:
-    world = World(questions_of(run="r"))
+    world = World(parse_queries(run="r"))
     world.live()
     world.service.create("e", budget=1000.0, user_ids="integer")
-    answer(world, replace(questions_of(queries), dataset=dataset))
+    answer(world, replace(parse_queries(queries), dataset=dataset))
     assert windows_of(world, "s", dataset)
 
 
 @pytest.mark.parametrize("window", ["5ms", "20ms"])
 def test_a_query_of_the_same_name_with_other_windows_is_the_same_query(window: str) -> None:
-    world = World(questions_of(run="r"))
+    world = World(parse_queries(run="r"))
     world.live()
     with pytest.raises(AlreadyAnswered):
-        answer(world, questions_of(COUNT.replace("10ms", window).replace("noise = 1", "noise = 2")))
+        answer(
+            world, parse_queries(COUNT.replace("10ms", window).replace("noise = 1", "noise = 2"))
+        )

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from streams import Turnstile
 from streams.answerer.answering import Answering
-from streams.answerer.journal import MemoryJournal, Pages
+from streams.answerer.answers import PrivateAnswer
 from streams.answerer.kinds import AskedQuery
 from streams.answerer.pricing import WorstCase
-from streams.answerer.records import PrivateAnswer
 from streams.answerer.windows import Calendar
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import read
@@ -55,7 +55,7 @@ def answered(text: str, policy: dict[str, Any], events: list[bytes]) -> list[Ans
         asked_of(text),
         "x",
         lambda released: turnstile.run("d", "r", released=released),
-        MemoryJournal(Pages(), "d", "r"),
+        MemoryJournal(MemoryTopics(), "d", "r"),
         announce,
     )
     answering.start()
@@ -126,8 +126,8 @@ def test_a_budget_around_the_dataset_counts_as_well() -> None:
     turnstile.create_dataset("all", budget=1.05, user_ids="integer")
     turnstile.create_dataset("d", budget=2.05, user_ids="integer", parent="all")
     run = turnstile.run("d", "r")
-    questions = asked_of(text_of([(4, 4)], "noise = 2.0"))
-    calendar, asked = Calendar(questions), [AskedQuery(query) for query in questions.queries]
+    query_file = asked_of(text_of([(4, 4)], "noise = 2.0"))
+    calendar, asked = Calendar(query_file), [AskedQuery(query) for query in query_file.queries]
     inner = WorstCase(asked, [2.0], [run.policy])
     both = WorstCase(asked, [2.0], [run.policy, *run.outer])
     # Each window costs a rho of 2**2 / (2 * 2**2).

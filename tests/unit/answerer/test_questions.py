@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.answerer.questions import KINDS, UnusableQueries, read_questions
+from streams.answerer.queries import KINDS, UnusableQueries, read_query_file
 from tests.readme import TOP
 from tests.unit.answerer.asking import COUNT, FILE, asked_of
 
@@ -69,9 +69,9 @@ def test_a_file_that_is_no_toml_is_refused_with_its_line(tmp_path: Path) -> None
     file = tmp_path / "q.toml"
     file.write_text('dataset = "d"\nrun = r\n')
     with pytest.raises(UnusableQueries, match="line 2"):
-        read_questions(file)
+        read_query_file(file)
     with pytest.raises(UnusableQueries, match="cannot read"):
-        read_questions(tmp_path / "none.toml")
+        read_query_file(tmp_path / "none.toml")
 
 
 def test_the_digest_is_of_what_is_asked_and_not_of_how_it_is_written() -> None:
@@ -89,5 +89,5 @@ def test_the_file_on_the_page_can_be_asked() -> None:
 
 
 def test_the_example_can_be_asked() -> None:
-    example = read_questions(TOP / "examples" / "answering" / "queries.toml")
+    example = read_query_file(TOP / "examples" / "answering" / "queries.toml")
     assert [query.name for query in example.queries] == ["buyers", "spending", "basket"]

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.answerer import reading
-from streams.answerer.reading import distinct_answers, read_answers
+from streams.answerer import answers as answers_module
+from streams.answerer.answers import distinct_answers, read_answers
 from streams.config import Config, ConfigurationError
 from streams.kafka.authentic import ANSWERERS, Signers
 from streams.records.signatures import new_keys
@@ -50,7 +50,7 @@ def test_two_answers_to_one_step_are_none(published: list[bytes]) -> None:
 def test_what_is_remembered_of_a_run_is_bounded_and_no_step_is_read_again(
     published: list[bytes], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("streams.answerer.reading._KEPT", 2)
+    monkeypatch.setattr("streams.answerer.answers._KEPT", 2)
     late = [published[0], forged(published[1], value=1e6)]
     with caplog.at_level(logging.WARNING, "turnstile.answers"):
         answers = list(distinct_answers([*published, *late, *published[-2:]]))
@@ -106,7 +106,7 @@ def test_the_reader_of_the_page_reads_what_answerers_signed(
         asked.append((config.answer_keys, name, signers, how.follow))
         return (Followed(0, forged(value, dataset="purchases"), 0.0) for value in published)
 
-    monkeypatch.setattr(reading, "read_signed", read)
+    monkeypatch.setattr(answers_module, "read_signed", read)
     (tmp_path / "reader.toml").write_text('trusted_keys = "a"\nanswer_keys = "b"\n')
     monkeypatch.chdir(tmp_path)
     (example,) = blocks(page("answering"))

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import yaml
 
-from streams.answerer.questions import KINDS, Kind
-from streams.answerer.records import PrivateAnswer
+from streams.answerer.answers import PrivateAnswer
+from streams.answerer.queries import KINDS, Kind
 from streams.config import Config
 from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
 from tests.readme import TOP

@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.answerer.desk import Desk
-from streams.answerer.events import UnreadableEvent
-from streams.answerer.windows import Calendar
+from streams.answerer.events import SkipReason
+from streams.answerer.windows import Calendar, InputState
 from tests.examples import examples
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 
 SLIDING = COUNT.replace('"10ms"', '"12ms"\nevery = "4ms"').replace('"count"\nkind', '"slid"\nkind')
 
 
-def desk_of(text: str, step: int = 0) -> Desk:
-    return Desk(asked_of(text), step=step)
+def desk_of(text: str, step: int = 0) -> InputState:
+    return InputState(asked_of(text), step=step)
 
 
 def test_windows_close_in_the_order_of_their_ends_and_of_the_file() -> None:
@@ -54,12 +53,12 @@ def test_the_number_of_a_window_says_which_windows_close_before_it(
         COUNT.replace('"10ms"', f'"{window}ms"\nevery = "{every}ms"').replace("count", f"q{n}", 1)
         for n, (window, every) in enumerate(windows)
     )
-    questions = asked_of(FILE + "".join(queries))
-    calendar = Calendar(questions)
+    query_file = asked_of(FILE + "".join(queries))
+    calendar = Calendar(query_file)
     for step in range(steps):
         window = calendar.next
         assert calendar.closed_before(window.query, window.number) == calendar.numbers
-        assert Calendar(questions, step).next == window
+        assert Calendar(query_file, step).next == window
         calendar.advance()
 
 
@@ -72,120 +71,122 @@ def test_a_window_holds_the_events_of_its_time(
 ) -> None:
     window, every = windows
     text = COUNT.replace('"10ms"', f'"{window}ms"\nevery = "{every}ms"')
-    desk = desk_of(FILE + text)
+    state = desk_of(FILE + text)
     for offset, (user, time) in enumerate(sorted(events, key=lambda e: e[1])):
-        desk.take(at(offset), event(user, time), None)
-    # Built from a desk that has closed nothing yet.
-    while desk.calendar.next.start <= 60:
-        inside = desk.calendar.next
-        users, rows = desk.content_of(inside)
+        state.take(at(offset), event(user, time), None)
+    # Built from a state that has closed nothing yet.
+    while state.calendar.next.start <= 60:
+        inside = state.calendar.next
+        users, rows = state.content_of(inside)
         wanted: dict[int, int] = {}
         for user, time in events:
             if inside.start <= time < inside.end:
                 wanted[user] = wanted.get(user, 0) + 1
         assert users == sorted(wanted)
         assert [row[0] for row in rows] == [min(2, wanted[user]) for user in users]
-        desk.close(inside)
+        state.close(inside)
 
 
 def test_an_event_that_comes_after_its_window_has_closed_is_counted_as_too_late() -> None:
-    desk = desk_of(FILE.replace("start", 'lateness = "3ms"\nstart') + COUNT)
-    desk.take(at(0), event(1, 12), None)
-    assert not desk.is_due(desk.clock(1, {}))  # it waits for those that are late
-    desk.take(at(1), event(2, 9), None)
-    desk.take(at(2), event(3, 13), None)
-    assert desk.is_due(desk.clock(1, {}))
-    assert desk.content_of(desk.calendar.next)[0] == [2]
-    desk.close(desk.calendar.next)
-    desk.take(at(3), event(4, 9), None)
-    assert desk.passed_over == {UnreadableEvent.TOO_LATE: 1}
-    assert desk.content_of(desk.calendar.next)[0] == [1, 3]
+    state = desk_of(FILE.replace("start", 'lateness = "3ms"\nstart') + COUNT)
+    state.take(at(0), event(1, 12), None)
+    assert not state.is_due(state.clock(1, {}))  # it waits for those that are late
+    state.take(at(1), event(2, 9), None)
+    state.take(at(2), event(3, 13), None)
+    assert state.is_due(state.clock(1, {}))
+    assert state.content_of(state.calendar.next)[0] == [2]
+    state.close(state.calendar.next)
+    state.take(at(3), event(4, 9), None)
+    assert state.skipped == {SkipReason.TOO_LATE: 1}
+    assert state.content_of(state.calendar.next)[0] == [1, 3]
 
 
 def test_by_the_broker_s_clock_nobody_decides_whether_others_are_too_late() -> None:
     """What counts is when an event came itself, even while its window is still open."""
     text = FILE.replace('clock = "events"', 'clock = "arrival"\nlateness = "5ms"') + SLIDING
     for others in ([], [(9, 11, 100)], [(9, 100, 90)]):
-        desk = desk_of(text)
+        state = desk_of(text)
         events = [(1, 3, 16), *others, (2, 3, 17), (3, 7, 21), (4, 9, 20)]
         for offset, (user, time, arrived) in enumerate(events):
-            desk.take(at(offset), event(user, time), arrived)
+            state.take(at(offset), event(user, time), arrived)
         windows = []
         for _ in range(3):  # they close at 17, 21 and 25
-            windows.append(desk.content_of(desk.calendar.next)[0])
-            desk.close(desk.calendar.next)
+            windows.append(state.content_of(state.calendar.next)[0])
+            state.close(state.calendar.next)
         assert windows == [[1], [4], [4]]
         too_late = 3 if others == [(9, 11, 100)] else 2
-        assert desk.passed_over == {UnreadableEvent.TOO_LATE: too_late, UnreadableEvent.LATE: 1}
+        assert state.skipped == {SkipReason.TOO_LATE: too_late, SkipReason.LATE: 1}
 
 
 def test_an_event_in_the_future_of_the_broker_moves_no_clock() -> None:
-    desk = desk_of(FILE.replace("start", 'ahead = "5ms"\nstart') + COUNT)
-    desk.take(at(0), event(1, 1000), 3)
-    assert desk.clock(1, {}) is None
-    assert desk.passed_over == {UnreadableEvent.AHEAD: 1}
-    desk.take(at(1), event(1, 8), 3)
-    assert desk.clock(1, {}) == 8
+    state = desk_of(FILE.replace("start", 'ahead = "5ms"\nstart') + COUNT)
+    state.take(at(0), event(1, 1000), 3)
+    assert state.clock(1, {}) is None
+    assert state.skipped == {SkipReason.AHEAD: 1}
+    state.take(at(1), event(1, 8), 3)
+    assert state.clock(1, {}) == 8
 
 
 def test_the_input_is_asked_to_keep_events_for_as_long_as_they_may_count() -> None:
     text = FILE.replace('clock = "events"', 'lateness = "20ms"\nahead = "30ms"') + COUNT
-    desk = Desk(asked_of(text + COUNT.replace("10ms", "7ms").replace('"count"\nkind', '"b"\nkind')))
-    assert desk.keeps == 30 + 10 + 20
+    state = InputState(
+        asked_of(text + COUNT.replace("10ms", "7ms").replace('"count"\nkind', '"b"\nkind'))
+    )
+    assert state.keeps == 30 + 10 + 20
     # As far ahead as is allowed: it is in the window that begins then, and closes no later.
-    desk.take(at(0), event(1, 130), 100)
-    assert desk.begins() == {0: 0}
-    while desk.is_due(100 + desk.keeps):
-        desk.close(desk.calendar.next)
-    assert desk.begins() == {0: 1}
+    state.take(at(0), event(1, 130), 100)
+    assert state.begins() == {0: 0}
+    while state.is_due(100 + state.keeps):
+        state.close(state.calendar.next)
+    assert state.begins() == {0: 1}
 
 
 def test_the_clock_is_that_of_the_slowest_partition_and_quiet_ones_hold_nobody_up() -> None:
-    desk = desk_of(FILE + COUNT)
-    desk.take(at(0, 0), event(1, 30), None)
-    assert desk.clock(2, {}) is None
-    desk.take(at(0, 1), event(1, 12), None)
-    assert desk.clock(2, {}) == 12
-    assert desk.clock(2, {1: None}) == 30
-    assert desk.clock(2, {0: None, 1: None}) == 30
+    state = desk_of(FILE + COUNT)
+    state.take(at(0, 0), event(1, 30), None)
+    assert state.clock(2, {}) is None
+    state.take(at(0, 1), event(1, 12), None)
+    assert state.clock(2, {}) == 12
+    assert state.clock(2, {1: None}) == 30
+    assert state.clock(2, {0: None, 1: None}) == 30
     assert desk_of(FILE + COUNT).clock(2, {0: None, 1: None}) is None
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (None, UnreadableEvent.NO_EVENT),
-        (b"", UnreadableEvent.NO_EVENT),
-        (b"{", UnreadableEvent.NO_EVENT),
-        (b"[1]", UnreadableEvent.NO_EVENT),
-        (b"\xff\xff", UnreadableEvent.NO_EVENT),
-        (b"{" + b'"a":[' * 2000, UnreadableEvent.NO_EVENT),
-        (b'{"t": 1}', UnreadableEvent.NO_USER),
-        (b'{"u": "a", "t": 1}', UnreadableEvent.NO_USER),
-        (b'{"u": true, "t": 1}', UnreadableEvent.NO_USER),
-        (b'{"u": 9223372036854775808, "t": 1}', UnreadableEvent.NO_USER),
-        (b'{"u": 1}', UnreadableEvent.NO_TIME),
-        (b'{"u": 1, "t": "x"}', UnreadableEvent.NO_TIME),
-        (b'{"u": 1, "t": 1e300}', UnreadableEvent.NO_TIME),
-        (b'{"u": 1, "t": -1}', UnreadableEvent.BEFORE),
-        (b'{"u": 1, "t": 1}', UnreadableEvent.INCOMPLETE),
-        (b'{"u": 1, "t": 1, "x": "much"}', UnreadableEvent.INCOMPLETE),
-        (b'{"u": 1, "t": 1, "x": 1e999}', UnreadableEvent.NO_EVENT),
+        (None, SkipReason.NO_EVENT),
+        (b"", SkipReason.NO_EVENT),
+        (b"{", SkipReason.NO_EVENT),
+        (b"[1]", SkipReason.NO_EVENT),
+        (b"\xff\xff", SkipReason.NO_EVENT),
+        (b"{" + b'"a":[' * 2000, SkipReason.NO_EVENT),
+        (b'{"t": 1}', SkipReason.NO_USER),
+        (b'{"u": "a", "t": 1}', SkipReason.NO_USER),
+        (b'{"u": true, "t": 1}', SkipReason.NO_USER),
+        (b'{"u": 9223372036854775808, "t": 1}', SkipReason.NO_USER),
+        (b'{"u": 1}', SkipReason.NO_TIME),
+        (b'{"u": 1, "t": "x"}', SkipReason.NO_TIME),
+        (b'{"u": 1, "t": 1e300}', SkipReason.NO_TIME),
+        (b'{"u": 1, "t": -1}', SkipReason.BEFORE),
+        (b'{"u": 1, "t": 1}', SkipReason.INCOMPLETE),
+        (b'{"u": 1, "t": 1, "x": "much"}', SkipReason.INCOMPLETE),
+        (b'{"u": 1, "t": 1, "x": 1e999}', SkipReason.NO_EVENT),
     ],
 )
 def test_an_event_that_cannot_be_used_is_counted_and_stops_nobody(
-    value: bytes | None, why: UnreadableEvent
+    value: bytes | None, why: SkipReason
 ) -> None:
     asked = COUNT.replace('kind = "count"', 'kind = "sum"\ncolumn = "x"')
-    desk = desk_of(FILE + asked)
-    desk.take(at(0), value, None)
-    assert desk.passed_over == {why: 1}
+    state = desk_of(FILE + asked)
+    state.take(at(0), value, None)
+    assert state.skipped == {why: 1}
     told = f"{why}: 1"
-    if why is UnreadableEvent.INCOMPLETE:
-        told += f" (1 in column 'x' of query {desk.asked[0].query.name!r})"
-    assert desk.told_of_passed_over() == told
-    desk.take(at(1), event(7, 2, x=1.0), None)
-    assert desk.content_of(desk.calendar.next)[0] == [7]
+    if why is SkipReason.INCOMPLETE:
+        told += f" (1 in column 'x' of query {state.asked[0].query.name!r})"
+    assert state.skipped_text() == told
+    state.take(at(1), event(7, 2, x=1.0), None)
+    assert state.content_of(state.calendar.next)[0] == [7]
 
 
 EVENTS = st.lists(
@@ -203,28 +204,28 @@ def test_windows_that_are_built_again_from_a_mark_are_the_same(
         (at(sum(1 for p, *_ in events[:place] if p == partition), partition), event(user, time))
         for place, (partition, user, time) in enumerate(events)
     ]
-    desk = desk_of(text)
+    state = desk_of(text)
     for place, value in _mixed(records, order):
-        desk.take(place, value, None)
-        while desk.is_due(desk.clock(2, {})):
-            marked = dict(desk.positions), dict(desk.clocks), desk.begins()
-            inside = desk.calendar.next
-            # Another desk, from this mark, reads the same records in another order.
+        state.take(place, value, None)
+        while state.is_due(state.clock(2, {})):
+            entered = dict(state.positions), dict(state.clocks), state.begins()
+            inside = state.calendar.next
+            # Another state, from this entry, reads the same records in another order.
             other = desk_of(text, step=inside.step)
-            other.resume(*marked)
-            cut = [(p, v) for p, v in records if p.offset < marked[0].get(p.partition, 0)]
+            other.resume(*entered)
+            cut = [(p, v) for p, v in records if p.offset < entered[0].get(p.partition, 0)]
             for replayed, content in _mixed(cut, order):
                 other.take(replayed, content, None)
-            assert other.positions == marked[0]
-            assert other.passed_over == {}
-            users, rows = desk.content_of(inside)
+            assert other.positions == entered[0]
+            assert other.skipped == {}
+            users, rows = state.content_of(inside)
             others, their_rows = other.content_of(inside)
             assert others == users
             assert their_rows.tobytes() == rows.tobytes()
-            desk.close(inside)
+            state.close(inside)
             if again_at_once:
                 other.close(inside)
-                desk = other
+                state = other
 
 
 def _mixed(records: Iterable[tuple[object, bytes]], order: random.Random) -> Iterable[object]:

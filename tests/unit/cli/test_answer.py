@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from streams.answerer.records import VERSION, PrivateAnswer
+from streams.answerer.answers import VERSION, PrivateAnswer
 from streams.cli.records import Printer, line_of
 
 BEGIN = datetime(2026, 11, 23, 1, 34, tzinfo=UTC)

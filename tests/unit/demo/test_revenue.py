@@ -8,13 +8,13 @@ import pytest
 
 from accounting import gdp_budget
 from streams import Turnstile
-from streams.answerer.journal import MemoryJournal, Pages
-from streams.answerer.questions import read_questions
+from streams.answerer.queries import read_query_file
 from streams.demo.plans import ACCOUNTINGS, DELTA, EPSILON, contributions, errors
 from streams.demo.plots import plot_revenue
 from streams.demo.purchases import simulated_purchases
 from streams.demo.revenue import RevenueResult, answer_revenue
 from streams.demo.table import show_summary, summary_of_revenue
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
 DAYS, SEEDS = 40, 3
 
@@ -27,7 +27,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RevenueResult:
         found = answer_revenue(
             turnstile,
             "shop",
-            lambda dataset, run: MemoryJournal(Pages(), dataset, run),
+            lambda dataset, run: MemoryJournal(MemoryTopics(), dataset, run),
             simulated_purchases(1_000, DAYS),
             tmp_path_factory.mktemp("shop"),
             seeds=SEEDS,
@@ -64,9 +64,9 @@ def test_the_noise_is_that_of_the_plan(result: RevenueResult) -> None:
 
 
 def test_the_file_of_the_query_can_be_answered_again(result: RevenueResult) -> None:
-    questions = read_questions(result.queries)
+    query_file = read_query_file(result.queries)
     plan = result.answers["individual"].plan
-    (query,) = questions.queries
+    (query,) = query_file.queries
     assert (query.each, query.active_windows) == (plan.cap, plan.active_days)
     assert sum(1 for _ in result.events.open()) == 1 + len(result.purchases.values)
 

@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 
 import accounting
 import streams
-from streams.answerer.records import PrivateAnswer
+from streams.answerer.answers import PrivateAnswer
 from streams.records import Charge
 from tests.readme import DOCS, TOP
 

@@ -148,7 +148,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Questions:
+class QueryFile:
     """The content of a file of queries.
 
     Attributes:
@@ -166,18 +166,18 @@ class Questions:
     source: Source
     queries: tuple[Query, ...]
 
-    def for_a_file(self) -> Questions:
-        """Return the same questions for a file, whose events come in the order of their times."""
+    def for_a_file(self) -> QueryFile:
+        """Return the same queries for a file, whose events come in the order of their times."""
         return replace(self, source=replace(self.source, by_arrival=False))
 
     @property
     def digest(self) -> str:
-        """Return a digest of all settings: a run continues with the same questions only."""
+        """Return a digest of all settings: a run continues with the same queries only."""
         content = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def read_questions(path: Path) -> Questions:
+def read_query_file(path: Path) -> QueryFile:
     """Read the queries of a TOML file.
 
     Raises:
@@ -191,12 +191,12 @@ def read_questions(path: Path) -> Questions:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UnusableQueries(f"{path} is not TOML: {error}") from error
     try:
-        return questions_of(content)
+        return parse_queries(content)
     except UnusableQueries as error:
         raise UnusableQueries(f"{path}: {error}") from error
 
 
-def questions_of(content: Mapping[str, Any]) -> Questions:
+def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     """Return the queries in the tables of a file.
 
     Raises:
@@ -214,7 +214,7 @@ def questions_of(content: Mapping[str, Any]) -> Questions:
     source = file.take("input", None)
     if not isinstance(source, dict):
         raise file.fault("input", source, "a table with the source of the events")
-    questions = Questions(
+    query_file = QueryFile(
         dataset=file.name("dataset"),
         run=file.name("run"),
         confidence=file.number("confidence", 0.95, above=0.0, below=1.0),
@@ -222,13 +222,13 @@ def questions_of(content: Mapping[str, Any]) -> Questions:
         queries=tuple(_query(number, query) for number, query in enumerate(given, start=1)),
     )
     file.finish()
-    names = [query.name for query in questions.queries]
+    names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique")
-    shares = sum(query.share for query in questions.queries)
+    shares = sum(query.share for query in query_file.queries)
     if shares > 1.0:
         raise UnusableQueries(f"the shares of the queries sum to {shares:g}; at most 1 is allowed")
-    return questions
+    return query_file
 
 
 def _source(table: _Table) -> Source:

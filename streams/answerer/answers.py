@@ -1,0 +1,209 @@
+"""Published answers: the record of the topic `answers`, and its reader.
+
+    for answer in read_answers(Config.load("reader.toml"), dataset="purchases", follow=True):
+        print(answer.query, answer.start, answer.value)
+
+A record is JSON, one per window and query. After a crash an answer can be in the topic twice, with
+the same bytes; the first one of each run and step counts. A different answer to the same step was
+not released by an answerer. The steps of a run are answered in order. So a step far below the
+newest ones was read before, and is skipped.
+
+``deploy/asyncapi-answers.yaml`` is generated from ``PrivateAnswer``: the docstring of the class is
+its text, and the string below a field is the field's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from streams.answerer.kinds import Answered
+from streams.answerer.queries import Kind, Label, QueryFile
+from streams.answerer.windows import Window, iso
+from streams.config import Config, ConfigurationError
+from streams.kafka.answers import ANSWERS
+from streams.kafka.authentic import ANSWERERS, WORKERS
+from streams.queries.release import Release
+from streams.sdk.decisions import UNREADABLE
+from streams.sdk.errors import ConflictingDecisions
+from streams.sdk.followers import Reading, Since
+from streams.sdk.kafka import read_signed
+
+VERSION: Final = 1
+
+logger = logging.getLogger("turnstile.answers")
+
+_KEPT = 1024
+"""Answers remembered per run, to notice different answers to the same steps."""
+
+Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+"""A moment in UTC, in ISO 8601."""
+
+
+class PrivateAnswer(msgspec.Struct, omit_defaults=True):
+    """A private answer to a query about one window.
+
+    ``value``, ``lower`` and ``upper`` are an estimate, and ``coverage`` names the users it is
+    about. An estimate about other users would be another group of such fields.
+    """
+
+    v: Literal[1]
+    """The version of the record."""
+    dataset: str
+    """The dataset whose users were charged."""
+    run: str
+    """The run that charged them."""
+    step: Annotated[int, Meta(ge=0)]
+    """The step of the run. Each answer of a run has its own step."""
+    query: str
+    """The name of the query in the file."""
+    kind: Kind
+    """The kind of the query, as in the file."""
+    start: Moment
+    """The first moment of the window, UTC."""
+    end: Moment
+    """The first moment after the window, UTC."""
+    value: float | list[float | None] | None
+    """A number, or one for each of ``labels``. It is null if the noise allows no estimate."""
+    lower: float | list[float]
+    """The lower end of the interval around the noise. It contains the true value of the users in
+    ``coverage``, each within the bounds of the query. All intervals of an answer hold together with
+    the probability ``confidence``."""
+    upper: float | list[float]
+    """The upper end of that interval."""
+    coverage: Literal["admitted"]
+    """The users that ``value``, ``lower`` and ``upper`` are about. admitted: only users whose
+    budget paid for this window. The interval does not cover users who were left out."""
+    confidence: Annotated[float, Meta(gt=0.0, lt=1.0)]
+    """The probability that all intervals of this answer hold together."""
+    noise_stddev: Annotated[float, Meta(gt=0.0)]
+    """The standard deviation of the noise in each number of the noisy sum from which the answer was
+    computed."""
+    worst_case_left: Annotated[int, Meta(ge=0)]
+    """The number of further such answers that a budget allows to a user who adds the maximum to
+    every window of this run: the limit of accounting without individual users."""
+    exhaustible_since: Moment | None
+    """The start of the query's first window in which a user could have been exhausted, counting the
+    charges of this run alone. From that window on, users can be missing from the answers. It is
+    null if that window has not come yet. It follows from the file of queries and the policies, not
+    from data about users."""
+    labels: list[Label] | None = None
+    """The labels of the values, if there are several."""
+    above: bool | None = None
+    """Whether the noisy value is above the threshold. Only answers of the kind threshold have
+    it."""
+
+
+def answer_of(
+    query_file: QueryFile,
+    window: Window,
+    release: Release,
+    answered: Answered,
+    *,
+    worst_case_left: int,
+    exhaustible_since: Window | None,
+) -> PrivateAnswer:
+    """Return the record of a release."""
+    query = query_file.queries[window.query]
+    return PrivateAnswer(
+        v=VERSION,
+        dataset=query_file.dataset,
+        run=query_file.run,
+        step=release.step,
+        query=query.name,
+        kind=query.kind,
+        start=iso(window.start),
+        end=iso(window.end),
+        value=answered.value,
+        lower=answered.lower,
+        upper=answered.upper,
+        coverage="admitted",
+        confidence=query_file.confidence,
+        noise_stddev=release.noise_stddev,
+        worst_case_left=worst_case_left,
+        exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since.start),
+        labels=answered.labels,
+        above=answered.above,
+    )
+
+
+def read_answers(
+    config: Config,
+    *,
+    dataset: str | None = None,
+    run: str | None = None,
+    since: Since = "earliest",
+    follow: bool = False,
+    idle_timeout: float | None = None,
+) -> Iterator[PrivateAnswer]:
+    """Yield the answers of a service, each once, in the order in which they were published.
+
+    Args:
+        config: the address of Kafka, and the keys of answerers (``answer_keys``).
+        dataset: of this dataset only.
+        run: of runs of this name only.
+        since: where to begin.
+        follow: wait for more answers after those that exist.
+        idle_timeout: stop following after so many seconds without a record; None: never.
+
+    Raises:
+        ConfigurationError: the keys of workers are set, but not those of answerers.
+        ConflictingDecisions: two different answers to one step.
+        ServiceUnavailable: no broker answered, or nothing was ever answered.
+    """
+    if config.trusted_keys and not config.answer_keys:
+        raise ConfigurationError(
+            f"{WORKERS.trust_store} is set and {ANSWERERS.trust_store} is not, so answers could be "
+            f"forged: set {ANSWERERS.trust_store} to the public keys of the answerers"
+        )
+    reading = Reading(since, follow, idle_timeout)
+    records = read_signed(config, config.topic(ANSWERS), ANSWERERS, reading)
+    return distinct_answers((record.value for record in records), dataset, run)
+
+
+def distinct_answers(
+    values: Iterable[bytes], dataset: str | None = None, run: str | None = None
+) -> Iterator[PrivateAnswer]:
+    """Yield every answer once; skip records that are not answers of this version.
+
+    Args:
+        values: of authentic records of the topic answers.
+        dataset: of this dataset only.
+        run: of runs of this name only.
+
+    Raises:
+        ConflictingDecisions: two different answers to one of the last 1,024 steps of a run.
+    """
+    decoder = msgspec.json.Decoder(PrivateAnswer)
+    seen: defaultdict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
+    for value in values:
+        try:
+            answer = decoder.decode(value)
+        except UNREADABLE as error:
+            logger.warning("skipped an unreadable record: %s", error)
+            continue
+        if dataset not in (None, answer.dataset) or run not in (None, answer.run):
+            continue
+        steps, content = seen[answer.dataset, answer.run], hashlib.sha256(value).digest()
+        if answer.step not in steps:
+            if len(steps) == _KEPT:
+                first = next(iter(steps))
+                if answer.step < first:
+                    logger.warning("skipped repeated step %d of run %s", answer.step, answer.run)
+                    continue
+                del steps[first]
+            steps[answer.step] = content
+            yield answer
+        elif steps[answer.step] != content:
+            raise ConflictingDecisions(
+                f"step {answer.step} of run {answer.run!r} of dataset {answer.dataset!r} has two "
+                "different answers, so another program than its answerer writes to the topic "
+                "answers. Use none of them before you have found it. With answer_keys, answers "
+                "without a valid signature are skipped"
+            )

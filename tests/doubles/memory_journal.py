@@ -1,0 +1,59 @@
+"""The journal of answerers in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streams.answerer.journal import JournalEntry, name_of
+
+
+class MemoryTopics:
+    """Two topics in memory, which several answerers can share.
+
+    Attributes:
+        entries: in order; None where one was deleted.
+        answers: with the names of their runs.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[JournalEntry | None] = []
+        self.answers: list[tuple[str, bytes]] = []
+
+
+class MemoryJournal:
+    """An implementation of ``Journal`` on ``MemoryTopics``."""
+
+    def __init__(self, pages: MemoryTopics, dataset: str, run: str) -> None:
+        self._topics, self._dataset, self._name = pages, dataset, f"{dataset}/{run}"
+        self._read = 0
+
+    def append(self, entry: JournalEntry) -> None:
+        """Append a entry to the shared list."""
+        self._topics.entries.append(entry)
+
+    def catch_up(self) -> Sequence[JournalEntry]:
+        """Return the entries since the last call."""
+        begin, self._read = self._read, len(self._topics.entries)
+        found = self._topics.entries[begin:]
+        return [entry for entry in found if entry and entry.dataset == self._dataset]
+
+    def delete(self, entries: Sequence[JournalEntry]) -> None:
+        """Delete entries at once."""
+        gone = {name_of(entry) for entry in entries}
+        pages = self._topics.entries
+        pages[:] = [None if entry and name_of(entry) in gone else entry for entry in pages]
+
+    def end(self) -> int:
+        """Return the number of answers."""
+        return len(self._topics.answers)
+
+    def publish(self, answer: bytes) -> None:
+        """Append an answer to the shared list."""
+        self._topics.answers.append((self._name, answer))
+
+    def published(self, since: int) -> Sequence[bytes]:
+        """Return the answers of the run from this place on."""
+        return [value for name, value in self._topics.answers[since:] if name == self._name]
+
+    def close(self) -> None:
+        """Do nothing."""
