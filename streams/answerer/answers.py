@@ -96,7 +96,7 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True):
     labels: list[Label] | None = None
     """The labels of the values, if there are several."""
     above: bool | None = None
-    """Whether the noisy value is above the threshold. Only answers of the kind threshold have
+    """True if the noisy value is above the threshold. Only answers of the kind threshold have
     it."""
 
 
