@@ -17,8 +17,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from accounting.exact.validation import FloatArray
-from accounting.reports.pld.losses import SampledGaussian, loss
-from accounting.reports.pld.steps import Steps, StepSource
+from accounting.reports.pld.losses import SampledGaussian, Steps, StepSource, loss
 from accounting.reports.pld.transforms import log_largest_weight
 
 _REACH, _SPACING = 37.5, 0.25  # in standard deviations of the noise

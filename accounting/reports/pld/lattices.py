@@ -10,10 +10,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.pld.discretisation import SMALLEST_STEP
-from accounting.reports.pld.losses import SampledGaussian, loss, outcome_range
-from accounting.reports.pld.steps import StepSource
-from accounting.reports.pld.tangents import LOSS_ERROR
+from accounting.reports.pld.discretisation import LOSS_ERROR, SMALLEST_STEP
+from accounting.reports.pld.losses import SampledGaussian, StepSource, loss, outcome_range
 from accounting.reports.pld.transforms import log_largest_weight
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
@@ -67,18 +65,18 @@ class LatticePlan(NamedTuple):
             step_exponent=self.step_exponent - finer, log2_size=self.log2_size + finer
         )
 
-    def part(self, users: IntArray) -> LatticePlan:
+    def select(self, users: IntArray) -> LatticePlan:
         """Return the plan of some of the users."""
         exponent, size, tilt, cut, epsilon, log_delta, least = self
         integers = exponent[users], size[users], tilt[users], cut[users]
         return LatticePlan(*integers, epsilon[users], log_delta[users], least[users])
 
-    def replaced(self, users: IntArray, other: LatticePlan) -> LatticePlan:
+    def updated(self, users: IntArray, other: LatticePlan) -> LatticePlan:
         """Return this plan with the entries of `users` replaced by `other`."""
-        everyone = self.part(np.arange(self.tilt.size))
-        for column, values in zip(everyone, other, strict=True):
+        updated = self.select(np.arange(self.tilt.size))
+        for column, values in zip(updated, other, strict=True):
             column[users] = values
-        return everyone
+        return updated
 
 
 class LatticeChooser:
@@ -141,8 +139,8 @@ class LatticeChooser:
                 curves = [_cumulants(source, CUTS[index]) for source in self._sources]
                 removed, raised = zip(*curves, strict=True)
                 self._curves[index] = np.array(removed), np.array(raised)
-            who = cut == index
-            result[who] = counts[who] @ self._curves[index][int(added)]
+            users = cut == index
+            result[users] = counts[users] @ self._curves[index][int(added)]
         return result
 
     def _plan(

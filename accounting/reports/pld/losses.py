@@ -1,27 +1,39 @@
-"""Privacy losses of one Poisson-sampled Gaussian step.
+"""The privacy losses of one step at each level of a report, for discretisation on a lattice.
 
-With m = norm / noise the pair is P = (1-q) N(0, 1) + q N(m, 1) against Q = N(0, 1), and the loss of
-an outcome x is l(x) = log(1 - q + q exp(m x - m^2 / 2)), increasing in x.
+P against Q is the step with and without the user, and l(x) the loss log dP/dQ of an outcome x.
+
+- Poisson-sampled Gaussian, m = norm / noise: P = (1-q) N(0, 1) + q N(m, 1), Q = N(0, 1), and
+  l(x) = log(1 - q + q exp(m x - m^2 / 2)), increasing in x.
+- Laplace, m = L1 norm / scale: one coordinate that is shifted by m. A vector whose coordinates are
+  shifted by m altogether is no easier to distinguish: shifted one after the other, they are steps
+  of a path, and the trade-offs of steps of a path compose to that of one shift (Dong, Roth and Su
+  2022, Lemma A.5; for Laplace noise in one dimension an equation). Half of the mass under P has the
+  loss m, half of that under Q the loss -m, and in between there is a density.
+- Pure DP: any epsilon-DP step is dominated by randomised response, with the losses epsilon and
+  -epsilon alone (Kairouz, Oh and Viswanath 2015).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from accounting.exact.validation import FloatArray
-from accounting.reports.pld.discretisation import StepLoss, discretised, integrated
+from accounting.exact.validation import BoolArray, FloatArray
+from accounting.reports.histories import LossParameters, Mechanisms, loss_parameters
+from accounting.reports.pld.discretisation import integrated
 
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0
+_SMALLEST_SIZE: Final = 1e-150  # smaller sizes count as this
 # In standard deviations of the loss of a step that is not sampled; and of the loss itself, so that
 # halves of cells are not of too different a scale.
 _LARGEST_STEP, _LARGEST_WIDTH = 0.05, 2.0
 _PANEL = 0.08  # in standard deviations of the noise
+_LARGEST_BOUNDED_STEP, _BOUNDED_PANELS = 2.0, 16
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -70,6 +82,11 @@ class SampledGaussian:
     ratio: float
     sampling_rate: float
 
+    @property
+    def mirrored(self) -> bool:
+        """True if the step loses the same when a user is added as when removed."""
+        return self.sampling_rate == 1.0
+
     def extremes(self, cut: float) -> tuple[float, float]:
         """Return the least and the largest loss of the outcomes within a cut."""
         ends = np.array(outcome_range(self.ratio, self.sampling_rate, cut))
@@ -117,9 +134,124 @@ class SampledGaussian:
         )
 
 
-def step_loss(ratio: float, sampling_rate: float, step: float, cut: float) -> StepLoss:
-    """Return `discretised` of a sampled Gaussian step.
+@dataclass(frozen=True)
+class _Bounded:
+    """Losses from `-size` to `size`, with some mass on either."""
 
-    0 < `ratio` <= `LARGEST_RATIO`, 0 < `sampling_rate` <= 1.
+    size: float
+    mirrored: ClassVar = True  # the step loses the same if a user is added or removed
+
+    def extremes(self, cut: float) -> tuple[float, float]:
+        """Return the least and the largest loss; nothing is cut."""
+        return -self.size, self.size
+
+    def outside(self, cut: float) -> float:
+        """Return 0: all outcomes are within the cut."""
+        return 0.0
+
+    def largest_step(self) -> float:
+        """Return the largest allowed distance of nodes."""
+        return min(_LARGEST_BOUNDED_STEP, 0.25 * self.size)
+
+    def bulk(self, step: float) -> float:
+        """Return a loss that is a node, the least one."""
+        return -math.fmod(self.size, step)
+
+
+class LaplaceShift(_Bounded):
+    """Laplace noise of scale 1, with and without a shift by `size`."""
+
+    def cumulants(self, tilts: FloatArray) -> FloatArray:
+        """Return log E exp(t l) under P at the tilts t > 0 (Mironov 2017, Prop. 6)."""
+        m = self.size
+        log_ahead = np.log1p(tilts) - np.log1p(2.0 * tilts) + tilts * m
+        log_back = np.log(tilts) - np.log1p(2.0 * tilts) - (tilts + 1.0) * m
+        return np.asarray(np.logaddexp(log_ahead, log_back))
+
+    def integrals(
+        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mass and moment of each half of each cell."""
+        m = self.size
+        places = np.clip(0.5 * (edges + m), 0.0, m)
+        panel = min(m / _BOUNDED_PANELS, 0.5)
+        log_half = -math.log(2.0)
+        mass, moment = integrated(
+            places, panel, nodes, scale, lambda z: log_half - z, lambda z: 2.0 * z - m
+        )
+        _add(mass, moment, edges, nodes, scale, -m, log_half)
+        _add(mass, moment, edges, nodes, scale, m, log_half - m)
+        return mass, moment
+
+
+class RandomisedResponse(_Bounded):
+    """Two outcomes, of the losses `size` and -`size`."""
+
+    def cumulants(self, tilts: FloatArray) -> FloatArray:
+        """Return log E exp(t l) under P at the tilts t > 0."""
+        log_rest = -math.log1p(math.exp(-self.size))
+        return np.asarray(log_rest + np.logaddexp(tilts * self.size, -(tilts + 1.0) * self.size))
+
+    def integrals(
+        self, edges: FloatArray, nodes: FloatArray, scale: FloatArray, cut: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mass and moment of each half of each cell."""
+        mass, moment = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+        log_rest = -math.log1p(math.exp(-self.size))
+        _add(mass, moment, edges, nodes, scale, -self.size, log_rest)
+        _add(mass, moment, edges, nodes, scale, self.size, log_rest - self.size)
+        return mass, moment
+
+
+def _add(
+    mass: FloatArray,
+    moment: FloatArray,
+    edges: FloatArray,
+    nodes: FloatArray,
+    scale: FloatArray,
+    at: float,
+    log_mass: float,
+) -> None:
+    """Add an outcome of one loss to the half cell that it is in, in place."""
+    owner = int(np.clip(np.searchsorted(edges, at, side="right") - 1, 0, edges.size - 2))
+    node = (owner + 1) // 2
+    weight = math.exp(float(scale[node]) + log_mass)
+    mass[owner] += weight
+    moment[owner] += weight * abs(math.expm1(at - float(nodes[node])))
+
+
+StepSource: TypeAlias = SampledGaussian | LaplaceShift | RandomisedResponse
+
+
+class Steps(NamedTuple):
+    """The losses of the levels, shape (levels,).
+
+    `unbounded`: whether the losses are only valid as a lower bound; `free`: whether nothing is
+    lost.
     """
-    return discretised(SampledGaussian(ratio, sampling_rate), step, cut)
+
+    sources: tuple[StepSource, ...]
+    unbounded: BoolArray
+    free: BoolArray
+
+
+def steps_of(mechanisms: Mechanisms, norms: FloatArray) -> Steps:
+    """Return the steps of `norms`, shape (levels,), > 0."""
+    steps = loss_parameters(mechanisms, norms)
+    sizes = np.array([step.size for step in steps])
+    clipped = np.clip(sizes, _SMALLEST_SIZE, LARGEST_RATIO)
+    return Steps(
+        tuple(_source(*pair) for pair in zip(steps, clipped.tolist(), strict=True)),
+        np.asarray(sizes > LARGEST_RATIO),
+        np.array([step.kind == "nothing" for step in steps], dtype=np.bool_),
+    )
+
+
+def _source(step: LossParameters, size: float) -> StepSource:
+    match step.kind:
+        case "gaussian" | "sampled" | "nothing":
+            return SampledGaussian(size, step.sampling_rate)
+        case "laplace":
+            return LaplaceShift(size)
+        case "pure":
+            return RandomisedResponse(size)

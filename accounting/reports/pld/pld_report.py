@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from accounting.reports.histories import Bounds, Mechanisms
 from accounting.reports.pld.ceilings import AddedCeilings
 from accounting.reports.pld.discretisation import StepLoss, discretised
 from accounting.reports.pld.lattices import CUTS, TILTS, LatticeChooser, LatticePlan
-from accounting.reports.pld.steps import steps_of
+from accounting.reports.pld.losses import steps_of
 from accounting.reports.pld.transforms import Composition, LossTransforms
 
 _CHUNK = 2**20  # complex numbers in one intermediate
@@ -27,6 +28,38 @@ _WIDE_EPSILON, _WIDE_DELTA, _REFINEMENTS = 5e-4, 2e-2, 3
 _FURTHEST = 2**60
 _TRUNCATED = 1e-8  # of delta
 _ROUNDING = 2.0**-50
+
+
+class TableKey(NamedTuple):
+    """The choices that users of one `LossTransforms` share; `tilt` and `cut` are indices."""
+
+    step_exponent: int
+    log2_size: int
+    tilt: int
+    cut: int
+    added: bool
+    upper: bool
+
+
+class LossKey(NamedTuple):
+    """The choices that determine the discretisation of one level's step."""
+
+    level: int
+    step_exponent: int
+    cut: int
+
+
+class Crossing(NamedTuple):
+    """Neighbouring places between which a decreasing function falls below its target.
+
+    Shape (n,) each: value(low) >= target > value(high) and high = low + 1, or as much of this as
+    was found.
+    """
+
+    low: IntArray
+    at_low: FloatArray
+    high: IntArray
+    at_high: FloatArray
 
 
 class PldReport:
@@ -47,16 +80,17 @@ class PldReport:
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
         self._steps = steps_of(mechanisms, norms)
         self._chooser = LatticeChooser(self._steps.sources)
-        self._mirrored = self._steps.mirrored()
+        mirrored = [source.mirrored for source in self._steps.sources]
+        self._one_sided_levels = np.logical_not(mirrored)
         self._ceilings = AddedCeilings(self._steps)
-        self._losses: dict[tuple[int, int, int], StepLoss] = {}
-        self._tables: dict[tuple[int, int, int, int, bool, bool], LossTransforms] = {}
+        self._losses: dict[LossKey, StepLoss] = {}
+        self._tables: dict[TableKey, LossTransforms] = {}
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
         """Return bounds on delta at `epsilon` >= 0; `counts`: steps at each level, (n, levels)."""
         used, steps = self._used(counts)
         if not used.any():
-            return _bounds(counts.shape[0])
+            return _bounds(used, np.zeros(0), np.zeros(0))
         epsilons, nothing = np.full(steps.shape[0], float(epsilon)), np.zeros(steps.shape[0])
         lower, upper = self._delta_interval(steps, epsilons, False, nothing)
         ceiling, one_sided = self._ceilings.delta(steps, epsilons), self._one_sided(steps)
@@ -66,7 +100,7 @@ class PldReport:
             other = self._delta_interval(steps[more], epsilons[more], True, lower[more])
             lower[more] = np.maximum(lower[more], other[0])
             upper[more] = np.maximum(upper[more], np.minimum(other[1], ceiling[more]))
-        return _bounds(counts.shape[0], used, lower, upper)
+        return _bounds(used, lower, upper)
 
     def epsilon(self, counts: IntArray, delta: float | FloatArray) -> Bounds:
         """Return bounds on epsilon at `delta`, 0 < delta < 1, one number or one for each user.
@@ -75,7 +109,7 @@ class PldReport:
         """
         used, steps = self._used(counts)
         if not used.any():
-            return _bounds(counts.shape[0])
+            return _bounds(used, np.zeros(0), np.zeros(0))
         deltas = np.broadcast_to(np.asarray(delta, dtype=np.float64), used.shape)[used]
         lower, upper = self._epsilon_interval(steps, deltas, added=False)
         one_sided = self._one_sided(steps)
@@ -91,10 +125,10 @@ class PldReport:
                 other = self._epsilon_interval(steps[more], deltas[more], added=True)
                 lower[more] = np.maximum(lower[more], other[0])
                 upper[more] = np.maximum(upper[more], other[1])
-        return _bounds(counts.shape[0], used, lower, upper)
+        return _bounds(used, lower, upper)
 
     def _used(self, counts: IntArray) -> tuple[BoolArray, FloatArray]:
-        """Return the users who have steps with a cost, and these steps."""
+        """Return the users users have steps with a cost, and these steps."""
         steps = counts.astype(np.float64)
         steps[:, self._steps.free] = 0.0
         used = np.asarray(steps.any(axis=1))
@@ -102,7 +136,7 @@ class PldReport:
 
     def _one_sided(self, steps: FloatArray) -> BoolArray:
         """Return whether users have steps that lose more in one direction, shape (n,)."""
-        return np.asarray(steps[:, ~self._mirrored].any(axis=1))
+        return np.asarray(steps[:, self._one_sided_levels].any(axis=1))
 
     def _delta_interval(
         self, steps: FloatArray, epsilons: FloatArray, added: bool, enough: FloatArray
@@ -111,13 +145,13 @@ class PldReport:
         plan = self._chooser.at_epsilon(steps, epsilons, added, enough)
         lower, upper = np.zeros(steps.shape[0]), self._delta(steps, plan, added, upper=True)
         wide = np.flatnonzero(upper > enough)
-        lower[wide] = self._delta(steps[wide], plan.part(wide), added, upper=False)
+        lower[wide] = self._delta(steps[wide], plan.select(wide), added, upper=False)
         for _ in range(_REFINEMENTS):
             error = (upper - lower) / (_WIDE_DELTA * np.maximum(upper, 1e-300))
             wide = np.flatnonzero((error > 1.0) & (upper > enough))
             if wide.size == 0:
                 break
-            coarse = plan.part(wide)
+            coarse = plan.select(wide)
             log_delta = np.clip(np.log(upper[wide]), coarse.log_delta - 20.0, coarse.log_delta)
             finer = self._chooser.at_both(steps[wide], coarse.epsilon, log_delta, added)
             finer = finer.finer(coarse, error[wide])
@@ -125,7 +159,7 @@ class PldReport:
             high = self._delta(steps[wide], finer, added, upper=True)
             lower[wide] = np.maximum(lower[wide], low)
             upper[wide] = np.minimum(upper[wide], high)
-            plan = plan.replaced(wide, finer)
+            plan = plan.updated(wide, finer)
         return lower, upper
 
     def _epsilon_interval(
@@ -141,28 +175,28 @@ class PldReport:
             wide = np.flatnonzero(error > 1.0)
             if wide.size == 0:
                 break
-            coarse = plan.part(wide)
+            coarse = plan.select(wide)
             finer = self._chooser.at_both(steps[wide], upper[wide], coarse.log_delta, added)
             finer = finer.finer(coarse, error[wide])
             low = self._epsilon(steps[wide], finer, delta[wide], added, upper=False)
             high = self._epsilon(steps[wide], finer, delta[wide], added, upper=True)
             lower[wide] = np.maximum(lower[wide], low)
             upper[wide] = np.minimum(upper[wide], high)
-            plan = plan.replaced(wide, finer)
+            plan = plan.updated(wide, finer)
         return lower, upper
 
     def _delta(self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool) -> FloatArray:
         """Return one bound on delta in one direction, at the epsilons of the plan."""
         result = np.zeros(steps.shape[0])
-        for who, step, composition in self._compositions(steps, plan, added, upper):
-            place = (plan.epsilon[who] - composition.offset) / step
+        for users, step, composition in self._compositions(steps, plan, added, upper):
+            place = (plan.epsilon[users] - composition.offset) / step
             place += np.abs(place) * (-_ROUNDING if upper else _ROUNDING)
             place = np.clip(place, -_FURTHEST, _FURTHEST)
-            at, everyone = np.floor(place).astype(np.int64), np.arange(who.size)
-            left, right = composition.delta(at, everyone), composition.delta(at + 1, everyone)
+            at, rows = np.floor(place).astype(np.int64), np.arange(users.size)
+            left, right = composition.delta(at, rows), composition.delta(at + 1, rows)
             # Between lattice points delta is linear in exp(epsilon).
             part = np.expm1((place - at) * step) / math.expm1(step)
-            result[who] = left + np.clip(part, 0.0, 1.0) * (right - left)
+            result[users] = left + np.clip(part, 0.0, 1.0) * (right - left)
         return np.minimum(result * (1.0 + (_ROUNDING if upper else -_ROUNDING)), 1.0)
 
     def _epsilon(
@@ -170,16 +204,16 @@ class PldReport:
     ) -> FloatArray:
         """Return one bound on epsilon at `delta` in one direction."""
         result = np.zeros(steps.shape[0])
-        for who, step, composition in self._compositions(steps, plan, added, upper):
-            target = delta[who]
+        for users, step, composition in self._compositions(steps, plan, added, upper):
+            target = delta[users]
             start = np.clip(np.floor(-composition.offset / step), -_FURTHEST, _FURTHEST)
-            guess = np.clip((plan.epsilon[who] - composition.offset) / step, start, _FURTHEST)
+            guess = np.clip((plan.epsilon[users] - composition.offset) / step, start, _FURTHEST)
             low, at_low, high, at_high = _crossing(
                 composition.delta,
                 target,
                 start.astype(np.int64),
                 guess.astype(np.int64) + 1,
-                step * float(TILTS[plan.tilt[who[0]]]),
+                step * float(TILTS[plan.tilt[users[0]]]),
             )
             # Between lattice points delta is linear in exp(epsilon).
             found = (at_low >= target) & (at_high < target)
@@ -195,38 +229,38 @@ class PldReport:
                 epsilon = np.where(at_high < target, epsilon, math.inf)
             else:
                 epsilon = np.where(at_low >= target, epsilon, 0.0)
-            result[who] = np.maximum(epsilon, 0.0)
+            result[users] = np.maximum(epsilon, 0.0)
         return result
 
     def _compositions(
         self, steps: FloatArray, plan: LatticePlan, added: bool, upper: bool
     ) -> Iterator[tuple[IntArray, float, Composition]]:
-        """Yield (users, lattice step, composition) for users who share tables."""
+        """Yield (users, lattice step, composition) for users users share tables."""
         choices = np.stack([plan.step_exponent, plan.log2_size, plan.tilt, plan.cut], axis=1)
         for choice in np.unique(choices, axis=0):
-            who = np.flatnonzero((choices == choice).all(axis=1))
-            key = (*choice.tolist(), added, upper)
+            users = np.flatnonzero((choices == choice).all(axis=1))
+            exponent, log2_size, tilt, cut = choice.tolist()
+            key = TableKey(exponent, log2_size, tilt, cut, added, upper)
             table = self._table(key)
-            self._fill(table, key, steps[who])
-            reaches = table.reaches_for(
-                steps[who], plan.epsilon[who], plan.log_delta[who] + math.log(_TRUNCATED)
+            self._fill(table, key, steps[users])
+            cutoffs = table.needed_cutoffs(
+                steps[users], plan.epsilon[users], plan.log_delta[users] + math.log(_TRUNCATED)
             )
-            if table.widen(int(reaches.max())):
-                self._fill(table, key, steps[who])
-            for reach in np.unique(reaches).tolist():
-                alike = who[reaches == reach]
-                chunk = max(1, _CHUNK // (reach + 1))
+            if table.extend_to(int(cutoffs.max())):
+                self._fill(table, key, steps[users])
+            for cutoff in np.unique(cutoffs).tolist():
+                alike = users[cutoffs == cutoff]
+                chunk = max(1, _CHUNK // (cutoff + 1))
                 for first in range(0, alike.size, chunk):
                     part = alike[first : first + chunk]
-                    yield part, table.step, table.compose(steps[part], reach)
+                    yield part, table.step, table.compose(steps[part], cutoff)
 
-    def _table(self, key: tuple[int, int, int, int, bool, bool]) -> LossTransforms:
+    def _table(self, key: TableKey) -> LossTransforms:
         table = self._tables.pop(key, None)
         if table is None:
-            exponent, log2_size, tilt, _, added, upper = key
-            table = LossTransforms(
-                self._mirrored.size, 2.0**exponent, 2**log2_size, float(TILTS[tilt]), added, upper
-            )
+            levels, tilt = len(self._steps.sources), float(TILTS[key.tilt])
+            step, size = 2.0**key.step_exponent, 2**key.log2_size
+            table = LossTransforms(levels, step, size, tilt, key.added, key.upper)
         self._tables[key] = table  # moved last, so that the first is the least recently used
         while (
             len(self._tables) > 1 and sum(t.entries for t in self._tables.values()) > _ENTRIES_KEPT
@@ -234,23 +268,17 @@ class PldReport:
             del self._tables[next(iter(self._tables))]
         return table
 
-    def _fill(
-        self,
-        table: LossTransforms,
-        key: tuple[int, int, int, int, bool, bool],
-        steps: FloatArray,
-    ) -> None:
+    def _fill(self, table: LossTransforms, key: TableKey, steps: FloatArray) -> None:
         for level in table.missing(np.asarray(steps.any(axis=0))).tolist():
             unbounded = bool(self._steps.unbounded[level])
-            table.fill(level, self._loss(level, key[0], key[3]), unbounded)
+            table.fill(level, self._loss(LossKey(level, key.step_exponent, key.cut)), unbounded)
 
-    def _loss(self, level: int, exponent: int, cut: int) -> StepLoss:
-        key = (level, exponent, cut)
+    def _loss(self, key: LossKey) -> StepLoss:
         if key not in self._losses:
             while len(self._losses) >= _LOSSES_KEPT:
                 del self._losses[next(iter(self._losses))]
-            source = self._steps.sources[level]
-            self._losses[key] = discretised(source, 2.0**exponent, CUTS[cut])
+            source = self._steps.sources[key.level]
+            self._losses[key] = discretised(source, 2.0**key.step_exponent, CUTS[key.cut])
         return self._losses[key]
 
 
@@ -260,70 +288,69 @@ def _crossing(
     start: IntArray,
     guess: IntArray,
     slope: float,
-) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
-    """Return (low, value(low), high, value(high)) around a decreasing function's crossing.
+) -> Crossing:
+    """Return where a decreasing function crosses its target, from `start` on, near `guess`.
 
-    value(low) >= target > value(high) and high = low + 1, or as much of this as was found from
-    `start` on. `value` takes (places, users); `slope`: how fast log(value) falls between places,
-    roughly.
+    `value` takes (places, users); `slope`: roughly how fast log(value) falls between places.
     """
     unit = float(np.clip(1.0 / slope, 1.0, _FURTHEST)) if slope > 0.0 else float(_FURTHEST)
-    everyone, log_target = np.arange(start.size), np.log(target)
+    log_target = np.log(target)
     low, high = start - 1, np.maximum(guess, start + 1)
+    # By user: whether the search to the left has ended, or must take short strides; the length of
+    # the next stride; and how often in a row the left (> 0) or right (< 0) end has moved.
     stuck, careful = np.zeros(start.size, dtype=np.bool_), np.zeros(start.size, dtype=np.bool_)
-    at_low, at_high = np.zeros(start.size), value(high, everyone)
-    stride, last = np.ones(start.size), np.zeros(start.size, dtype=np.int64)
+    at_low, at_high = np.zeros(start.size), value(high, np.arange(start.size))
+    stride, moves = np.ones(start.size), np.zeros(start.size, dtype=np.int64)
     for turn in range(_SEARCH_STEPS):
         rising = (at_high >= target) & (high < _FURTHEST)
         falling = (at_high < target) & (at_low < target) & (high > start) & ~stuck
         inside = (at_low >= target) & (at_high < target) & (high - low > 1)
-        who = np.flatnonzero(rising | falling | inside)
-        if who.size == 0:
+        open_ = np.flatnonzero(rising | falling | inside)
+        if open_.size == 0:
             break
-        above = np.log(np.maximum(at_low[who], 1e-320)) - log_target[who]
-        below = log_target[who] - np.log(np.maximum(at_high[who], 1e-320))
+        above = np.log(np.maximum(at_low[open_], 1e-320)) - log_target[open_]
+        below = log_target[open_] - np.log(np.maximum(at_high[open_], 1e-320))
         # To the left, slightly further than the slope suggests; then ever further.
-        ahead = high[who] + unit * stride[who]
-        by_slope = np.minimum(1.25 * below * unit, 4.0 * unit * stride[who])
-        by_slope = np.where(careful[who], 0.0, by_slope)
-        back = high[who] - np.maximum(by_slope, stride[who])
-        stride[who] *= np.where(inside[who], 1.0, 2.0)
+        ahead = high[open_] + unit * stride[open_]
+        by_slope = np.minimum(1.25 * below * unit, 4.0 * unit * stride[open_])
+        by_slope = np.where(careful[open_], 0.0, by_slope)
+        back = high[open_] - np.maximum(by_slope, stride[open_])
+        stride[open_] *= np.where(inside[open_], 1.0, 2.0)
         # Between two ends by false position; the end that stays counts half (Illinois).
-        weight = np.where(last[who] >= 2, 0.5, 1.0) / np.where(last[who] <= -2, 0.5, 1.0)
+        weight = np.where(moves[open_] >= 2, 0.5, 1.0) / np.where(moves[open_] <= -2, 0.5, 1.0)
         share = above / np.maximum(above + weight * below, 1e-300)
-        share = np.where(inside[who] & (turn % 8 != 7), share, 0.5)
-        between = low[who] + share * (high[who] - low[who])
-        between = np.clip(between, low[who] + 1.0, high[who] - 1.0)
-        place = np.where(rising[who], ahead, np.where(falling[who], back, between))
-        place = np.clip(place, np.minimum(start[who], _FURTHEST), _FURTHEST).astype(np.int64)
-        found = value(place, who)
+        share = np.where(inside[open_] & (turn % 8 != 7), share, 0.5)
+        between = low[open_] + share * (high[open_] - low[open_])
+        between = np.clip(between, low[open_] + 1.0, high[open_] - 1.0)
+        place = np.where(rising[open_], ahead, np.where(falling[open_], back, between))
+        place = np.clip(place, np.minimum(start[open_], _FURTHEST), _FURTHEST).astype(np.int64)
+        found = value(place, open_)
         # A right end that turns out to be above the target becomes the left end.
-        low[who] = np.where(rising[who], high[who], low[who])
-        at_low[who] = np.where(rising[who], at_high[who], at_low[who])
-        left = ~rising[who] & (found >= target[who])
+        low[open_] = np.where(rising[open_], high[open_], low[open_])
+        at_low[open_] = np.where(rising[open_], at_high[open_], at_low[open_])
+        left = ~rising[open_] & (found >= target[open_])
         # Far from the tilt's own epsilon a bound may vanish in its errors: go less far.
-        lost = falling[who] & (found < at_high[who] * (1.0 - 1e-6))
-        careful[who] |= lost
-        stride[who] = np.where(lost, np.maximum(0.1 * (high[who] - place), 1.0), stride[who])
-        stuck[who] = lost & (place == high[who] - 1)
-        place, found = np.where(lost, high[who], place), np.where(lost, at_high[who], found)
-        low[who], at_low[who] = np.where(left, place, low[who]), np.where(left, found, at_low[who])
-        high[who] = np.where(left, high[who], place)
-        at_high[who] = np.where(left, at_high[who], found)
-        last[who] = np.where(left, np.maximum(last[who], 0) + 1, np.minimum(last[who], 0) - 1)
-    return low, at_low, high, at_high
+        lost = falling[open_] & (found < at_high[open_] * (1.0 - 1e-6))
+        careful[open_] |= lost
+        stride[open_] = np.where(lost, np.maximum(0.1 * (high[open_] - place), 1.0), stride[open_])
+        stuck[open_] = lost & (place == high[open_] - 1)
+        place, found = np.where(lost, high[open_], place), np.where(lost, at_high[open_], found)
+        low[open_], at_low[open_] = (
+            np.where(left, place, low[open_]),
+            np.where(left, found, at_low[open_]),
+        )
+        high[open_] = np.where(left, high[open_], place)
+        at_high[open_] = np.where(left, at_high[open_], found)
+        moves[open_] = np.where(
+            left, np.maximum(moves[open_], 0) + 1, np.minimum(moves[open_], 0) - 1
+        )
+    return Crossing(low, at_low, high, at_high)
 
 
-def _bounds(
-    users: int,
-    used: BoolArray | None = None,
-    lower: FloatArray | None = None,
-    upper: FloatArray | None = None,
-) -> Bounds:
-    """Return bounds for all users; zeros for users without steps."""
-    all_lower, all_upper = np.zeros(users), np.zeros(users)
-    if used is not None and lower is not None and upper is not None:
-        all_lower[used], all_upper[used] = np.minimum(lower, upper), upper
+def _bounds(used: BoolArray, lower: FloatArray, upper: FloatArray) -> Bounds:
+    """Return bounds for all users from those of the `used` ones; zeros for the others."""
+    all_lower, all_upper = np.zeros(used.size), np.zeros(used.size)
+    all_lower[used], all_upper[used] = np.minimum(lower, upper), upper
     # The errors of the two discretisations are of second order and about as 1 to 2.
     with np.errstate(invalid="ignore"):
         estimate = all_lower + (all_upper - all_lower) / 3.0

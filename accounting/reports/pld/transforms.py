@@ -8,7 +8,7 @@ a tilt t > 0. With x_j = j h - e, e = epsilon - offset,
 
 The sum on the right is an inner product. By Plancherel it is taken over the transforms, n
 frequencies for a period of n h (Koskela et al., Lemma D.1): that of the tilted mass is a product of
-powers of the transforms of the steps, and that of v is closed. What this computes is, exactly,
+powers of the transforms of the steps, and that of v is closed. The result is, exactly,
 
     D(epsilon) = sum over all integers k of e^(-k t n h) delta(epsilon - k n h),
 
@@ -26,8 +26,7 @@ from typing import Final
 import numpy as np
 
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
-from accounting.reports.pld.discretisation import LatticeLoss, StepLoss
-from accounting.reports.pld.tangents import LOSS_ERROR
+from accounting.reports.pld.discretisation import LOSS_ERROR, LatticeLoss, StepLoss
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.
 CHERNOFF_TILTS: Final = (1.125, 1.25, 1.5, 2.0, 3.0)
@@ -61,14 +60,14 @@ class LossTransforms:
         self._log_modulus = np.zeros((levels, self._columns))
         self._phase = np.zeros((levels, self._columns))
         # Powers of two that the frequencies kept may reach, and how large those above can be.
-        self.reaches = 2 ** np.arange(3, int(math.log2(size)))
-        self._log_above = np.zeros((levels, self.reaches.size))
+        self.cutoffs = 2 ** np.arange(3, int(math.log2(size)))
+        self._log_above = np.zeros((levels, self.cutoffs.size))
         weights = _weights(step, size, tilt)
         self.weights = weights[: self._columns].copy()
-        # Of the weights up to each of the reaches, and above it.
+        # Of the weights up to each of the cutoffs, and above it.
         sizes = np.abs(weights)
-        self._size_below = np.cumsum(sizes)[self.reaches]
-        above = np.append(np.add.reduceat(sizes, self.reaches[:-1] + 1), 0.0)
+        self._size_below = np.cumsum(sizes)[self.cutoffs]
+        above = np.append(np.add.reduceat(sizes, self.cutoffs[:-1] + 1), 0.0)
         self._size_above = np.cumsum(above[::-1])[::-1]
         self._roots = _roots(size)
 
@@ -96,9 +95,9 @@ class LossTransforms:
         spectrum = np.fft.rfft(wrapped)
         error = 2.0 * losses.error + _STEP_ERROR + _STAGE_ERROR * math.log2(self.size)
         kept = spectrum[: self._columns]
-        # Between each of the reaches and the next; the last one has none above.
+        # Between each of the cutoffs and the next; the last one has none above.
         squares = spectrum.real**2 + spectrum.imag**2
-        above = np.maximum.reduceat(squares, self.reaches[:-1] + 1)
+        above = np.maximum.reduceat(squares, self.cutoffs[:-1] + 1)
         above = np.append(above, 0.0)
         above = np.sqrt(np.maximum.accumulate(above[::-1])[::-1]) * (1.0 + _ROUNDING)
         with np.errstate(divide="ignore"):
@@ -116,10 +115,10 @@ class LossTransforms:
             return lattice.indices, lattice.log_removed, lattice.offset
         return -lattice.indices, lattice.log_added, -lattice.offset
 
-    def reaches_for(
+    def needed_cutoffs(
         self, counts: FloatArray, epsilon: FloatArray, log_error: FloatArray
     ) -> IntArray:
-        """Return for each user the least of `reaches` that truncates delta by less than an error.
+        """Return for each user the least of `cutoffs` that truncates delta by less than an error.
 
         `epsilon`, `log_error`: where, and log of the error in delta, roughly; shape (n,).
         """
@@ -130,31 +129,31 @@ class LossTransforms:
             log_above = np.log(self._size_above) + counts @ self._log_above
         enough = log_above + log_scale[:, None] <= log_error[:, None]
         last = int(
-            np.searchsorted(self.reaches, max(_MOST_ENTRIES // counts.shape[1], 1024), "right")
+            np.searchsorted(self.cutoffs, max(_MOST_ENTRIES // counts.shape[1], 1024), "right")
         )
         enough[:, last - 1 :] = True
-        return np.asarray(self.reaches[enough.argmax(axis=1)])
+        return np.asarray(self.cutoffs[enough.argmax(axis=1)])
 
     @property
     def entries(self) -> int:
         """Return roughly how many numbers this table holds."""
         return 2 * (self._phase.size + self.weights.size)
 
-    def widen(self, reach: int) -> bool:
-        """Make room for frequencies up to `reach`; return whether rows must be filled again."""
-        if reach < self._columns:
+    def extend_to(self, cutoff: int) -> bool:
+        """Make room for frequencies up to `cutoff`; return whether rows must be filled again."""
+        if cutoff < self._columns:
             return False
         levels = self._filled.size
-        self._columns = reach + 1
+        self._columns = cutoff + 1
         self.weights = _weights(self.step, self.size, self.tilt)[: self._columns].copy()
         self._log_modulus = np.zeros((levels, self._columns))
         self._phase = np.zeros((levels, self._columns))
         self._filled[:] = False
         return True
 
-    def compose(self, counts: FloatArray, reach: int) -> Composition:
-        """Return the composition of `counts`, shape (n, levels), from frequencies up to `reach`."""
-        return Composition(self, counts, reach)
+    def compose(self, counts: FloatArray, cutoff: int) -> Composition:
+        """Return the composition of `counts`, (n, levels), from frequencies up to `cutoff`."""
+        return Composition(self, counts, cutoff)
 
 
 class Composition:
@@ -163,9 +162,9 @@ class Composition:
     `offset`: of the lattice of each user, in the direction that is safe; shape (n,).
     """
 
-    def __init__(self, table: LossTransforms, counts: FloatArray, reach: int) -> None:
+    def __init__(self, table: LossTransforms, counts: FloatArray, cutoff: int) -> None:
         self._table, self._upper = table, table.upper
-        keep = slice(0, reach + 1)
+        keep = slice(0, cutoff + 1)
         log_masses = counts @ table._log_mass
         self._log_mass, self._chernoff = log_masses[:, 0], log_masses[:, 1:]
         # Sums of as many products as there are levels.
@@ -178,46 +177,46 @@ class Composition:
         phase = counts @ table._phase[:, keep]
         self._terms = table.weights[keep] * modulus * np.exp(1.0j * phase)
         error = counts @ table._error + rounding * math.pi * counts.sum(axis=1) + _SUM_ERROR
-        column = int(np.searchsorted(table.reaches, reach))
+        column = int(np.searchsorted(table.cutoffs, cutoff))
         self._error = error * float(table._size_below[column])
-        if reach < table.size // 2:
+        if cutoff < table.size // 2:
             above = np.exp(np.minimum(counts @ table._log_above[:, column], 0.0))
             self._error += above * (1.0 + 2.0**-20) * float(table._size_above[column])
         self._error *= 1.0 + 2.0**-20
 
-    def delta(self, at: IntArray, who: IntArray) -> FloatArray:
-        """Return a bound on delta at epsilon = offset + `at` * step, for the users `who`."""
+    def delta(self, at: IntArray, users: IntArray) -> FloatArray:
+        """Return a bound on delta at epsilon = offset + `at` * step, for these `users`."""
         table, tilt, step = self._table, self._table.tilt, self._table.step
         frequencies = np.arange(self._terms.shape[1])
         first = (at + 1) & (table.size - 1)
         roots = table._roots[(first[:, None] * frequencies) & (table.size - 1)]
-        total = (self._terms[who] * roots).real.sum(axis=1)
-        log_mass = self._log_mass[who]
+        total = (self._terms[users] * roots).real.sum(axis=1)
+        log_mass = self._log_mass[users]
         place = at.astype(np.float64) * step
-        slack = self._relative[who] + _ROUNDING * (
+        slack = self._relative[users] + _ROUNDING * (
             16.0 + np.abs(log_mass) + tilt * (np.abs(place) + step)
         )
         log_scale = log_mass - tilt * (place + step) + math.log(-math.expm1(-step) / table.size)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             if self._upper:
-                bound = np.exp(log_scale + slack) * np.maximum(total + self._error[who], 0.0)
+                bound = np.exp(log_scale + slack) * np.maximum(total + self._error[users], 0.0)
                 log_chernoff = log_mass - tilt * place + log_largest_weight(tilt) + slack
                 bound = np.where(np.isnan(bound), np.inf, bound)
                 bound = np.minimum(bound, np.exp(np.minimum(log_chernoff, 1.0)))
-                bound += self._outside[who] + np.nextafter(0.0, 1.0)
+                bound += self._outside[users] + np.nextafter(0.0, 1.0)
                 return np.asarray(np.minimum(bound * (1.0 + 2.0**-48), 1.0))
-            bound = np.exp(log_scale - slack) * (total - self._error[who])
-            bound -= self._aliased(place, slack, who)
+            bound = np.exp(log_scale - slack) * (total - self._error[users])
+            bound -= self._aliased(place, slack, users)
             bound = np.where(np.isnan(bound), 0.0, bound)
             return np.asarray(np.clip(bound * (1.0 - 2.0**-48), 0.0, 1.0))
 
-    def _aliased(self, place: FloatArray, slack: FloatArray, who: IntArray) -> FloatArray:
+    def _aliased(self, place: FloatArray, slack: FloatArray, users: IntArray) -> FloatArray:
         tilt, period = self._table.tilt, self._table.step * self._table.size
         left = 1.0 / math.expm1(tilt * period) if tilt * period < 700.0 else 1e-300
         right = np.full(place.size, np.inf)
         for column, factor in enumerate(CHERNOFF_TILTS):
             t, gap = factor * tilt, (factor - 1.0) * tilt * period
-            log_bound = self._chernoff[who, column] - t * place + log_largest_weight(t)
+            log_bound = self._chernoff[users, column] - t * place + log_largest_weight(t)
             log_bound += factor * slack
             with np.errstate(over="ignore", under="ignore"):
                 right = np.minimum(right, np.exp(log_bound - gap) / -math.expm1(-gap))

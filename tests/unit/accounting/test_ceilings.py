@@ -13,8 +13,8 @@ from mpmath import mpf
 
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.reports.pld.ceilings import AddedCeilings
+from accounting.reports.pld.losses import steps_of
 from accounting.reports.pld.pld_report import PldReport
-from accounting.reports.pld.steps import steps_of
 from tests.examples import examples
 
 

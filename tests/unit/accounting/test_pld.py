@@ -14,8 +14,8 @@ from mpmath import mpf
 from accounting import gdp_to_delta, gdp_to_epsilon
 from accounting.costs.mechanisms import Gaussian, PoissonGaussian
 from accounting.reports.pld import pld_report
-from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss
-from accounting.reports.pld.losses import loss, outcome_range, step_loss
+from accounting.reports.pld.discretisation import SMALLEST_STEP, LatticeLoss, StepLoss, discretised
+from accounting.reports.pld.losses import SampledGaussian, loss, outcome_range
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.pld.transforms import LossTransforms
 from tests.examples import examples
@@ -75,7 +75,7 @@ def lattice_delta(lattice: LatticeLoss, step: float, epsilon: float, added: bool
 def test_step_lies_between_its_two_discretisations_at_every_epsilon(
     ratio: float, rate: float, step: float, added: bool
 ) -> None:
-    losses = step_loss(ratio, rate, step, 12.0)
+    losses = discretised(SampledGaussian(ratio, rate), step, 12.0)
     for epsilon in [-2.0, -0.1, -0.0051, 0.0, 1e-5, 0.003, 0.02, 0.1, 0.5, 2.0, 8.0]:
         exact = one_step(ratio, rate, epsilon, added)
         above = lattice_delta(losses.above, step, epsilon, added) + losses.outside
@@ -98,7 +98,7 @@ def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_
     largest = max(abs(loss(ratio, rate, np.array(outcome_range(ratio, rate, cut)))))
     exponent = math.log2(largest * SMALLEST_STEP)
     exponent = math.ceil(exponent + part * (1.0 - exponent))
-    losses = step_loss(ratio, rate, 2.0 ** min(exponent, 1), cut)
+    losses = discretised(SampledGaussian(ratio, rate), 2.0 ** min(exponent, 1), cut)
     for masses in (losses.above.log_removed, losses.above.log_added):
         assert math.fsum(np.exp(masses)) + losses.outside >= 1.0 - losses.error
     if losses.below is not None:
@@ -109,7 +109,7 @@ def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_
 @pytest.mark.parametrize("step", [2.0**-60, 4.0, 2.0**-1000])
 def test_lattices_that_cannot_tell_losses_apart_or_overflow_are_refused(step: float) -> None:
     with pytest.raises(ValueError, match="lattice"):
-        step_loss(20.0, 1e-15, step, 37.5)
+        discretised(SampledGaussian(20.0, 1e-15), step, 37.5)
 
 
 @pytest.mark.parametrize(("ratio", "rate", "step"), [(1.0, 0.01, 2.0**-10), (1.0, 1.0, 2.0**-6)])
@@ -123,7 +123,7 @@ def test_mean_loss_moves_by_the_square_of_the_step_where_rounding_up_moves_it_by
     mean = float(density @ losses)
     rounded_up = float(density @ (np.ceil(losses / step) * step)) - mean
     assert rounded_up == pytest.approx(0.5 * step, rel=0.1)
-    discrete = step_loss(ratio, rate, step, 12.0)
+    discrete = discretised(SampledGaussian(ratio, rate), step, 12.0)
     for lattice, sign in ((discrete.above, 1.0), (discrete.below, -1.0)):
         assert lattice is not None
         nodes = lattice.offset + step * lattice.indices
@@ -135,11 +135,11 @@ def test_mean_loss_moves_by_the_square_of_the_step_where_rounding_up_moves_it_by
 @pytest.mark.parametrize("upper", [False, True])
 def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bool) -> None:
     step, power = 2.0**-5, 4
-    losses = step_loss(1.0, 0.3, step, 9.0)
+    losses = discretised(SampledGaussian(1.0, 0.3), step, 9.0)
     lattice = losses.above if upper else losses.below
     assert lattice is not None
     table = LossTransforms(2, step, 2**11, 2.0, added, upper)
-    table.widen(2**10)
+    table.extend_to(2**10)
     table.fill(1, losses)
     composition = table.compose(np.array([[0.0, float(power)]]), 2**10)
     indices = -lattice.indices if added else lattice.indices
@@ -157,8 +157,8 @@ def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bo
         assert found >= direct * (1.0 - 1e-13) if upper else found <= direct * (1.0 + 1e-13)
 
 
-@pytest.mark.parametrize("reach", [8, 64, 2**9, 2**10])
-def test_frequencies_that_are_left_out_are_in_the_bound(reach: int) -> None:
+@pytest.mark.parametrize("cutoff", [8, 64, 2**9, 2**10])
+def test_frequencies_that_are_left_out_are_in_the_bound(cutoff: int) -> None:
     # A loss of few nodes: its transform does not decay, and its last frequency is the largest.
     masses, step = np.log([0.5, 0.25, 0.25]), 2.0**-5
     lattice = LatticeLoss(0.0, np.array([-40, 8, 2**10]), masses, masses)
@@ -166,13 +166,13 @@ def test_frequencies_that_are_left_out_are_in_the_bound(reach: int) -> None:
     bounds = []
     for upper in (False, True):
         table = LossTransforms(1, step, 2**11, 0.01, False, upper)
-        table.widen(2**10)
+        table.extend_to(2**10)
         table.fill(0, losses)
-        found = table.compose(np.ones((1, 1)), reach).delta(np.array([-3]), np.zeros(1, np.int64))
+        found = table.compose(np.ones((1, 1)), cutoff).delta(np.array([-3]), np.zeros(1, np.int64))
         bounds.append(float(found[0]))
     exact = lattice_delta(lattice, step, -3 * step, added=False)
     assert bounds[0] <= exact <= bounds[1]
-    if reach == 2**10:
+    if cutoff == 2**10:
         assert bounds[1] <= 1.01 * exact + 2.0 * math.exp(-0.01 * step * 2**11)
 
 
