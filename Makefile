@@ -85,7 +85,7 @@ types: $(VENV)/installed
 examples: $(VENV)/installed       ## clients in Go and Java on a real broker; needs go and mvn, and says which is missing
 	TURNSTILE_EXAMPLES=1 $(PYTEST) -rs tests/integration/test_examples.py $(ARGS)
 
-reference: $(VENV)/installed      ## write the generated files: asyncapi.yaml, tables in the documentation
+reference: $(VENV)/installed      ## write the generated files: AsyncAPI documents, tables in the documentation
 	$(BIN)/python -m docs.generated
 
 docs: $(VENV)/installed           ## the documentation site, in out/docs

@@ -242,6 +242,7 @@ def security_page() -> str:
 
 FILES: Mapping[str, Callable[[], str]] = {
     "deploy/asyncapi.yaml": asyncapi.text,
+    "deploy/asyncapi-answers.yaml": asyncapi.answers_text,
     "docs/reasons.md": reasons,
     "docs/metrics.md": metrics,
     "docs/commands.md": commands_page,

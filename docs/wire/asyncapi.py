@@ -1,4 +1,4 @@
-"""Generates ``deploy/asyncapi.yaml`` from the records, the topics and the prose beside this file.
+"""Generates the AsyncAPI documents in ``deploy`` from records, topics and prose in this folder.
 
 The text of a record is its docstring, that of a field the string below it. Answers in the examples
 are computed by a ledger.
@@ -10,7 +10,7 @@ import ast
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +19,9 @@ import yaml
 
 from docs.wire.examples import PARTITION, PARTITIONS, encoded, endings, requests
 from streams import records
+from streams.answerer.answers import PrivateAnswer
 from streams.config import Config
+from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
 from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
 from streams.ledger.ledger import Ledger
 
@@ -33,7 +35,7 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     and record.__module__.startswith(records.__name__)
 }
 REQUESTS: list[type[msgspec.Struct]] = [*get_args(records.Request), records.Signed]
-ANSWERS: list[type[msgspec.Struct]] = [*get_args(records.Answer)]
+REPLIES: list[type[msgspec.Struct]] = [*get_args(records.Answer)]
 
 _TITLES = {
     "norms": (
@@ -77,33 +79,76 @@ _COMMON = {
 
 
 def document() -> dict[str, Any]:
-    """Return the document."""
-    config = Config()
-    messages = dict(_messages())
+    """Return the document of the service: requests, answers, odometer records and rejections."""
+    return {
+        **_head("dp-turnstile", "protocol.md", "application/msgpack"),
+        "channels": {topic: _channel_of(topic) for topic in CLIENT_TOPICS},
+        "operations": _operations(),
+        "components": {"messages": dict(_messages()), "schemas": _schemas()},
+    }
+
+
+def answers_document() -> dict[str, Any]:
+    """Return the document of the answers that answerers publish."""
+    text = "One partition. Records are kept until the operator sets a retention."
+    channel = _channel(ANSWERS, "Private answers", text, ["Answer"], 1, ANSWER_SETTINGS[ANSWERS])
+    _, schemas = msgspec.json.schema_components(
+        [PrivateAnswer], ref_template="#/components/schemas/{name}"
+    )
+    schema = _described_record(schemas["PrivateAnswer"], PrivateAnswer)
+    for field in ("labels", "above"):  # absent instead of null
+        (schema["properties"][field],) = (
+            {"description": schema["properties"][field]["description"], **choice}
+            for choice in schema["properties"][field]["anyOf"]
+            if choice != {"type": "null"}
+        )
+    return {
+        **_head("dp-turnstile, private answers", "answers.md", "application/json"),
+        "channels": {ANSWERS: channel},
+        "operations": {
+            "receiveAnswers": {
+                "action": "receive",
+                "channel": _reference("channels", ANSWERS),
+                "summary": "Follow the answers.",
+                "messages": [_reference("channels", ANSWERS, "messages", "answer")],
+            }
+        },
+        "components": {
+            "messages": {
+                "Answer": {
+                    "name": "answer",
+                    "title": "A private answer",
+                    "contentType": "application/json",
+                    "payload": _reference("components", "schemas", "Answer"),
+                }
+            },
+            "schemas": {"Answer": schema},
+        },
+    }
+
+
+def _head(title: str, prose: str, content_type: str) -> dict[str, Any]:
     return {
         "asyncapi": "3.0.0",
         "info": {
-            "title": "dp-turnstile",
+            "title": title,
             "version": f"{records.VERSION}.0.0",
-            "description": (HERE / "protocol.md").read_text(encoding="utf-8"),
+            "description": (HERE / prose).read_text(encoding="utf-8"),
         },
-        "defaultContentType": "application/msgpack",
+        "defaultContentType": content_type,
         "servers": {
             "broker": {
-                "host": config.kafka,
+                "host": Config().kafka,
                 "protocol": "kafka",
                 "description": "The broker of docker-compose.yml, and the default of every client.",
             }
         },
-        "channels": {topic: _channel(topic, config) for topic in CLIENT_TOPICS},
-        "operations": _operations(),
-        "components": {"messages": messages, "schemas": _schemas()},
     }
 
 
 def _records_of(topic: str) -> list[type[msgspec.Struct]]:
     others = {"odometer": [records.OdometerCheckpoint], "rejects": [records.Rejected]}
-    return {"norms": REQUESTS, "halts": ANSWERS, **others}[topic]
+    return {"norms": REQUESTS, "halts": REPLIES, **others}[topic]
 
 
 def _message_names(topic: str) -> list[str]:
@@ -111,27 +156,36 @@ def _message_names(topic: str) -> list[str]:
     return [name + form for name in names for form in ("", "Json")] if topic == "norms" else names
 
 
-def _channel(topic: str, config: Config) -> dict[str, Any]:
-    title, description = _TITLES[topic]
-    settings = {
-        name: value.split(",") if name == "cleanup.policy" else yaml.safe_load(value)
-        for name, value in SETTINGS[topic].items()
-    }
+def _channel_of(topic: str) -> dict[str, Any]:
+    title, text = _TITLES[topic]
+    names = _message_names(topic)
+    return _channel(topic, title, text, names, Config().partitions, SETTINGS[topic])
+
+
+def _channel(
+    topic: str,
+    title: str,
+    description: str,
+    messages: list[str],
+    partitions: int,
+    settings: Mapping[str, str],
+) -> dict[str, Any]:
+    config = Config()
     return {
         "address": config.topic(topic),
         "title": title,
         "description": description,
         "servers": [_reference("servers", "broker")],
-        "messages": {
-            _lower(name): _reference("components", "messages", name)
-            for name in _message_names(topic)
-        },
+        "messages": {_lower(name): _reference("components", "messages", name) for name in messages},
         "bindings": {
             "kafka": {
                 "topic": config.topic(topic),
-                "partitions": config.partitions,
+                "partitions": partitions,
                 "replicas": config.replication,
-                "topicConfiguration": settings,
+                "topicConfiguration": {
+                    name: value.split(",") if name == "cleanup.policy" else yaml.safe_load(value)
+                    for name, value in settings.items()
+                },
                 "bindingVersion": "0.5.0",
             }
         },
@@ -228,15 +282,24 @@ def _schemas() -> dict[str, Any]:
     for name, schema in generated.items():
         schema.pop("title", None)
         if name in RECORDS:
-            schema["description"] = _plain(inspect.getdoc(RECORDS[name]) or "")
-            texts = field_texts(RECORDS[name])
-            for field, content in schema["properties"].items():
-                schema["properties"][field] = _described(content, texts.get(field, ""))
+            generated[name] = _described_record(schema, RECORDS[name])
     generated["Reason"]["enum"] = [reason.value for reason in records.Reason]
     generated["Reason"]["description"] = (
         f"{_plain(inspect.getdoc(records.Reason) or '')}\n\n{reasons}\n"
     )
     return generated
+
+
+def _described_record(schema: dict[str, Any], record: type[msgspec.Struct]) -> dict[str, Any]:
+    texts = field_texts(record)
+    properties = {
+        field: _described(content, texts.get(field, ""))
+        for field, content in schema["properties"].items()
+    }
+    text = _plain(inspect.getdoc(record) or "")
+    described = {**schema, "description": text, "properties": properties}
+    described.pop("title", None)
+    return described
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -253,7 +316,7 @@ def field_texts(record: type) -> dict[str, str]:
     """
     texts = dict(_COMMON)
     for base in reversed(record.__mro__):
-        if base.__module__.startswith(records.__name__):
+        if base.__module__.startswith("streams."):
             texts |= _texts_below(base)
     names = [field.name for field in msgspec.structs.fields(record)]
     if missing := [name for name in names if name not in texts]:
@@ -313,7 +376,16 @@ _Dumper.add_representer(str, _text)
 
 
 def text() -> str:
-    """Return the document as it is stored."""
-    begin = "# Generated by `make reference` from streams/records and docs/wire.\n"
-    body = yaml.dump(document(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """Return the document of the service as it is stored."""
+    return _yaml("streams/records", document())
+
+
+def answers_text() -> str:
+    """Return the document of answers as it is stored."""
+    return _yaml("streams/answerer/answers.py", answers_document())
+
+
+def _yaml(source: str, content: dict[str, Any]) -> str:
+    begin = f"# Generated by `make reference` from {source} and docs/wire.\n"
+    body = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return begin + body

@@ -181,7 +181,7 @@ class World:
         self.query_file, self.goes = query_file, goes
         self.service = WatchedPartitions(2)
         self.service.create(budget=1000.0, user_ids="integer", **policy)
-        self.pages = MemoryTopics()
+        self.topics = MemoryTopics()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
     def answering(self, places: Places | None = None) -> Answering:
@@ -194,7 +194,7 @@ class World:
             places.write()
             return run
 
-        journal = WatchedJournal(places, self.pages, self.query_file, self.goes)
+        journal = WatchedJournal(places, self.topics, self.query_file, self.goes)
         return Answering(self.query_file, "x", opened, journal)
 
     def live(self, places: Places | None = None) -> None:
@@ -208,13 +208,13 @@ class World:
     @property
     def entries(self) -> list[JournalEntry]:
         """The entries that are left."""
-        return [entry for entry in self.pages.entries if entry]
+        return [entry for entry in self.topics.entries if entry]
 
     @property
     def answers(self) -> dict[int, set[bytes]]:
         """The published answers by step."""
         found: dict[int, set[bytes]] = defaultdict(set)
-        for _, value in self.pages.answers:
+        for _, value in self.topics.answers:
             found[msgspec.json.decode(value)["step"]].add(value)
         return dict(found)
 

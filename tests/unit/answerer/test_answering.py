@@ -52,9 +52,9 @@ def assert_whole(world: World, rejects: Set[Reason] = frozenset()) -> None:
 
 def test_without_kills_every_window_that_has_ended_is_answered_once() -> None:
     assert STEPS == 2 + 4  # windows of 10 ms, and of 8 ms every 4 ms, in 22 ms
-    assert len(CALM.pages.answers) == STEPS
+    assert len(CALM.topics.answers) == STEPS
     assert_whole(CALM)
-    values = [msgspec.json.decode(value) for _, value in CALM.pages.answers]
+    values = [msgspec.json.decode(value) for _, value in CALM.topics.answers]
     assert [value["step"] for value in values] == list(range(STEPS))
     assert values[0]["start"] == "1970-01-01T00:00:00Z"
     assert [value["worst_case_left"] for value in values] == sorted(
@@ -128,7 +128,7 @@ def test_of_two_files_that_begin_at_once_the_one_that_was_first_answers_the_run(
             read(first, world.events[:8])
         return world.service.open(released=released)
 
-    late = Answering(other, "x", opened, MemoryJournal(world.pages, other.dataset, other.run))
+    late = Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset, other.run))
     with pytest.raises(UnusableQueries):
         late.start()
     world.live()
@@ -195,7 +195,7 @@ def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
     world.live()
     forged = JournalEntry("answered", "d", "r", 1, world.entries[-1].owner, STEPS, answer=b"{}")
     world.live()  # the second attempt
-    world.pages.entries.append(forged)
+    world.topics.entries.append(forged)
     world.live()
     world.live()
     assert_whole(world)
@@ -204,10 +204,10 @@ def test_marks_of_an_attempt_that_is_over_count_for_nothing() -> None:
 def test_the_last_answer_is_published_by_whoever_comes_next() -> None:
     world = World()
     world.live()
-    lost = world.pages.answers.pop()
+    lost = world.topics.answers.pop()
     world.live()
-    assert world.pages.answers[-1] == lost
-    assert len(world.pages.answers) == STEPS
+    assert world.topics.answers[-1] == lost
+    assert len(world.topics.answers) == STEPS
 
 
 @pytest.mark.parametrize(("kept", "forgets"), [(0, True), (0, False), (1, False), (5, False)])
@@ -216,18 +216,18 @@ def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(
 ) -> None:
     world = World(goes=lambda entry: forgets)
     world.live()
-    del world.pages.entries[kept:]
-    answers = list(world.pages.answers)
+    del world.topics.entries[kept:]
+    answers = list(world.topics.answers)
     with pytest.raises(InconsistentRun):
         world.live()
-    assert world.pages.answers == answers
+    assert world.topics.answers == answers
 
 
 def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
     """The service would hand its step back, as one that did not go out."""
     world = World(goes=lambda entry: False)
     world.live()
-    del world.pages.entries[-1]
+    del world.topics.entries[-1]
     with pytest.raises(InconsistentRun):
         world.live()
     assert_whole(world)
@@ -236,14 +236,14 @@ def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
 def test_a_run_goes_on_with_the_same_questions_and_the_same_input_alone() -> None:
     world = World()
     world.live()
-    journal = MemoryJournal(world.pages, "d", "r")
+    journal = MemoryJournal(world.topics, "d", "r")
     for query_file, source, said in (
         (asked_of(FILE + COUNT), "x", "other queries"),
         (world.query_file, "y", "another input"),
     ):
         with pytest.raises(UnusableQueries, match=said):
             Answering(query_file, source, lambda r: world.service.open(), journal).start()
-        journal = MemoryJournal(world.pages, "d", "r")
+        journal = MemoryJournal(world.topics, "d", "r")
 
 
 def test_a_run_that_something_else_charges_is_not_answered() -> None:
@@ -251,7 +251,7 @@ def test_a_run_that_something_else_charges_is_not_answered() -> None:
     world.service.open().charge([1], [1.0], noise_stddev=1.0)
     with pytest.raises(InconsistentRun):
         world.live()
-    assert world.pages.answers == []
+    assert world.topics.answers == []
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_noise_follows_from_the_budget_and_every_user_counts_on_so_many_windows(
     world.service.create("d", budget=2.0, user_ids="integer")
     world.events = [event(7, time) for time in range(0, 60, 5)]
     world.live()
-    answers = [msgspec.json.decode(value) for _, value in world.pages.answers]
+    answers = [msgspec.json.decode(value) for _, value in world.topics.answers]
     assert [answer["worst_case_left"] for answer in answers] == [2, 1, 0, 0, 0]
     since = [answer["exhaustible_since"] for answer in answers]
     assert since == [None, None, None, answers[3]["start"], answers[3]["start"]]
@@ -301,7 +301,7 @@ def test_the_noise_of_an_answer_is_drawn_anew_and_is_as_large_as_it_says() -> No
     errors = []
     for seed in range(40):
         world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "noise = 3.0")))
-        journal = MemoryJournal(world.pages, "d", "r")
+        journal = MemoryJournal(world.topics, "d", "r")
         answering = Answering(
             world.query_file,
             "x",
@@ -311,7 +311,7 @@ def test_the_noise_of_an_answer_is_drawn_anew_and_is_as_large_as_it_says() -> No
         )
         answering.start()
         read(answering, world.events)
-        first = msgspec.json.decode(world.pages.answers[0][1])
+        first = msgspec.json.decode(world.topics.answers[0][1])
         assert first["noise_stddev"] == 3.0
         errors.append(first["value"] - 8.0)  # users 0, 1, 2 twice at most and 5 twice
     assert 1.5 < float(np.std(errors)) < 4.5

@@ -39,7 +39,7 @@ def life_of(
             query_file.run, query_file.dataset, released=released, take_over=take_over
         )
 
-    journal = MemoryJournal(world.pages, query_file.dataset, query_file.run)
+    journal = MemoryJournal(world.topics, query_file.dataset, query_file.run)
     return Answering(query_file, f"input of {query_file.run}", opened, journal, **options)
 
 
@@ -51,7 +51,7 @@ def answer(world: World, query_file: QueryFile, **options: Any) -> None:
 
 def windows_of(world: World, run: str, dataset: str = "d") -> list[tuple[str, int, int]]:
     """Return the windows that a run has answered: query, begin and end in ms."""
-    answers = [msgspec.json.decode(value) for _, value in world.pages.answers]
+    answers = [msgspec.json.decode(value) for _, value in world.topics.answers]
     return [
         (answer["query"], ms_of(answer["start"]), ms_of(answer["end"]))
         for answer in answers
@@ -67,15 +67,15 @@ def test_windows_of_another_run_are_refused_before_anything_changes() -> None:
     world = World(parse_queries(run="r"))
     world.live()
     before = (
-        list(world.pages.entries),
-        list(world.pages.answers),
+        list(world.topics.entries),
+        list(world.topics.answers),
         list(map(len, world.service.logs)),
     )
     with pytest.raises(AlreadyAnswered) as refused:
         answer(world, parse_queries())
     after = (
-        list(world.pages.entries),
-        list(world.pages.answers),
+        list(world.topics.entries),
+        list(world.topics.answers),
         list(map(len, world.service.logs)),
     )
     assert after == before
@@ -129,13 +129,13 @@ def test_a_run_that_another_one_has_succeeded_answers_nothing_more() -> None:
 def test_a_run_that_is_refused_publishes_its_last_answer_if_that_is_missing() -> None:
     world = World(parse_queries(run="r"))
     world.live()
-    lost = world.pages.answers.pop()
+    lost = world.topics.answers.pop()
     world.events += LATER
     answer(world, parse_queries(start=20))
-    assert lost not in world.pages.answers
+    assert lost not in world.topics.answers
     with pytest.raises(AlreadyAnswered):
         world.live()
-    assert lost in world.pages.answers
+    assert lost in world.topics.answers
 
 
 def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
