@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from accounting.conversions import (
+    CandidateOrders,
+    candidate_orders,
     gdp_budget,
     gdp_to_delta,
     gdp_to_epsilon,
@@ -24,7 +26,6 @@ from accounting.conversions import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from accounting.conversions.candidate_orders import CandidateOrders, candidate_orders
 from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.events import mechanism_from
@@ -34,7 +35,6 @@ from accounting.costs.pure import pure_to_gdp
 from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.exact.errors import InvalidInput
-from accounting.exact.narrowing import round_to
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
@@ -69,6 +69,7 @@ from accounting.release import (
     quantile_norms,
     release_mean,
     release_quantiles,
+    round_to,
 )
 
 if TYPE_CHECKING:

@@ -15,10 +15,18 @@ between arguments that are 1e-9 apart, and to within 1e-13 between any.
 from __future__ import annotations
 
 from accounting.conversions.gdp import gdp_budget, gdp_to_delta, gdp_to_epsilon
-from accounting.conversions.renyi import renyi_budgets, renyi_to_delta, renyi_to_epsilon
+from accounting.conversions.renyi import (
+    CandidateOrders,
+    candidate_orders,
+    renyi_budgets,
+    renyi_to_delta,
+    renyi_to_epsilon,
+)
 from accounting.conversions.zcdp import zcdp_budget, zcdp_to_delta, zcdp_to_epsilon
 
 __all__ = [
+    "CandidateOrders",
+    "candidate_orders",
     "gdp_budget",
     "gdp_to_delta",
     "gdp_to_epsilon",

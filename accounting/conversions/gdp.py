@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.conversions import gdp_tail
-from accounting.conversions.levels import (
-    known_levels,
+from accounting.conversions.amounts import (
+    known_amounts,
     probability_up,
     restored,
     rising_root,
@@ -36,7 +36,7 @@ def gdp_to_epsilon(mu: npt.ArrayLike, delta: float) -> float | FloatArray:
         mu: >= 0, of any shape; infinity gives infinity.
         delta: strictly between 0 and 1.
     """
-    mus, known = known_levels("mu", mu)
+    mus, known = known_amounts("mu", mu)
     log_delta = math.log(probability("delta", delta))
     return restored(known, gdp_tail.epsilon(mus, log_delta), infinite=math.inf)
 
@@ -55,7 +55,7 @@ def gdp_to_delta(mu: npt.ArrayLike, epsilon: float) -> float | FloatArray:
         mu: >= 0, of any shape; infinity gives 1.
         epsilon: finite, >= 0.
     """
-    mus, known = known_levels("mu", mu)
+    mus, known = known_amounts("mu", mu)
     eps = np.full_like(mus, target_epsilon(epsilon))
     delta = probability_up(gdp_tail.log_delta_up(mus, eps))
     return restored(known, delta, infinite=1.0)

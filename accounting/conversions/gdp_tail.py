@@ -19,7 +19,7 @@ import math
 import numpy as np
 import scipy
 
-from accounting.exact.error_free import split, two_product_error
+from accounting.exact.products import split, two_product_error
 from accounting.exact.validation import FloatArray
 
 _SMALL_MU = 0.25

@@ -8,9 +8,9 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from accounting.conversions.levels import (
+from accounting.conversions.amounts import (
     SUM_ERROR,
-    known_levels,
+    known_amounts,
     probability_up,
     restored,
     rising_root,
@@ -40,7 +40,7 @@ def zcdp_to_epsilon(
         delta: strictly between 0 and 1.
         simple: use Mironov's bound.
     """
-    rhos, known = known_levels("rho", rho)
+    rhos, known = known_amounts("rho", rho)
     log_inverse_delta = -math.log(probability("delta", delta))
     if simple:
         epsilon = rhos + 2.0 * np.sqrt(rhos * log_inverse_delta)
@@ -76,7 +76,7 @@ def zcdp_to_delta(
         epsilon: finite, >= 0.
         simple: use Mironov's bound.
     """
-    rhos, known = known_levels("rho", rho)
+    rhos, known = known_amounts("rho", rho)
     eps = target_epsilon(epsilon)
     if simple:
         above = np.maximum((eps - rhos) - SUM_ERROR * (eps + rhos), 0.0)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from accounting.exact import wide
-from accounting.exact.error_free import mantissas, split, two_product_error
+from accounting.exact.products import mantissas, split, two_product_error
 from accounting.exact.units import MAX_COST_UNITS
 from accounting.exact.validation import FloatArray, IntArray
 

@@ -1,8 +1,9 @@
 """Ratios, their squares, and products, rounded up to the next float64 or whole number, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
-are the same on every machine. A product is its rounded value and its rounding error
-(`accounting.exact.error_free`); the error decides the direction. Where the error is too small to be
+are the same on every machine. A product is its rounded value and its rounding
+error, a float64 too (Veltkamp and Dekker, "A floating-point technique for extending the available
+precision", 1971); the error decides the direction. Where the error is too small to be
 sure of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits
 decide (`accounting.exact.wide`), all at once: no value takes longer than another, whatever unit it
 is in by mistake.
@@ -19,13 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact import wide
-from accounting.exact.error_free import (
-    MANTISSA_BITS,
-    mantissas,
-    split,
-    split_one,
-    two_product_error,
-)
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, UP, moved
 from accounting.exact.validation import (
@@ -35,6 +29,8 @@ from accounting.exact.validation import (
     positive_finite,
 )
 
+_MANTISSA_BITS: Final = 53
+_SPLITTER: Final = 134217729.0  # 2**27 + 1
 _BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
 # Inside these limits no product, and no rounding error of a product, overflows or underflows.
 _SQUARE_LIMITS: Final = (2.0**-600, 2.0**600)
@@ -154,7 +150,7 @@ def _ratio_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray
     result = np.where(shift < 0, 1, limit)
     result[c == 0.0] = 0
     # Within a relative 2**-52, so that those not far above the limit are still decided exactly.
-    near = np.ldexp(tops / bottoms, np.clip(shift, 0, MANTISSA_BITS + limit.bit_length()))
+    near = np.ldexp(tops / bottoms, np.clip(shift, 0, _MANTISSA_BITS + limit.bit_length()))
     inside = np.flatnonzero((shift >= 0) & (near <= limit * (1.0 + _INTERVAL)) & (c > 0.0))
     top, bottom, by = tops[inside], bottoms[inside], shift[inside]
     estimate = near[inside].astype(np.int64)
@@ -265,7 +261,7 @@ def _ceiling_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArr
     np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
     np.ceil(scaled, out=scaled)
     whole: IntArray = scaled.astype(np.int64)
-    large = np.flatnonzero((scaled > 2.0**MANTISSA_BITS) & (scaled < limit))
+    large = np.flatnonzero((scaled > 2.0**_MANTISSA_BITS) & (scaled < limit))
     if large.size:
         whole[large] = _whole_ceilings(c[large], scale, bits, limit)
     return whole
@@ -306,7 +302,7 @@ def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
         wide.product(bottoms, bottoms),
         np.ldexp(square, digits).astype(np.int64),
     )
-    quotient += (quotient > 2**MANTISSA_BITS) & (quotient % 2 == 1)
+    quotient += (quotient > 2**_MANTISSA_BITS) & (quotient % 2 == 1)
     return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
 
 
@@ -361,3 +357,46 @@ def _in_blocks(
         block = slice(start, start + _BLOCK)
         results[block] = kernel(flat[block])
     return cast(_Result, results.reshape(values.shape))
+
+
+def split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return (high, low) of at most 26 bits each, high + low == values; |values| < 2**990."""
+    scaled = _SPLITTER * values
+    high = scaled - values
+    np.subtract(scaled, high, out=high)
+    return high, values - high
+
+
+def split_one(value: float) -> tuple[float, float]:
+    """Return `split` of one number."""
+    scaled = _SPLITTER * value
+    high = scaled - (scaled - value)
+    return high, value - high
+
+
+def two_product_error(
+    product: FloatArray,
+    a_high: FloatArray | float,
+    a_low: FloatArray | float,
+    b_high: FloatArray | float,
+    b_low: FloatArray | float,
+) -> FloatArray:
+    """Return a * b - product exactly, for a = a_high + a_low and b likewise (see `split`).
+
+    `product` is fl(a * b), with no overflow or underflow in any partial product. The arguments
+    broadcast against one another to the shape of `product`.
+    """
+    error: FloatArray = np.asarray(a_high * b_high)
+    term = np.empty_like(error)
+    np.subtract(error, product, out=error)
+    for left, right in ((a_high, b_low), (a_low, b_high), (a_low, b_low)):
+        np.multiply(left, right, out=term)
+        np.add(error, term, out=error)
+    return error
+
+
+def mantissas(values: FloatArray) -> tuple[wide.UintArray, IntArray]:
+    """Return (m, e) with values == m 2**e, m from 2**52 to 2**53 - 1, or 0; for values >= 0."""
+    fractions, exponents = np.frexp(values)
+    whole = np.ldexp(fractions, _MANTISSA_BITS).astype(np.uint64)
+    return whole, exponents.astype(np.int64) - _MANTISSA_BITS

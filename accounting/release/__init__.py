@@ -10,7 +10,7 @@ from accounting.release.aggregates import (
     release_mean,
     release_quantiles,
 )
-from accounting.release.clipping import clip_factors, clip_rows, norm_products, row_norms
+from accounting.release.clipping import clip_factors, clip_rows, norm_products, round_to, row_norms
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
 from accounting.release.sparse_vector import SparseVector
@@ -30,5 +30,6 @@ __all__ = [
     "quantile_norms",
     "release_mean",
     "release_quantiles",
+    "round_to",
     "row_norms",
 ]

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.conversions.levels import renyi_curve
+from accounting.conversions.amounts import renyi_curve
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.validation import FloatArray, nonnegative_array, whole_number

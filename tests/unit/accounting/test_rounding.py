@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import Gaussian, InvalidInput, NormGrid, ZcdpFilter
-from accounting.exact.narrowing import round_to
 from accounting.exact.rounding import float_toward, floats_toward, root_up
+from accounting.release.clipping import round_to
 
 exact_numbers = st.one_of(
     st.integers(-(2**1030), 2**1030),

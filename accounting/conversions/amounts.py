@@ -1,6 +1,6 @@
-"""Helpers of the conversions: the range of levels, and the direction of rounding.
+"""What the conversions share: the range of amounts, the direction of rounding, and a root.
 
-A level is the number that measures a spend: rho, mu, or a Rényi divergence at an order.
+An amount is the number that measures a spend: rho, mu, or a Rényi divergence at an order.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from accounting.exact.validation import (
 # Sums of a few terms are computed to within this, relative to the sum of their magnitudes.
 SUM_ERROR: Final = 2.0**-49
 _EXP_ERROR: Final = 2.0**-50  # of exp itself
-# Smaller levels are rounded up to the first limit, larger ones than the second count as infinite,
+# Smaller amounts are rounded up to the first limit, larger ones than the second count as infinite,
 # and a larger epsilon counts as the third. All are on the safe side; nothing in between overflows.
-_SMALLEST_LEVEL: Final = 1e-100
-LARGEST_LEVEL: Final = 1e100
+_SMALLEST_AMOUNT: Final = 1e-100
+LARGEST_AMOUNT: Final = 1e100
 _LARGEST_EPSILON: Final = 1e25
 BISECTIONS: Final = 80
 
@@ -46,17 +46,17 @@ def renyi_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[FloatArray, 
     return alphas, divergences
 
 
-def known_levels(argument: str, values: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return (the levels other than 0 and infinity, flat; all levels)."""
-    levels = nonnegative_array(argument, values)
-    usable = levels[(levels > 0.0) & (levels < LARGEST_LEVEL)]
-    return np.maximum(usable, _SMALLEST_LEVEL), levels
+def known_amounts(argument: str, values: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return (the amounts other than 0 and infinity, flat; all amounts)."""
+    amounts = nonnegative_array(argument, values)
+    usable = amounts[(amounts > 0.0) & (amounts < LARGEST_AMOUNT)]
+    return np.maximum(usable, _SMALLEST_AMOUNT), amounts
 
 
-def restored(levels: FloatArray, results: FloatArray, infinite: float) -> FloatArray:
-    """Return results in the shape of `levels`: 0 gives 0, infinity gives `infinite`."""
-    everywhere = np.where(levels > 0.0, infinite, 0.0)
-    everywhere[(levels > 0.0) & (levels < LARGEST_LEVEL)] = results
+def restored(amounts: FloatArray, results: FloatArray, infinite: float) -> FloatArray:
+    """Return results in the shape of `amounts`: 0 gives 0, infinity gives `infinite`."""
+    everywhere = np.where(amounts > 0.0, infinite, 0.0)
+    everywhere[(amounts > 0.0) & (amounts < LARGEST_AMOUNT)] = results
     return everywhere[()]
 
 
