@@ -4,6 +4,9 @@ Units are nats; norms and noise are in the same units; neighbouring datasets dif
 removing one user. Costs round up, budgets round down. `THEOREMS.md` lists the statement of a paper
 that each function rests on, and its tests.
 
+Functions raise `InvalidInput` for an argument outside what their docstring allows, and change
+nothing then. Docstrings name this error only where more than a range decides.
+
 The reports need scipy, so they are imported when one of their names is first used. Programs that
 only filter, charge or count odometer ticks do not wait for it.
 """

@@ -148,9 +148,6 @@ class Measure:
         Args:
             budgets: in units: one, or one per order.
             orders: shape (k,), given if there is one budget per order.
-
-        Raises:
-            InvalidInput: for other budgets or orders.
         """
         checked = self._checked(orders)
         if self.per_order:
@@ -171,9 +168,6 @@ class Measure:
 
         Returns:
             In `unit`, shape (1,), or (k,): each implies (epsilon, delta) by itself.
-
-        Raises:
-            InvalidInput: for other arguments.
         """
         return np.atleast_1d(self.largest(epsilon, delta, *self._checked(orders)))
 
@@ -197,9 +191,6 @@ class Measure:
 
         Returns:
             An upper bound: the least over all orders or, with `any_order`, the largest over them.
-
-        Raises:
-            InvalidInput: for other arguments.
         """
         checked = [np.atleast_1d(np.asarray(one)) for one in self._checked(orders)]
         given = np.atleast_1d(nonnegative_array("amounts", amounts))
@@ -413,10 +404,6 @@ def charge_units(
     Returns:
         Shape (n,), or (n, k) for "renyi". Charges saturate at `MAX_COST_UNITS`, which no budget
         admits.
-
-    Raises:
-        InvalidInput: for other norms or orders, an unknown measure, or a mechanism that the
-            measure does not cover.
     """
     return _row(measure).charge_units(mechanism, norms, orders)
 
@@ -447,9 +434,6 @@ def cost_table(
     Returns:
         int64, shape (L + 1,), or (L + 1, k) for "renyi". Charges saturate at `MAX_COST_UNITS`,
         which no budget admits.
-
-    Raises:
-        InvalidInput: for other arguments, or a mechanism that the measure does not cover.
     """
     return _row(measure).cost_table(mechanism, clip_norm, levels, orders)
 

@@ -1,4 +1,4 @@
-"""What the conversions share: the range of amounts, the direction of rounding, and a root.
+"""The parts that all conversions share: the range of amounts, the direction of rounding, a root.
 
 An amount is the number that measures a spend: rho, mu, or a Rényi divergence at an order.
 """

@@ -49,14 +49,11 @@ def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
     """Return rho of each user, in nats: the smallest float64 >= the formula above.
 
     Args:
-        mechanism: the step, which defines what the norms measure.
+        mechanism: the step, which defines what the norms measure; not `PoissonGaussian`.
         norms: shape (n,), finite, >= 0.
 
     Returns:
         Shape (n,).
-
-    Raises:
-        InvalidInput: for other norms, another mechanism, or `PoissonGaussian`.
     """
     scale = noise_scale(mechanism)
     return _half_square_ratio_up(norm_vector("norms", norms), scale)
@@ -71,9 +68,6 @@ def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
 
     Returns:
         Shape (n,).
-
-    Raises:
-        InvalidInput: for other norms or another mechanism.
     """
     stddev = gaussian_stddev(mechanism)
     return square_ratio_up(norm_vector("norms", norms), stddev)
@@ -95,9 +89,6 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
     Returns:
         Shape (n, k). No entry exceeds the cost of `Gaussian`, the smallest float64 >= order times
         `zcdp_cost`.
-
-    Raises:
-        InvalidInput: for other norms, orders or mechanisms.
     """
     alphas = renyi_orders("orders", orders)
     mechanism = simplified(mechanism)
@@ -126,9 +117,6 @@ def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLik
 
     Returns:
         Units of Rényi divergence, shape (n, k); they saturate at `MAX_COST_UNITS`.
-
-    Raises:
-        InvalidInput: for other norms, orders or mechanisms.
     """
     mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):

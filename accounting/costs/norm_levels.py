@@ -76,9 +76,6 @@ def norms_of(levels: npt.ArrayLike, clip_norm: float, levels_count: int) -> Floa
 
     Returns:
         Of the shape of `levels`.
-
-    Raises:
-        InvalidInput: for other arguments.
     """
     norms = grid_norms(clip_norm, _count(levels_count))
     return np.asarray(norms.take(checked_levels(levels, norms.size - 1)))

@@ -67,9 +67,6 @@ class PureCost:
         Args:
             mechanism: `Laplace` or `PureDP`.
             norms: shape (n,), finite, >= 0.
-
-        Raises:
-            InvalidInput: for other norms, or another mechanism.
         """
         vector = norm_vector("norms", norms)
         return ratio_ceil(vector, pure_scale(mechanism), UNIT_BITS, MAX_COST_UNITS)
@@ -92,11 +89,7 @@ PURE: Final = PureCost()
 
 
 def pure_scale(mechanism: Mechanism) -> float:
-    """Return s such that a user of norm c has eps = c / s: the scale of `Laplace`, 1 for `PureDP`.
-
-    Raises:
-        InvalidInput: for a mechanism that is not pure DP.
-    """
+    """Return s such that a user of norm c has eps = c / s; `Laplace` and `PureDP` only."""
     match known(mechanism):
         case Laplace(scale):
             return scale

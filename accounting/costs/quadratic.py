@@ -97,9 +97,6 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
         s, inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
         2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget`
         still fit.
-
-    Raises:
-        InvalidInput: for other arguments.
     """
     budget = positive_finite("norm_budget", norm_budget, UP)
     kappa = positive_finite("rho", rho, DOWN)

@@ -90,9 +90,6 @@ def poisson_gaussian_divergence(
 
     Returns:
         Shape (n, k).
-
-    Raises:
-        InvalidInput: for other arguments.
     """
     if not isinstance(mechanism, PoissonGaussian):
         raise InvalidInput("mechanism", mechanism, "PoissonGaussian")

@@ -54,9 +54,6 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     Args:
         c: finite, >= 0, any shape.
         s: finite, > 0.
-
-    Raises:
-        InvalidInput: outside these ranges.
     """
     scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
@@ -103,9 +100,6 @@ def ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
         s: finite, > 0.
         bits: the exponent, 0 to 60.
         limit: a power of two from 2**53 to 2**62.
-
-    Raises:
-        InvalidInput: outside these ranges.
     """
     scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
@@ -131,9 +125,6 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     Args:
         a: finite, > 0.
         m: >= 0, infinity allowed, any shape.
-
-    Raises:
-        InvalidInput: outside these ranges.
     """
     factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)

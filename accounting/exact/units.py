@@ -45,9 +45,6 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
     Args:
         cost: float64 of any shape, >= 0, in the unit of the measure; infinity saturates. A
             positive cost is never less than one unit.
-
-    Raises:
-        InvalidInput: for NaN or a negative cost.
     """
     costs = nonnegative_array("cost", cost)
     # Scaling by a power of two and ceil are exact in float64 below the saturation point.

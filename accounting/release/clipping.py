@@ -44,9 +44,6 @@ def row_norms(rows: npt.ArrayLike) -> FloatArray:
     """Return L2 norms (n,) of numbers (n,), exactly, or of vectors (n, d), rounded up.
 
     At most a relative (d + 6) 2**-52 above the exact norm, or twice the smallest number.
-
-    Raises:
-        InvalidInput: for rows that are not finite or whose norm is beyond float64.
     """
     array = _checked_rows(rows)
     if array.ndim == 1:
@@ -62,11 +59,7 @@ def row_norms(rows: npt.ArrayLike) -> FloatArray:
 
 
 def norm_products(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """Return a b, rounded up: the norms of outer products of vectors with the norms a and b, (n,).
-
-    Raises:
-        InvalidInput: for invalid norms, or a product beyond float64.
-    """
+    """Return a b, rounded up, (n,): the norms of outer products of vectors with norms a and b."""
     left, right = norm_vector("a", a), norm_vector("b", b)
     if left.shape != right.shape:
         raise InvalidInput("b", right.shape, f"of the shape of a, {left.shape}")
@@ -85,9 +78,6 @@ def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
     Args:
         norms: shape (n,), finite; rounded up.
         granted: shape (n,), >= 0, infinity included; rounded down.
-
-    Raises:
-        InvalidInput: for invalid norms.
     """
     lengths = norm_vector("norms", norms)
     limits = nonnegative_array("granted", granted, DOWN)
@@ -112,9 +102,6 @@ def clip_rows(rows: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
     Args:
         rows: finite contributions.
         granted: shape (n,), >= 0, infinity included; rounded down.
-
-    Raises:
-        InvalidInput: for other arguments, or rows whose norm is no float64.
     """
     array = _checked_rows(rows)
     factors = clip_factors(row_norms(array), granted)
@@ -146,9 +133,6 @@ def round_to(
         values: real numbers of any shape.
         kind: the type.
         toward: "up" or "down".
-
-    Raises:
-        InvalidInput: for NaN, another type or side.
     """
     if toward not in (UP, DOWN):
         raise InvalidInput("toward", toward, "up or down")

@@ -66,9 +66,6 @@ class ContinualCounter:
     that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
     contains the counts, and is as sensitive as they are. After the first answer, do not copy it or
     restore it to an earlier state: two answers to one step are two releases.
-
-    Raises:
-        InvalidInput: for other arguments.
     """
 
     def __init__(

@@ -68,9 +68,6 @@ class SparseVector:
 
     The cost is fixed when the object is created: charge it before the first query. Do not copy the
     object or restore it to an earlier state: it counts the positives that are still paid for.
-
-    Raises:
-        InvalidInput: for other arguments.
     """
 
     def __init__(

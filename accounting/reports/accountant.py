@@ -223,7 +223,7 @@ class ReportAccountant:
 
         `counts`: integers, 0 to 2**46, shape (n, levels), or (levels,) for one user, which gives
         shape (). 0 < `delta` < 1. In nats, >= 0; infinite if the method has no bound; 0 for a
-        user without steps. Raises `InvalidInput` for other arguments.
+        user without steps.
         """
         level = probability("delta", delta)
 

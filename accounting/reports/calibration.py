@@ -49,8 +49,7 @@ def epsilon_of(
     Each step is Gaussian, on a Poisson sample of rate `sampling_rate`, from 0 to 1, for a user
     whose norm is `clip_norm` in every step; neighbours add or remove one user. `noise_stddev` is
     absolute, in the units of the norm: the noise multiplier times `clip_norm`. `steps`: from 0 to
-    2**46; 0 < `delta` < 1. In nats; infinite if the report has no bound. Raises
-    `InvalidInput` for other arguments.
+    2**46; 0 < `delta` < 1. In nats; infinite if the report has no bound.
 
     At rate 1 it is exact except for rounding; below, it is the upper bound of `ReportAccountant`,
     which also has intervals and other histories. As with `noise_for_epsilon`, the number of steps
@@ -80,7 +79,7 @@ def noise_for_epsilon(
     For `steps` Gaussian steps, each on a Poisson sample of rate `sampling_rate`, of a user whose
     norm is `clip_norm` in every step; neighbours add or remove one user. The standard deviation is
     absolute, in the units of the norm. `epsilon`: finite, >= 0; 0 < `delta` < 1; `steps`: from 1 to
-    10**9; `sampling_rate`: in (0, 1]; `clip_norm`: finite, > 0. Raises `InvalidInput` outside.
+    10**9; `sampling_rate`: in (0, 1]; `clip_norm`: finite, > 0.
 
     Rounded up. Without sampling, it is the noise that `gdp_budget` allows, exact except for
     rounding. With sampling, it is at most a relative 1e-4 above the least noise that the upper

@@ -48,7 +48,7 @@ def renyi_curve(accountant: ReportAccountant, counts: npt.ArrayLike) -> RenyiCur
     """Return the (order, epsilon) curve of each user: Rényi divergences, rounded up.
 
     At the orders of the accountant. `counts`: as for `ReportAccountant.epsilon`; (levels,) gives
-    divergences of shape (k,). Raises `InvalidInput` for other counts.
+    divergences of shape (k,).
     """
     orders, divergences = accountant.divergences(counts)
     return RenyiCurve(orders, divergences)
@@ -65,8 +65,7 @@ def trade_off(
     `alpha`: from 0 to 1, shape (m,); `counts`: as for `ReportAccountant.epsilon`; (levels,) gives
     beta of shape (m,). `deltas`: the points of the curve, each in (0, 1), in addition to
     epsilon = 0; more points tighten the bound. Rounded down; 1 - alpha for a user without steps.
-    Valid in both directions, whose exact trade-offs are mirror images. Raises `InvalidInput` for
-    other arguments.
+    Valid in both directions, whose exact trade-offs are mirror images.
     """
     rates = as_float_array("alpha", alpha)
     if rates.ndim != 1 or not ((rates >= 0.0) & (rates <= 1.0)).all():

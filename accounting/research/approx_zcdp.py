@@ -79,9 +79,6 @@ class ApproxZcdpFilter:
             state: units, shape (n, 2).
             rho: nats, shape (n,), >= 0; infinity is never admitted.
             delta: shape (n,), or one number for all; from 0 to 1.
-
-        Raises:
-            InvalidInput: for other arguments.
         """
         charge = cost_units(rho)
         if charge.ndim != 1:
