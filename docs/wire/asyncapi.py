@@ -147,7 +147,7 @@ def _head(title: str, prose: str, content_type: str) -> dict[str, Any]:
 
 
 def _records_of(topic: str) -> list[type[msgspec.Struct]]:
-    others = {"odometer": [records.OdometerCheckpoint], "rejects": [records.Rejected]}
+    others = {"odometer": [records.OdometerRecord], "rejects": [records.Rejected]}
     return {"norms": REQUESTS, "halts": REPLIES, **others}[topic]
 
 

@@ -29,7 +29,7 @@ from streams.operations.errors import Unavailable
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
 from streams.operations.rejected import Refusals, by_request, readable
 from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
-from streams.records import OdometerCheckpoint
+from streams.records import OdometerRecord
 from streams.sdk.client import Turnstile
 from streams.sdk.followers import Reading, distinct_rejects
 from streams.sdk.kafka import read_topic
@@ -61,20 +61,20 @@ def odometer(options: argparse.Namespace, config: Config) -> int:
         warn_of_absent(options.dataset, config)
     with Turnstile(config=config) as turnstile:
         meanings = OdometerMeanings(config, turnstile.partitions)
-        for checkpoint in turnstile.odometer(options.dataset, follow=options.follow):
-            if wanted is not None and checkpoint.user not in wanted:
+        for odometer in turnstile.odometer(options.dataset, follow=options.follow):
+            if wanted is not None and odometer.user not in wanted:
                 continue
             found = True
             show(
                 "odometer",
                 {
-                    "dataset": checkpoint.dataset,
-                    "user": wanted[checkpoint.user] if wanted else checkpoint.user,
-                    "bound": checkpoint.bound,
-                    **meanings.of(checkpoint, options.delta),
+                    "dataset": odometer.dataset,
+                    "user": wanted[odometer.user] if wanted else odometer.user,
+                    "bound": odometer.bound,
+                    **meanings.of(odometer, options.delta),
                     "delta": options.delta,
-                    "partition": checkpoint.partition,
-                    "offset": checkpoint.offset,
+                    "partition": odometer.partition,
+                    "offset": odometer.offset,
                 },
                 options.json,
             )
@@ -99,13 +99,13 @@ class OdometerMeanings:
             note(f"turnstile: epsilons are missing, because the policies cannot be read: {error}")
             self._datasets, self._is_there = {}, False
 
-    def of(self, checkpoint: OdometerCheckpoint, delta: float) -> dict[str, float | None]:
+    def of(self, odometer: OdometerRecord, delta: float) -> dict[str, float | None]:
         """Return what an odometer's bound means: its share of the budget, and two epsilons.
 
         These are the any-time epsilon of the bound and the epsilon of the whole budget. All are
         None without a policy. If norm levels may follow sampling coins, the first epsilon is None.
         """
-        found = self._dataset(checkpoint.dataset)
+        found = self._dataset(odometer.dataset)
         if found is None:
             return {"share": None, "epsilon": None, "budget_epsilon": None}
         policy = found.policy
@@ -115,10 +115,10 @@ class OdometerMeanings:
                 f"turnstile: only the whole budget of dataset {policy.dataset!r} has an epsilon, "
                 "because norm levels may follow sampling coins (sampled_levels)"
             )
-        order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
+        order = None if isinstance(odometer.order, UnsetType) else odometer.order
         return {
-            "share": spent_share(policy, checkpoint.bound, order),
-            "epsilon": spent_epsilon(policy, checkpoint.bound, order, delta),
+            "share": spent_share(policy, odometer.bound, order),
+            "epsilon": spent_epsilon(policy, odometer.bound, order, delta),
             "budget_epsilon": budget_epsilon(policy, order, delta),
         }
 

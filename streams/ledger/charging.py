@@ -14,10 +14,10 @@ from streams.ledger.outputs import (
     Output,
     Place,
     answer_to,
-    checkpoint_of,
     decision_of,
     enrolled_of,
     halted_of,
+    odometer_output,
     roster_decision_of,
 )
 from streams.ledger.rosters import enrolment, pricing
@@ -29,7 +29,7 @@ from streams.records.digests import charge_digest, roster_digest
 
 
 def charge(state: State, place: Place, charge: Charge) -> list[Output]:
-    """Charge users by their norms: the decision, and checkpoints of the odometers that rose.
+    """Charge users by their norms: the decision, and odometer records.
 
     Raises:
         Rejection: for the first reason that applies; nothing has changed.
@@ -65,7 +65,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     return [
         answer_to(charge, decision),
         *(
-            checkpoint_of(dataset, risen, place)
+            odometer_output(dataset, risen, place)
             for dataset, raised in outcome.raised
             for risen in raised
         ),
@@ -102,7 +102,7 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
 
 
 def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Output]:
-    """Charge all members of a roster: the decision, HALTs, and checkpoints of odometers.
+    """Charge all members of a roster: the decision, HALTs, and odometer records.
 
     Raises:
         Rejection: for the first reason that applies; nothing has changed.
@@ -128,14 +128,14 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     for noted in step.noted:
         state.note_members(charge.address, noted)
     note_taken(state, budgets, but=charge.address)
-    checkpoints: list[Output] = []
+    odometers: list[Output] = []
     for number, accounts in enumerate(budgets.accounts):
         risen = outcome.raised[number]
         raised = members.slots_of(risen.positions)[number]
         charged = step.charged[number]
         state.note(accounts.note(step.slots[number], raised, step.bound[number], charged))
-        checkpoints += (
-            checkpoint_of(accounts.policy.dataset, bound, place)
+        odometers += (
+            odometer_output(accounts.policy.dataset, bound, place)
             for bound in accounts.bounds_raised(raised, risen.ticks_before)
         )
     decision = encode(roster_decision_of(charge, digest, outcome, place))
@@ -153,5 +153,5 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     return [
         answer_to(charge, decision),
         *halted_of(charge, halted, exhausted, reasons, budgets.names, place),
-        *checkpoints,
+        *odometers,
     ]

@@ -1,7 +1,7 @@
 """What is published for a record once the state that led to it is safe.
 
 halts       one answer to every request that is applied, under the name of what it is about
-odometer    a checkpoint for every user whose bound rose
+odometer    an odometer record for every user whose bound rose
 rejects     what was not applied, and why
 """
 
@@ -29,7 +29,7 @@ from streams.records import (
     Enrol,
     Enrolled,
     Halted,
-    OdometerCheckpoint,
+    OdometerRecord,
     Rejected,
     Rejection,
     Request,
@@ -198,9 +198,9 @@ def halted_of(
         yield answer_to(charge, encode(halted))
 
 
-def checkpoint_of(dataset: str, risen: Raised, place: Place) -> Output:
+def odometer_output(dataset: str, risen: Raised, place: Place) -> Output:
     """What is said of a user whose bound rose in a dataset."""
-    checkpoint = OdometerCheckpoint(
+    odometer = OdometerRecord(
         dataset=dataset,
         user=risen.user,
         partition=place.partition,
@@ -208,7 +208,7 @@ def checkpoint_of(dataset: str, risen: Raised, place: Place) -> Output:
         bound=risen.bound,
         order=UNSET if risen.order is None else risen.order,
     )
-    return Output(Channel.ODOMETER, odometer_key(dataset, risen.user), encode(checkpoint))
+    return Output(Channel.ODOMETER, odometer_key(dataset, risen.user), encode(odometer))
 
 
 def tombstone_of(dataset: str, user: User, place: Place) -> Output:

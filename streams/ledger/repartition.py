@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import structs
 
 from streams.ledger.ledger import Ledger
-from streams.ledger.outputs import Output, Place, checkpoint_of
+from streams.ledger.outputs import Output, Place, odometer_output
 from streams.ledger.runs import RunState, closed
 from streams.ledger.state import ImportOrigin, State
 from streams.records import Import, encode
@@ -95,7 +95,7 @@ def odometer_records(ledger: Ledger) -> Iterator[Output]:
         erased = [int(slot) for dataset, slot in state.erased if dataset == name]
         living = np.delete(slots, erased)
         for raised in accounts.bounds_raised(living, np.ones_like(living)):
-            yield checkpoint_of(name, raised, place)
+            yield odometer_output(name, raised, place)
 
 
 def _add_users(state: State, name: str, origins: Sequence[Ledger]) -> None:

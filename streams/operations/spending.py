@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 
-from streams.records import OdometerCheckpoint, odometer_key
+from streams.records import OdometerRecord, odometer_key
 
 PARTS = 8
 """By default, odometers rise by an eighth of the budget."""
@@ -33,21 +33,21 @@ class Spending:
         self._parts: dict[int, tuple[str, int]] = {}
         self._one_in = 1
 
-    def see(self, checkpoint: OdometerCheckpoint, share: float) -> None:
+    def see(self, odometer: OdometerRecord, share: float) -> None:
         """Count an odometer record. The order and repetitions do not matter: bounds never fall.
 
         Args:
-            checkpoint: the odometer record of a user.
+            odometer: the odometer record of a user.
             share: the spent share of the budget, 0 to 1.
         """
-        name = odometer_key(checkpoint.dataset, checkpoint.user)
+        name = odometer_key(odometer.dataset, odometer.user)
         digest = hashlib.blake2b(name, digest_size=8, key=self._key).digest()
         user = int.from_bytes(digest, "big")
         if user % self._one_in:
             return
         part = min(PARTS - 1, max(0, ceil(share * PARTS - _ROUNDING) - 1))
         known = self._parts.get(user)
-        self._parts[user] = checkpoint.dataset, max(part, known[1] if known else 0)
+        self._parts[user] = odometer.dataset, max(part, known[1] if known else 0)
         while len(self._parts) > self._most:
             self._one_in *= 2
             kept = {user: at for user, at in self._parts.items() if user % self._one_in == 0}

@@ -41,7 +41,7 @@ from streams.operations.rejected import readable
 from streams.operations.spending import Spending
 from streams.operations.status import Overview, look_at, overview_of, read_glances
 from streams.operations.tail import tail
-from streams.records import OdometerCheckpoint, Policy, decode_answer
+from streams.records import OdometerRecord, Policy, decode_answer
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import Followed, distinct_rejects
@@ -342,18 +342,18 @@ class Watch:
                 self._rejects.appendleft(told)
 
     def _follow_odometer(self, records: Iterator[Followed]) -> None:
-        decoder = msgspec.msgpack.Decoder(OdometerCheckpoint)
+        decoder = msgspec.msgpack.Decoder(OdometerRecord)
         for record in records:
             with suppress(*UNREADABLE):
-                checkpoint = decoder.decode(record.value)
-                order = None if isinstance(checkpoint.order, UnsetType) else checkpoint.order
+                odometer = decoder.decode(record.value)
+                order = None if isinstance(odometer.order, UnsetType) else odometer.order
                 with self._lock:
-                    policy = self._policies.get(checkpoint.dataset)
+                    policy = self._policies.get(odometer.dataset)
                     if policy is None:
                         continue  # the dataset was withdrawn, or is too new
-                    share = spent_share(policy, checkpoint.bound, order)
+                    share = spent_share(policy, odometer.bound, order)
                     if share is not None:
-                        self._spending.see(checkpoint, share)
+                        self._spending.see(odometer, share)
 
 
 def _next(glance: Glance) -> int:

@@ -268,7 +268,7 @@ Answer: TypeAlias = (
 )
 
 
-class OdometerCheckpoint(OfDataset, frozen=True, tag="odometer"):
+class OdometerRecord(OfDataset, frozen=True, tag="odometer"):
     """An upper bound on what a user has spent. It is published when it rises."""
 
     user: IntegerUser | StringUser

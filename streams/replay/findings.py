@@ -21,7 +21,7 @@ class Check(StrEnum):
     HALTS = "halts"  # answers: decisions, HALT events and the rest
     REJECTS = "rejects"
     ODOMETER = "odometer"
-    SIGNATURES = "signatures"  # of answers, rejects and odometer checkpoints
+    SIGNATURES = "signatures"  # of answers, rejects and odometer records
     COST_TABLES = "cost-tables"  # what steps of rosters charge, computed again
     RECEIPT = "receipt"  # an earlier log
 

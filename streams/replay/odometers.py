@@ -1,8 +1,8 @@
-"""The odometer: of every user the last checkpoint has to be the one that the log gives.
+"""Check that the last odometer record of each user is the one that the log gives.
 
-The topic is compacted, so that older checkpoints of a user may be there or not. What was written
-last stays, and of two the higher offset counts: one that is older than the last that the log gives
-tells less than was spent. Of a user who was erased none may be there: a tombstone comes last,
+The topic is compacted, so older records of a user may be there or not. The record written last
+stays, and of two the higher offset counts. A record that is older than the last one of the log
+reports less than was spent. Of a user who was erased none may be there: a tombstone comes last,
 until compaction takes it away as well.
 
 What the records gave that were trimmed is not known. But the snapshot that covers them has the
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from streams.ledger.accounts import Accounts
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
-from streams.records import OdometerCheckpoint, User, odometer_key, tombstone_offset
+from streams.records import OdometerRecord, User, odometer_key, tombstone_offset
 from streams.records.users import UserIds
 from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.replay.published import Published
 
 _AT_A_TIME = 2**16
-"""Checkpoints that are sorted in together, at least."""
+"""Odometer records that are sorted in together, at least."""
 
 
 class Newest:
@@ -46,7 +46,7 @@ class Newest:
         return hashlib.blake2b(key or b"", key=self._secret, digest_size=8).digest()
 
     def see(self, key: bytes | None, offset: int) -> None:
-        """There is a checkpoint of this key at this offset of the log."""
+        """There is an odometer record of this key at this offset of the log."""
         keys, offsets = self._more
         keys += self.digest(key)
         offsets.append(offset)
@@ -70,7 +70,7 @@ class Newest:
 
 
 class Odometers:
-    """The last checkpoints of one partition."""
+    """The last odometer records of one partition."""
 
     def __init__(self, published: Published, findings: Findings) -> None:
         self._published = published
@@ -80,7 +80,7 @@ class Odometers:
         self._erased: dict[bytes, int] = {}  # by digest of the key, where in the log
 
     def give(self, offset: int, output: Output) -> None:
-        """The log gives a checkpoint that the topic, or the outbox, must have by now."""
+        """The log gives an odometer record that the topic, or the outbox, must have by now."""
         if tombstone_offset(output.value) is not None:
             self._erased[self._given.digest(output.key)] = offset
         else:
@@ -97,7 +97,7 @@ class Odometers:
         ledger.wake()
         waiting = {output.key for output in outbox}
         last = {name: _Last(accounts) for name, accounts in ledger.state.datasets.items()}
-        decode = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
+        decode = msgspec.msgpack.Decoder(OdometerRecord).decode
         for record in self._published.records():
             if record.value is None:
                 continue
@@ -128,9 +128,7 @@ class Odometers:
                         found=last[name].found(slot),
                     )
 
-    def _say_before(
-        self, problem: str, said: OdometerCheckpoint, expected: list[float] | None
-    ) -> None:
+    def _say_before(self, problem: str, said: OdometerRecord, expected: list[float] | None) -> None:
         self._findings.add(
             Check.ODOMETER,
             problem,
@@ -141,17 +139,17 @@ class Odometers:
         )
 
     def end(self, outbox: list[Output], ledger: Ledger) -> int:
-        """The log gives nothing more: say whose last checkpoint is not there.
+        """The log gives nothing more: say whose last odometer record is not there.
 
         Args:
             outbox: what is still to be published.
             ledger: the state by now, for the names of users.
 
         Returns:
-            How many users have a checkpoint.
+            How many users have an odometer record.
         """
         found = Newest(self._secret)
-        decode = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
+        decode = msgspec.msgpack.Decoder(OdometerRecord).decode
         still_there: set[bytes] = set()
         for record in self._published.genuine():
             digest = found.digest(record.key)
@@ -186,11 +184,11 @@ class Odometers:
         return len(keys)
 
     def _say_erased(self, still_there: set[bytes]) -> None:
-        """Say of whom checkpoints are there that were to be erased."""
+        """Say of whom odometer records are there that were to be erased."""
         for digest in sorted(still_there, key=self._erased.__getitem__):
             self._findings.add(
                 Check.ODOMETER,
-                "a user was erased, and a checkpoint is still there: no tombstone follows it",
+                "a user was erased, and an odometer record is still there: no tombstone follows it",
                 offset=self._erased[digest],
             )
 
@@ -202,9 +200,9 @@ class Odometers:
             if digest not in told:
                 continue
             wanted, reached = told.pop(digest)
-            problem = "the user's last checkpoint is older than the last one that the log gives"
+            problem = "the user's last odometer record is older than the last one of the log"
             if reached < 0:
-                problem = "the log gives checkpoints of this user, and the topic has none"
+                problem = "the log gives odometer records of this user, and the topic has none"
             self._findings.add(
                 Check.ODOMETER,
                 f"{problem}: it tells less than was spent",
@@ -238,7 +236,7 @@ class _Last:
         self._at = np.full(users, -1, dtype=np.int64)
         self.is_later = np.zeros(users, dtype=np.bool_)
 
-    def take(self, slot: int, said: OdometerCheckpoint) -> bool:
+    def take(self, slot: int, said: OdometerRecord) -> bool:
         """Take a record; False if it says more than can be."""
         bound = np.array(said.bound)
         if bound.shape != self._bounds[slot].shape or bool((bound > self._bounds[slot]).any()):
@@ -264,7 +262,7 @@ class _Last:
         return {"offset": int(self._at[slot]), "bound": self._said[slot].tolist()}
 
 
-def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
+def _slot_of(ledger: Ledger, said: OdometerRecord) -> int | None:
     """Where the user of a record is, if there is one."""
     accounts = ledger.state.datasets.get(said.dataset)
     if accounts is None or not accounts.knows(UserIds([said.user]))[0]:
@@ -273,7 +271,7 @@ def _slot_of(ledger: Ledger, said: OdometerCheckpoint) -> int | None:
     return int(slot)
 
 
-def _may_be_erased(ledger: Ledger, said: OdometerCheckpoint) -> bool:
+def _may_be_erased(ledger: Ledger, said: OdometerRecord) -> bool:
     """Whether the user was erased since: then a tombstone follows, which compaction awaits."""
     if said.dataset not in ledger.state.datasets:
         return False

@@ -26,7 +26,7 @@ from streams.ledger.outputs import Output
 from streams.records import (
     Answer,
     Halted,
-    OdometerCheckpoint,
+    OdometerRecord,
     Rejected,
     decode_answer,
     encode,
@@ -82,17 +82,17 @@ def _place_of_reject(rejected: Rejected) -> dict[str, Any]:
     return {"dataset": rejected.dataset, "run": rejected.run, "log offset": rejected.offset}
 
 
-def _place_of_checkpoint(checkpoint: OdometerCheckpoint) -> dict[str, Any]:
+def _place_of_odometer(odometer: OdometerRecord) -> dict[str, Any]:
     names = ("dataset", "user", "offset")
-    return {name: getattr(checkpoint, name) for name in names}
+    return {name: getattr(odometer, name) for name in names}
 
 
 _decode_reject = msgspec.msgpack.Decoder(Rejected).decode
-_decode_checkpoint = msgspec.msgpack.Decoder(OdometerCheckpoint).decode
+_decode_odometer = msgspec.msgpack.Decoder(OdometerRecord).decode
 
 HALTS = Topic(Check.HALTS, decode_answer, _whole, _place_of_answer)
 REJECTS = Topic(Check.REJECTS, _decode_reject, _without_detail, _place_of_reject)
-ODOMETER = Topic(Check.ODOMETER, _decode_checkpoint, _whole, _place_of_checkpoint)
+ODOMETER = Topic(Check.ODOMETER, _decode_odometer, _whole, _place_of_odometer)
 
 
 class MissingOutput(NamedTuple):

@@ -31,7 +31,7 @@ class PartitionVerified:
         state_at: the offset at which the state of Redis was compared; None if it was not.
         snapshot_at: the offset of the last snapshot, which was compared there, or from which
             the log was applied; None if there is none, or it was not compared.
-        odometers: users with a checkpoint of the odometer.
+        odometers: users with an odometer record.
         priced: steps of rosters whose cost table was computed again.
         awaited: outputs that are not published yet, and are in the outbox.
         expired: answers and rejects that their topics may have deleted with time.

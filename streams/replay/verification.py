@@ -149,11 +149,11 @@ class _Partition:
         offset = applied.record.offset
         required = self._kept.has_seen(offset)
         for output in applied.outputs:
-            is_checkpoint = output.channel is Channel.ODOMETER
+            is_odometer = output.channel is Channel.ODOMETER
             # Compaction keeps the last of a user: that one is looked for by itself.
-            must_be = required and not is_checkpoint
+            must_be = required and not is_odometer
             self._published[output.channel].give(offset, output, required=must_be)
-            if is_checkpoint and required:
+            if is_odometer and required:
                 self._odometers.give(offset, output)
         if isinstance(request := applied.request, ChargeRoster):
             self._prices.check(offset, request, fold.ledger, self.findings)

@@ -12,7 +12,7 @@ from streams.config import Config, lacking
 from streams.ledger.outputs import Channel
 from streams.records import (
     Measure,
-    OdometerCheckpoint,
+    OdometerRecord,
     OnExhaustion,
     Policy,
     Right,
@@ -36,7 +36,7 @@ from streams.sdk.followers import (
     Reading,
     Since,
     distinct_halts,
-    rising_checkpoints,
+    rising_odometers,
 )
 from streams.sdk.layout import Pseudonyms
 from streams.sdk.observing import ClientTraces, Observer
@@ -484,7 +484,7 @@ class Turnstile:
         since: Since = "earliest",
         follow: bool = True,
         idle_timeout: float | None = None,
-    ) -> Iterator[OdometerCheckpoint]:
+    ) -> Iterator[OdometerRecord]:
         """Iterate over odometer records: without end, or with ``follow=False`` those that exist.
 
         With a ``pseudonym_key``, users that this client has charged, enrolled or asked for have
@@ -512,9 +512,9 @@ class Turnstile:
             user = normal_form(user)
         records = self._connection.read(Channel.ODOMETER, Reading(since, follow, idle_timeout))
         return (
-            checkpoint
+            odometer
             if known is None
-            else structs.replace(checkpoint, user=known.user_of(checkpoint.user))
-            for checkpoint in rising_checkpoints(records)
-            if dataset in (None, checkpoint.dataset) and user in (None, checkpoint.user)
+            else structs.replace(odometer, user=known.user_of(odometer.user))
+            for odometer in rising_odometers(records)
+            if dataset in (None, odometer.dataset) and user in (None, odometer.user)
         )

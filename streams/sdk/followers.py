@@ -20,7 +20,7 @@ import numpy as np
 from streams.records import (
     Decision,
     Halted,
-    OdometerCheckpoint,
+    OdometerRecord,
     Rejected,
     RosterDecision,
     User,
@@ -165,18 +165,18 @@ def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
         )
 
 
-def rising_checkpoints(records: Iterator[Followed]) -> Iterator[OdometerCheckpoint]:
+def rising_odometers(records: Iterator[Followed]) -> Iterator[OdometerRecord]:
     """Yield every odometer record once and in rising order; ``records`` are of the topic
     odometer.
     """
-    decoder = msgspec.msgpack.Decoder(OdometerCheckpoint)
+    decoder = msgspec.msgpack.Decoder(OdometerRecord)
     records = (record for record in records if record.value)  # skip tombstones
     newest: dict[tuple[str, User], int] = {}
-    for _, checkpoint in _decoded(records, decoder.decode):
-        key = checkpoint.dataset, checkpoint.user
-        if newest.get(key, -1) < checkpoint.offset:
-            newest[key] = checkpoint.offset
-            yield checkpoint
+    for _, odometer in _decoded(records, decoder.decode):
+        key = odometer.dataset, odometer.user
+        if newest.get(key, -1) < odometer.offset:
+            newest[key] = odometer.offset
+            yield odometer
 
 
 def distinct_rejects(records: Iterator[Followed]) -> Iterator[tuple[float, Rejected]]:

@@ -41,7 +41,7 @@ from streams.records import (
     DatasetCreated,
     Decision,
     Halted,
-    OdometerCheckpoint,
+    OdometerRecord,
     Policy,
     RunOpened,
     User,
@@ -168,7 +168,7 @@ class RecordReader:
     def start(self) -> None:
         """Start reading."""
         for work in (
-            partial(self._follow, Channel.ODOMETER, self._see_checkpoint),
+            partial(self._follow, Channel.ODOMETER, self._see_odometer),
             partial(self._follow, Channel.HALTS, self._see_answer),
             self._look_at_redis,
         ):
@@ -360,7 +360,7 @@ class RecordReader:
         finally:
             consumer.close()
 
-    def _see_checkpoint(self, record: Any) -> None:
+    def _see_odometer(self, record: Any) -> None:
         try:
             dataset, user = _KEY.decode(record.key or b"")
         except UNREADABLE:
@@ -415,7 +415,7 @@ def _found_in(record: Any, is_believed: bool) -> _Found:
     if record.value is None:
         return _Found(key, is_tombstone=True)
     try:
-        read = msgspec.msgpack.decode(record.value, type=OdometerCheckpoint)
+        read = msgspec.msgpack.decode(record.value, type=OdometerRecord)
     except UNREADABLE:
         return _Found(key)
     order = None if isinstance(read.order, UnsetType) else read.order

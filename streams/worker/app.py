@@ -92,7 +92,9 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         topics=watched,
         read_log=lambda: KafkaLog(config),
         publisher=CountingPublisher(publisher, metrics),
-        checkpoints_of=lambda partition: KafkaFencedProducer(config, partition, signer, verifier),
+        odometer_producer_of=lambda partition: KafkaFencedProducer(
+            config, partition, signer, verifier
+        ),
         snapshots_of=lambda partition: KafkaSnapshotTopic(config, partition, signer, verifier),
         snapshot_every=config.snapshot_seconds,
         erasure_keys=config.erasure_keys,

@@ -24,7 +24,7 @@ from streams.kafka.results import Origin
 from streams.ledger.ledger import Channel, Output
 from streams.records import encode
 from streams.store.layout import outbox_entry_name, outbox_entry_place
-from streams.worker.checkpoints import Checkpoints
+from streams.worker.odometers import OdometerPublisher
 from streams.worker.ports import Publisher
 
 logger = logging.getLogger("turnstile.worker")
@@ -71,7 +71,7 @@ class Outbox:
         topic: bytes,
         kept: Sequence[tuple[str, bytes]],
         publisher: Publisher,
-        checkpoints: Checkpoints,
+        odometers: OdometerPublisher,
         on_error: Callable[[BaseException], None],
     ) -> None:
         self.broken = False
@@ -79,7 +79,7 @@ class Outbox:
         self._topic = topic
         self._kept = kept
         self._publisher = publisher
-        self._checkpoints = checkpoints
+        self._odometers = odometers
         self._on_error = on_error
         self._published: list[str] = []
         self._under_way = asyncio.Semaphore(UNPUBLISHED_ENTRIES)
@@ -88,7 +88,7 @@ class Outbox:
 
     def start(self) -> None:
         """Start to send."""
-        self._sending = self._spawn(self._checkpoints.run())
+        self._sending = self._spawn(self._odometers.run())
 
     async def republish(self) -> None:
         """Publish again the outputs that the previous owner may not have published."""
@@ -101,9 +101,7 @@ class Outbox:
         """Publish an entry that Redis stores; wait while too many are under way."""
         if outbox_entry.is_odometer:
             origin = Origin(self._topic, outbox_entry.leader_epoch)
-            sent = [
-                await self._checkpoints.publish(outbox_entry.first, origin, outbox_entry.outputs)
-            ]
+            sent = [await self._odometers.publish(outbox_entry.first, origin, outbox_entry.outputs)]
             self._confirm(self._confirmed(outbox_entry.name, sent))
         else:
             await self._under_way.acquire()
@@ -112,7 +110,7 @@ class Outbox:
 
     def mark(self) -> None:
         """Append an invisible record to the odometer topic (``Partitions.keep_cleanable``)."""
-        self._checkpoints.mark()
+        self._odometers.mark()
 
     def take_published(self) -> list[str]:
         """Return the entries that the broker has confirmed since the last call: Redis may delete
@@ -131,7 +129,7 @@ class Outbox:
         self.broken = True
         for task in (*self._confirming, *([self._sending] if self._sending else [])):
             task.cancel()
-        await self._checkpoints.stop()
+        await self._odometers.stop()
 
     async def _confirmed_answers(self, name: str, sent: Sequence[Awaitable[object]]) -> None:
         try:

@@ -171,7 +171,7 @@ class World:
         topics: the topics in Kafka.
         read_log: opens a reader of the log.
         publisher: publishes outputs.
-        checkpoints_of: returns the producer of a partition's odometer records.
+        odometer_producer_of: returns the producer of a partition's odometer records.
         snapshots_of: returns the topic partition of a partition's snapshots.
         snapshot_every: seconds from one snapshot of a partition to the next; 0: none is written.
         erasure_keys: the keys that identify erased users.
@@ -184,7 +184,7 @@ class World:
     topics: TopicsWatch
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
-    checkpoints_of: Callable[[int], FencedProducer]
+    odometer_producer_of: Callable[[int], FencedProducer]
     snapshots_of: Callable[[int], SnapshotTopic]
     snapshot_every: float
     end: End

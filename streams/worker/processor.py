@@ -43,11 +43,11 @@ from streams.records.digests import HashChain
 from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.stored_state import StoredState
-from streams.worker.checkpoints import Checkpoints
 from streams.worker.compaction import Compaction
 from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
 from streams.worker.intake import Intake, size_of
+from streams.worker.odometers import OdometerPublisher
 from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import LogRecord, World
 from streams.worker.snapshots import SnapshotWriter
@@ -117,8 +117,8 @@ class Processor:
         suspensions: Suspensions,
     ) -> None:
         partition = holding.partition
-        checkpoints = Checkpoints(
-            partition, world.checkpoints_of(partition), holding.is_held, self._is_in_log
+        odometers = OdometerPublisher(
+            partition, world.odometer_producer_of(partition), holding.is_held, self._is_in_log
         )
         self._world = world
         self._time = asyncio.get_running_loop().time
@@ -146,7 +146,7 @@ class Processor:
             ledger.state.topic,
             stored.outbox,
             world.publisher,
-            checkpoints,
+            odometers,
             self._cannot_publish,
         )
         self._gaps = Gaps(self.intake, self._missing, suspensions, world.end)

@@ -290,13 +290,13 @@ class Charges(Held):
         return granted, reasons
 
     def _book(self, place: Place, dataset: Dataset, user: User, cost: Cost) -> None:
-        """Charge what was granted to a user who has an account; a checkpoint if the bound rises."""
+        """Charge what was granted to a user; add an odometer record if the bound rises."""
         account = dataset.accounts[user]
         before = account.bound(dataset)
         account.pay(cost, dataset.at_orders(account, dataset.steps))
         bound = account.bound(dataset)
         if bound != before:
-            self.checkpoints.add((dataset.policy["dataset"], user, *place, bound))
+            self.odometers.add((dataset.policy["dataset"], user, *place, bound))
             if account.order is not None:
                 key = dataset.policy["dataset"], user, *place
                 self.bound_orders[key] = dataset.orders[account.order]

@@ -56,7 +56,7 @@ class RunState:
 
 
 class Held:
-    """What comes of the log; ``answers``, ``rejects`` and ``checkpoints`` must be published."""
+    """What comes of the log; ``answers``, ``rejects`` and ``odometers`` must be published."""
 
     def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
         self.partitions = partitions
@@ -65,8 +65,8 @@ class Held:
         self.answers: dict[tuple[Any, ...], None] = {}
         self.rejects: dict[Place, tuple[str, bytes]] = {}
         self.addresses: dict[Place, dict[str, Any]] = {}  # what a reject says of its sender
-        self.checkpoints: set[tuple[Any, ...]] = set()
-        self.bound_orders: dict[tuple[Any, ...], float] = {}  # of those checkpoints that say one
+        self.odometers: set[tuple[Any, ...]] = set()
+        self.bound_orders: dict[tuple[Any, ...], float] = {}  # of odometer records with an order
         self.charged: dict[Place, dict[str, Any]] = {}  # the decision that a record led to
         # (dataset, run, step, partition) -> the level that each member of a roster was granted
         self.members: dict[tuple[Any, ...], dict[User, int | None]] = {}

@@ -30,10 +30,10 @@ def _same(what: str, expected: Iterable[Any], found: Iterable[Any]) -> None:
 
 
 def compare(auditor: Auditor, log: Log, ledgers: Mapping[int, Ledger]) -> None:
-    """Assert that state, decisions, rejects and odometer checkpoints are those of the audit."""
+    """Assert that state, decisions, rejects and odometer records are those of the audit."""
     _compare_answers(auditor, log)
     _compare_rejects(auditor, log)
-    _compare_checkpoints(auditor, log)
+    _compare_odometers(auditor, log)
     for partition, ledger in ledgers.items():
         _compare_state(auditor, partition, ledger)
 
@@ -84,20 +84,20 @@ def _compare_rejects(auditor: Auditor, log: Log) -> None:
     _same("rejects", [(p, reason) for p, (reason, _) in auditor.rejects.items()], rejects)
 
 
-def _compare_checkpoints(auditor: Auditor, log: Log) -> None:
-    expected = {checkpoint[:4]: checkpoint[4] for checkpoint in auditor.checkpoints}
+def _compare_odometers(auditor: Auditor, log: Log) -> None:
+    expected = {odometer[:4]: odometer[4] for odometer in auditor.odometers}
     found = {}
     for partition, _, value in log.records["odometer"]:
         if not value or value[:1] == b"\0":
             continue  # a tombstone
-        checkpoint = msgspec.msgpack.decode(value)
-        place = checkpoint["partition"], checkpoint["offset"]
+        odometer = msgspec.msgpack.decode(value)
+        place = odometer["partition"], odometer["offset"]
         assert place[0] == partition
-        assert checkpoint["v"] == 1
-        key = checkpoint["dataset"], checkpoint["user"], *place
-        found[key] = checkpoint["bound"]
-        assert checkpoint.get("order") == auditor.bound_orders.get(key)
-    _same("odometer checkpoints", _due(auditor, expected, found), found)
+        assert odometer["v"] == 1
+        key = odometer["dataset"], odometer["user"], *place
+        found[key] = odometer["bound"]
+        assert odometer.get("order") == auditor.bound_orders.get(key)
+    _same("odometer records", _due(auditor, expected, found), found)
     for key, bound in found.items():
         measure = auditor.datasets[key[2]][key[0]].measure
         for number, units in zip(bound, expected[key], strict=True):

@@ -18,7 +18,7 @@ from kafka import KafkaProducer
 from streams.config import Config
 from streams.kafka.topics import ODOMETER, ensure_topics
 from streams.local import LocalStack
-from streams.records import OdometerCheckpoint, encode, odometer_key
+from streams.records import OdometerRecord, encode, odometer_key
 from streams.records.users import partitions_of
 from streams.web.odometer_index import MOST
 from streams.web.reading import NotYet, RecordReader
@@ -69,10 +69,10 @@ def _write(config: Config, records: int) -> None:
     producer = KafkaProducer(bootstrap_servers=config.kafka, linger_ms=50, batch_size=2**19)
     topic = config.topic(ODOMETER)
     for user, partition in enumerate(partitions_of(range(records), PARTITIONS).tolist()):
-        checkpoint = OdometerCheckpoint(
+        odometer = OdometerRecord(
             dataset=DATASET, user=user, partition=partition, offset=user, bound=[0.125]
         )
-        producer.send(topic, encode(checkpoint), odometer_key(DATASET, user), partition=partition)
+        producer.send(topic, encode(odometer), odometer_key(DATASET, user), partition=partition)
     producer.close()
 
 

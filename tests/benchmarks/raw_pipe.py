@@ -84,16 +84,16 @@ class RawPipe:
 
     async def _publish(self, start: int, stop: int) -> None:
         await self._publishing.acquire()
-        answers, checkpoints = [], []
+        answers, odometers = [], []
         for outputs in self._outputs[start:stop]:
             answers += [output for output in outputs if output.channel is not Channel.ODOMETER]
             risen = [output for output in outputs if output.channel is Channel.ODOMETER]
             if risen:
-                checkpoints.append((_ORIGIN, risen))
+                odometers.append((_ORIGIN, risen))
         sent = await self._publisher.publish(0, answers)
-        if checkpoints:
+        if odometers:
             producer, topic = self._publisher.producer, self._config.topic(ODOMETER)
-            sent += await send_in_batches(producer, topic, 0, checkpoints)
+            sent += await send_in_batches(producer, topic, 0, odometers)
         task = asyncio.create_task(self._confirm(start, sent))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

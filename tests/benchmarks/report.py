@@ -29,19 +29,19 @@ def throughput_lines(results: Sequence[Throughput]) -> list[str]:
         f"{len(first.worker)} rounds of {first.records:,} records (smallest to largest), from the "
         "first to the last decision as the broker stamped them. The raw pipe reads the same "
         "records, appends the same bytes to Redis and publishes the same decisions and odometer "
-        f"checkpoints, without accounting. Budgets last for {BUDGET_STEPS:,} steps of the largest "
+        f"records, without accounting. Budgets last for {BUDGET_STEPS:,} steps of the largest "
         f"norm and begin partly spent; odometer steps are 1/{ODOMETER_STEPS} of the budget.",
         "",
-        "| users of the partition | worker | raw pipe | worker / raw pipe | odometer checkpoints |",
+        "| users of the partition | worker | raw pipe | worker / raw pipe | odometer records |",
         "|---:|---:|---:|---:|---:|",
     ]
     for result in results:
         worker = spread([rate / 1e6 for rate in result.worker])
         raw = spread([rate / 1e6 for rate in result.raw])
-        per_record = result.checkpoints / result.records / len(result.worker)
+        per_record = result.odometers / result.records / len(result.worker)
         lines.append(
             f"| {result.users:,} | {worker} | {raw} | {result.ratio:.2f} "
-            f"| {result.checkpoints:,} ({per_record:.1f} a record) |"
+            f"| {result.odometers:,} ({per_record:.1f} a record) |"
         )
     return [*lines, ""]
 

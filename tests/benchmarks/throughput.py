@@ -41,7 +41,7 @@ class Throughput:
     records: int
     worker: list[float] = field(default_factory=list)
     raw: list[float] = field(default_factory=list)
-    checkpoints: int = 0
+    odometers: int = 0
 
     @property
     def ratio(self) -> float:
@@ -79,7 +79,7 @@ class Contest:
             return
         self.result.worker.append(worker)
         self.result.raw.append(raw)
-        self.result.checkpoints += sum(record.checkpoints for record in applied)
+        self.result.odometers += sum(record.odometers for record in applied)
 
     def _produced(self, applied: list[Applied]) -> list[Applied]:
         produce(self._config.kafka, self._config.topic(NORMS), applied)

@@ -50,7 +50,7 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
         return next(o.value for o in self.outputs if o.channel is Channel.HALTS)
 
     @property
-    def checkpoints(self) -> int:
+    def odometers(self) -> int:
         """How many records go to the topic `odometer`."""
         return sum(o.channel is Channel.ODOMETER for o in self.outputs)
 

@@ -221,7 +221,7 @@ class MemoryClient:
             self.broker.outputs(output.channel, partition).append(output.value, output.key)
         return [asyncio.ensure_future(self.before(Effect.HEAR))]
 
-    def checkpoints_of(self, partition: int) -> MemoryFencedProducer:
+    def odometer_producer_of(self, partition: int) -> MemoryFencedProducer:
         """Return the producer of a partition's odometer records."""
         return MemoryFencedProducer(self, partition)
 

@@ -62,7 +62,7 @@ FORGERIES: dict[str, Callable[[Records], None]] = {
     "another reason": lambda r: changed(r, "rejects", "rejected", reason="too-large"),
     "other original bytes": lambda r: changed(r, "rejects", "rejected", record=b"x"),
     "another sender": lambda r: changed(r, "rejects", "rejected", run="another"),
-    "an odometer checkpoint lost": lambda r: dropped(r, "odometer", "odometer"),
+    "an odometer record lost": lambda r: dropped(r, "odometer", "odometer"),
     "a bound too low": lambda r: changed(r, "odometer", "odometer", bound=[0.0]),
     "a bound of another version": lambda r: changed(r, "odometer", "odometer", v=2),
     "a bound of another order": lambda r: changed(r, "odometer", "odometer", order=2.0),

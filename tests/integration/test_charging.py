@@ -348,12 +348,12 @@ def test_halts_and_odometer_are_told_once_and_are_those_of_the_audit(
     assert told_of(late) == sorted(expected_halts, key=str)
 
     found = [
-        (checkpoint.user, checkpoint.partition, checkpoint.offset, *checkpoint.bound)
-        for checkpoint in shared.client.odometer(name, follow=False)
+        (odometer.user, odometer.partition, odometer.offset, *odometer.bound)
+        for odometer in shared.client.odometer(name, follow=False)
     ]
     expected = [
         (user, partition, offset, bound[0] / ONE)
-        for dataset, user, partition, offset, bound in audit.checkpoints
+        for dataset, user, partition, offset, bound in audit.odometers
         if dataset == name
     ]
     assert expected

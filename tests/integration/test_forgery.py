@@ -179,7 +179,7 @@ def test_what_cannot_be_read_ends_nothing(
             write(topic, 0, junk)
     decision = run.charge(USERS, np.ones(12), noise_stddev=1.0)
     assert decision.admitted.all()
-    shared.settle()  # a decision is heard before the broker has the checkpoints that come with it
+    shared.settle()  # the decision may arrive before its odometer records
     assert list(shared.client.halts(name, follow=False)) == []
     assert len(list(shared.client.odometer(name, follow=False))) > 0
     cut = forged_admissions(shared, name, 0)[0]
@@ -299,22 +299,22 @@ def test_a_signed_decision_is_believed_in_its_place_alone(
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
 
 
-def test_a_forged_checkpoint_neither_shows_nor_hides_a_bound(
+def test_a_forged_odometer_neither_shows_nor_hides_a_bound(
     signed: Service, name: str, write: Callable[..., Any]
 ) -> None:
     exhausted_run(signed, name)
     signed.settle()
     true = list(signed.client.odometer(name, follow=False))
-    for checkpoint in true:
-        forged = msgspec.structs.replace(checkpoint, bound=[0.0], offset=2**40)
-        write("odometer", checkpoint.partition, encode(forged), signed)
+    for odometer in true:
+        forged = msgspec.structs.replace(odometer, bound=[0.0], offset=2**40)
+        write("odometer", odometer.partition, encode(forged), signed)
     assert {seen.user: seen.bound for seen in signed.client.odometer(name, follow=False)} == {
         seen.user: seen.bound for seen in true
     }
     assert {seen.user for seen in true} == set(USERS)
 
 
-def test_a_forged_checkpoint_keeps_no_worker_from_sending_its_own(
+def test_a_forged_odometer_keeps_no_worker_from_sending_its_own(
     signed: Service, write: Callable[..., Any]
 ) -> None:
     """A worker goes on after the last one that was signed, not after the last one."""

@@ -1,4 +1,4 @@
-"""Of a user's checkpoints the newest stays, whatever a paused worker does when it wakes."""
+"""Of a user's odometer records the newest stays, whatever a paused worker does when it wakes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from streams.kafka.topics import ODOMETER, SETTINGS, ensure_topics
 from streams.ledger.ledger import Channel, Output
 from streams.local import KafkaBroker
 from streams.operations.status import read_owners
-from streams.records import OdometerCheckpoint, encode, odometer_key
-from streams.worker.checkpoints import Checkpoints
+from streams.records import OdometerRecord, encode, odometer_key
+from streams.worker.odometers import OdometerPublisher
 from tests.integration.service import ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.drill
 ORIGIN = Origin(b"topic of 16 byte", 0)
 
 
-def checkpoint(offset: int, user: int = 1) -> Output:
-    value = OdometerCheckpoint(
+def odometer(offset: int, user: int = 1) -> Output:
+    value = OdometerRecord(
         dataset="d", user=user, partition=0, offset=offset, bound=[float(offset)]
     )
     return Output(Channel.ODOMETER, odometer_key("d", user), encode(value))
@@ -44,19 +44,19 @@ class Publishes:
 
     def __init__(self, config: Config) -> None:
         self.producer = KafkaFencedProducer(config, 0)
-        self.checkpoints = Checkpoints(0, self.producer, self._is_held, self._is_in_log)
-        self.running = asyncio.create_task(self.checkpoints.run())
+        self.odometers = OdometerPublisher(0, self.producer, self._is_held, self._is_in_log)
+        self.running = asyncio.create_task(self.odometers.run())
 
     async def send(self, *offsets: int) -> None:
-        outputs = [checkpoint(offset) for offset in offsets]
-        sent = await self.checkpoints.publish(offsets[0], ORIGIN, outputs)
+        outputs = [odometer(offset) for offset in offsets]
+        sent = await self.odometers.publish(offsets[0], ORIGIN, outputs)
         await asyncio.wait((sent, self.running), return_when=asyncio.FIRST_COMPLETED)
         if self.running.done():
             self.running.result()
 
     async def stop(self) -> None:
         self.running.cancel()
-        await asyncio.wait_for(self.checkpoints.stop(), HANGS_AFTER)
+        await asyncio.wait_for(self.odometers.stop(), HANGS_AFTER)
 
     async def _is_in_log(self, offset: int, origin: Origin) -> bool:
         return origin == ORIGIN
@@ -66,7 +66,7 @@ class Publishes:
 
 
 def offsets_written(config: Config) -> list[int]:
-    """The checkpoints of user 1, in the order of the topic, as any reader sees them."""
+    """The odometer records of user 1, in the order of the topic, as any reader sees them."""
     place = TopicPartition(config.topic(ODOMETER), 0)
     consumer = KafkaConsumer(bootstrap_servers=config.kafka, group_id=None)
     try:
@@ -76,7 +76,7 @@ def offsets_written(config: Config) -> list[int]:
         found = []
         while consumer.position(place) < end:
             for record in consumer.poll(timeout_ms=200).get(place, []):
-                found.append(msgspec.msgpack.decode(record.value, type=OdometerCheckpoint).offset)
+                found.append(msgspec.msgpack.decode(record.value, type=OdometerRecord).offset)
         return found
     finally:
         consumer.close()
@@ -90,7 +90,7 @@ def eager_cleaner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBro
         yield broker
 
 
-def test_compaction_keeps_the_newest_of_repeated_and_aborted_checkpoints(
+def test_compaction_keeps_the_newest_of_repeated_and_aborted_odometers(
     eager_cleaner: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner dies in the middle of a transaction; what it sent is aborted, and comes again."""
@@ -105,7 +105,7 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_checkpoints(
         producer = older.producer._producer
         commit = producer.commit_transaction
         producer.commit_transaction = asyncio.Event().wait  # it is paused just before
-        await older.checkpoints.publish(3, ORIGIN, [checkpoint(3)])
+        await older.odometers.publish(3, ORIGIN, [odometer(3)])
         while 3 not in await asyncio.to_thread(offsets_written, config):
             await asyncio.sleep(0.05)
         newer = Publishes(config)
@@ -129,8 +129,8 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_checkpoints(
 PAUSES_BEFORE_PUBLISHING = """
 import os, pathlib, signal, sys
 from streams.cli.main import main
-from streams.worker.checkpoints import Checkpoints
-publish = Checkpoints.publish
+from streams.worker.odometers import OdometerPublisher
+publish = OdometerPublisher.publish
 
 async def pausing(self, *arguments):
     flag = pathlib.Path({flag!r})
@@ -141,13 +141,13 @@ async def pausing(self, *arguments):
         flag.with_suffix(".woke").touch()
     return await publish(self, *arguments)
 
-Checkpoints.publish = pausing
+OdometerPublisher.publish = pausing
 sys.exit(main(["worker"]))
 """
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["had begun", "had not begun"])
-def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_checkpoint(
+def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_odometer(
     start_service: ServiceFactory, tmp_path: Path, began: bool
 ) -> None:
     flag = tmp_path / "pause"
@@ -183,7 +183,7 @@ def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_checkpoin
         newest: dict[int, int] = {}
         written: dict[int, int] = {}
         for _, _, value in service.log.records["odometer"]:
-            found = msgspec.msgpack.decode(value or b"", type=OdometerCheckpoint)
+            found = msgspec.msgpack.decode(value or b"", type=OdometerRecord)
             written[int(found.user)] = found.offset
             newest[int(found.user)] = max(found.offset, newest.get(int(found.user), -1))
         assert written == newest

@@ -199,7 +199,7 @@ def variables(config: Config) -> dict[str, str]:
 
 
 OTHER_DEEDS: dict[str, tuple[Callable[[Config], None], str]] = {
-    "fence the checkpoints of the workers": (transact, "Authorization"),
+    "fence the odometer records of the workers": (transact, "Authorization"),
     "take partitions from the workers": (join_the_workers, "Authorization"),
     "create a topic": (create_a_topic, "Authorization"),
     "delete the log": (delete_the_log, "Authorization"),

@@ -40,7 +40,7 @@ class Audit:
         self.before: list[Auditor] = []  # of logs from which datasets came, with the erased users
 
     async def when_settled(self, told: Told) -> None:
-        """State, answers, rejects, checkpoints and chain are what comes of the log, all of them."""
+        """Compare state, answers, rejects, odometer records and hash chain with the log."""
         world = self.world
         self.auditor.apply_all(world.log)
         ledgers = {}
@@ -213,7 +213,7 @@ class Audit:
                 raise Wrong(f"{address} was told {heard}: {wrong}")
 
     def _compare_compacted(self) -> None:
-        """The checkpoint that compaction keeps of a user is the newest one.
+        """The odometer record that compaction keeps of a user is the newest one.
 
         It keeps none of those whose transactions were aborted.
         """
@@ -226,10 +226,10 @@ class Audit:
                 dataset, user = msgspec.json.decode(topic.records[place][0] or b"")
                 kept[dataset, user, partition] = -1
                 continue
-            checkpoint = msgspec.msgpack.decode(value or b"")
-            kept[checkpoint["dataset"], checkpoint["user"], partition] = checkpoint["offset"]
+            odometer = msgspec.msgpack.decode(value or b"")
+            kept[odometer["dataset"], odometer["user"], partition] = odometer["offset"]
         newest: dict[tuple[Any, ...], int] = {}
-        for dataset, user, partition, offset, _ in self.auditor.checkpoints:
+        for dataset, user, partition, offset, _ in self.auditor.odometers:
             key = dataset, user, partition
             newest[key] = max(offset, newest.get(key, -1))
         for (dataset, user), (partition, _) in self.auditor.tombstones.items():
@@ -237,16 +237,16 @@ class Audit:
         for key, offset in newest.items():
             if kept.get(key) != offset:
                 raise Wrong(
-                    f"compaction keeps the checkpoint at {kept.get(key)} of {key}, not {offset}"
+                    f"compaction keeps the record at {kept.get(key)} of {key}, not {offset}"
                 )
 
     def _check_order(self) -> None:
-        """Of checkpoints that count, those that are older than the last one were there before it.
+        """Check that no odometer record counts that was written after a newer one.
 
         So it is at any time, and a reader may stop anywhere.
         """
         due: dict[int, list[tuple[int, str, Any]]] = {p: [] for p in range(self.partitions)}
-        for dataset, user, partition, offset, _ in self.auditor.checkpoints:
+        for dataset, user, partition, offset, _ in self.auditor.odometers:
             due[partition].append((offset, dataset, user))
         for left in due.values():
             left.sort(key=itemgetter(0), reverse=True)

@@ -162,7 +162,7 @@ class Process:
                 topics=client,
                 read_log=client.read_log,
                 publisher=client,
-                checkpoints_of=client.checkpoints_of,
+                odometer_producer_of=client.odometer_producer_of,
                 snapshots_of=client.snapshots_of,
                 snapshot_every=self.world.temper.snapshot_every,
                 end=self.end,
@@ -312,7 +312,7 @@ class Client(MemoryClient):
         sent = self._process.world.start(self._send(partition, outputs))
         return [asyncio.ensure_future(self._confirmed(sent))]
 
-    def checkpoints_of(self, partition: int) -> FencedProducer:
+    def odometer_producer_of(self, partition: int) -> FencedProducer:
         return FencedProducer(self, self._process, partition)
 
     def snapshots_of(self, partition: int) -> SnapshotTopic:
@@ -359,7 +359,7 @@ class SnapshotTopic(MemorySnapshotTopic):
 
 
 class FencedProducer(MemoryFencedProducer):
-    """The producer of a partition's checkpoints; they arrive one by one."""
+    """The producer of a partition's odometer records; they arrive one by one."""
 
     def __init__(self, client: Client, process: Process, partition: int) -> None:
         super().__init__(client, partition)

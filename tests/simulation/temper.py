@@ -61,7 +61,7 @@ class Temper:
     trims_covered: bool  # the log is trimmed up to the last snapshot, and no further
     overlooks: bool  # the stream leaves out what comes last
     disputes: float  # a partition is told of another policy before a dataset is made nested in one
-    transaction: float  # seconds of one of checkpoints, at least
+    transaction: float  # seconds of one of odometer records, at least
     siblings: bool  # nested datasets have the same users, who are on the roster of the first
 
     @classmethod
@@ -127,7 +127,7 @@ class Temper:
         return temper
 
     def _let_owners_oversleep(self, rng: Random) -> None:
-        """Owners stand still with checkpoints in hand, and the next ones come further meanwhile."""
+        """Owners pause before they send odometer records, and their successors overtake them."""
         self.workers = max(2, self.workers)
         self.crash = 0.0
         self.pause, self.pause_seconds = 0.01, 8.0
@@ -135,7 +135,7 @@ class Temper:
         self.fine = True
 
     def _let_transactions_break_off(self, rng: Random) -> None:
-        """Owners die with checkpoints of several records in a transaction that has not ended."""
+        """Owners die within a transaction of odometer records."""
         self.crash, self.favourite = 0.01, "end the transaction"
         self.transaction = rng.choice((0.5, 2.0))
         self.fine = True

@@ -44,7 +44,7 @@ class Hand(Protocol):
     async def delete_before(self, partition: int, offset: int) -> None:
         """Let the log of a partition begin later."""
 
-    async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
+    async def abort_odometers(self, partition: int, *values: bytes) -> None:
         """What an owner does that dies between sending snapshots and committing them."""
 
     async def abort_snapshot(self, partition: int, records: Sequence[SnapshotRecord]) -> None:
@@ -72,8 +72,8 @@ class MemoryHand:
     async def delete_before(self, partition: int, offset: int) -> None:
         self.broker.norms(partition).delete_before(offset)
 
-    async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
-        dies = MemoryClient(self.broker).checkpoints_of(partition)
+    async def abort_odometers(self, partition: int, *values: bytes) -> None:
+        dies = MemoryClient(self.broker).odometer_producer_of(partition)
         await dies.start()
         for value in values:
             dies._append(Origin(bytes(16), 0), Output(Channel.ODOMETER, b"user", value))
@@ -124,7 +124,7 @@ class KafkaHand:
 
         await asyncio.to_thread(delete)
 
-    async def abort_checkpoints(self, partition: int, *values: bytes) -> None:
+    async def abort_odometers(self, partition: int, *values: bytes) -> None:
         dies = KafkaFencedProducer(self.config, partition)
         await dies.start()
         producer, topic = dies._producer, self.config.topic(ODOMETER)
@@ -171,7 +171,7 @@ class Bench:
     topics: TopicsWatch
     read_log: Callable[[], AbstractAsyncContextManager[Log]]
     publisher: Publisher
-    checkpoints_of: Callable[[int], FencedProducer]
+    odometer_producer_of: Callable[[int], FencedProducer]
     snapshots_of: Callable[[int], SnapshotTopic]
     hand: Hand
 

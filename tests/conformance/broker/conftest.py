@@ -41,7 +41,7 @@ def on_memory(scenario: Scenario) -> None:
     client = MemoryClient(broker)
 
     async def begun() -> None:
-        ports = client, client.read_log, client, client.checkpoints_of, client.snapshots_of
+        ports = client, client.read_log, client, client.odometer_producer_of, client.snapshots_of
         bench = Bench(*ports, MemoryHand(broker))
         await scenario(bench)
 

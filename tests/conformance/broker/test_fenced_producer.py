@@ -1,4 +1,4 @@
-"""Of the producers of one partition's checkpoints, only the one that began last can send."""
+"""Of the producers of one partition's odometer records, only the one that began last can send."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ P = 1
 TOPIC = b"topic of 16 byte"
 
 
-def checkpoint(value):
+def odometer(value):
     return Output(Channel.ODOMETER, b"user", value)
 
 
@@ -28,12 +28,12 @@ async def written(bench, partition=P):
 
 def test_what_was_sent_is_there_in_its_order(run):
     async def scenario(bench):
-        producer = bench.checkpoints_of(P)
+        producer = bench.odometer_producer_of(P)
         await producer.start()
         many = [b"%d " % number * 10_000 for number in range(40)]  # more than one batch
-        await producer.send(origin([checkpoint(value) for value in many[:30]]))
+        await producer.send(origin([odometer(value) for value in many[:30]]))
         assert await written(bench) == many[:30]
-        await producer.send(origin([checkpoint(value) for value in many[30:]]))
+        await producer.send(origin([odometer(value) for value in many[30:]]))
         await producer.stop()
         assert await written(bench) == many
 
@@ -42,17 +42,17 @@ def test_what_was_sent_is_there_in_its_order(run):
 
 def test_an_epoch_shuts_out_every_earlier_one(run):
     async def scenario(bench):
-        older, newer = bench.checkpoints_of(P), bench.checkpoints_of(P)
+        older, newer = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
         await older.start()
-        await older.send(origin([checkpoint(b"old")]))
+        await older.send(origin([odometer(b"old")]))
         await newer.start()
         with pytest.raises(NotSent):
-            await older.send(origin([checkpoint(b"late")]))
-        await newer.send(origin([checkpoint(b"new")]))
+            await older.send(origin([odometer(b"late")]))
+        await newer.send(origin([odometer(b"new")]))
         with pytest.raises(NotSent):
-            await older.send(origin([checkpoint(b"later")]))
+            await older.send(origin([odometer(b"later")]))
         await older.stop()
-        await newer.send(origin([checkpoint(b"newer")]))
+        await newer.send(origin([odometer(b"newer")]))
         await newer.stop()
         assert await written(bench) == [b"old", b"new", b"newer"]
 
@@ -62,7 +62,7 @@ def test_an_epoch_shuts_out_every_earlier_one(run):
 def test_a_tombstone_has_no_value_and_its_offset_is_known(run):
     async def scenario(bench):
         producer = await begun(bench)
-        await producer.send(origin([checkpoint(b"known"), checkpoint(tombstone(77))]))
+        await producer.send(origin([odometer(b"known"), odometer(tombstone(77))]))
         assert await written(bench) == [b"known", None]
         last = await producer.last()
         assert (last.value, last.origin) == (tombstone(77), Origin(TOPIC, 3))
@@ -74,7 +74,7 @@ def test_a_tombstone_has_no_value_and_its_offset_is_known(run):
 def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees(run):
     async def scenario(bench):
         producer = await begun(bench)
-        await producer.send(origin([checkpoint(b"known")]))
+        await producer.send(origin([odometer(b"known")]))
         before = await bench.hand.end_of(ODOMETER, P)
         await producer.send([])
         await producer.send(origin([]))
@@ -85,7 +85,7 @@ def test_a_transaction_without_records_takes_an_offset_that_no_reader_sees(run):
         newer = await begun(bench)
         with pytest.raises(NotSent):
             await producer.send([])
-        await newer.send(origin([checkpoint(b"newer")]))
+        await newer.send(origin([odometer(b"newer")]))
         await newer.stop()
         await producer.stop()
         assert await written(bench) == [b"known", b"newer"]
@@ -102,7 +102,7 @@ def test_one_that_was_shut_out_leaves_no_error_behind_that_nobody_has_seen(run):
         loop.set_exception_handler(lambda _, context: unseen.append(context))
         older, newer = await begun(bench), await begun(bench)
         with pytest.raises(NotSent):
-            await older.send(origin([checkpoint(b"late")] * 3))
+            await older.send(origin([odometer(b"late")] * 3))
         await older.stop()
         await newer.stop()
         del older, newer
@@ -115,12 +115,12 @@ def test_one_that_was_shut_out_leaves_no_error_behind_that_nobody_has_seen(run):
 
 def test_who_begins_last_sends_though_it_was_made_first(run):
     async def scenario(bench):
-        first, second = bench.checkpoints_of(P), bench.checkpoints_of(P)
+        first, second = bench.odometer_producer_of(P), bench.odometer_producer_of(P)
         await second.start()
         await first.start()
-        await first.send(origin([checkpoint(b"first")]))
+        await first.send(origin([odometer(b"first")]))
         with pytest.raises(NotSent):
-            await second.send(origin([checkpoint(b"second")]))
+            await second.send(origin([odometer(b"second")]))
         await first.stop()
         await second.stop()
         assert await written(bench) == [b"first"]
@@ -130,11 +130,11 @@ def test_who_begins_last_sends_though_it_was_made_first(run):
 
 def test_the_epochs_of_partitions_are_apart(run):
     async def scenario(bench):
-        here, there = bench.checkpoints_of(P), bench.checkpoints_of(0)
+        here, there = bench.odometer_producer_of(P), bench.odometer_producer_of(0)
         await here.start()
         await there.start()
-        await here.send(origin([checkpoint(b"here")]))
-        await there.send(origin([checkpoint(b"there")]))
+        await here.send(origin([odometer(b"here")]))
+        await there.send(origin([odometer(b"there")]))
         await here.stop()
         await there.stop()
         assert (await written(bench), await written(bench, 0)) == ([b"here"], [b"there"])
@@ -144,13 +144,13 @@ def test_the_epochs_of_partitions_are_apart(run):
 
 def test_one_that_never_began_can_be_stopped(run):
     async def scenario(bench):
-        await bench.checkpoints_of(P).stop()
+        await bench.odometer_producer_of(P).stop()
 
     run(scenario)
 
 
 async def begun(bench, partition=P):
-    producer = bench.checkpoints_of(partition)
+    producer = bench.odometer_producer_of(partition)
     await producer.start()
     return producer
 
@@ -159,12 +159,12 @@ def test_the_last_one_that_was_committed_is_told_with_its_origin(run):
     async def scenario(bench):
         first = await begun(bench)
         assert await first.last() is None
-        groups = [(Origin(TOPIC, epoch), [checkpoint(b"%d" % epoch)] * 3) for epoch in (4, 6)]
+        groups = [(Origin(TOPIC, epoch), [odometer(b"%d" % epoch)] * 3) for epoch in (4, 6)]
         await first.send(groups)
         assert await first.last() == Sent(Origin(TOPIC, 6), b"6")
         for _ in range(7):
             first = await begun(bench)
-        await first.send([(Origin(b"another 16 bytes", -1), [checkpoint(b"7")])])
+        await first.send([(Origin(b"another 16 bytes", -1), [odometer(b"7")])])
         await first.stop()
         second = await begun(bench)
         assert await second.last() == Sent(Origin(b"another 16 bytes", -1), b"7")
@@ -177,9 +177,9 @@ def test_the_last_one_that_was_committed_is_told_with_its_origin(run):
 def test_what_was_aborted_is_not_told(run):
     async def scenario(bench):
         owner = await begun(bench)
-        await owner.send(origin([checkpoint(b"committed")]))
+        await owner.send(origin([odometer(b"committed")]))
         for _ in range(5):
-            await bench.hand.abort_checkpoints(P, *[b"aborted"] * 20)
+            await bench.hand.abort_odometers(P, *[b"aborted"] * 20)
         later = await begun(bench)
         assert (await later.last()).value == b"committed"
         await later.stop()
@@ -190,10 +190,10 @@ def test_what_was_aborted_is_not_told(run):
 
 def test_what_says_of_no_origin_is_not_told(run):
     async def scenario(bench):
-        await bench.publish(P, [checkpoint(b"of another release")])
+        await bench.publish(P, [odometer(b"of another release")])
         owner = await begun(bench)
         assert await owner.last() is None
-        await owner.send(origin([checkpoint(b"new")]))
+        await owner.send(origin([odometer(b"new")]))
         assert (await owner.last()).value == b"new"
         await owner.stop()
 

@@ -14,12 +14,12 @@ def test_a_commit_moves_next_and_chain_and_keeps_changes_and_outputs_together(ru
     async def scenario(bench):
         owner = bench.owner("a")
         holding = await owner.acquire()
-        assert await commit(holding, 0, 3, b"one", (b"answers", b"checkpoints")) is Verdict.OK
+        assert await commit(holding, 0, 3, b"one", (b"answers", b"odometers")) is Verdict.OK
         assert await commit(holding, 3, 4, b"two", (), published=("0/0",)) is Verdict.OK
         kept = await owner.load()
         assert (kept.next, kept.meta.chain, kept.meta.leader_epoch) == (4, CHAIN, 3)
         assert kept.changes == [b"one", b"two"]
-        assert kept.outbox == [("0/1", b"checkpoints")]
+        assert kept.outbox == [("0/1", b"odometers")]
 
     run(scenario)
 

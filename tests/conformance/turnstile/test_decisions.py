@@ -68,7 +68,7 @@ def halts_of(turnstile: Turnstile, name: str, **options: Any) -> set[tuple[Any, 
 
 
 def bounds_of(turnstile: Turnstile, name: str) -> dict[int | str, list[float]]:
-    """The newest checkpoint of each user: of older ones the service may have dropped some."""
+    """The newest odometer record of each user: of older ones the service may have dropped some."""
     return {seen.user: seen.bound for seen in turnstile.odometer(name, follow=False)}
 
 
@@ -82,7 +82,7 @@ def test_what_a_user_has_spent_is_told_in_epsilon(turnstile: Turnstile, name: st
         decided = run.charge([1, 2], [1.0, 0.5], noise_stddev=6.0)
         assert decided.admitted.all()
         assert made.epsilon(1e-6) == run.policy.epsilon(1e-6) == pytest.approx(1.0, rel=1e-6)
-        # A checkpoint comes behind the decision, which does not wait for it.
+        # An odometer record comes behind the decision, which does not wait for it.
         told = next(turnstile.odometer(dataset, user=1, idle_timeout=HANGS_AFTER))
         # Never less than the step itself implies.
         row, orders = MEASURES[made.measure], made.orders or None
@@ -105,7 +105,7 @@ def test_both_decide_the_same(
     decisions, halts = heard
     assert len(halts) == sum(sum(halted) for *_, halted in decisions) > 0
     assert bounds
-    # Decisions do not wait for checkpoints.
+    # Decisions do not wait for odometer records.
     eventually(lambda: bounds_of(turnstile, name) == bounds)
 
 
@@ -195,8 +195,8 @@ def test_events_of_dp_accounting_are_charged_as_the_steps_they_describe(
         [0], [0.5], mechanism=dp_event.GaussianDpEvent(4.0), clip_norm=0.5
     ).admitted.all()
     assert run.charge([1], [0.5], mechanism=Gaussian(2.0), clip_norm=0.5).admitted.all()
-    checkpoints = turnstile.odometer(name, follow=False)
-    bounds = {checkpoint.user: checkpoint.bound for checkpoint in checkpoints}
+    odometers = turnstile.odometer(name, follow=False)
+    bounds = {odometer.user: odometer.bound for odometer in odometers}
     assert bounds[0] == bounds[1]
     assert bounds[0][0] > 4 * 0.25**2 / 2  # more than the step by norms alone
     with pytest.raises(InvalidRequest, match="clip_norm"):

@@ -9,10 +9,10 @@ from typing import Any
 from streams.kafka.results import Missing
 from streams.store import snapshot
 from streams.worker import (
-    checkpoints,
     compaction,
     gaps,
     intake,
+    odometers,
     outbox,
     partitions,
     processor,
@@ -94,13 +94,13 @@ def forgotten_before_sent() -> Patches:
 
 @mutation
 def epochs_not_compared() -> Patches:
-    """Checkpoints go out through a producer that nobody fences, whoever owns the partition."""
+    """Odometer records go out through a producer that nobody fences, whoever owns the partition."""
 
     async def begin(self: Any) -> None:
         self._begun = True
         await self._producer.start()
 
-    yield replaced(checkpoints.Checkpoints, "_begin", begin)
+    yield replaced(odometers.OdometerPublisher, "_begin", begin)
     yield replaced(memory_broker.MemoryFencedProducer, "_check_epoch", lambda _: None)
 
 
@@ -112,17 +112,17 @@ def ownership_not_asked() -> Patches:
         self._begun = True
         await self._producer.start()
 
-    yield replaced(checkpoints.Checkpoints, "_begin", begin)
+    yield replaced(odometers.OdometerPublisher, "_begin", begin)
 
 
 @mutation
-def checkpoints_sent_again() -> Patches:
+def odometers_sent_again() -> Patches:
     """What the topic has by now is sent again when records are applied again."""
-    yield replaced(checkpoints.UnsentBatch, "since", lambda self, _: self.outputs)
+    yield replaced(odometers.UnsentBatch, "since", lambda self, _: self.outputs)
 
 
 @mutation
-def aborted_checkpoints_count() -> Patches:
+def aborted_odometers_count() -> Patches:
     """What compaction takes away, as its transaction was aborted, is taken for sent."""
     real = memory_broker.MemoryFencedProducer.last
 

@@ -33,7 +33,7 @@ class AuditedLog(Log):
         return self.auditor.rejects.get(place, (None,))[0]
 
     def audit(self) -> None:
-        """State, answers, rejects, checkpoints and chain; the state as a new owner has it, too."""
+        """Check state, answers, rejects, odometer records and chain, as written and as loaded."""
         here = self.ledger.state.partition
         again = rebuilt(self.changes, self.ledger.state.partitions, here)
         for ledger in (self.ledger, again):

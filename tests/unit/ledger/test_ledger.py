@@ -17,7 +17,7 @@ from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.records import (
     Charge,
     Decision,
-    OdometerCheckpoint,
+    OdometerRecord,
     Reason,
     Rejected,
     RunOpened,
@@ -193,7 +193,7 @@ def test_the_odometer_is_published_on_every_increase_and_never_below_the_spend(l
     for step in range(40):
         log.charge(step, [1], [0.9])
     rises = [
-        msgspec.msgpack.decode(out.value, type=OdometerCheckpoint)
+        msgspec.msgpack.decode(out.value, type=OdometerRecord)
         for outputs in log.outputs
         for out in outputs
         if out.channel is Channel.ODOMETER

@@ -257,12 +257,12 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         assert roster.spent() == explicit.spent()
         active = (active - set(told(decision, "halted"))) | set(told(decision, "readmitted"))
         assert active == now
-    assert checkpoints(roster) == checkpoints(explicit)
+    assert odometers(roster) == odometers(explicit)
     roster.audit()
     explicit.audit()
 
 
-def checkpoints(log: Log) -> list[bytes]:
+def odometers(log: Log) -> list[bytes]:
     """What the odometer says, but for where in the log."""
     return [
         (output.key, output.value.partition(b"bound")[2])

@@ -15,7 +15,7 @@ from streams.operations.guarantees import (
     spent_epsilon,
     spent_share,
 )
-from streams.records import OdometerCheckpoint, Policy
+from streams.records import OdometerRecord, Policy
 from streams.sdk.datasets import policy_from
 
 NOTHING = {
@@ -91,21 +91,21 @@ def test_nothing_below_the_budget_has_an_epsilon_if_levels_may_follow_samples(me
     with pytest.raises(InvalidInput, match="sampled_levels"):
         kept.first_epsilon()
     with pytest.raises(InvalidInput, match="sampled_levels"):
-        checkpoint(kept, 0.5, bound=bound).epsilon(kept)
+        odometer(kept, 0.5, bound=bound).epsilon(kept)
 
 
-def checkpoint(kept: Policy, share: float, **fields: object) -> OdometerCheckpoint:
+def odometer(kept: Policy, share: float, **fields: object) -> OdometerRecord:
     """Return the odometer record of a user who has spent so much of the budget."""
     row = MEASURES[kept.measure]
     bound = row.stated([int(share * units) for units in kept.budget]).tolist()
     given = {"dataset": kept.dataset, "user": 7, "partition": 0, "offset": 3, "bound": bound}
-    return OdometerCheckpoint(**(given | fields))
+    return OdometerRecord(**(given | fields))
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "approx-dp", "pure-dp", "renyi"])
 def test_a_record_is_shown_as_the_any_time_epsilon_of_its_bound(measure) -> None:
     kept = policy(measure, 1.0, 1e-5, ORDERS if measure == "renyi" else None)
-    whole, part = checkpoint(kept, 1.0), checkpoint(kept, 0.25)
+    whole, part = odometer(kept, 1.0), odometer(kept, 0.25)
     row, orders = MEASURES[measure], kept.orders or None
     for one in (whole, part):
         assert one.epsilon(kept) == one.epsilon(kept, 1e-5)
@@ -120,23 +120,23 @@ def test_a_record_is_shown_as_the_any_time_epsilon_of_its_bound(measure) -> None
 def test_who_is_bound_to_an_order_is_told_the_epsilon_of_that_one() -> None:
     kept = policy("renyi", 2.0, 1e-6)
     at = 3
-    one = checkpoint(kept, 1.0)
-    own = checkpoint(kept, 1.0, bound=one.bound[at : at + 1], order=kept.orders[at])
+    one = odometer(kept, 1.0)
+    own = odometer(kept, 1.0, bound=one.bound[at : at + 1], order=kept.orders[at])
     assert own.epsilon(kept, 1e-6) == renyi_to_epsilon([kept.orders[at]], own.bound, 1e-6)
     assert own.epsilon(kept, 1e-6) <= 2.0 * (1 + 1e-9)
 
 
-def test_a_checkpoint_is_not_told_by_the_policy_of_another_dataset() -> None:
+def test_an_odometer_is_not_told_by_the_policy_of_another_dataset() -> None:
     kept = policy("zcdp", 1.0, 1e-5)
     with pytest.raises(InvalidInput, match=r"dataset 'd'.*that of dataset 'e'"):
-        checkpoint(kept, 1.0, dataset="e").epsilon(kept)
+        odometer(kept, 1.0, dataset="e").epsilon(kept)
     with pytest.raises(InvalidInput):
-        checkpoint(kept, 1.0, bound=[0.1, 0.2]).epsilon(kept)
+        odometer(kept, 1.0, bound=[0.1, 0.2]).epsilon(kept)
     with pytest.raises(InvalidInput):
-        checkpoint(kept, 1.0, order=8.0).epsilon(kept)
+        odometer(kept, 1.0, order=8.0).epsilon(kept)
     with pytest.raises(InvalidInput):
-        checkpoint(kept, 1.0, bound=[2.0]).epsilon(kept)  # more than this budget
-    one = checkpoint(kept, 1.0)
+        odometer(kept, 1.0, bound=[2.0]).epsilon(kept)  # more than this budget
+    one = odometer(kept, 1.0)
     for wrong in (0.0, 1.0, -1.0, float("nan")):
         for told in (kept.epsilon, kept.first_epsilon, partial(one.epsilon, kept)):
             with pytest.raises(InvalidInput, match="delta"):

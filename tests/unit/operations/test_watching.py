@@ -22,7 +22,7 @@ from streams.operations.spending import PARTS, Spending
 from streams.operations.watching import Watch
 from streams.records import (
     Decision,
-    OdometerCheckpoint,
+    OdometerRecord,
     Rejected,
     RosterDecision,
     RunClosed,
@@ -119,16 +119,16 @@ def test_only_so_many_runs_are_kept_and_a_closed_one_is_said_to_be() -> None:
     assert runs[name]["closed"]
 
 
-def checkpoint(user: int) -> OdometerCheckpoint:
-    return OdometerCheckpoint(dataset="d", user=user, partition=0, offset=1, bound=[1.0])
+def odometer(user: int) -> OdometerRecord:
+    return OdometerRecord(dataset="d", user=user, partition=0, offset=1, bound=[1.0])
 
 
 def test_a_user_is_counted_once_where_the_bound_is_highest() -> None:
     spending = Spending()
     for user in range(10):
         for share in (1 / 8, 3 / 8 + 1e-9, 2 / 8):
-            spending.see(checkpoint(user), share)
-    spending.see(checkpoint(10), 1.0)
+            spending.see(odometer(user), share)
+    spending.see(odometer(10), 1.0)
     (told,) = spending.told({"d": 20})
     assert told["parts"] == [9, 0, 10, 0, 0, 0, 0, 1]
     assert len(told["parts"]) == PARTS
@@ -138,7 +138,7 @@ def test_of_many_users_some_stand_for_all() -> None:
     random.seed(5)
     spending = Spending(most_users=500)
     for user in range(8_000):
-        spending.see(checkpoint(user), 1.0 if user % 4 == 0 else 0.5)
+        spending.see(odometer(user), 1.0 if user % 4 == 0 else 0.5)
     (told,) = spending.told({"d": 8_000})
     assert told["one_in"] in (16, 32)
     assert told["parts"][-1] == pytest.approx(2_000, rel=0.4)

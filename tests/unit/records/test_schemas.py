@@ -24,7 +24,7 @@ from streams.records import (
     DatasetCreated,
     DatasetWithdrawn,
     Decision,
-    OdometerCheckpoint,
+    OdometerRecord,
     OpenRun,
     Policy,
     Reason,
@@ -176,9 +176,9 @@ def test_answers_survive_the_wire(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("user", [0, -(2**63), 2**63 - 1, "a", "7", "🧮"])
-def test_odometer_checkpoints_survive_the_wire(user: int | str) -> None:
-    checkpoint = OdometerCheckpoint(dataset="d", user=user, partition=0, offset=1, bound=[0.1])
-    assert msgspec.msgpack.decode(encode(checkpoint), type=OdometerCheckpoint) == checkpoint
+def test_odometer_records_survive_the_wire(user: int | str) -> None:
+    odometer = OdometerRecord(dataset="d", user=user, partition=0, offset=1, bound=[0.1])
+    assert msgspec.msgpack.decode(encode(odometer), type=OdometerRecord) == odometer
     assert msgspec.json.decode(odometer_key("d", user)) == ["d", user]
 
 

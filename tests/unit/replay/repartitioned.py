@@ -59,7 +59,7 @@ class MemoryLogs(Logs):
 
     def install(self, partition: int, state: Imported) -> None:
         client = MemoryClient(self.broker, self._before)
-        odometer, topic = client.checkpoints_of(partition), client.snapshots_of(partition)
+        odometer, topic = client.odometer_producer_of(partition), client.snapshots_of(partition)
         try:
             asyncio.run(install(state, odometer, topic))
         finally:

@@ -34,17 +34,17 @@ def test_all_that_is_kept_and_published_fits(archived: Archived) -> None:
     assert result.fits
 
 
-def test_a_checkpoint_behind_the_tombstone_of_its_user_is_found(archived: Archived) -> None:
+def test_an_odometer_behind_the_tombstone_of_its_user_is_found(archived: Archived) -> None:
     place = "odometer", home(archived)
     records = archived.topics[place]
     tombstone = next(record for record in records if record.value is None)
     before = [r for r in records if r.key == tombstone.key and r.value is not None]
     records.append(before[-1]._replace(offset=records[-1].offset + 1))
     (finding,) = verify(archived, archived).findings
-    assert "was erased, and a checkpoint is still there" in finding.problem
+    assert "was erased, and an odometer record is still there" in finding.problem
 
 
-def test_checkpoints_and_tombstones_that_compaction_took_away_are_not_missed(
+def test_odometers_and_tombstones_that_compaction_took_away_are_not_missed(
     archived: Archived,
 ) -> None:
     place = "odometer", home(archived)

@@ -202,7 +202,7 @@ def test_a_decision_that_was_changed_is_shown_beside_what_the_log_gives(archived
     assert finding.found == {"exhausted": after["exhausted"]}
 
 
-def test_an_older_checkpoint_behind_the_newest_one_is_below_the_truth(archived: Archived) -> None:
+def test_an_older_odometer_behind_the_newest_one_is_below_the_truth(archived: Archived) -> None:
     """As compaction leaves it when a worker that was paused has written last."""
     records = archived.topics["odometer", 0]
     keys = [record.key for record in records]
@@ -216,7 +216,7 @@ def test_an_older_checkpoint_behind_the_newest_one_is_below_the_truth(archived: 
     assert finding.expected["offset"] > finding.found["offset"]
 
 
-def test_only_the_last_checkpoint_of_a_user_has_to_be_there(archived: Archived) -> None:
+def test_only_the_last_odometer_of_a_user_has_to_be_there(archived: Archived) -> None:
     for partition in range(2):
         records = archived.topics["odometer", partition]
         newest = {record.key: record for record in records}
@@ -225,7 +225,7 @@ def test_only_the_last_checkpoint_of_a_user_has_to_be_there(archived: Archived) 
     assert verified(archived).fits
 
 
-def test_a_checkpoint_that_no_topic_has_any_more_is_named(archived: Archived) -> None:
+def test_an_odometer_that_no_topic_has_any_more_is_named(archived: Archived) -> None:
     records = archived.topics["odometer", 0]
     key = records[0].key
     archived.topics["odometer", 0] = [record for record in records if record.key != key]

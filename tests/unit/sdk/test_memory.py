@@ -68,7 +68,7 @@ def test_a_ledger_in_which_a_charge_broke_off_is_not_used_again(
             call()
 
 
-def test_decisions_are_kept_up_to_a_bound_and_only_the_newest_checkpoints(
+def test_decisions_are_kept_up_to_a_bound_and_only_the_newest_odometers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "KEPT_BYTES", 5_000)

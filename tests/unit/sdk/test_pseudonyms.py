@@ -87,8 +87,8 @@ def test_a_roster_has_pseudonyms_too():
     users = [user for record in enrolled for user in unpack_users(record.users).tolist()]
     assert sorted(users) == sorted(Pseudonyms(KEY).of(NAMES).tolist())
     for user in NAMES:
-        for checkpoint in turnstile.odometer(user=user, follow=False):
-            assert checkpoint.user == user
+        for odometer in turnstile.odometer(user=user, follow=False):
+            assert odometer.user == user
 
 
 def test_who_was_not_seen_by_a_client_has_a_pseudonym_there():

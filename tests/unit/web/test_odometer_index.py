@@ -1,4 +1,4 @@
-"""The index finds every checkpoint of a user that it was given, or says that it cannot."""
+"""The index finds every odometer record of a user that it was given, or says that it cannot."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ ONE_ORDER = {"measure": "renyi", "orders": [2.0], "budget": [1.0], "epsilon": No
         ({"measure": "zcdp"}, (1.0,), None),
     ],
 )
-def test_a_checkpoint_of_another_policy_is_not_told_as_less(
+def test_an_odometer_of_another_policy_is_not_told_as_less(
     sampled_levels: bool, given: dict[str, Any], bound: tuple[float, ...], order: float | None
 ) -> None:
     other = policy("d", **given, sampled_levels=sampled_levels)
@@ -262,7 +262,7 @@ def test_a_user_is_told_when_kafka_does_not_answer_and_when_it_last_did(
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
-def test_who_has_no_checkpoint_is_told_the_first_tick_and_never_nothing(measure: str) -> None:
+def test_who_has_no_odometer_is_told_the_first_tick_and_never_nothing(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
     (shown,) = told(Records({"d": dataset}), "d")["datasets"]
     assert shown["points"] == []
@@ -274,7 +274,7 @@ def test_who_has_no_checkpoint_is_told_the_first_tick_and_never_nothing(measure:
         assert counted["spent"]["epsilon"] <= shown["spent"]["epsilon"] * (1 + 1e-6)
 
 
-def test_a_checkpoint_that_cannot_be_believed_is_not_told_as_less() -> None:
+def test_an_odometer_that_cannot_be_believed_is_not_told_as_less() -> None:
     records = Records({"d": policy("d")}, {"d": Account(is_doubtful=True)})
     for datasets in ((), ("d",)):
         seen = told(records, *datasets)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from streams.config import Config
 from streams.local.ports import free_ports
-from streams.records import DELTA, OdometerCheckpoint, encode, odometer_key
+from streams.records import DELTA, OdometerRecord, encode, odometer_key
 from streams.web.links import Claims
 from streams.web.owner import Owners
 from streams.web.reading import Account, Point, RecordReader, _account_of, _Found, _found_in
@@ -16,10 +16,8 @@ KEY = odometer_key("d", "ada")
 
 
 def record(offset: int, bound: float, key: bytes = KEY) -> SimpleNamespace:
-    checkpoint = OdometerCheckpoint(
-        dataset="d", user="ada", partition=0, offset=offset, bound=[bound]
-    )
-    return SimpleNamespace(key=key, value=encode(checkpoint), timestamp=1000 * offset)
+    odometer = OdometerRecord(dataset="d", user="ada", partition=0, offset=offset, bound=[bound])
+    return SimpleNamespace(key=key, value=encode(odometer), timestamp=1000 * offset)
 
 
 def point(offset: int, bound: float) -> Point:
@@ -33,7 +31,7 @@ def account(read: list[_Found], places: int | None = None) -> Account:
     return _account_of(KEY, range(count), found)
 
 
-def test_checkpoints_come_in_the_order_of_the_log_and_once() -> None:
+def test_odometers_come_in_the_order_of_the_log_and_once() -> None:
     read = [_found_in(record(*one), True) for one in ((5, 0.5), (2, 0.25), (5, 0.5))]
     assert account(read) == Account((point(2, 0.25), point(5, 0.5)))
 

@@ -136,7 +136,7 @@ class Bench:
             *self.broker.outputs(Channel.REJECTS, 0).values,
         ]
 
-    def checkpoints(self) -> list[bytes | None]:
+    def odometers(self) -> list[bytes | None]:
         return self.broker.outputs(Channel.ODOMETER, 0).values
 
 
@@ -174,7 +174,7 @@ def world_of(owner: str, store: Store, client: MemoryClient, ends: Ends) -> Worl
         topics=client,
         read_log=client.read_log,
         publisher=client,
-        checkpoints_of=client.checkpoints_of,
+        odometer_producer_of=client.odometer_producer_of,
         snapshots_of=client.snapshots_of,
         snapshot_every=0.0,
         end=ends,

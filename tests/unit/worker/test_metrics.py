@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.ledger.ledger import Channel
-from streams.records import Answer, Decision, Halted, OdometerCheckpoint, User, decode_answer
+from streams.records import Answer, Decision, Halted, OdometerRecord, User, decode_answer
 from streams.records.packing import unpack_users
 from streams.store.port import Commit, Guard, Verdict
 from streams.worker.heartbeat import BEAT_EVERY
@@ -86,7 +86,7 @@ class Made:
         published = [output for outputs in log.outputs for output in outputs]
         answers = [decode_answer(out.value) for out in published if out.channel is Channel.HALTS]
         raised = {
-            msgspec.msgpack.decode(out.value, type=OdometerCheckpoint).user
+            msgspec.msgpack.decode(out.value, type=OdometerRecord).user
             for out in published
             if out.channel is Channel.ODOMETER
         }

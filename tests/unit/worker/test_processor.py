@@ -281,20 +281,20 @@ def test_records_that_wait_are_no_end_to_be_passed():
 
 
 OUTPUTS = [
-    Output(Channel.ODOMETER, b"k", b"first checkpoint"),
+    Output(Channel.ODOMETER, b"k", b"first odometer"),
     Output(Channel.HALTS, b"r", b"first answer"),
-    Output(Channel.ODOMETER, b"k", b"second checkpoint"),
+    Output(Channel.ODOMETER, b"k", b"second odometer"),
     Output(Channel.REJECTS, None, b"second answer"),
 ]
 
 
-def test_answers_and_checkpoints_travel_apart_and_each_in_the_order_of_the_log():
-    answers, checkpoints = outbox_entries_of(4, 2, OUTPUTS)
-    assert (answers.name, checkpoints.name) == ("4/0", "4/1")
+def test_answers_and_odometers_travel_apart_and_each_in_the_order_of_the_log():
+    answers, odometers = outbox_entries_of(4, 2, OUTPUTS)
+    assert (answers.name, odometers.name) == ("4/0", "4/1")
     assert [output.value for output in answers.outputs] == [b"first answer", b"second answer"]
-    assert [output.value for output in checkpoints.outputs] == [
-        b"first checkpoint",
-        b"second checkpoint",
+    assert [output.value for output in odometers.outputs] == [
+        b"first odometer",
+        b"second odometer",
     ]
     assert outbox_entries_of(4, 2, []) == []
 
@@ -320,7 +320,7 @@ def test_what_the_owner_before_kept_is_published_before_anything_newer():
         await made.until(lambda: len(made.answers()) == 3)
         assert made.broker.outputs(Channel.HALTS, 0).values == [b"first answer"]
         assert made.broker.outputs(Channel.REJECTS, 0).values[0] == b"second answer"
-        await made.until(lambda: made.checkpoints() == [b"first checkpoint", b"second checkpoint"])
+        await made.until(lambda: made.odometers() == [b"first odometer", b"second odometer"])
 
     run(scenario)
 
@@ -334,7 +334,7 @@ def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
         made = bench(next_offset=9, outbox=kept)
         made.gate.hold(Effect.HEAR, Effect.COMMIT)
         made.processor.start()
-        await made.until(lambda: made.checkpoints())
+        await made.until(lambda: made.odometers())
         made.gate.waiting.pop(Effect.HEAR)[0].set_result(None)
         await made.until(lambda: made.store.forgotten)
         assert made.store.forgotten == ["0/0"]
@@ -345,7 +345,7 @@ def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
     run(scenario)
 
 
-def test_many_checkpoints_that_wait_hold_up_no_answer():
+def test_many_odometers_that_wait_hold_up_no_answer():
     class Raises(Ledger):
         def apply(self, offset, value):
             super().apply(offset, value)
@@ -359,7 +359,7 @@ def test_many_checkpoints_that_wait_hold_up_no_answer():
             await made.arrive(Record(offset))
             await made.until(lambda offset=offset: made.processor.next == offset + 1)
         await made.until(lambda: len(made.answers()) == 60)
-        assert made.checkpoints() == []
+        assert made.odometers() == []
 
     run(scenario)
 

@@ -1,4 +1,4 @@
-"""Checkpoints go out under an epoch, and only while the partition is held."""
+"""Odometer records go out under an epoch, and only while the partition is held."""
 
 import asyncio
 
@@ -7,9 +7,9 @@ from msgspec.msgpack import decode
 
 from streams.kafka.results import NotSent, Origin
 from streams.ledger.ledger import Channel, Output
-from streams.records import OdometerCheckpoint, encode, odometer_key
-from streams.worker import checkpoints as waiting_room
-from streams.worker.checkpoints import Checkpoints, NotTheOwner
+from streams.records import OdometerRecord, encode, odometer_key
+from streams.worker import odometers as waiting_room
+from streams.worker.odometers import NotTheOwner, OdometerPublisher
 from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ends, Gate
 
@@ -17,19 +17,19 @@ HERE = Origin(b"topic of 16 byte", 4)
 
 
 class Owner:
-    """Somebody who publishes checkpoints; whether it still owns the partition is said by a test."""
+    """A publisher of odometer records; a test sets whether it still owns the partition."""
 
     def __init__(self, broker, log=HERE):
         self.is_owner = True
         self.log = log
         self.gate = Gate(Ends())
-        producer = MemoryClient(broker, self.gate).checkpoints_of(0)
-        self.checkpoints = Checkpoints(0, producer, self._is_held, self._is_in_log)
-        self.running = asyncio.create_task(self.checkpoints.run())
+        producer = MemoryClient(broker, self.gate).odometer_producer_of(0)
+        self.odometers = OdometerPublisher(0, producer, self._is_held, self._is_in_log)
+        self.running = asyncio.create_task(self.odometers.run())
 
     async def publish(self, *values):
         outputs = [Output(Channel.ODOMETER, b"user", value) for value in values]
-        return await self.checkpoints.publish(0, self.log, outputs)
+        return await self.odometers.publish(0, self.log, outputs)
 
     async def send(self, *values):
         """Publish, until the broker has them or the owner has failed."""
@@ -40,13 +40,13 @@ class Owner:
 
     async def stop(self):
         self.running.cancel()
-        await self.checkpoints.stop()
+        await self.odometers.stop()
 
     async def charge(self, *offsets):
         """Send what is said of charges, of a batch each."""
         for offset in offsets:
-            outputs = [checkpoint(offset)]
-            sent = await self.checkpoints.publish(offset, self.log, outputs)
+            outputs = [odometer(offset)]
+            sent = await self.odometers.publish(offset, self.log, outputs)
             await asyncio.wait((sent, self.running), return_when=asyncio.FIRST_COMPLETED)
             assert sent.done()
 
@@ -58,8 +58,8 @@ class Owner:
         return self.is_owner
 
 
-def checkpoint(offset, user=1):
-    value = OdometerCheckpoint(
+def odometer(offset, user=1):
+    value = OdometerRecord(
         dataset="d", user=user, partition=0, offset=offset, bound=[float(offset)]
     )
     return Output(Channel.ODOMETER, odometer_key("d", user), encode(value))
@@ -70,7 +70,7 @@ def written(broker):
 
 
 def offsets(broker):
-    return [decode(value, type=OdometerCheckpoint).offset for value in written(broker)]
+    return [decode(value, type=OdometerRecord).offset for value in written(broker)]
 
 
 def test_who_owns_the_partition_is_asked_after_the_epoch_has_begun_and_before_anything_is_sent():
@@ -139,7 +139,7 @@ def test_too_many_that_wait_hold_up_the_next(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_after_redis_went_back_and_ahead_the_checkpoint_that_stays_is_the_newest():
+def test_after_redis_went_back_and_ahead_the_odometer_that_stays_is_the_newest():
     """In between, an owner applies the log again and has not come far."""
 
     async def scenario():
@@ -161,8 +161,8 @@ def test_of_the_last_charge_on_the_topic_all_is_sent_again():
         broker = MemoryBroker(1)
         await Owner(broker).charge(3, 5)
         owner = Owner(broker)
-        outputs = [checkpoint(3, user=7), checkpoint(5, user=7), checkpoint(5, user=8)]
-        await (await owner.checkpoints.publish(3, HERE, outputs))
+        outputs = [odometer(3, user=7), odometer(5, user=7), odometer(5, user=8)]
+        await (await owner.odometers.publish(3, HERE, outputs))
         assert offsets(broker) == [3, 5, 5, 5]
         await owner.stop()
 
@@ -175,7 +175,7 @@ def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
         older = Owner(broker)
         await older.charge(1)
         older.gate.hold(Effect.COMMIT)
-        await older.checkpoints.publish(2, HERE, [checkpoint(2), checkpoint(3)])
+        await older.odometers.publish(2, HERE, [odometer(2), odometer(3)])
         while not older.gate.waiting[Effect.COMMIT]:
             await asyncio.sleep(0)
         newer = Owner(broker)
@@ -206,12 +206,12 @@ def test_what_no_worker_wrote_keeps_nothing_back():
         await Owner(broker).send(b"nonsense")
         owner = Owner(broker)
         await owner.charge(1)
-        broker.outputs(Channel.ODOMETER, 0).append(checkpoint(99).value)
+        broker.outputs(Channel.ODOMETER, 0).append(odometer(99).value)
         later = Owner(broker)
         await later.charge(1, 2)
         assert [value for value in written(broker) if value != b"nonsense"][-2:] == [
-            checkpoint(1).value,
-            checkpoint(2).value,
+            odometer(1).value,
+            odometer(2).value,
         ]
         await owner.stop()
         await later.stop()

@@ -84,7 +84,7 @@ class UnsentBatch:
         return [output for output in self.outputs if _offset_of(output.value) >= newest]
 
 
-class Checkpoints:
+class OdometerPublisher:
     """Sends the odometer records of one partition while its ownership lasts."""
 
     def __init__(
@@ -173,12 +173,12 @@ class Checkpoints:
             self._newest = offset
 
 
-def _offset_of(checkpoint: bytes) -> int:
+def _offset_of(odometer: bytes) -> int:
     """Return the offset of the record that led to it; -1 if no worker wrote it."""
-    if (offset := tombstone_offset(checkpoint)) is not None:
+    if (offset := tombstone_offset(odometer)) is not None:
         return offset
     try:
-        return msgspec.msgpack.decode(checkpoint, type=Placed).offset
+        return msgspec.msgpack.decode(odometer, type=Placed).offset
     except msgspec.MsgspecError:
         return -1
 
