@@ -42,7 +42,7 @@ def ids(text: str, config: Config) -> dict[User, User]:
     Digits can be an integer or a string. With a pseudonym key, both are the same user.
     """
     if config.pseudonym_key:
-        return {int(Pseudonyms(config.pseudonym_key).of([text])[0]): text}
+        return {Pseudonyms(config.pseudonym_key).of_user(text): text}
     meant: dict[User, User] = {text: text, normal_form(text): text}
     if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
         meant[int(text)] = int(text)

@@ -300,7 +300,7 @@ def portal_link(options: argparse.Namespace, config: Config) -> int:
     if config.pseudonym_key:
         names = Pseudonyms(config.pseudonym_key)
         claims = Claims.new(
-            user=int(names.of([given])[0]),
+            user=names.of_user(given),
             ends=ends,
             datasets=datasets,
             pseudonyms=names.fingerprint,

@@ -48,9 +48,8 @@ from accounting.release import ExactNoise
 from accounting.release.clipping import clip_rows, row_norms
 from streams.queries.frames import read_frame, side_by_side
 from streams.queries.release import Release
-from streams.records import User
-from streams.records.packing import select_users
-from streams.sdk.arguments import Ids, read_rows, read_users
+from streams.records.users import UserIds
+from streams.sdk.arguments import read_rows, read_users
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
@@ -71,7 +70,7 @@ class ChargedUsers:
         decision: the decision about them, in the order of these users.
     """
 
-    users: NDArray[np.int64] | list[User]
+    users: UserIds
     decision: StepDecision
 
 
@@ -224,7 +223,7 @@ class QueryAnswerer:
             )
         return answers
 
-    def _answer(self, ids: Ids, rows: NDArray[np.float64]) -> Release:
+    def _answer(self, ids: UserIds, rows: NDArray[np.float64]) -> Release:
         # Step 1.
         with np.errstate(over="ignore"):
             size = float(np.abs(self._on_grid(rows)).sum())
@@ -238,7 +237,7 @@ class QueryAnswerer:
             raise InvalidRequest(f"a contribution is too long: {error}") from error
         asked = norms if self.clip_norm is None else np.minimum(norms, self.clip_norm)
         present = np.flatnonzero(norms)
-        senders = select_users(ids, present)
+        senders = ids.select(present)
         # Step 2.
         decision = self._run.charge(
             senders, asked[present], noise_stddev=self.noise_stddev, clip_norm=self.clip_norm

@@ -8,19 +8,21 @@ however the frame was sorted or filtered before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streams.records import User
-from streams.sdk.arguments import Ids, read_numbers, read_users
+from streams.records.users import UserIds
+from streams.sdk.arguments import read_numbers, read_users
 from streams.sdk.errors import InvalidRequest
 
 Rows: TypeAlias = NDArray[np.float64]
 
 
-def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[Ids, Rows]:
+def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[UserIds, Rows]:
     """Return the distinct users of a frame, and the sum of each user's rows: (n,) for one column,
     (n, d).
 
@@ -49,8 +51,8 @@ def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[Ids, 
 
 
 def side_by_side(
-    queries: Mapping[str, tuple[Ids, Rows]], scales: Mapping[str, float]
-) -> tuple[Ids, Rows, dict[str, slice]]:
+    queries: Mapping[str, tuple[UserIds, Rows]], scales: Mapping[str, float]
+) -> tuple[UserIds, Rows, dict[str, slice]]:
     """Join several queries: one row per user, with the contributions to all queries side by side.
 
     Contributions are in units of the query's scale.
@@ -61,7 +63,7 @@ def side_by_side(
     Raises:
         InvalidRequest: a query contains a user twice.
     """
-    everyone: Ids = _joined([ids for ids, _ in queries.values()])
+    everyone = reduce(UserIds.join, (ids for ids, _ in queries.values()), UserIds([]))
     users, places = _places(everyone)
     widths = {n: rows.shape[1] if rows.ndim == 2 else 1 for n, (_, rows) in queries.items()}
     joint = np.zeros((len(users), sum(widths.values())))
@@ -96,18 +98,11 @@ def _column(frame: Any, name: str) -> Any:
     return frame[name]
 
 
-def _places(ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
+def _places(ids: UserIds) -> tuple[UserIds, NDArray[np.int64]]:
     """Return the distinct ids, and the index among them of each id."""
-    if isinstance(ids, np.ndarray):
-        distinct, places = np.unique(ids, return_inverse=True)
-        return distinct, places.astype(np.int64)
+    if ids.are_integers:
+        distinct, places = np.unique(ids.integers, return_inverse=True)
+        return UserIds(distinct), places.astype(np.int64)
     known: dict[User, int] = {}
     found = [known.setdefault(user, len(known)) for user in ids]
-    return list(known), np.array(found, dtype=np.int64)
-
-
-def _joined(parts: Sequence[Ids]) -> Ids:
-    arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    if len(arrays) == len(parts):
-        return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
-    return [u for p in parts for u in (p.tolist() if isinstance(p, np.ndarray) else p)]
+    return UserIds(list(known)), np.array(found, dtype=np.int64)

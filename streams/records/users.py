@@ -88,7 +88,7 @@ class UserIds:
             return NotImplemented
         if self.are_integers and other.are_integers:
             return np.array_equal(self.integers, other.integers)
-        return self.tolist() == other.tolist()
+        return self.are_integers == other.are_integers and list(self._mixed) == list(other._mixed)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -113,6 +113,12 @@ class UserIds:
         if self.are_integers:
             return UserIds(self.integers[positions])
         return UserIds([self._mixed[position] for position in positions.tolist()])
+
+    def join(self, more: UserIds) -> UserIds:
+        """Return these ids, followed by others."""
+        if self.are_integers and more.are_integers:
+            return UserIds(np.concatenate([self.integers, more.integers]))
+        return UserIds(self.tolist() + more.tolist())
 
     def replace(self, users: Mapping[int, User]) -> UserIds:
         """Return the ids with others at some positions."""

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from accounting import (
     Gaussian,
@@ -30,22 +30,25 @@ from accounting.measures import cost_table
 from streams.ledger.policies import MECHANISMS, measure_of, mechanism_of
 from streams.records import MechanismName, Policy, Rejection, RosterMechanism, User
 from streams.records.digests import cost_table_digest
+from streams.records.users import UserIds
 from streams.sdk.errors import InvalidRequest
 
-Ids: TypeAlias = NDArray[np.int64] | list[User]
-"""Ids in the caller's order: int64 if all are integers, else a list of str and int."""
+UsersLike: TypeAlias = ArrayLike | UserIds
+"""User ids as callers may give them: see ``read_users``."""
 
 _LEAST, _LARGEST = -(2**63), 2**63 - 1
 _LONGEST_ID = 256
 _NAMES = {type(mechanism(1.0)): name for name, mechanism in MECHANISMS.items()}
 
 
-def read_users(users: object) -> Ids:
-    """Return user ids as the caller spells them.
+def read_users(users: object) -> UserIds:
+    """Return a copy of user ids, as the caller spells them.
 
     Raises:
         InvalidRequest: an id is invalid, or the container has no order.
     """
+    if isinstance(users, UserIds):
+        return users
     elements = elements_of("users", users)
     if isinstance(elements, list):
         return _ids(elements)
@@ -57,8 +60,8 @@ def read_users(users: object) -> Ids:
     if elements.ndim != 1:
         raise InvalidRequest(f"users has shape {elements.shape}; it must be one-dimensional")
     if len(elements) and int(elements.max()) > _LARGEST:
-        raise InvalidRequest(f"user {elements.max()} does not fit in a signed 64-bit integer")
-    return elements.astype(np.int64)
+        raise _too_large(int(elements.max()))
+    return UserIds(elements.astype(np.int64))
 
 
 def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np.dtype[Any] | None]:
@@ -221,11 +224,6 @@ def check_strings(users: list[str]) -> None:
             raise InvalidRequest(f"user {user!r} cannot be encoded as UTF-8: {error}") from error
 
 
-def strings_of(ids: list[User]) -> list[str]:
-    """Return the ids that are strings."""
-    return [user for user in ids if isinstance(user, str)]
-
-
 def _is_frame(values: object) -> bool:
     # Look at the type: a pandas object has its labels as attributes.
     return hasattr(type(values), "columns")
@@ -238,6 +236,8 @@ def elements_of(argument: str, values: object) -> NDArray[Any] | list[Any]:
         InvalidRequest: the container has no order.
     """
     kind = type(values).__name__
+    if isinstance(values, UserIds):
+        return values.integers if values.are_integers else values.tolist()
     if isinstance(values, Set | Mapping):
         raise InvalidRequest(f"{argument} is a {kind}, which has no positions: give a list")
     if isinstance(values, str | bytes | bytearray | memoryview):
@@ -269,27 +269,24 @@ def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
     return list(elements)
 
 
-def _ids(elements: list[Any]) -> Ids:
-    kinds = set(map(type, elements))
-    if not kinds <= {int, str}:
+def _ids(elements: list[Any]) -> UserIds:
+    if not set(map(type, elements)) <= {int, str}:
         elements = [_plain_id(position, user) for position, user in enumerate(elements)]
-        kinds = set(map(type, elements))
-    if kinds == {str}:
-        check_strings(elements)
-        return elements
-    if str not in kinds:
-        return _integers(elements)
-    check_strings(strings_of(elements))
-    _integers([user for user in elements if type(user) is int])
-    return elements
-
-
-def _integers(users: list[int]) -> NDArray[np.int64]:
+    strings = [user for user in elements if type(user) is str]
+    check_strings(strings)
+    if strings:
+        for user in elements:
+            if type(user) is int and not _LEAST <= user <= _LARGEST:
+                raise _too_large(user)
+        return UserIds(elements.copy())
     try:
-        return np.array(users, dtype=np.int64)
+        return UserIds(elements)
     except OverflowError:
-        outside = next(user for user in users if not _LEAST <= user <= _LARGEST)
-        raise InvalidRequest(f"user {outside} does not fit in a signed 64-bit integer") from None
+        raise _too_large(next(u for u in elements if not _LEAST <= u <= _LARGEST)) from None
+
+
+def _too_large(user: int) -> InvalidRequest:
+    return InvalidRequest(f"user {user} does not fit in a signed 64-bit integer")
 
 
 def _plain_id(position: int, user: object) -> User:

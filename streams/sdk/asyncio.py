@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from numpy.typing import ArrayLike
 
 from streams.records import Policy
+from streams.sdk.arguments import UsersLike
 from streams.sdk.client import Turnstile
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import Unusable
@@ -181,7 +182,7 @@ class AsyncRun:
         """Return how many steps after a participation the same user may take part again."""
         return self.blocking.min_separation
 
-    async def charge(self, users: ArrayLike, norms: ArrayLike, **options: Any) -> StepDecision:
+    async def charge(self, users: UsersLike, norms: ArrayLike, **options: Any) -> StepDecision:
         """Charge one step; arguments and errors are those of ``Run.charge``.
 
         Raises:
@@ -190,7 +191,7 @@ class AsyncRun:
         return await self.make(functools.partial(self.blocking.charge, users, norms, **options))
 
     async def charge_ahead(
-        self, users: ArrayLike, norms: ArrayLike, **options: Any
+        self, users: UsersLike, norms: ArrayLike, **options: Any
     ) -> AsyncAhead[StepDecision]:
         """Send the next step, as ``Run.charge_ahead`` does."""
         ahead = await self.make(
@@ -198,7 +199,7 @@ class AsyncRun:
         )
         return AsyncAhead(ahead, self)
 
-    async def enrol(self, users: ArrayLike, **options: Any) -> AsyncRoster:
+    async def enrol(self, users: UsersLike, **options: Any) -> AsyncRoster:
         """Enrol users, as ``Run.enrol`` does."""
         roster = await self.make(functools.partial(self.blocking.enrol, users, **options))
         return AsyncRoster(roster, self)

@@ -507,7 +507,7 @@ class Turnstile:
         """
         known = self._pseudonyms
         if user is not None and known is not None:
-            user = int(known.of([user])[0])
+            user = known.of_user(user)
         elif isinstance(user, str):
             user = normal_form(user)
         records = self._connection.read(Channel.ODOMETER, Reading(since, follow, idle_timeout))

@@ -474,11 +474,10 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
     """
     if dataset is not None:
         check_names(dataset)
-    read = read_users([user])
-    known: User = read[0] if isinstance(read, list) else int(read[0])
+    known = read_users([user])[0]
     pseudonyms = connection.pseudonyms
     if pseudonyms is not None:
-        known = int(pseudonyms.of([known])[0])
+        known = pseudonyms.of_user(known)
     elif isinstance(known, str):
         known = normal_form(known)
     token = connection.new_token()

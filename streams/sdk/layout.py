@@ -1,8 +1,16 @@
-"""A cache of the user ids that were read last, for callers that pass the same list at every step.
+"""The users of a step by partition, with their ids as the log has them: normal form or pseudonyms.
 
-Reading, placing and packing a million strings takes seconds, and the result is the same at each
-step. The cache compares every id, so a list that was modified in between is noticed. If a list
-starts with the known ids, only the rest is read.
+**Pseudonyms.** With a ``pseudonym_key``, the log never contains ids. A pseudonym is an integer: the
+first 8 bytes of a keyed BLAKE2b hash of the id as text. So 1 and "1" are one user, as are two
+spellings of a string that have the same normal form. A reader of the log without the key learns
+that two steps were about the same user, but not which user. Deleting the key erases all users.
+
+Under another key every user would begin with nothing spent. So a dataset's policy contains a
+fingerprint of the key, and a client with another key, or with none, cannot charge the dataset.
+
+Two ids may have the same pseudonym: among a million users with a probability of 1 in 37 million,
+among a billion of 1 in 37. They would share a budget, which breaks no guarantee; in one step they
+are rejected.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Raw
@@ -29,58 +37,55 @@ from streams.records import (
     encode,
 )
 from streams.records.digests import charge_digest
-from streams.records.packing import pack_norms, pack_users, select_users
-from streams.records.users import normal_form, partitions_of
-from streams.sdk.arguments import Ids, check_strings, elements_of, read_users, strings_of
+from streams.records.packing import pack_norms
+from streams.records.users import UserIds, normal_form
+from streams.sdk.arguments import check_strings, elements_of, read_users
 from streams.sdk.decisions import ChargePart, StepDecision
 from streams.sdk.errors import InvalidRequest
 
 
 class KnownUsers:
-    """The ids that were read last.
+    """The ids that were read last, for callers that pass the same users at every step.
 
-    Attributes:
-        ids: these ids, never modified; None before the first.
+    Reading, placing and packing a million strings takes seconds. Every id is compared with those
+    read last, so a list that was modified in between is noticed. If a list starts with the ids read
+    last, only the rest is read.
     """
 
     def __init__(self) -> None:
-        self.ids: Ids | None = None
-        self._text: NDArray[Any] | None = None  # the array of strings that they were read from
+        self._ids = UserIds([])
+        self._elements: NDArray[Any] | list[Any] = []  # a copy of what the ids were read from
 
-    def read(self, users: object) -> Ids:
+    def read(self, users: object) -> UserIds:
         """Return ids as ``read_users`` does; for the same ids as last time, the same object.
 
         Raises:
             InvalidRequest: an id is invalid, or the container has no order.
         """
-        text = users if type(users) is np.ndarray and users.dtype.kind == "U" else None
-        if text is None or not _is_same(text, self._text):
-            self.ids = self._read(users if text is None else text.tolist())
-            self._text = None if text is None else text.copy()
-        assert self.ids is not None
-        return self.ids
-
-    def _read(self, users: object) -> Ids:
-        known = self.ids
-        elements = elements_of("users", users)
-        if isinstance(elements, list):
-            # Only int and str: an element of another type may equal an id and still be no valid id.
-            plain = set(map(type, elements)) <= {int, str}
-            if isinstance(known, list) and plain:
-                more = elements[len(known) :]
-                if not more and elements == known:
-                    return known
-                if more and elements[: len(known)] == known:
-                    ids = read_users(more)
-                    return known + (ids if isinstance(ids, list) else ids.tolist())
-            ids = read_users(elements)
-            return ids.copy() if ids is elements else ids
-        ids = read_users(elements)
-        return known if isinstance(known, np.ndarray) and np.array_equal(ids, known) else ids
-
-
-def _is_same(text: NDArray[Any], known: NDArray[Any] | None) -> bool:
-    return known is not None and text.dtype == known.dtype and np.array_equal(text, known)
+        known = self._elements
+        is_text = type(users) is np.ndarray and users.dtype.kind == "U"
+        elements: Any = users if is_text else elements_of("users", users)
+        if isinstance(elements, np.ndarray):
+            if not (
+                isinstance(known, np.ndarray)
+                and elements.dtype == known.dtype
+                and np.array_equal(elements, known)
+            ):
+                self._ids = read_users(elements)
+                self._elements = elements.copy()
+            return self._ids
+        # Only int and str: an element of another type may equal an id and still be no valid id.
+        begins = (
+            isinstance(known, list)
+            and set(map(type, elements)) <= {int, str}
+            and elements[: len(known)] == known
+        )
+        if not begins:
+            self._ids = read_users(elements)
+        elif more := elements[len(known) :]:
+            self._ids = self._ids.join(read_users(more))
+        self._elements = elements.copy()
+        return self._ids
 
 
 MIN_KEY_BYTES: Final = 16
@@ -116,12 +121,15 @@ class Pseudonyms:
         self._hash = hashlib.blake2b(digest_size=_BYTES, key=secret, person=_PERSON)
         self._made = np.empty(0, dtype=np.int64)  # increasing
         self._users: NDArray[np.object_] = np.empty(0, dtype=np.object_)  # of these pseudonyms
-        self._recent: list[tuple[NDArray[np.int64], Ids]] = []  # made, and not merged yet
+        self._recent: list[tuple[NDArray[np.int64], UserIds]] = []  # made, and not merged yet
 
-    def of(self, ids: Ids) -> NDArray[np.int64]:
+    def of_user(self, user: User) -> int:
+        """Return the pseudonym of one user, and remember it for ``user_of``."""
+        return int(self.of(UserIds([user]))[0])
+
+    def of(self, ids: UserIds) -> NDArray[np.int64]:
         """Return the pseudonyms of these users, in order, and remember them for ``user_of``."""
-        users: list[User] = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        digests = b"".join(map(self._digest, users))
+        digests = b"".join(map(self._digest, ids))
         made = np.frombuffer(digests, dtype=">i8").astype(np.int64)
         self._recent.append((made, ids))
         if sum(len(some) for some, _ in self._recent) > max(_MOST_RECENT, len(self._made)):
@@ -140,7 +148,7 @@ class Pseudonyms:
         user: User = self._users[at]
         return user
 
-    def check_distinct(self, ids: Ids, made: NDArray[np.int64]) -> None:
+    def check_distinct(self, ids: UserIds, made: NDArray[np.int64]) -> None:
         """Check that no two users have the same pseudonym.
 
         Raises:
@@ -162,7 +170,8 @@ class Pseudonyms:
 
     def _remember(self) -> None:
         made = np.concatenate([self._made, *(some for some, _ in self._recent)])
-        users = np.concatenate([self._users, *(np.array(i, dtype=object) for _, i in self._recent)])
+        recent = [np.array(ids.tolist(), dtype=object) for _, ids in self._recent]
+        users = np.concatenate([self._users, *recent])
         self._made, first = np.unique(made, return_index=True)
         self._users, self._recent = users[first], []
 
@@ -203,37 +212,30 @@ class Layout:
     """Users by partition, computed once for all steps with the same users.
 
     Attributes:
-        ids: all users as the caller gave them; never modified.
+        ids: all users as the caller gave them.
         known: the same users as the log knows them: normalised ids or pseudonyms.
-        homes: the partition of each user.
-        positions: for each partition, the indices of its users in ``ids``.
-        users: for each partition, its users as they are packed in a request.
+        homes: (n,) the partition of each user.
+        positions: for each partition, the indices of its users in ``ids``, increasing.
     """
 
-    ids: Ids
-    known: Ids
+    ids: UserIds
+    known: UserIds
     homes: NDArray[np.int64]
     positions: list[NDArray[np.int64]]
-    users: list[Users]
 
-    def is_of(self, ids: Ids) -> bool:
+    def is_of(self, ids: UserIds) -> bool:
         """Return whether these are the same users in the same order."""
-        return ids is self.ids or (len(ids) == len(self.ids) and self.begins(ids))
+        return ids is self.ids or ids == self.ids
 
-    def begins(self, ids: Ids) -> bool:
-        """Return whether ``ids`` starts with the users of this layout, in the same order."""
-        first = ids[: len(self.ids)]
-        if isinstance(first, list) and isinstance(self.ids, list):
-            return first == self.ids
-        return type(first) is type(self.ids) and np.array_equal(first, self.ids)
+    def users_of(self, partition: int) -> UserIds:
+        """Return the users of a partition, as the log knows them."""
+        return self.known.select(self.positions[partition])
 
     @cached_property
-    def names(self) -> list[Raw | None]:
-        """Return the encoded ids of each partition; None where all of them are integers."""
-        return [
-            Raw(encode(users)) if isinstance(users, list) and strings_of(users) else None
-            for users in self.users
-        ]
+    def _packed(self) -> list[tuple[Users, Raw | None]]:
+        """Return each partition's users as a request has them; with strings also encoded."""
+        packed = [self.users_of(partition).pack() for partition in range(len(self.positions))]
+        return [(ids, None if isinstance(ids, bytes) else Raw(encode(ids))) for ids in packed]
 
     def parts(self, charge: Charge, norms: NDArray[np.float64]) -> dict[int, ChargePart]:
         """Return each partition's part of a charge.
@@ -245,35 +247,37 @@ class Layout:
         Raises:
             InvalidRequest: too many users live in one partition.
         """
-        return {
-            partition: _part(partition, replace(charge, users=users), names, norms[mine])
-            for partition, (users, names, mine) in enumerate(
-                zip(self.users, self.names, self.positions, strict=True)
-            )
-        }
+        parts = {}
+        for partition, (users, encoded) in enumerate(self._packed):
+            mine = norms[self.positions[partition]]
+            full = replace(charge, users=encoded or users, norms=pack_norms(mine))
+            record = encode(full)
+            if len(mine) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
+                raise InvalidRequest(
+                    f"partition {partition} has {len(mine)} users in {len(record)} bytes; the "
+                    f"maximum is {MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge "
+                    "fewer users per step, or use more partitions"
+                )
+            parts[partition] = ChargePart(record, charge_digest(full, names=encoded), mine)
+        return parts
 
     def put_together(self, step: int, decisions: Mapping[int, StepDecision]) -> StepDecision:
         """Return the decision over all partitions, in the order of the users given."""
-        whole = StepDecision(
-            step,
-            admitted=np.zeros(len(self.ids), dtype=np.bool_),
-            granted=np.zeros(len(self.ids)),
-            exhausted=np.zeros(len(self.ids), dtype=np.bool_),
-            too_soon=np.zeros(len(self.ids), dtype=np.bool_),
-            erased=np.zeros(len(self.ids), dtype=np.bool_),
-        )
+        count = len(self.ids)
+        granted = np.zeros(count)
+        admitted, exhausted, too_soon, erased = np.zeros((4, count), dtype=np.bool_)
         for partition, decision in decisions.items():
             mine = self.positions[partition]
-            whole.admitted[mine] = decision.admitted
-            whole.granted[mine] = decision.granted
-            whole.exhausted[mine] = decision.exhausted
-            whole.too_soon[mine] = decision.too_soon
-            whole.erased[mine] = decision.erased
-        return whole
+            admitted[mine] = decision.admitted
+            granted[mine] = decision.granted
+            exhausted[mine] = decision.exhausted
+            too_soon[mine] = decision.too_soon
+            erased[mine] = decision.erased
+        return StepDecision(step, admitted, granted, exhausted, too_soon, erased)
 
 
 def lay_out(
-    ids: Ids,
+    ids: UserIds,
     policy: Policy,
     before: Layout | None = None,
     pseudonyms: Pseudonyms | None = None,
@@ -281,7 +285,7 @@ def lay_out(
     """Find the partition of each user.
 
     Args:
-        ids: the users; they must not be modified afterwards.
+        ids: the users.
         policy: the policy of their dataset.
         before: an earlier layout of this dataset; if ``ids`` starts with its users, it is extended.
         pseudonyms: make the users' pseudonyms; None if the log has their ids.
@@ -289,68 +293,47 @@ def lay_out(
     Raises:
         InvalidRequest: an id appears twice, or is of a kind that the dataset does not have.
     """
-    count = len(before.ids) if before is not None and before.begins(ids) else 0
-    more = _known(ids[count:], policy, pseudonyms)
-    homes = partitions_of(more, policy.partitions)
-    known = more
-    if before is not None and count:
-        known = _joined(before.known, more)
+    begins = before is not None and ids[: len(before.ids)] == before.ids
+    more = ids[len(before.ids) :] if before is not None and begins else ids
+    known = _in_normal_form(more) if pseudonyms is None else UserIds(pseudonyms.of(more))
+    homes = known.homes(policy.partitions)
+    if before is not None and begins:
+        known = before.known.join(known)
         homes = np.concatenate([before.homes, homes])
-    if pseudonyms is not None and isinstance(known, np.ndarray):
-        pseudonyms.check_distinct(ids, known)
-    check_distinct(known)
+    if pseudonyms is not None and known.are_integers:
+        pseudonyms.check_distinct(ids, known.integers)
+    _check_distinct(known)
     _check_kinds(known, policy)
     order = np.argsort(homes, kind="stable")
     bounds = np.searchsorted(homes[order], np.arange(policy.partitions + 1))
-    positions = [order[start:stop] for start, stop in pairwise(bounds)]
-    users = [pack_users(select_users(known, mine)) for mine in positions]
-    return Layout(ids, known, homes, positions, users)
+    return Layout(ids, known, homes, [order[start:stop] for start, stop in pairwise(bounds)])
 
 
-def check_distinct(ids: Ids) -> None:
-    """Check that no id appears twice.
-
-    Raises:
-        InvalidRequest: names the first id that does.
-    """
-    if isinstance(ids, np.ndarray):
-        in_order = np.sort(ids)
-        twice = in_order[1:][in_order[1:] == in_order[:-1]].tolist()
-    elif len(set(ids)) == len(ids):
+def _check_distinct(ids: UserIds) -> None:
+    if not ids.has_duplicates():
         return
-    else:
-        seen: set[User] = set()
-        twice = [user for user in ids if user in seen or seen.add(user)]  # type: ignore[func-returns-value]
-    if twice:
-        raise InvalidRequest(f"user {twice[0]!r} appears twice in one step: add its norms up first")
+    seen: set[User] = set()
+    for user in ids:
+        if user in seen:
+            raise InvalidRequest(f"user {user!r} appears twice in one step: add its norms up first")
+        seen.add(user)
 
 
-def _joined(ids: Ids, more: Ids) -> Ids:
-    if isinstance(ids, np.ndarray) and isinstance(more, np.ndarray):
-        return np.concatenate([ids, more])
-    return [*ids, *more]
-
-
-def _known(ids: Ids, policy: Policy, pseudonyms: Pseudonyms | None) -> Ids:
-    """Return the users as the log knows them."""
-    if pseudonyms is not None:
-        return pseudonyms.of(ids)
-    return _in_normal_form(ids)
-
-
-def _in_normal_form(ids: Ids) -> Ids:
+def _in_normal_form(ids: UserIds) -> UserIds:
     """Return the ids in normal form, so that two spellings of one name are one user."""
-    if isinstance(ids, np.ndarray) or "".join(strings_of(ids)).isascii():
+    if ids.are_integers:
         return ids
-    ids = [normal_form(user) if isinstance(user, str) else user for user in ids]
-    check_strings(strings_of(ids))
-    return ids
+    if "".join(user for user in ids if isinstance(user, str)).isascii():
+        return ids
+    users = [normal_form(user) if isinstance(user, str) else user for user in ids]
+    check_strings([user for user in users if isinstance(user, str)])
+    return UserIds(users)
 
 
-def _check_kinds(ids: Ids, policy: Policy) -> None:
+def _check_kinds(ids: UserIds, policy: Policy) -> None:
     """Check that all ids are of a kind that the dataset has."""
     allowed = policy.user_ids
-    kinds = {int} if isinstance(ids, np.ndarray) else set(map(type, ids))
+    kinds = {int} if ids.are_integers else set(map(type, ids))
     wrong = {"integer": str, "string": int}.get(str(allowed))
     if len(ids) and wrong in kinds:
         raise InvalidRequest(f"the users of dataset {policy.dataset!r} have {allowed} ids only")
@@ -360,17 +343,3 @@ def _check_kinds(ids: Ids, policy: Policy) -> None:
             "and '1' would be two users with a budget each. Convert the ids to one kind, or create "
             "a dataset with user_ids='mixed' if its users have both kinds"
         )
-
-
-def _part(
-    partition: int, charge: Charge, names: Raw | None, norms: NDArray[np.float64]
-) -> ChargePart:
-    charge = replace(charge, norms=pack_norms(norms))
-    record = encode(charge if names is None else replace(charge, users=cast(Users, names)))
-    if len(norms) > MAX_CHARGE_USERS or len(record) > MAX_REQUEST_BYTES:
-        raise InvalidRequest(
-            f"partition {partition} has {len(norms)} users in {len(record)} bytes; the maximum is "
-            f"{MAX_CHARGE_USERS} users and {MAX_REQUEST_BYTES} bytes: charge fewer users per step, "
-            "or use more partitions"
-        )
-    return ChargePart(record, charge_digest(charge, names=names), norms)

@@ -444,7 +444,7 @@ def enrol(
         DecisionTimeout: not all partitions answered; call again to continue.
         RequestRejected: a partition rejected the request.
     """
-    users = [UserIds.unpack(users) for users in layout.users]
+    users = [layout.users_of(partition) for partition in range(len(layout.positions))]
     # Step 1.
     answers = _asked(connection, dict.fromkeys(range(len(users)), empty), deadline)
     # Step 2.

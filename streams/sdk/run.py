@@ -45,7 +45,8 @@ from streams.records import (
     RunOpened,
     encode,
 )
-from streams.sdk.arguments import Ids, Priced, chargeable, read_mechanism, read_norms
+from streams.records.users import UserIds
+from streams.sdk.arguments import Priced, UsersLike, chargeable, read_mechanism, read_norms
 from streams.sdk.connection import Connection, Deadline, PendingRequest, step_key
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import (
@@ -125,7 +126,7 @@ class Run:
 
     def charge(
         self,
-        users: ArrayLike,
+        users: UsersLike,
         norms: ArrayLike,
         *,
         noise_stddev: float | None = None,
@@ -180,7 +181,7 @@ class Run:
 
     def charge_ahead(
         self,
-        users: ArrayLike,
+        users: UsersLike,
         norms: ArrayLike,
         *,
         noise_stddev: float | None = None,
@@ -203,7 +204,7 @@ class Run:
 
     def _asked_of_users(
         self,
-        users: ArrayLike,
+        users: UsersLike,
         norms: ArrayLike,
         noise_stddev: float | None,
         mechanism: Any,
@@ -218,7 +219,7 @@ class Run:
 
     def enrol(
         self,
-        users: ArrayLike,
+        users: UsersLike,
         *,
         clip_norm: float,
         levels: int = 100,
@@ -347,7 +348,7 @@ class Run:
         with self._in_use():
             deadline = self._connection.deadline(timeout)
             if self._decided:
-                no_users = lay_out(np.empty(0, dtype=np.int64), self.policy)
+                no_users = lay_out(UserIds([]), self.policy)
                 charge = self._empty_charge(chargeable(self._policies), 1.0, None)
                 parts = no_users.parts(charge, np.empty(0)).items()
                 others = {p: part for p, part in parts if p not in self._decided}
@@ -469,7 +470,7 @@ class Run:
             clip_norm=clip_norm,
         )
 
-    def _layout_of(self, ids: Ids) -> Layout:
+    def _layout_of(self, ids: UserIds) -> Layout:
         """Return the layout of these users, reusing the previous one where it fits."""
         if self._layout is None or not self._layout.is_of(ids):
             self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)

@@ -95,10 +95,9 @@ def rotating_cohort(
     if not text:
         raise InvalidRequest("key is empty; it must be a text, the same in all steps of the run")
     secret = hashlib.blake2b(text).digest()
-    everybody: list[User] = ids.tolist() if isinstance(ids, np.ndarray) else ids
     digests = b"".join(
         hashlib.blake2b(user_key(_known_as(user)), digest_size=_BYTES, key=secret).digest()
-        for user in everybody
+        for user in ids
     )
     return np.flatnonzero(np.frombuffer(digests, dtype=">u8") % groups == turn % groups)
 

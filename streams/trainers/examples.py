@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.records import User
-from streams.sdk.arguments import Ids, read_users
+from streams.records.users import UserIds
+from streams.sdk.arguments import read_users
 from streams.sdk.errors import InvalidRequest
 
 
@@ -28,7 +29,7 @@ class ExamplesByUser:
         starts: where each user's examples begin in ``order``, (n + 1,).
     """
 
-    users: Ids
+    users: UserIds
     order: NDArray[np.int64]
     starts: NDArray[np.int64]
 
@@ -40,16 +41,18 @@ class ExamplesByUser:
             InvalidRequest: an id is invalid.
         """
         ids = read_users(user_ids)
-        if isinstance(ids, list):
+        if not ids.are_integers:
             places: dict[User, int] = {}
             owners = np.array([places.setdefault(user, len(places)) for user in ids], np.int64)
-            users: Ids = list(places)
+            users = UserIds(list(places))
         else:
-            distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+            distinct, first, inverse = np.unique(
+                ids.integers, return_index=True, return_inverse=True
+            )
             appearance = np.argsort(first, kind="stable")
             rank = np.empty_like(appearance)
             rank[appearance] = np.arange(appearance.size)
-            users, owners = distinct[appearance], rank[inverse]
+            users, owners = UserIds(distinct[appearance]), rank[inverse]
         counts = np.bincount(owners, minlength=len(users))
         starts = np.concatenate([[0], np.cumsum(counts)])
         return cls(users, np.argsort(owners, kind="stable"), starts)
@@ -58,7 +61,7 @@ class ExamplesByUser:
     def one_each(cls, examples: int) -> ExamplesByUser:
         """Make each example a user of its own, with the example's index as the id."""
         places = np.arange(examples, dtype=np.int64)
-        return cls(places, places, np.arange(examples + 1, dtype=np.int64))
+        return cls(UserIds(places), places, np.arange(examples + 1, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.starts) - 1

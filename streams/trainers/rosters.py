@@ -11,6 +11,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streams.sdk.arguments import UsersLike
+
 
 class LevelDecision(Protocol):
     """The decision of one step. Everything but ``step`` is as secret as the data."""
@@ -117,5 +119,5 @@ class TrainingRun(Protocol):
     def check_attempt(self) -> None:
         """Ask the service whether this attempt is the newest, right before a release."""
 
-    def enrol(self, users: ArrayLike, *, clip_norm: float, levels: int = 100) -> LevelRoster:
+    def enrol(self, users: UsersLike, *, clip_norm: float, levels: int = 100) -> LevelRoster:
         """Enrol users, once and in order; after a restart the same users again."""

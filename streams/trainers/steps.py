@@ -31,11 +31,12 @@ from fractions import Fraction
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
+from streams.sdk.arguments import UsersLike
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.sdk.roster_steps import poisson_sample
 from streams.trainers.batching import check_sampling
@@ -96,7 +97,7 @@ class PrivateSteps:
     def __init__(
         self,
         run: TrainingRun,
-        users: ArrayLike,
+        users: UsersLike,
         *,
         clip_norm: float,
         noise_stddev: Schedule,

@@ -18,7 +18,6 @@ import pytest
 from streams.queries.answerer import read_contributions
 from streams.sdk.arguments import read_norms, read_users
 from streams.sdk.errors import InvalidRequest
-from streams.sdk.layout import check_distinct
 
 
 class Colour(IntEnum):
@@ -76,8 +75,7 @@ INTEGERS = {
 @pytest.mark.parametrize("users", INTEGERS.values(), ids=INTEGERS)
 def test_integer_ids_are_taken_in_their_order_however_they_come(users: Any) -> None:
     ids = read_users(users)
-    assert isinstance(ids, np.ndarray)
-    assert ids.dtype == np.int64
+    assert ids.are_integers
     assert ids.tolist() == [1, 2, 3]
 
 
@@ -103,16 +101,14 @@ STRINGS = {
 @pytest.mark.parametrize("users", STRINGS.values(), ids=STRINGS)
 def test_string_ids_are_taken_whole_and_in_their_order_however_they_come(users: Any) -> None:
     ids = read_users(users)
-    assert ids == ["a", "b\0", "ü"]
+    assert ids.tolist() == ["a", "b\0", "ü"]
     assert {type(user) for user in ids} == {str}
 
 
 def test_ids_of_both_kinds_stay_what_they_are() -> None:
-    assert read_users([1, "1", np.int8(-1)]) == [1, "1", -1]
-    assert read_users(pd.Series([1, "1"])) == [1, "1"]
-    nobody = read_users([])
-    assert isinstance(nobody, np.ndarray)
-    assert nobody.shape == (0,)
+    assert read_users([1, "1", np.int8(-1)]).tolist() == [1, "1", -1]
+    assert read_users(pd.Series([1, "1"])).tolist() == [1, "1"]
+    assert len(read_users([])) == 0
 
 
 NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -172,17 +168,6 @@ NO_IDS: dict[str, tuple[Callable[[], Any], str]] = {
 def test_what_is_no_id_is_refused_with_what_to_do(users: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read_users(users())
-
-
-@pytest.mark.parametrize("ids", [np.array([4, 7, 4]), ["a", 4, "a"], [1, "1", 1]], ids=str)
-def test_an_id_that_appears_twice_is_refused(ids: Any) -> None:
-    with pytest.raises(InvalidRequest, match="appears twice"):
-        check_distinct(ids)
-
-
-@pytest.mark.parametrize("ids", [np.array([4, 7]), ["a", 4], [1, "1"], np.empty(0, int)], ids=str)
-def test_distinct_ids_are_fine(ids: Any) -> None:
-    check_distinct(ids)
 
 
 NUMBERS = {

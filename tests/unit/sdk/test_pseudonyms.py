@@ -7,6 +7,7 @@ import pytest
 
 from streams.records import Charge, Enrol, decode_request
 from streams.records.packing import unpack_users
+from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, PolicyChanged, RequestRejected
 from streams.sdk.layout import Pseudonyms
@@ -36,7 +37,7 @@ def opened(connection, key=KEY, dataset="d", run="r", **policy):
 
 
 def test_a_pseudonym_is_the_first_bytes_of_a_keyed_hash_of_the_id_as_text():
-    made = Pseudonyms(KEY).of(["lovelace", "42"])
+    made = Pseudonyms(KEY).of(UserIds(["lovelace", "42"]))
     for user, pseudonym in zip(["lovelace", "42"], made.tolist(), strict=True):
         digest = hashlib.blake2b(
             user.encode(), digest_size=8, key=KEY.encode(), person=b"dp-turnstile 1"
@@ -46,12 +47,12 @@ def test_a_pseudonym_is_the_first_bytes_of_a_keyed_hash_of_the_id_as_text():
 
 @pytest.mark.parametrize("same", [(1, "1"), (-7, "-7"), ("\u00e9", "e\u0301"), (np.int64(3), "3")])
 def test_ids_that_a_person_may_be_written_as_are_one_user(same):
-    one, other = (Pseudonyms(KEY).of([user]) for user in same)
-    assert one.tolist() == other.tolist()
+    one, other = (Pseudonyms(KEY).of_user(user) for user in same)
+    assert one == other
 
 
 def test_pseudonyms_of_another_key_have_nothing_in_common():
-    ids = list(map(str, range(10_000)))
+    ids = UserIds(list(map(str, range(10_000))))
     one, other = Pseudonyms(KEY).of(ids), Pseudonyms(OTHER_KEY).of(ids)
     assert len({*one.tolist(), *other.tolist()}) == 20_000
 
@@ -70,7 +71,7 @@ def test_no_id_reaches_the_log_and_answers_come_in_the_order_of_the_ids():
         if isinstance(charge, Charge)
         for user in unpack_users(charge.users).tolist()
     ]
-    assert sorted(users) == sorted(Pseudonyms(KEY).of(NAMES).tolist())
+    assert sorted(users) == sorted(Pseudonyms(KEY).of(UserIds(NAMES)).tolist())
     assert [halt.user for halt in turnstile.halts(follow=False)] in (
         ["mary", "sofia"],
         ["sofia", "mary"],
@@ -85,7 +86,7 @@ def test_a_roster_has_pseudonyms_too():
     roster.charge(noise_stddev=1.0, sampling_rate=0.5)
     enrolled = [r for r in map(decode_request, connection.sent) if isinstance(r, Enrol)]
     users = [user for record in enrolled for user in unpack_users(record.users).tolist()]
-    assert sorted(users) == sorted(Pseudonyms(KEY).of(NAMES).tolist())
+    assert sorted(users) == sorted(Pseudonyms(KEY).of(UserIds(NAMES)).tolist())
     for user in NAMES:
         for odometer in turnstile.odometer(user=user, follow=False):
             assert odometer.user == user
@@ -97,7 +98,7 @@ def test_who_was_not_seen_by_a_client_has_a_pseudonym_there():
     run.charge(NAMES, np.full(5, 9.0), noise_stddev=1.0)
     other = Turnstile(connection=connection, pseudonym_key=KEY)
     known = Pseudonyms(KEY)
-    known.of(NAMES)
+    known.of(UserIds(NAMES))
     told = [halt.user for halt in other.halts(follow=False)]
     assert sorted(map(known.user_of, told)) == sorted(NAMES)
     assert all(isinstance(user, int) for user in told)
@@ -158,8 +159,8 @@ def test_with_a_key_a_dataset_has_integers():
 
 def test_many_users_are_known_again_however_often_they_come():
     pseudonyms = Pseudonyms(KEY)
-    made = [pseudonyms.of(list(map(str, range(start, start + 50_000)))) for start in (0, 25_000, 0)]
-    assert pseudonyms.user_of(int(made[1][-1])) == "74999"
-    assert [pseudonyms.user_of(int(p)) for p in made[0][:3]] == ["0", "1", "2"]
+    made = [pseudonyms.of(UserIds(range(start, start + 50_000))) for start in (0, 25_000, 0)]
+    assert pseudonyms.user_of(int(made[1][-1])) == 74999
+    assert [pseudonyms.user_of(int(p)) for p in made[0][:3]] == [0, 1, 2]
     assert pseudonyms.user_of(12345) == 12345
     assert pseudonyms.user_of("a name") == "a name"

@@ -128,8 +128,6 @@ def test_with_a_ring_what_is_forged_changes_nothing(forge: Forge) -> None:
     run = turnstile.run("d", "r")
     for _ in range(3):
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
-    assert connection.verifier is not None
-    assert "it has no signature" in connection.verifier.why_silent()
 
 
 def test_without_the_workers_a_forged_decision_releases_nothing_and_is_named() -> None:
