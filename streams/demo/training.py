@@ -40,7 +40,7 @@ from streams.demo.digits import CLASSES, FEATURE_NORM, Images
 from streams.demo.results import ChargedDataset, Progress, charged_by
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
-from streams.trainers.products import rounded_rows, row_products, softmax
+from streams.trainers.loop import rounded_rows, row_products, softmax
 
 CLIP_NORM: Final = math.sqrt(2.0) * FEATURE_NORM
 """A residual is the difference of two probability vectors: its norm is at most sqrt(2)."""

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from streams.trainers.cohorts import rotating_cohort, sampled_cohort
     from streams.trainers.examples import ExamplesByUser
     from streams.trainers.loop import Descent, PrivateTrainer
-    from streams.trainers.noise import noise_for_steps
-    from streams.trainers.pacing import Pace
+    from streams.trainers.pacing import Pace, noise_for_steps
     from streams.trainers.steps import OpenStep, PrivateSteps
 
 _HOMES = {
@@ -29,7 +28,7 @@ _HOMES = {
     "Pace": "pacing",
     "PrivateSteps": "steps",
     "PrivateTrainer": "loop",
-    "noise_for_steps": "noise",
+    "noise_for_steps": "pacing",
     "rotating_cohort": "cohorts",
     "sampled_cohort": "cohorts",
 }

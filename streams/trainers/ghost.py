@@ -2,7 +2,7 @@
 of linear layers need not be written out.
 
 A linear layer's inputs and backpropagated outputs are kept instead, and added up exactly
-(``streams.trainers.outer``). One backward pass is enough: the same kept rows give norms and sum.
+(``streams.trainers.sums``). One backward pass is enough: the same kept rows give norms and sum.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.linear import compute_linear_grad_sample
 
-from streams.trainers.outer import Outer
-from streams.trainers.sums import Part
+from streams.trainers.sums import Outer, Part
 
 Factors: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 

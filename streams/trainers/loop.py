@@ -11,13 +11,22 @@ The same lines restart a training that was interrupted:
 The run is opened without ``released``: a step whose users may have been drawn is given up, not
 drawn again. Only a training without sampling (``sampling_rate=1``) may open it with
 ``released=checkpoint.released()``; a step that was not released is then handed back.
+
+Gradients are functions of one user's data alone, bit for bit. Matrix products of a batch are not:
+linear algebra libraries add up in an order that follows the shape of the batch and the number of
+threads. So the gradient of one user would depend, in its last bits, on which other users were
+drawn, which the proofs exclude (docs/guarantees.md). `rounded_rows` and `row_products` round the
+entries of both factors to few bits, at one power of two per row and per column. A sum of products,
+in units of the two powers, is then a sum of integers below 2^53, and float64 holds every partial
+sum exactly. (Numbers so small that products underflow are not covered: scores of 1e-300 are 0 to a
+softmax.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +38,15 @@ from streams.trainers.sums import Part
 
 Floats: TypeAlias = NDArray[np.float64]
 
+_EXACT_BITS: Final = 53
+_SMALLEST_EXPONENT: Final = -990  # entries that are smaller become zero
+
 Gradients: TypeAlias = Callable[[Floats, NDArray[np.int64]], Part]
 """Returns gradients (m, d) of the users at m positions: for each user the sum over its examples.
 
 A user's row must be the same, bit for bit, whichever other users are in the batch. Matrix products
-of a batch do not guarantee this; ``streams.trainers.products`` does. Gradients that are outer
-products, as those of a linear model, need not be written out (``streams.trainers.outer``;
+of a batch do not guarantee this; ``row_products`` does. Gradients that are outer products, as those
+of a linear model, need not be written out (``streams.trainers.sums.Outer``;
 ``outer_parts={0}``)."""
 
 
@@ -206,3 +218,35 @@ def _bar(total: int, done: int, wanted: bool) -> Any:
         else:
             return tqdm(total=total, initial=done, unit="step")
     return nullcontext(_NoBar())
+
+
+def rounded_rows(rows: Floats) -> Floats:
+    """Round the entries of each row, (m, d), so that ``row_products`` is exact.
+
+    Each is rounded to a relative 2^-k of the largest entry in its row, where k = (53 - log2 d) / 2:
+    23 bits for 65 columns, 21 for 785.
+    """
+    return _rounded(rows, 1, _bits(rows.shape[1]))
+
+
+def row_products(rows: Floats, matrix: Floats) -> Floats:
+    """Multiply rows from ``rounded_rows`` by a matrix, (d, c), whose columns are rounded alike."""
+    return np.asarray(rows @ _rounded(matrix, 0, _bits(len(matrix))))
+
+
+def softmax(scores: Floats) -> Floats:
+    """Return the softmax of each row, (m, c)."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _bits(terms: int) -> int:
+    """Return the bits of each factor with which a sum of so many products is below 2^53."""
+    return (_EXACT_BITS - terms.bit_length()) // 2
+
+
+def _rounded(values: Floats, axis: int, bits: int) -> Floats:
+    largest = np.abs(values).max(axis=axis, keepdims=True, initial=0.0)
+    exponents = np.maximum(np.frexp(largest)[1], _SMALLEST_EXPONENT)
+    whole = np.rint(values * np.ldexp(1.0, bits - exponents))
+    return np.asarray(whole * np.ldexp(1.0, exponents - bits))

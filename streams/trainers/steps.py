@@ -39,9 +39,8 @@ from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.sdk.roster_steps import poisson_sample
-from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.outer import FINER_BITS, Outer, check_grid
+from streams.trainers.cohorts import check_sampling
 from streams.trainers.pacing import Pace
 from streams.trainers.rosters import (
     ChargedAhead,
@@ -50,7 +49,7 @@ from streams.trainers.rosters import (
     LevelRoster,
     TrainingRun,
 )
-from streams.trainers.sums import ClippedSum, Part, Scratch
+from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
 """Users among those who were drawn: a slice of them, or distinct indices, (k,)."""

@@ -26,7 +26,7 @@ What one user contributes must not depend on which other users were drawn:
 
 With ``grad_sample_mode="ghost"`` the gradients of linear layers are not written out. Opacus's ghost
 clipping computes norms and sums in float32, which bounds no contribution for certain; here both are
-exact (``streams.trainers.outer``), in one backward pass. It applies to linear layers in float32
+exact (``streams.trainers.sums``), in one backward pass. It applies to linear layers in float32
 that see one row per example, in trainings without ``user_ids``. All other gradients are written
 out.
 
@@ -58,8 +58,8 @@ from torch.utils.data import (
 )
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers.batching import check_sampling
 from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
 from streams.trainers.pacing import Pace

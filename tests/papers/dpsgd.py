@@ -27,7 +27,7 @@ from streams.trainers import (
     noise_for_steps,
 )
 from streams.trainers.classifier import logistic_gradients
-from streams.trainers.products import rounded_rows, row_products, softmax
+from streams.trainers.loop import rounded_rows, row_products, softmax
 
 
 @dataclass(frozen=True)

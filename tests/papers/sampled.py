@@ -18,8 +18,8 @@ from accounting.release.clipping import norm_products, row_norms
 from streams import Turnstile
 from streams.demo.digits import CLASSES, Images
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
-from streams.trainers.outer import Outer
-from streams.trainers.products import row_products, softmax
+from streams.trainers.loop import row_products, softmax
+from streams.trainers.sums import Outer
 
 DELTA = 1e-5
 

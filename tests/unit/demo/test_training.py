@@ -27,7 +27,7 @@ from streams.demo.training import (
     descend,
     train_all_ways,
 )
-from streams.trainers.products import row_products, softmax
+from streams.trainers.loop import row_products, softmax
 
 SMALL = Settings(3.0, 1e-5, population=1_438, full_steps=6, steps=24, learning_rate=10.0)
 

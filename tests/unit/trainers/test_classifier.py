@@ -16,7 +16,6 @@ from streams.trainers import (
     ExamplesByUser,
     IndividualDPClassifier,
     classifier,
-    estimators,
     noise_for_steps,
 )
 from streams.trainers.steps import GRID_BITS
@@ -79,7 +78,7 @@ def digits_classifier(**changes: Any) -> IndividualDPClassifier:
 @pytest.mark.parametrize(
     ("estimator", "check"), CHECKS, ids=[check.func.__name__ for _, check in CHECKS]
 )
-def test_it_is_an_estimator_of_scikit_learn(estimator: Any, check: Any) -> None:
+def test_classifier_passes_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
@@ -103,7 +102,7 @@ def test_digits_are_learnt() -> None:
     assert model.n_iter_ == 100
 
 
-def test_noise_is_what_the_worst_case_needs_for_its_steps() -> None:
+def test_noise_follows_from_worst_case_steps() -> None:
     rows, labels, _, _ = digits()
     service = FilterService()
     model = digits_classifier(epsilon=2.0, steps=3, worst_case_steps=40, sampling_rate=1.0)
@@ -113,7 +112,7 @@ def test_noise_is_what_the_worst_case_needs_for_its_steps() -> None:
     assert service.charges == [(wanted, 1.0)] * 3
 
 
-def test_users_with_many_examples_are_charged_once_a_step_and_clipped_as_one() -> None:
+def test_user_with_many_examples_is_charged_and_clipped_once_per_step() -> None:
     rows, labels, _, _ = digits()
     service = FilterService()
     users = [f"user {place % 100}" for place in range(len(rows))]
@@ -124,7 +123,7 @@ def test_users_with_many_examples_are_charged_once_a_step_and_clipped_as_one() -
     assert np.median(service.levels) == 1.0
 
 
-def test_a_fit_that_died_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_interrupted_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:
     rows, labels, _, _ = digits()
     service, file = FilterService(), str(tmp_path / "fit.npz")
     model = digits_classifier(steps=4, noise_stddev=1.0, checkpoint=file)
@@ -146,7 +145,7 @@ def test_the_denominator_is_the_public_population() -> None:
     assert moved[0] == pytest.approx(2.0 * moved[1])
 
 
-def test_a_release_does_not_reveal_how_many_users_there_are() -> None:
+def test_release_does_not_reveal_the_number_of_users() -> None:
     """A release is a whole number on a public grid, divided by the expected batch.
 
     So an observer can list the denominators for which all coordinates are on the grid.
@@ -181,7 +180,7 @@ def test_public_numbers_and_labels_have_no_default(missing: str) -> None:
 
 
 @pytest.mark.parametrize("examples", [1, 3], ids=["one example each", "three examples each"])
-def test_a_gradient_is_the_same_with_and_without_another_user_in_the_batch(examples: int) -> None:
+def test_gradient_does_not_depend_on_other_users_in_the_batch(examples: int) -> None:
     rows, labels, _, _ = digits()
     count = 65 * examples
     owners = ExamplesByUser.of(np.random.default_rng(1).permutation(np.arange(count) % 65))
@@ -196,29 +195,33 @@ def test_a_gradient_is_the_same_with_and_without_another_user_in_the_batch(examp
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "changes",
     [
-        ({"sampling": "shuffled"}, "2411.04205"),
-        ({"sampling": "weighted"}, "more often"),
-        ({"classes": [0, 1]}, "classes"),
-        ({"epsilon": -1.0}, "epsilon"),
-        ({"sampling_rate": 0.0}, "sampling_rate"),
-        ({"clip_norm": -1.0}, "clip_norm"),
-        ({"population": 0}, "population"),
-        ({"population": None}, "population"),
-        ({"population": float("inf")}, "population"),
-        ({"classes": [3, 3]}, "classes"),
+        {"sampling": "shuffled"},
+        {"sampling": "weighted"},
+        {"classes": [0, 1]},
+        {"epsilon": -1.0},
+        {"sampling_rate": 0.0},
+        {"clip_norm": -1.0},
+        {"population": 0},
+        {"population": None},
+        {"population": float("inf")},
+        {"classes": [3, 3]},
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_arguments_are_rejected(changes: dict[str, Any]) -> None:
     rows, labels, _, _ = digits()
-    with pytest.raises(InvalidRequest, match=reason):
+    with pytest.raises(InvalidRequest):
         digits_classifier(steps=2).set_params(**changes).fit(rows, labels)
-    with pytest.raises(InvalidRequest, match="3 user ids"):
+
+
+def test_every_example_needs_a_user_id() -> None:
+    rows, labels, _, _ = digits()
+    with pytest.raises(InvalidRequest):
         digits_classifier(steps=2).fit(rows, labels, users=[1, 2, 3])
 
 
-def test_labels_that_nobody_has_may_be_declared() -> None:
+def test_classes_may_include_labels_without_examples() -> None:
     rows, labels, _, _ = digits()
     few = labels < 3
     model = digits_classifier(steps=2, noise_stddev=1.0, classes=range(10))
@@ -230,10 +233,8 @@ def test_labels_that_nobody_has_may_be_declared() -> None:
 def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
         monkeypatch.setitem(sys.modules, name, None)
-    importlib.reload(estimators)
     yield importlib.reload(classifier).IndividualDPClassifier
     monkeypatch.undo()
-    importlib.reload(estimators)
     importlib.reload(classifier)
 
 
@@ -248,17 +249,17 @@ def test_scikit_learn_is_not_needed(without_sklearn: Any) -> None:
         noise_stddev=1.0,
         not_private_seed=2,
     )
-    with pytest.raises(Unusable, match="not fitted"):
+    with pytest.raises(Unusable):
         model.predict(rows)
     model.set_params(sampling_rate=0.5)
     assert model.get_params()["sampling_rate"] == 0.5
     model.fit(rows, labels, run=FilterService().open())
     assert model.score(rows, labels) > 0.9
-    for refused, reason in (
-        (lambda: model.set_params(speed=1), "no argument 'speed'"),
-        (lambda: model.predict(rows[:, :1]), "has 1 features"),
-        (lambda: model.fit(rows, labels[1:]), "y has shape"),
-        (lambda: model.fit(rows * np.nan, labels), "finite"),
+    for refused in (
+        lambda: model.set_params(speed=1),
+        lambda: model.predict(rows[:, :1]),
+        lambda: model.fit(rows, labels[1:]),
+        lambda: model.fit(rows * np.nan, labels),
     ):
-        with pytest.raises(InvalidRequest, match=reason):
+        with pytest.raises(InvalidRequest):
             refused()

@@ -14,6 +14,7 @@ from scipy import stats
 from accounting import banded_steps
 from streams.sdk.errors import InvalidRequest
 from streams.trainers import rotating_cohort, sampled_cohort
+from streams.trainers.cohorts import check_sampling
 from tests.unit.sdk.partitions import Partitions
 
 USERS = np.arange(41)
@@ -161,3 +162,28 @@ def test_each_user_is_asked_by_a_coin_of_that_user() -> None:
 def test_arguments_that_make_no_cohort_are_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         call()
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        "fixed",
+        "fixed-size",
+        "without-replacement",
+        "shuffled",
+        "shuffle",
+        "weighted",
+        "truncated",
+        "padded",
+        "sequential",
+        "lottery",
+        None,
+    ],
+)
+def test_batches_other_than_poisson_samples_are_rejected(sampling: object) -> None:
+    with pytest.raises(InvalidRequest):
+        check_sampling(sampling)
+    check_sampling("poisson")

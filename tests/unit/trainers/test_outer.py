@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers import Descent, PrivateTrainer, outer
-from streams.trainers.outer import FINER_BITS, Outer
+from streams.trainers import Descent, PrivateTrainer
+from streams.trainers import sums as sums_module
 from streams.trainers.steps import PrivateSteps
-from streams.trainers.sums import ClippedSum
+from streams.trainers.sums import FINER_BITS, ClippedSum, Outer
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced
 
@@ -96,7 +96,7 @@ def test_sums_are_those_of_clipped_rows_but_for_the_grid() -> None:
 def test_sums_depend_neither_on_the_order_of_users_nor_on_how_they_come(
     exponent: int, at_once: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outer, "_EXACT", at_once)
+    monkeypatch.setattr(sums_module, "_EXACT_PRODUCTS", at_once)
     rows, levels = factors(3.0, 7.0), np.linspace(0.1, 0.9, USERS)
     totals = []
     for order in (np.arange(USERS), np.arange(USERS)[::-1]):

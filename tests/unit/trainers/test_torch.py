@@ -11,8 +11,8 @@ import pytest
 
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.outer import Outer
 from streams.trainers.steps import OpenStep
+from streams.trainers.sums import Outer
 from tests.readme import blocks, page
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_steps import silenced

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streams.trainers.products import rounded_rows, row_products, softmax
+from streams.trainers.loop import rounded_rows, row_products, softmax
 
 SHAPES = [(3, 2), (65, 10), (785, 10), (784, 100)]
 
