@@ -34,8 +34,8 @@ from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.events import mechanism_from
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, levels_of, norms_of
+from accounting.costs.power_cost import noise_for_norm_budget
 from accounting.costs.pure import pure_to_gdp
-from accounting.costs.quadratic import noise_for_norm_budget
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import (

@@ -50,8 +50,8 @@ from accounting.costs.mechanisms import (
     simplified,
 )
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms, rising
-from accounting.costs.pure import PURE, gdp_units_of_pure
-from accounting.costs.quadratic import GDP, ZCDP
+from accounting.costs.power_cost import GDP, PURE, ZCDP
+from accounting.costs.pure import gdp_units_of_pure
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.units import budget_units, from_units

@@ -36,8 +36,8 @@ from accounting.costs.mechanisms import (
     simplified,
 )
 from accounting.costs.order_units import units_at_orders
-from accounting.costs.pure import PURE, renyi_of_pure
-from accounting.costs.quadratic import ZCDP
+from accounting.costs.power_cost import PURE, ZCDP
+from accounting.costs.pure import renyi_of_pure
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from accounting.exact.products import product_up, square_ratio_up
 from accounting.exact.rounding import UP, moved

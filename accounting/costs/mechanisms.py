@@ -136,3 +136,14 @@ def gaussian_stddev(mechanism: Mechanism) -> float:
             "pure-dp, or in gdp by a cost table; Poisson-sampled ones in renyi",
         )
     return gaussian.noise_stddev
+
+
+def pure_scale(mechanism: Mechanism) -> float:
+    """Return s such that a user of norm c has eps = c / s; `Laplace` and `PureDP` only."""
+    match known(mechanism):
+        case Laplace(scale):
+            return scale
+        case PureDP():
+            return 1.0
+    allowed = "Laplace or PureDP: no epsilon bounds the loss under Gaussian noise"
+    raise InvalidInput("mechanism", mechanism, allowed)

@@ -34,69 +34,21 @@ charge this, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
-from accounting.costs.mechanisms import Laplace, Mechanism, PureDP, known
-from accounting.exact.errors import InvalidInput
-from accounting.exact.products import ratio_ceil
-from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS, cost_units
+from accounting.costs.mechanisms import Laplace, Mechanism, pure_scale
+from accounting.exact.units import cost_units
 from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, norm_vector
 
-_SHAVE: Final = 1.0 - 2.0**-50  # two roundings, each within a relative 2**-53
-_SMALLEST_NORM: Final = 2.0**-1000
 # Above, mu squared is bounded by 8 log((1 + e^eps) / 2), as Phi(-x) <= e^(-x^2 / 2) / 2.
 _LARGEST_EPSILON: Final = 600.0
 _SLACK: Final = 2.0**-44  # far above the relative error of erfinv, erfcinv, tanh and exp
 _SMALL: Final = 2.0**-500  # its square does not underflow
 _SUM_ERROR: Final = 2.0**-48  # of a divergence, relative to epsilon
-
-
-@dataclass(frozen=True)
-class PureCost:
-    """A cost of c / scale units of 2**-44."""
-
-    def units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
-        """Return ceil(eps 2**44) of each norm, exactly; shape (n,), saturates at `MAX_COST_UNITS`.
-
-        Args:
-            mechanism: `Laplace` or `PureDP`.
-            norms: shape (n,), finite, >= 0.
-        """
-        vector = norm_vector("norms", norms)
-        return ratio_ceil(vector, pure_scale(mechanism), UNIT_BITS, MAX_COST_UNITS)
-
-    def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
-        """Return the exact cost, of which `units` is the ceiling unless it saturates."""
-        return Fraction(norm) / Fraction(pure_scale(mechanism)) * Fraction(2**UNIT_BITS)
-
-    def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
-        """Return the largest norms, shape (n,), that cost at most `units` in exact arithmetic.
-
-        They are at most a relative 2**-49 too small, and the same bits on every machine.
-        """
-        norms = units.astype(np.float64) * 2.0**-UNIT_BITS * _SHAVE * pure_scale(mechanism)
-        norms[norms < _SMALLEST_NORM] = 0.0
-        return np.asarray(norms)
-
-
-PURE: Final = PureCost()
-
-
-def pure_scale(mechanism: Mechanism) -> float:
-    """Return s such that a user of norm c has eps = c / s; `Laplace` and `PureDP` only."""
-    match known(mechanism):
-        case Laplace(scale):
-            return scale
-        case PureDP():
-            return 1.0
-    allowed = "Laplace or PureDP: no epsilon bounds the loss under Gaussian noise"
-    raise InvalidInput("mechanism", mechanism, allowed)
 
 
 def pure_to_gdp(epsilon: npt.ArrayLike) -> FloatArray:

@@ -60,20 +60,15 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     return _in_blocks(values, lambda block: _square_ratio_block(block, scale), np.float64)
 
 
-def square_ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
+def square_ratio_ceil(c: FloatArray, s: float, bits: int, limit: int) -> IntArray:
     """Return min(ceil((c / s)**2 * 2**bits), limit) in exact arithmetic, as int64.
 
     Args:
-        c: as in `square_ratio_up`.
-        s: as in `square_ratio_up`.
+        c: finite, >= 0, any shape; not checked.
+        s: finite, > 0.
         bits: the exponent.
         limit: a power of two from 2**53 to 2**62.
     """
-    return checked_square_ratio_ceil(_finite_values("c", c), s, bits, limit)
-
-
-def checked_square_ratio_ceil(values: FloatArray, s: float, bits: int, limit: int) -> IntArray:
-    """Return `square_ratio_ceil` of float64 numbers that are known to be finite and >= 0."""
     scale = positive_finite("s", s, DOWN)
 
     def ceilings(block: FloatArray) -> IntArray:
@@ -81,28 +76,27 @@ def checked_square_ratio_ceil(values: FloatArray, s: float, bits: int, limit: in
 
     ratio = _power_over_square(scale, bits)
     if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
-        return _in_blocks(values, ceilings, np.int64)
+        return _in_blocks(c, ceilings, np.int64)
     with np.errstate(over="ignore", under="ignore"):
-        estimate = values * values
+        estimate = c * c
         estimate *= ratio
 
     def one_by_one(few: list[float]) -> list[int]:
         return [_one_ceiling(value, scale, bits, limit) for value in few]
 
-    return _rounded_up(estimate, limit, values, ceilings, one_by_one)
+    return _rounded_up(estimate, limit, c, ceilings, one_by_one)
 
 
-def ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
+def ratio_ceil(c: FloatArray, s: float, bits: int, limit: int) -> IntArray:
     """Return min(ceil(c / s * 2**bits), limit) in exact arithmetic, as int64.
 
     Args:
-        c: finite, >= 0, any shape.
+        c: finite, >= 0, any shape; not checked.
         s: finite, > 0.
         bits: the exponent, 0 to 60.
         limit: a power of two from 2**53 to 2**62.
     """
     scale = positive_finite("s", s, DOWN)
-    values = _finite_values("c", c)
 
     def ceilings(block: FloatArray) -> IntArray:
         return _ratio_block(block, scale, bits, limit)
@@ -114,9 +108,9 @@ def ratio_ceil(c: npt.ArrayLike, s: float, bits: int, limit: int) -> IntArray:
     with np.errstate(over="ignore", under="ignore"):
         factor = math.ldexp(1.0, bits) / scale
         if not _RATIO_LIMITS[0] < factor < _RATIO_LIMITS[1]:
-            return _in_blocks(values, ceilings, np.int64)
-        estimate = values * factor
-    return _rounded_up(estimate, limit, values, ceilings, one_by_one)
+            return _in_blocks(c, ceilings, np.int64)
+        estimate = c * factor
+    return _rounded_up(estimate, limit, c, ceilings, one_by_one)
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:

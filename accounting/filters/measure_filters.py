@@ -36,8 +36,7 @@ from accounting.conversions import zcdp_budget
 from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian
 from accounting.costs.order_units import units_within_orders
-from accounting.costs.pure import PURE, PureCost
-from accounting.costs.quadratic import GDP, ZCDP, QuadraticCost
+from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
 from accounting.exact.errors import InvalidInput
 from accounting.exact.roots import bisected_floats
 from accounting.exact.units import split_budget
@@ -59,7 +58,7 @@ _NEARLY = 1.0 - 2.0**-48  # of the largest norm that fits, which is itself round
 class _OneBudgetFilter(BudgetFilter):
     """A filter with one budget: state of shape (n,), costs from `cost`."""
 
-    cost: ClassVar[QuadraticCost | PureCost]
+    cost: ClassVar[PowerCost]
 
     @classmethod
     def from_units(cls, budget: int) -> Self:

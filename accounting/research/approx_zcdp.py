@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from accounting.conversions import zcdp_to_epsilon
 from accounting.costs.mechanisms import Mechanism
-from accounting.costs.quadratic import ZCDP
+from accounting.costs.power_cost import ZCDP
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, UP, float_toward
 from accounting.exact.units import UNIT_BITS, cost_units, from_units, from_units_down, split_budget

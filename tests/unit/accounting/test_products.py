@@ -54,9 +54,9 @@ def test_square_ratio_of_exact_squares_is_exact(k: int, m: int, shift: int) -> N
 def check_ratio_ceilings(c: list[float], s: float) -> None:
     unit = Fraction(2**44) / Fraction(s)
     expected = [min(math.ceil(Fraction(value) * unit), 2**62) for value in c]
-    assert ratio_ceil(c, s, 44, 2**62).tolist() == expected
+    assert ratio_ceil(np.array(c), s, 44, 2**62).tolist() == expected
     # More of them are decided together.
-    assert ratio_ceil(c * 130, s, 44, 2**62).tolist() == expected * 130
+    assert ratio_ceil(np.array(c * 130), s, 44, 2**62).tolist() == expected * 130
 
 
 @pytest.mark.parametrize("s", [s for s in ADVERSARIAL if s > 0.0])

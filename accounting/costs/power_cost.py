@@ -1,14 +1,14 @@
-"""Costs that grow with the square of the norm: those of zCDP and Gaussian DP.
+"""Costs that are a power of the ratio of norm and noise scale: rational, so charged exactly.
 
-A step of norm c with noise of scale s costs (c / s)^2 2^b units, a rational number. The charge is
-its ceiling, and a filter can decide on the last unit exactly.
+A step of norm c with noise of scale s costs (c / s)^p 2^b units. The charge is its ceiling, and a
+filter can decide on the last unit exactly.
 
-    ZCDP   rho = (c / s)^2 / 2        b = 43    Gaussian, Laplace, PureDP
-    GDP    mu squared = (c / s)^2     b = 44    Gaussian
+    ZCDP   rho = (c / s)^2 / 2        p = 2, b = 43    Gaussian, Laplace, PureDP
+    GDP    mu squared = (c / s)^2     p = 2, b = 44    Gaussian
+    PURE   epsilon = c / s            p = 1, b = 44    Laplace, PureDP
 
-Neighbouring datasets differ by adding or removing one user. The inverse
-functions, from units to the norm that they pay for and from a budget to the noise, round against
-the spender.
+Neighbouring datasets differ by adding or removing one user. The inverse functions, from units to
+the norm that they pay for and from a budget to the noise, round against the spender.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale
+from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale, pure_scale
 from accounting.exact.errors import InvalidInput
-from accounting.exact.products import checked_square_ratio_ceil
+from accounting.exact.products import ratio_ceil, square_ratio_ceil
 from accounting.exact.rounding import DOWN, UP
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
 
-# The norm within a budget is a square root rounded three times, each within a relative 2**-53.
-# 2**-50 keeps it below the exact root, and 2**-1000 keeps it out of the subnormal range.
+# The norm within a budget is rounded three times at most, each within a relative 2**-53.
+# 2**-50 keeps it below the exact norm, and 2**-1000 keeps it out of the subnormal range.
 _SHAVE: Final = 1.0 - 2.0**-50
 _SMALLEST_NORM: Final = 2.0**-1000
 # At rho = 1 this makes room for 2**15 units.
@@ -38,19 +38,21 @@ _INFLATION: Final = 2.0**-30
 
 
 @dataclass(frozen=True)
-class QuadraticCost:
-    """A cost of (c / s)^2 2^b units.
+class PowerCost:
+    """A cost of (c / s)^p 2^b units.
 
     Attributes:
+        power: p, 1 or 2.
         bits: b.
         scale_of: returns s of a mechanism, or raises `InvalidInput` if it has none.
     """
 
+    power: Literal[1, 2]
     bits: int
     scale_of: Callable[[Mechanism], float]
 
     def units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
-        """Return ceil((c / s)^2 2^b) of each norm, exactly.
+        """Return ceil((c / s)^p 2^b) of each norm, exactly.
 
         Args:
             mechanism: the step.
@@ -60,26 +62,30 @@ class QuadraticCost:
             Shape (n,); saturates at `MAX_COST_UNITS`.
         """
         scale, vector = self.scale_of(mechanism), norm_vector("norms", norms)
-        return checked_square_ratio_ceil(vector, scale, self.bits, MAX_COST_UNITS)
+        ceiling = ratio_ceil if self.power == 1 else square_ratio_ceil
+        return ceiling(vector, scale, self.bits, MAX_COST_UNITS)
 
     def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
         """Return the exact cost, of which `units` is the ceiling unless it saturates."""
         ratio = Fraction(norm) / Fraction(self.scale_of(mechanism))
-        return ratio * ratio * Fraction(2**self.bits)
+        return (ratio if self.power == 1 else ratio * ratio) * Fraction(2**self.bits)
 
     def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
         """Return the largest norms, shape (n,), that cost at most `units` in exact arithmetic.
 
         They are at most a relative 2**-49 too small, and the same bits on every machine.
         """
-        roots = np.sqrt(units.astype(np.float64) * math.ldexp(1.0, -self.bits)) * _SHAVE
-        norms = np.asarray(roots * self.scale_of(mechanism))
+        ratios = units.astype(np.float64) * math.ldexp(1.0, -self.bits)
+        if self.power == 2:
+            np.sqrt(ratios, out=ratios)
+        norms = np.asarray(ratios * _SHAVE * self.scale_of(mechanism))
         norms[norms < _SMALLEST_NORM] = 0.0
         return norms
 
 
-ZCDP: Final = QuadraticCost(UNIT_BITS - 1, noise_scale)
-GDP: Final = QuadraticCost(UNIT_BITS, gaussian_stddev)
+ZCDP: Final = PowerCost(2, UNIT_BITS - 1, noise_scale)
+GDP: Final = PowerCost(2, UNIT_BITS, gaussian_stddev)
+PURE: Final = PowerCost(1, UNIT_BITS, pure_scale)
 
 
 def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
