@@ -185,16 +185,16 @@ class EventInbox:
                 await asyncio.to_thread(self._answering.close_due, clock)
 
 
-def create_app(config: Config, intake: EventInbox) -> TurnstileApp:
+def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
     """Return the Faust app of an answerer."""
-    topic = intake.topic
+    topic = inbox.topic
     app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _FETCHED_RECORDS)
     app.end = _end
-    intake.end_of = app.end_of
-    owned: Any = intake
+    inbox.end_of = app.end_of
+    owned: Any = inbox
     app.owned = owned
 
-    health = HealthServer(config.health, intake.metrics, intake.watched) if config.health else None
+    health = HealthServer(config.health, inbox.metrics, inbox.watched) if config.health else None
 
     async def connect() -> None:
         if health:
@@ -208,7 +208,7 @@ def create_app(config: Config, intake: EventInbox) -> TurnstileApp:
 
     async def take(record: Any) -> None:
         with _or_end():
-            await intake.arrive(record)
+            await inbox.arrive(record)
 
     app.take = take
 
@@ -217,8 +217,8 @@ def create_app(config: Config, intake: EventInbox) -> TurnstileApp:
         with _or_end():
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
-                intake.watched.update()
-                await intake.tick()
+                inbox.watched.update()
+                await inbox.tick()
 
     return app
 
@@ -272,7 +272,7 @@ def run_answerer(
         journal = KafkaJournal(config, query_file.dataset, query_file.run)
 
         def published(answer: PrivateAnswer) -> None:
-            intake.metrics.answers.inc()
+            inbox.metrics.answers.inc()
             try:
                 announce(answer)
             except BrokenPipeError as error:
@@ -288,9 +288,9 @@ def run_answerer(
             published,
             charge_again=charge_again,
         )
-        intake = EventInbox(config, answering, partitions, turnstile.log_name)
-        measure(turnstile, intake.metrics.registry)
-        app = create_app(config, intake)
+        inbox = EventInbox(config, answering, partitions, turnstile.log_name)
+        measure(turnstile, inbox.metrics.registry)
+        app = create_app(config, inbox)
     run_app(app, log_level)
     raise SystemExit(0)
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from streams.answerer.windows import InputState
 from streams.worker.exposition import exposition_of
-from streams.worker.partitions import PartitionView, Problem
+from streams.worker.ownership import PartitionView, Problem
 
 STUCK_AFTER = 30.0
 """Seconds for which a window may be due, or events wait, before the answerer is unhealthy."""

@@ -124,7 +124,7 @@ class ErasedUsers(Tracked[str]):
         self._waiting: set[Address] = set()  # for users to be put back
 
     @property
-    def is_uncompacted(self) -> bool:
+    def is_unmerged(self) -> bool:
         """Whether changes and pages that are kept may still have the id of an erased user."""
         return bool(self._uncompacted)
 

@@ -252,9 +252,9 @@ class State:
                 raise ValueError(f"pages of the members of {'/'.join(address)} are missing")
         self._torn.clear()
 
-    def uncompacted(self) -> list[str]:
+    def unmerged(self) -> list[str]:
         """The pages that are behind what they are of, in an order that may stop anywhere."""
-        entries = [name for kind in self._kinds.values() for name in kind.uncompacted()]
+        entries = [name for kind in self._kinds.values() for name in kind.unmerged()]
         accounts = [
             f"{_PAGE}{dataset}/{number}"
             for dataset, accounts in self.datasets.items()

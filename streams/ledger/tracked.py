@@ -95,7 +95,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         else:
             self._note(address, _GONE)
 
-    def uncompacted(self) -> list[str]:
+    def unmerged(self) -> list[str]:
         """The names of the entries whose pages are not what they are now."""
         return [self._name(address) for address in sorted(self._uncompacted)]
 

@@ -2,7 +2,7 @@
 
 ``redis_store`` implements it on Redis; ``tests/doubles/memory_store.py`` does so in memory, for
 the tests and the simulation. Both pass ``tests/conformance/store``. ``layout`` defines the keys
-and their contents; ``holding`` decides what to write.
+and their contents; ``writer`` decides what to write.
 
 Every write of state compares the owner and the version, and increments the version. So the next
 write detects any rollback of the store, even if only written pages or dropped deltas were lost.
@@ -162,7 +162,7 @@ class Store(Protocol):
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
         """Append one batch. ``DUPLICATE`` and ``GAP`` mean that it is not the next one."""
 
-    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
         """Write pages, or drop the deltas that pages cover."""
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:

@@ -232,10 +232,10 @@ class RedisStore(Store):
         ]
         return _verdict(await self._run("commit", guard.partition, (*STATE, *STAGED), arguments))
 
-    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
         """Write pages, or drop the deltas that pages cover."""
         return await self._write(
-            "compact",
+            "merge",
             guard,
             *(hexadecimal(exchange.digest), exchange.dropped, exchange.since),
             *(len(exchange.pages), *_flat(exchange.pages)),

@@ -31,7 +31,7 @@ from streams.worker.exits import EXIT_RESTART, end_process
 from streams.worker.faust_app import new_app, run_app
 from streams.worker.health import HealthServer
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import World
 from streams.worker.transport import StreamRecord, TurnstileApp
 
@@ -101,7 +101,7 @@ def create_app(config: Config, topics: Topics, log: bytes) -> TurnstileApp:
         end=end_process,
     )
     app.end = world.end
-    app.owned = owned = Partitions(world)
+    app.owned = owned = OwnedPartitions(world)
     metrics.register(PartitionsCollector(app.norms_topic, app.conf.id, owned))
     health = HealthServer(config.health, metrics, owned) if config.health else None
     _drive(app, metrics, traces)
@@ -163,7 +163,7 @@ def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -
             with _or_end(app, what):
                 await work()
 
-    background(owned.keep_compacted, "merging deltas")
+    background(owned.keep_merged, "merging deltas")
     background(owned.keep_snapshots, "writing snapshots")
     background(owned.keep_cleanable, "appending to the compacted topics")
     background(lambda: owned.keep_alive(app.end_of), "the heartbeat")

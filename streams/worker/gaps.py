@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from streams.kafka.results import Missing
-from streams.worker.intake import Intake
+from streams.worker.inbox import Inbox
 from streams.worker.ports import End
 from streams.worker.suspensions import Suspension, Suspensions
 
@@ -28,8 +28,8 @@ Proof = Callable[[int, int], Awaitable[Missing]]
 class Gaps:
     """Checks and skips the gaps of one partition."""
 
-    def __init__(self, intake: Intake, proof: Proof, suspensions: Suspensions, end: End) -> None:
-        self._intake = intake
+    def __init__(self, inbox: Inbox, proof: Proof, suspensions: Suspensions, end: End) -> None:
+        self._intake = inbox
         self._proof = proof
         self._suspensions = suspensions
         self._end = end

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from streams.http_server import HttpServer
-from streams.worker.partitions import PartitionView, Problem
+from streams.worker.ownership import PartitionView, Problem
 
 STALLED_AFTER = 10.0
 """Seconds for which records may wait while none is applied."""

@@ -62,7 +62,7 @@ class Heartbeat:
                 processor.snapshots.reached,
                 (self._public_key,) in processor.ledger.state.erasure,
             )
-            verdict = await processor.holding.beat(encode(pulse), self._summary(now))
+            verdict = await processor.writer.beat(encode(pulse), self._summary(now))
             processor.expect_ok(verdict, "the heartbeat")
         if end is not None and waiting >= BEAT_EVERY:
             await processor.pass_tail(end, waiting)

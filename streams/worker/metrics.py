@@ -26,7 +26,7 @@ from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Verdict
 from streams.store.redis_store import RedisStore
 from streams.worker.exposition import exposition_of
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import Publisher
 
 SECONDS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -141,7 +141,7 @@ class TimedStore(RedisStore):
 class PartitionsCollector(Collector):
     """Collects the present state of a worker's partitions."""
 
-    def __init__(self, topic: str, group: str, owned: Partitions) -> None:
+    def __init__(self, topic: str, group: str, owned: OwnedPartitions) -> None:
         """Collect from ``owned``; ``topic`` and ``group`` become labels of the consumer lag."""
         self._topic, self._group, self._owned = topic, group, owned
 

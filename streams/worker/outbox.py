@@ -109,7 +109,7 @@ class Outbox:
             self._confirm(self._confirmed_answers(outbox_entry.name, queued))
 
     def mark(self) -> None:
-        """Append an invisible record to the odometer topic (``Partitions.keep_cleanable``)."""
+        """Append an invisible record to the odometer topic (``OwnedPartitions.keep_cleanable``)."""
         self._odometers.mark()
 
     def take_published(self) -> list[str]:

@@ -4,7 +4,7 @@
 
 The steps, which the code repeats:
 
-1. Take the records that have arrived, in order (``intake``). Offsets without a record are skipped
+1. Take the records that have arrived, in order (``inbox``). Offsets without a record are skipped
    if the log proves that they hold nothing to apply (``gaps``). Records of another leader epoch are
    taken if the log proves that no earlier record was replaced (``continuity``). Otherwise the
    partition is suspended.
@@ -40,13 +40,13 @@ from streams.kafka.results import Missing, Origin
 from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.records import encode
 from streams.records.digests import HashChain
-from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.stored_state import StoredState
-from streams.worker.compaction import Compaction
+from streams.store.writer import PartitionWriter
 from streams.worker.continuity import is_in, rewritten
 from streams.worker.gaps import Gaps
-from streams.worker.intake import Intake, size_of
+from streams.worker.inbox import Inbox, size_of
+from streams.worker.merge import Merger
 from streams.worker.odometers import OdometerPublisher
 from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import LogRecord, World
@@ -113,12 +113,12 @@ class Processor:
         world: World,
         ledger: Ledger,
         stored: StoredState,
-        holding: Holding,
+        writer: PartitionWriter,
         suspensions: Suspensions,
     ) -> None:
-        partition = holding.partition
+        partition = writer.partition
         odometers = OdometerPublisher(
-            partition, world.odometer_producer_of(partition), holding.is_held, self._is_in_log
+            partition, world.odometer_producer_of(partition), writer.is_held, self._is_in_log
         )
         self._world = world
         self._time = asyncio.get_running_loop().time
@@ -127,16 +127,16 @@ class Processor:
         self.state = ProcessorState.RUNNING
         self.suspension: Suspension | None = None  # why the partition is suspended, if it is
         self.ledger = ledger
-        self.holding = holding
-        self.intake = Intake(stored.next)
+        self.writer = writer
+        self.inbox = Inbox(stored.next)
         self._leader_epoch = stored.meta.leader_epoch  # of the last record applied
         self._suspensions = suspensions
-        self.compaction = Compaction(ledger, holding, self.quiet, self.expect_ok)
+        self.merger = Merger(ledger, writer, self.quiet, self.expect_ok)
         self.snapshots = SnapshotWriter(
             world.snapshots_of(partition),
             world.snapshot_every,
             (ledger.state.topic, ledger.state.partitions),
-            holding,
+            writer,
             self.quiet,
             self.expect_ok,
         )
@@ -149,7 +149,7 @@ class Processor:
             odometers,
             self._cannot_publish,
         )
-        self._gaps = Gaps(self.intake, self._missing, suspensions, world.end)
+        self._gaps = Gaps(self.inbox, self._missing, suspensions, world.end)
         self._lock = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
@@ -168,7 +168,7 @@ class Processor:
         """Take no more records until ``resume``, after work under way has ended."""
         async with self._lock:
             self._move(ProcessorState.PAUSED)
-            self.intake.close()
+            self.inbox.close()
         await self.outbox.settle(PAUSE_WITHIN)
 
     async def resume(self, version: int) -> int:
@@ -178,9 +178,9 @@ class Processor:
             The offset from which records have to be fetched.
         """
         async with self._lock:
-            self.holding.version = version
+            self.writer.version = version
             self._move(ProcessorState.RUNNING)
-            self.intake.begin_at(self.next)
+            self.inbox.begin_at(self.next)
             return self.next
 
     async def close(self) -> None:
@@ -197,16 +197,16 @@ class Processor:
         async with self._lock:
             await self._suspend(suspension)
 
-    async def compact(self) -> None:
+    async def merge(self) -> None:
         """Merge deltas into pages, unless a snapshot is about to do so."""
         if not self._rewriting.locked():
             async with self._rewriting:
-                await self._compact()
+                await self._merge()
 
     async def snapshot(self) -> None:
         """Write a snapshot of the partition to the topic snapshots."""
         async with self._rewriting:
-            await self.snapshots.run(self._compact)
+            await self.snapshots.run(self._merge)
 
     async def mark(self) -> None:
         """Append an invisible record to the compacted topics, if the processor is running."""
@@ -225,7 +225,7 @@ class Processor:
         if self._lock.locked():
             return  # a batch is being processed
         async with self._lock:
-            first = self.intake.position
+            first = self.inbox.position
             if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end, waited):
                 changes = encode(self.ledger.state.take_changes())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
@@ -242,16 +242,16 @@ class Processor:
         if verdict is not Verdict.OK:
             self._end(f"{write} at offset {self.next} was rejected: {verdict}")
 
-    async def _compact(self) -> None:
-        await self.compaction.run(lambda: self.next)
+    async def _merge(self) -> None:
+        await self.merger.run(lambda: self.next)
 
     async def _obstacle(self, waiting: LogRecord) -> Suspension | None:
         """Return why a record must not be applied, if it must not."""
-        chain, gap = self.ledger.chain, self.intake.gap
+        chain, gap = self.ledger.chain, self.inbox.gap
         if chain.last >= 0 and waiting.leader_epoch != self._leader_epoch:
             async with self._world.read_log() as log:
                 # A deposed leader may still serve the log as it was.
-                shown = await log.record(self.holding.partition, waiting.offset)
+                shown = await log.record(self.writer.partition, waiting.offset)
                 if shown.leader_epoch != waiting.leader_epoch:
                     self._end(
                         f"the record at offset {waiting.offset} was delivered with leader epoch "
@@ -267,16 +267,16 @@ class Processor:
         if origin.topic != self.ledger.state.topic:
             return False
         async with self._world.read_log() as log:
-            return await is_in(log, self.holding.partition, offset, origin.leader_epoch)
+            return await is_in(log, self.writer.partition, offset, origin.leader_epoch)
 
     async def _missing(self, first: int, end: int) -> Missing:
         async with self._world.read_log() as log:
-            return await log.missing(self.holding.partition, first, end)
+            return await log.missing(self.writer.partition, first, end)
 
     async def _run(self) -> None:
         await self.outbox.republish()
         while True:
-            arrived = await self.intake.wait(FORGET_AFTER)
+            arrived = await self.inbox.wait(FORGET_AFTER)
             async with self._lock:
                 if self.state is not ProcessorState.RUNNING:
                     continue
@@ -289,7 +289,7 @@ class Processor:
     async def _process_arrived(self) -> None:
         committing: asyncio.Task[None] | None = None
         for _ in range(OVERLAPPING_BATCHES):
-            waiting, first = self.intake.first, self.intake.position
+            waiting, first = self.inbox.first, self.inbox.position
             if waiting is None:
                 break
             if suspension := await self._obstacle(waiting):
@@ -304,7 +304,7 @@ class Processor:
             if committing:
                 await committing
                 committing = None
-            if len(self.intake) < OVERLAP_RECORDS:
+            if len(self.inbox) < OVERLAP_RECORDS:
                 await self._commit(batch)  # more records arrive meanwhile: large batches cost less
             else:
                 committing = asyncio.create_task(self._commit(batch))
@@ -318,7 +318,7 @@ class Processor:
         records: list[LogRecord] = []
         outputs: list[Output] = []
         read = 0
-        while (record := self.intake.take(leader_epoch)) is not None:
+        while (record := self.inbox.take(leader_epoch)) is not None:
             if len(records) % YIELD_EVERY == 0 and (records or committing):
                 await asyncio.sleep(0)  # let the commit of the previous batch continue
             outputs += self.ledger.apply(record.offset, record.value)
@@ -332,14 +332,14 @@ class Processor:
                 break
         self._leader_epoch = leader_epoch
         changes = encode(self.ledger.state.take_changes())
-        reached, chain = self.intake.position, self.ledger.chain
+        reached, chain = self.inbox.position, self.ledger.chain
         return AppliedBatch(first, reached, chain, leader_epoch, records, outputs, changes)
 
     async def _commit(self, batch: AppliedBatch) -> None:
         # Step 3.
         outbox_entries = outbox_entries_of(batch.first, batch.leader_epoch, batch.outputs)
         began = self._time()
-        verdict = await self.holding.commit(
+        verdict = await self.writer.commit(
             batch.first,
             batch.next,
             batch.chain,
@@ -365,15 +365,15 @@ class Processor:
     async def _forget(self) -> None:
         # Step 5, if no commit does it.
         if published := self.outbox.take_published():
-            self.expect_ok(await self.holding.forget(published), "deleting published outputs")
+            self.expect_ok(await self.writer.forget(published), "deleting published outputs")
 
     async def _suspend(self, suspension: Suspension) -> None:
         if not self._move(ProcessorState.SUSPENDED):
             return
-        self.intake.close()
+        self.inbox.close()
         self.suspension = suspension
-        logger.critical("partition %d is suspended: %s", self.holding.partition, suspension)
-        await self.holding.keep_suspension(suspension.reason, suspension.problem, suspension.remedy)
+        logger.critical("partition %d is suspended: %s", self.writer.partition, suspension)
+        await self.writer.keep_suspension(suspension.reason, suspension.problem, suspension.remedy)
 
     def _move(self, to: ProcessorState) -> bool:
         """Change the state if the transition is allowed; return whether it changed."""
@@ -388,12 +388,12 @@ class Processor:
             self._end(str(error), error)
         logger.warning(
             "partition %d: publishing failed after the partition was paused here: %r",
-            self.holding.partition,
+            self.writer.partition,
             error,
         )
 
     def _end(self, why: str, error: BaseException | None = None) -> NoReturn:
-        self._world.end(f"partition {self.holding.partition}: {why}", error)
+        self._world.end(f"partition {self.writer.partition}: {why}", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):

@@ -27,10 +27,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
-from streams.store.holding import Holding
 from streams.store.port import Verdict
 from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot, changed_since
-from streams.worker.compaction import Expect, Quiet
+from streams.store.writer import PartitionWriter
+from streams.worker.merge import Expect, Quiet
 from streams.worker.ports import SnapshotTopic
 
 logger = logging.getLogger("turnstile.worker")
@@ -62,7 +62,7 @@ class SnapshotWriter:
         topic: SnapshotTopic,
         every: float,
         log: tuple[bytes, int],
-        holding: Holding,
+        writer: PartitionWriter,
         quiet: Quiet,
         expect_ok: Expect,
     ) -> None:
@@ -72,15 +72,15 @@ class SnapshotWriter:
             topic: receives the snapshots.
             every: seconds from one snapshot to the next; 0: none is written.
             log: the topic id of the log, and P.
-            holding: of the partition.
-            quiet: see ``compaction``.
+            writer: of the partition.
+            quiet: see ``merge``.
             expect_ok: ends the worker if Redis is not in the state that the owner left.
         """
         self.reached: int | None = None
         self._topic = topic
         self._every = every
         self._log = log
-        self._holding = holding
+        self._writer = writer
         self._quiet = quiet
         self._expect_ok = expect_ok
         self._time = asyncio.get_running_loop().time
@@ -97,25 +97,25 @@ class SnapshotWriter:
         is_behind = not self._begun or changed_since(self._last, position, *self._log)
         return bool(self._every) and self._time() >= self._due_at and is_behind
 
-    async def run(self, compact: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, merge: Callable[[], Awaitable[None]]) -> None:
         """Write a snapshot, if the state has advanced."""
         began = self._time()
         try:
-            await self._write(compact)
+            await self._write(merge)
         except NotWritten:
             self._begun = False
         except (NotSent, LogUnavailable) as error:
             self._begun = False
             logger.warning(
                 "partition %d: cannot write a snapshot, the worker will try again: %s",
-                self._holding.partition,
+                self._writer.partition,
                 error,
             )
         now = self._time()
         self._due_at = now + max(self._every, (now - began) / TIME_SHARE)
 
     async def mark(self) -> None:
-        """Append an invisible record to the topic (``Partitions.keep_cleanable``)."""
+        """Append an invisible record to the topic (``OwnedPartitions.keep_cleanable``)."""
         if not self._every:
             return
         try:
@@ -129,7 +129,7 @@ class SnapshotWriter:
             logger.warning(
                 "partition %d: cannot append to the topic snapshots, so Kafka keeps superseded "
                 "records for longer: %s",
-                self._holding.partition,
+                self._writer.partition,
                 error,
             )
 
@@ -139,14 +139,14 @@ class SnapshotWriter:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._topic.stop(), STOP_WITHIN)
 
-    async def _write(self, compact: Callable[[], Awaitable[None]]) -> None:
+    async def _write(self, merge: Callable[[], Awaitable[None]]) -> None:
         if not self._begun:
             await self._begin()
         # Step 2.
-        await compact()
+        await merge()
         # Step 3.
         async with self._may_write():
-            moment, hashes = await self._holding.moment(), self._holding.hashes
+            moment, hashes = await self._writer.moment(), self._writer.hashes
             if isinstance(moment, Verdict):
                 self._expect_ok(moment, "a snapshot")
                 return
@@ -165,7 +165,7 @@ class SnapshotWriter:
         await self._finish(draft, moment, sending)
         logger.info(
             "partition %d: wrote the snapshot at offset %d: %d of %d pages are new, in %.1f s",
-            self._holding.partition,
+            self._writer.partition,
             moment.meta.next,
             len(names),
             len(hashes),
@@ -175,14 +175,14 @@ class SnapshotWriter:
     async def _begin(self) -> None:
         # Step 1.
         await self._topic.start()
-        if not await self._holding.is_held():
+        if not await self._writer.is_held():
             raise NotWritten
         try:
             self._last = await self._topic.read(with_contents=False)
         except UnusableSnapshot as unusable:
             logger.warning(
                 "partition %d: the last snapshot is incomplete, the worker writes another: %s",
-                self._holding.partition,
+                self._writer.partition,
                 unusable,
             )
             self._last = None
@@ -191,18 +191,18 @@ class SnapshotWriter:
 
     async def _pages(self, hashes: dict[str, int]) -> dict[str, bytes]:
         """Return the pages with these hashes."""
-        pages = await self._holding.pages(hashes)
+        pages = await self._writer.pages(hashes)
         if pages is not None:
             return pages
         async with self._may_write():
-            found = await self._holding.moment()
+            found = await self._writer.moment()
             verdict = found if isinstance(found, Verdict) else Verdict.DAMAGED
             self._expect_ok(verdict, "reading pages for a snapshot")
         raise NotWritten
 
     async def _finish(self, draft: Draft, moment: Moment, sending: list[Record]) -> None:
         # Step 5.
-        records, manifest = draft.finish(moment, self._holding.partition)
+        records, manifest = draft.finish(moment, self._writer.partition)
         await self._send(sending + records, 0)
         async with self._may_write():
             pass  # a new owner writes its own snapshots

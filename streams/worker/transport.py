@@ -40,7 +40,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from streams.kafka.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import End
 
 _PAUSE = 0.005  # seconds
@@ -201,7 +201,7 @@ class TurnstileApp(faust.App):
     """
 
     norms_topic: str
-    owned: Partitions
+    owned: OwnedPartitions
     end: End
     connect: Hook
     disconnect: Hook

@@ -16,8 +16,8 @@ from tests.benchmarks import (
     memory,
     peers,
     portal,
-    rebuild,
     recurring,
+    restore,
     rosters,
     sdk,
     signatures,
@@ -83,8 +83,8 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         rebuilds, slowdown = [], None
         if "rebuild" in parts:
             _say("Measuring snapshots")
-            rebuilds = [rebuild.measure(stack, users) for users in options.rebuilt]
-            slowdown = rebuild.measure_slowdown(
+            rebuilds = [restore.measure(stack, users) for users in options.rebuilt]
+            slowdown = restore.measure_slowdown(
                 stack, options.users[-1], 3 * options.records, options.rounds
             )
         portals = []
@@ -99,7 +99,7 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
             memory = soak.measure(stack, options.soak, _say)
     served = throughput_lines(rates) + dense_lines(dense) + latency_lines(latencies)
     served += rosters.lines(costs)
-    served += rebuild.lines(rebuilds, slowdown) + portal.lines(portals) + tracing.lines(traced)
+    served += restore.lines(rebuilds, slowdown) + portal.lines(portals) + tracing.lines(traced)
     return served + soak_lines(memory)
 
 

@@ -1,4 +1,4 @@
-"""How long one small step takes: the SDK and a worker against a bare echo, in turns."""
+"""How long one small step takes: the SDK and a worker against a no-op baseline, in turns."""
 
 from __future__ import annotations
 

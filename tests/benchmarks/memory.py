@@ -84,7 +84,7 @@ def _keep(redis: Redis, users: int, ids: str) -> int:
             _charge(roster)
     size = 0
     for partition, ledger in enumerate(connection.ledgers):
-        for name in ledger.state.uncompacted():
+        for name in ledger.state.unmerged():
             if (page := ledger.state.take_page(name)) is not None:
                 redis.hset(f"pages-{partition}", name, page)
                 size += len(page)

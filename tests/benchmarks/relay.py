@@ -1,4 +1,4 @@
-"""The bare echo between two topics: every record comes back as it is."""
+"""The no-op baseline of latency between two topics: every record comes back as it is."""
 
 from __future__ import annotations
 

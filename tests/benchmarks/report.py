@@ -27,12 +27,12 @@ def throughput_lines(results: Sequence[Throughput]) -> list[str]:
         "",
         f"Million users per second, {USERS_PER_STEP:,} users a record, median of "
         f"{len(first.worker)} rounds of {first.records:,} records (smallest to largest), from the "
-        "first to the last decision as the broker stamped them. The raw pipe reads the same "
+        "first to the last decision as the broker stamped them. The no-op baseline reads the same "
         "records, appends the same bytes to Redis and publishes the same decisions and odometer "
         f"records, without accounting. Budgets last for {BUDGET_STEPS:,} steps of the largest "
         f"norm and begin partly spent; odometer steps are 1/{ODOMETER_STEPS} of the budget.",
         "",
-        "| users of the partition | worker | raw pipe | worker / raw pipe | odometer records |",
+        "| users of the partition | worker | no-op baseline | ratio | odometer records |",
         "|---:|---:|---:|---:|---:|",
     ]
     for result in results:
@@ -56,10 +56,10 @@ def dense_lines(results: Sequence[Throughput]) -> list[str]:
         "Million users per second: every step brings the levels of all users, a byte each, in one "
         "record; measure renyi, orders of one's own, sampled. The log is there before the worker "
         f"starts. Median of {len(results[0].worker)} rounds (smallest to largest), from the first "
-        "to the last decision as the broker stamped them; the raw pipe as above.",
+        "to the last decision as the broker stamped them; the no-op baseline as above.",
         "",
-        "| users of the partition, and of a record | records | worker | raw pipe "
-        "| worker / raw pipe |",
+        "| users of the partition, and of a record | records | worker | no-op baseline "
+        "| worker / no-op baseline |",
         "|---:|---:|---:|---:|---:|",
     ]
     for result in results:
@@ -89,7 +89,7 @@ def latency_lines(results: Sequence[Latency]) -> list[str]:
         mine = [percentile(result.turnstile, percent) for percent in _PERCENTS]
         bare = [percentile(result.echo, percent) for percent in _PERCENTS]
         ratios = [a / b for a, b in zip(mine, bare, strict=True)]
-        for name, numbers in (("charge", mine), ("bare echo", bare), ("ratio", ratios)):
+        for name, numbers in (("charge", mine), ("no-op baseline", bare), ("ratio", ratios)):
             cells = " | ".join(f"{number:.2f}" for number in numbers)
             lines.append(f"| {result.partitions} | {name} | {cells} |")
     return [*lines, ""]

@@ -1,4 +1,4 @@
-"""Steps of a roster through the whole pipe, against a bare echo, in turns."""
+"""Steps of a roster through the whole pipe, against a no-op baseline, in turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RosterCosts:
         quiet: milliseconds of each step with nothing new.
         observed: of each step that brings the levels of a sample, sampling included.
         dense: of each step that brings all levels.
-        echo: of each bare echo, in turns with the quiet steps.
+        echo: of each no-op baseline, in turns with the quiet steps.
         elapsed: seconds from the first to the last of all quiet steps, without the echoes.
         log_bytes: of a quiet step, in all partitions of the log.
         sent_bytes: to Redis in a quiet step, by all partitions.

@@ -271,7 +271,7 @@ def _charge(ledger: Ledger, dataset: str, run: str, users: np.ndarray) -> None:
 
 def _acquired(ledger: Ledger) -> tuple[int, float]:
     """The bytes of all pages, and the seconds to have a ledger of them."""
-    pages = {name: ledger.state.take_page(name) or b"" for name in ledger.state.uncompacted()}
+    pages = {name: ledger.state.take_page(name) or b"" for name in ledger.state.unmerged()}
     kept = SimpleNamespace(pages=pages, changes=[])
     load = _seconds(lambda: ledger_of(kept, 0, 1, _TOPIC, ledger.chain))
     return sum(map(len, pages.values())), load

@@ -1,4 +1,4 @@
-"""User-charges per second: the worker against the raw pipe, in turns, over the same records."""
+"""User-charges per second: the worker against the no-op baseline, over the same records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streams.config import Config
 from streams.kafka.topics import HALTS, NORMS
 from streams.local import LocalStack
 from streams.records import decode_answer
-from tests.benchmarks.raw_pipe import raw_keys
+from tests.benchmarks.baseline import raw_keys
 from tests.benchmarks.servers import (
     check_running,
     create_topics,
@@ -45,12 +45,12 @@ class Throughput:
 
     @property
     def ratio(self) -> float:
-        """Worker to raw pipe, by medians."""
+        """Worker to no-op baseline, by medians."""
         return statistics.median(self.worker) / statistics.median(self.raw)
 
 
 class Contest:
-    """One population: its log, its worker, its raw pipe."""
+    """One population: its log, its worker, its no-op baseline."""
 
     def __init__(
         self, stack: LocalStack, users: int, records: int, kind: type[Workload] = Workload
@@ -71,7 +71,7 @@ class Contest:
         self._work_off(self._produced(self._workload.enrolment()))
 
     def round(self, counts: bool = True) -> None:
-        """New records, worked off by the worker, then by the raw pipe."""
+        """New records, worked off by the worker, then by the no-op baseline."""
         first = self._workload.next
         applied = self._produced(self._workload.steps(self.result.records))
         worker, raw = self._work_off(applied), self._pass_through(first, applied)
@@ -121,7 +121,7 @@ class Contest:
             "applied": file,
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        child = start_module(self._stack, "raw_pipe", arguments)
+        child = start_module(self._stack, "baseline", arguments)
         try:
             wait_until(lambda: child.exit_code == 0, _WITHIN, lambda: check_running(child))
             decisions = read_halts(config, halts, len(applied))

@@ -143,7 +143,7 @@ class MemoryStore(Store):
         kept.meta["leader_epoch"] = str(commit.leader_epoch)
         return _written(kept)
 
-    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
+    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
         """Write pages, or delete the deltas that they cover."""
         kept = self.contents(guard.partition)
         if refused := _refusal(kept, guard):

@@ -6,10 +6,10 @@ What it does is what every worker does; it only sees sooner that something has c
 import sys
 
 from streams.cli.main import main
-from streams.worker import app, heartbeat, partitions
+from streams.worker import app, heartbeat, ownership
 
-heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
-partitions._WATCH_EVERY = 0.5
+heartbeat.BEAT_EVERY = ownership.BEAT_EVERY = 0.5
+ownership._WATCH_EVERY = 0.5
 app._SESSION_SECONDS = 3.0
 
 sys.exit(main(["worker"]))

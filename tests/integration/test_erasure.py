@@ -35,9 +35,9 @@ SECOND = "1000"
 WORKER = """
 import sys
 from streams.cli.main import main
-from streams.worker import heartbeat, snapshots, partitions
-heartbeat.BEAT_EVERY = partitions.BEAT_EVERY = 0.5
-partitions.FIRST_MARK_AFTER = partitions.MARK_EVERY = 2.0
+from streams.worker import heartbeat, snapshots, ownership
+heartbeat.BEAT_EVERY = ownership.BEAT_EVERY = 0.5
+ownership.FIRST_MARK_AFTER = ownership.MARK_EVERY = 2.0
 snapshots.TIME_SHARE = 1.0
 sys.exit(main(["worker"]))
 """

@@ -22,8 +22,8 @@ NORMS = np.full(40, 0.5)
 COMPACTS_ON_DEMAND = """
 import pathlib, sys
 from streams.cli.main import main
-from streams.worker.compaction import Compaction
-Compaction.is_due = lambda self: pathlib.Path({flag!r}).exists()
+from streams.worker.merge import Merger
+Merger.is_due = lambda self: pathlib.Path({flag!r}).exists()
 sys.exit(main(["worker"]))
 """
 

@@ -145,12 +145,12 @@ def test_a_paused_worker_with_records_waiting_is_not_healthy(
 STALLS = """
 import asyncio, sys
 from streams.cli.main import main
-from streams.worker.intake import Intake
+from streams.worker.inbox import Inbox
 
 async def never(self, record):
     await asyncio.Event().wait()
 
-Intake.arrive = never
+Inbox.arrive = never
 sys.exit(main(["worker"]))
 """
 

@@ -21,7 +21,7 @@ from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
 from streams.store.snapshot import MANIFEST
 from streams.store.snapshot import Record as SnapshotRecord
 from streams.worker import ports
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import (
     Effect,
     MemoryClient,
@@ -67,7 +67,7 @@ class Process:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.ended = asyncio.Event()
         self.orders: asyncio.Queue[Any] = asyncio.Queue()  # of the group
-        self.owned: Partitions
+        self.owned: OwnedPartitions
         self._going = asyncio.Event()
         self._going.set()
         self.cut_off = False  # what it had handed to the network is lost with it
@@ -154,7 +154,7 @@ class Process:
         await self.gate("start")
         client = Client(self)
         store: Any = ProcessStore(self)
-        self.owned = Partitions(
+        self.owned = OwnedPartitions(
             ports.World(
                 owner=self.name,
                 prefix="turnstile.",
@@ -169,7 +169,7 @@ class Process:
             )
         )
         for work, what in (
-            (self.owned.keep_compacted, "compaction"),
+            (self.owned.keep_merged, "merging deltas"),
             (self.owned.keep_snapshots, "snapshots"),
             (lambda: self.owned.keep_alive(self._end_of), "the heartbeat"),
             (self.owned.keep_watch, "watching the topics"),

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from streams.ledger import accounts, columns, members, rosters, state
 from streams.store import snapshot
-from streams.worker import compaction, partitions, processor, rebuild, snapshots
+from streams.worker import merge, ownership, processor, restore, snapshots
 
 
 @dataclass
@@ -48,9 +48,9 @@ class Temper:
     trimmed_reads: float  # and so it is just before somebody reads there
     batch_records: int
     overlap_records: int
-    compact_entries: int
-    compact_every: float
-    compact_bytes: int  # that are written at once
+    merge_entries: int
+    merge_every: float
+    merge_bytes: int  # that are written at once
     page_bits: int
     fine: bool  # odometers rise with almost every charge
     snapshot_every: float  # seconds from one snapshot of a partition to the next; 0: none
@@ -98,9 +98,9 @@ class Temper:
             trimmed_reads=rate(0.2, 1.0, 0.25),
             batch_records=rng.choice((1, 2, 4, 64)),
             overlap_records=rng.choice((1, 2, 32)),
-            compact_entries=rng.choice((0, 1, 3, 8, 4096)),
-            compact_every=rng.choice((0.1, 0.3, 1.0)),
-            compact_bytes=rng.choice((1, 1, 200, 1024 * 1024)),
+            merge_entries=rng.choice((0, 1, 3, 8, 4096)),
+            merge_every=rng.choice((0.1, 0.3, 1.0)),
+            merge_bytes=rng.choice((1, 1, 200, 1024 * 1024)),
             page_bits=rng.choice((0, 1, 2, 12)),
             fine=rng.random() < 0.5,
             snapshot_every=rng.choice((0.0, 0.1, 0.5, 3.0)),
@@ -122,7 +122,7 @@ class Temper:
         elif drawn < 0.32:
             temper._let_commits_last()
         if temper.siblings:
-            temper.compact_entries = 4096  # changes alone have accrued charges
+            temper.merge_entries = 4096  # changes alone have accrued charges
             temper.disputes = 0.0  # who charges within it binds the policy of the outer one
         return temper
 
@@ -161,13 +161,13 @@ class Temper:
                 (snapshots, "SEND_BYTES", 4 * self.chunk_bytes),
                 (snapshots, "READ_PAGES", 2),
                 (snapshots, "TIME_SHARE", 1.0),
-                (rebuild, "STAGE_BYTES", 4 * self.chunk_bytes),
-                (partitions, "_SNAPSHOT_EVERY", 0.1),
+                (restore, "STAGE_BYTES", 4 * self.chunk_bytes),
+                (ownership, "_SNAPSHOT_EVERY", 0.1),
                 (processor, "BATCH_RECORDS", self.batch_records),
                 (processor, "OVERLAP_RECORDS", self.overlap_records),
-                (compaction, "COMPACT_ENTRIES", self.compact_entries),
-                (compaction, "WRITE_BYTES", self.compact_bytes),
-                (partitions, "_COMPACT_EVERY", self.compact_every),
+                (merge, "MERGE_ENTRIES", self.merge_entries),
+                (merge, "WRITE_BYTES", self.merge_bytes),
+                (ownership, "_MERGE_EVERY", self.merge_every),
                 (columns, "_PAGE_BITS", self.page_bits),
                 (columns, "PAGE_ROWS", 1 << self.page_bits),
                 (accounts, "PAGE_ROWS", 1 << self.page_bits),
@@ -184,7 +184,7 @@ _EFFECTS = (
     "load",
     "commit",
     "hear of the commit",
-    "compact",
+    "merge",
     "erase",
     "moment",
     "read_pages",

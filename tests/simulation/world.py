@@ -45,8 +45,8 @@ class SharedStore(MemoryStore):
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:
         return self._remember(guard.partition, await super().commit(guard, commit))
 
-    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
-        return self._remember(guard.partition, await super().compact(guard, exchange))
+    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
+        return self._remember(guard.partition, await super().merge(guard, exchange))
 
     async def forget(self, guard: Guard, published: Any) -> Verdict:
         return self._remember(guard.partition, await super().forget(guard, published))

@@ -10,10 +10,10 @@ import redis
 
 from streams.records.digests import HashChain
 from streams.redis_address import AddressKind, read_address
-from streams.store.holding import Holding
 from streams.store.layout import key_of, outbox_entry_name
 from streams.store.port import Guard, Store, Verdict
 from streams.store.stored_state import StoredState
+from streams.store.writer import PartitionWriter
 from tests.doubles.memory_store import Contents, MemoryStore
 
 P = 3
@@ -30,10 +30,10 @@ class Owner:
     name: str
     partition: int = P
 
-    async def acquire(self) -> Holding:
+    async def acquire(self) -> PartitionWriter:
         acquired = await self.store.acquire(self.partition, self.name, TOPIC, PARTITIONS)
         assert acquired.verdict is Verdict.OK
-        return Holding(self.store, self.partition, self.name, await self.load())
+        return PartitionWriter(self.store, self.partition, self.name, await self.load())
 
     async def load(self) -> StoredState:
         kept = await self.store.load(self.partition)
@@ -42,7 +42,7 @@ class Owner:
 
 
 async def commit(
-    holding: Holding,
+    writer: PartitionWriter,
     first: int,
     following: int,
     changes: bytes = b"c",
@@ -52,12 +52,12 @@ async def commit(
     outbox_entries = {
         outbox_entry_name(first, number): packed for number, packed in enumerate(outputs)
     }
-    return await holding.commit(first, following, CHAIN, 3, changes, outbox_entries, published)
+    return await writer.commit(first, following, CHAIN, 3, changes, outbox_entries, published)
 
 
-def guard_of(holding: Holding) -> Guard:
+def guard_of(writer: PartitionWriter) -> Guard:
     """The guard of an owner's next write."""
-    return Guard(holding.partition, holding.owner, holding.version)
+    return Guard(writer.partition, writer.owner, writer.version)
 
 
 class Hand(Protocol):

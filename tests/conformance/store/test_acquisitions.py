@@ -57,7 +57,7 @@ def test_an_acquisition_fences_the_owner_before(run):
         assert (acquired.before["owner"], acquired.version) == ("a", first.version)
         before = bench.hand.read(P)
         assert await commit(first, 2, 3) is Verdict.FENCED
-        assert await first.compact(2, {"page:d/0": b"old"}) is Verdict.FENCED
+        assert await first.merge(2, {"page:d/0": b"old"}) is Verdict.FENCED
         assert await first.drop(first.backlog, 2) is Verdict.FENCED
         assert await first.forget(["0/0"]) is Verdict.FENCED
         assert await first.beat(b"pulse", b"") is Verdict.FENCED
@@ -138,10 +138,10 @@ def test_another_layout_is_never_acquired(run, layout):
 
 def test_partitions_do_not_touch_each_other(run):
     async def scenario(bench):
-        holding = await bench.owner("a", 0).acquire()
+        writer = await bench.owner("a", 0).acquire()
         second = bench.owner("b", 1)
         await second.acquire()
-        await commit(holding, 0, 9)
+        await commit(writer, 0, 9)
         kept = await second.load()
         assert (kept.next, kept.meta.owner, kept.changes) == (0, "b", [])
 

@@ -21,11 +21,11 @@ from hypothesis.stateful import (
 )
 
 from streams.records.digests import HashChain
-from streams.store.holding import Backlog, Holding
 from streams.store.layout import Damaged, fields_of_nothing
 from streams.store.port import Glance, Verdict
 from streams.store.redis_store import RedisStore
 from streams.store.stored_state import StoredState
+from streams.store.writer import Backlog, PartitionWriter
 from tests.conformance.store.bench import Bench, MemoryHand, RedisHand
 from tests.doubles.memory_store import Contents, MemoryStore
 
@@ -89,22 +89,22 @@ class SameVerdicts(RuleBasedStateMachine):
     def __init__(self, pair: Pair) -> None:
         super().__init__()
         self.pair = pair
-        self.held: dict[str, tuple[Holding, Holding]] = {}
+        self.held: dict[str, tuple[PartitionWriter, PartitionWriter]] = {}
         self.next: dict[str, int] = {}
         self.earlier: list[Contents] = []  # after writes that took place
         self.is_mended_by_a_copy(1)
 
     def write(self, data, act):
-        """The same write of both holdings of an owner, who mostly ends when it is refused."""
+        """The same write of both writers of an owner, who mostly ends when it is refused."""
         owner = data.draw(st.sampled_from(sorted(self.held)))
-        redis_holding, memory_holding = self.held[owner]
+        redis_writer, memory_writer = self.held[owner]
         found = [
-            self.pair.loop.run(act(redis_holding, self.next[owner])),
-            self.pair.loop.run(act(memory_holding, self.next[owner])),
+            self.pair.loop.run(act(redis_writer, self.next[owner])),
+            self.pair.loop.run(act(memory_writer, self.next[owner])),
         ]
         assert found[0] == found[1]
-        assert redis_holding.version == memory_holding.version
-        assert redis_holding.backlog == memory_holding.backlog
+        assert redis_writer.version == memory_writer.version
+        assert redis_writer.backlog == memory_writer.backlog
         if found[0] is Verdict.OK:
             self.earlier.append(self.pair.read())
         elif data.draw(st.integers(0, 3)):
@@ -118,9 +118,9 @@ class SameVerdicts(RuleBasedStateMachine):
             return
         found = self.pair.both(lambda bench: bench.store.load(P))
         if isinstance(found, StoredState):
-            # A state of its own for each: a holding keeps the hashes of its pages up to date.
+            # A state of its own for each: a writer keeps the hashes of its pages up to date.
             self.held[owner] = tuple(
-                Holding(bench.store, P, owner, self.pair.loop.run(bench.store.load(P)))
+                PartitionWriter(bench.store, P, owner, self.pair.loop.run(bench.store.load(P)))
                 for bench in self.pair.benches
             )
             self.next[owner] = found.next
@@ -130,11 +130,11 @@ class SameVerdicts(RuleBasedStateMachine):
     def commits(self, data, skew, changes, outputs):
         records, published = data.draw(st.integers(1, 2)), data.draw(PUBLISHED)
 
-        def act(holding, next_offset):
+        def act(writer, next_offset):
             first = max(0, next_offset + skew)
             chain = HashChain(bytes([first % 256]) * 32, b"before", first)
             outbox_entries = {f"{first}/{number}": b"o" for number in range(outputs)}
-            return holding.commit(
+            return writer.commit(
                 first, first + records, chain, records, changes, outbox_entries, published
             )
 
@@ -144,34 +144,34 @@ class SameVerdicts(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), pages=PAGES)
-    def compacts(self, data, pages):
-        self.write(data, lambda holding, next_offset: holding.compact(next_offset, pages))
+    def merges(self, data, pages):
+        self.write(data, lambda writer, next_offset: writer.merge(next_offset, pages))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def drops_all(self, data):
-        self.write(data, lambda holding, next_offset: holding.drop(holding.backlog, next_offset))
+        self.write(data, lambda writer, next_offset: writer.drop(writer.backlog, next_offset))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), entries=st.integers(0, 3))
     def drops_some(self, data, entries):
-        self.write(data, lambda holding, _: holding.drop(Backlog(entries, entries), entries))
+        self.write(data, lambda writer, _: writer.drop(Backlog(entries, entries), entries))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), published=PUBLISHED)
     def forgets(self, data, published):
-        self.write(data, lambda holding, _: holding.forget(published))
+        self.write(data, lambda writer, _: writer.forget(published))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), by=st.sampled_from([-1, 1]))
     def remembers_another_version(self, data, by):
-        for holding in self.held[data.draw(st.sampled_from(sorted(self.held)))]:
-            holding.version += by
+        for writer in self.held[data.draw(st.sampled_from(sorted(self.held)))]:
+            writer.version += by
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), pulse=st.binary(max_size=2), summary=st.binary(max_size=2))
     def shows_life(self, data, pulse, summary):
-        self.write(data, lambda holding, _: holding.beat(pulse, summary))
+        self.write(data, lambda writer, _: writer.beat(pulse, summary))
 
     @rule(data=st.data())
     def discards(self, data):

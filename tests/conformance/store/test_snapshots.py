@@ -33,17 +33,17 @@ async def stage_all(bench, guard):
 
 def test_a_moment_is_what_is_kept_besides_pages(run):
     async def scenario(bench):
-        holding = await bench.owner("a").acquire()
-        await commit(holding, 0, 3, b"one", (b"answers",))
-        await holding.compact(3, {"page:d/0": b"p", "run:d/r": b"r"})
-        moment = await holding.moment()
+        writer = await bench.owner("a").acquire()
+        await commit(writer, 0, 3, b"one", (b"answers",))
+        await writer.merge(3, {"page:d/0": b"p", "run:d/r": b"r"})
+        moment = await writer.moment()
         kept = bench.hand.read(P)
         assert (list(moment.changes), moment.outbox) == (kept.changes, kept.outbox)
         assert (moment.meta.next, moment.meta.chain, moment.meta.pages) == (3, CHAIN, 2)
-        assert await holding.pages(holding.hashes) == kept.pages
-        wrong = {**holding.hashes, "run:d/r": 7}
-        assert await holding.pages(wrong) is None
-        assert await holding.pages({"page:d/1": 7}) is None
+        assert await writer.pages(writer.hashes) == kept.pages
+        wrong = {**writer.hashes, "run:d/r": 7}
+        assert await writer.pages(wrong) is None
+        assert await writer.pages({"page:d/1": 7}) is None
 
     run(scenario)
 
@@ -58,14 +58,14 @@ SPOILED = {
 @pytest.mark.parametrize("verdict", SPOILED)
 def test_who_is_not_where_the_store_is_reads_no_moment_and_puts_nothing_back(run, verdict):
     async def scenario(bench):
-        holding = await bench.owner("a").acquire()
-        await commit(holding, 0, 5)
-        guard = guard_of(holding)
+        writer = await bench.owner("a").acquire()
+        await commit(writer, 0, 5)
+        guard = guard_of(writer)
         await stage_all(bench, guard)
         kept = bench.hand.read(P)
         SPOILED[verdict](kept)
         bench.hand.write(P, kept)
-        assert await holding.moment() is verdict
+        assert await writer.moment() is verdict
         assert await bench.store.stage(guard, Stage({}, [], {}, is_first=True)) is verdict
         assert await bench.store.install(guard, installation()) is verdict
         assert bench.hand.read(P).meta == kept.meta
@@ -76,10 +76,10 @@ def test_who_is_not_where_the_store_is_reads_no_moment_and_puts_nothing_back(run
 def test_what_is_staged_is_nothing_until_it_is_installed(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.acquire()
-        await commit(holding, 0, 5, b"before")
+        writer = await owner.acquire()
+        await commit(writer, 0, 5, b"before")
         before = await owner.load()
-        guard = guard_of(holding)
+        guard = guard_of(writer)
         await stage_all(bench, guard)
         assert await owner.load() == before
         assert await bench.store.install(guard, installation()) is Verdict.OK
@@ -91,8 +91,8 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
             [b"changed by 8", b"changed by 9"],
             [("9/0", b"an answer")],
         )
-        holding = await bench.owner("b").acquire()
-        assert await commit(holding, 10, 11) is Verdict.OK
+        writer = await bench.owner("b").acquire()
+        assert await commit(writer, 10, 11) is Verdict.OK
 
     run(scenario)
 
@@ -101,12 +101,12 @@ def test_what_is_staged_is_nothing_until_it_is_installed(run):
 def test_what_is_not_all_there_is_not_installed(run, what):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.acquire()
-        await commit(holding, 0, 5, b"before")
+        writer = await owner.acquire()
+        await commit(writer, 0, 5, b"before")
         before = await owner.load()
-        await stage_all(bench, guard_of(holding))
+        await stage_all(bench, guard_of(writer))
         more = getattr(installation(), what) + 1
-        refused = await bench.store.install(guard_of(holding), installation(**{what: more}))
+        refused = await bench.store.install(guard_of(writer), installation(**{what: more}))
         assert refused is Verdict.DAMAGED
         assert await owner.load() == before
 
@@ -116,12 +116,12 @@ def test_what_is_not_all_there_is_not_installed(run, what):
 def test_who_stages_first_drops_what_another_left_there(run):
     async def scenario(bench):
         owner = bench.owner("a")
-        holding = await owner.acquire()
+        writer = await owner.acquire()
         leftover = Stage({"page:d/9": b"x"}, [b"x"], {"1/1": b"x"}, is_first=True)
-        assert await bench.store.stage(guard_of(holding), leftover) is Verdict.OK
-        holding = await bench.owner("b").acquire()
-        await stage_all(bench, guard_of(holding))
-        assert await bench.store.install(guard_of(holding), installation()) is Verdict.OK
+        assert await bench.store.stage(guard_of(writer), leftover) is Verdict.OK
+        writer = await bench.owner("b").acquire()
+        await stage_all(bench, guard_of(writer))
+        assert await bench.store.install(guard_of(writer), installation()) is Verdict.OK
         assert "page:d/9" not in (await owner.load()).pages
 
     run(scenario)

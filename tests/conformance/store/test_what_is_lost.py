@@ -14,15 +14,15 @@ from tests.doubles.memory_store import Contents
 async def filled(bench):
     """Pages, changes and an outbox, with two entries each."""
     owner = bench.owner("a")
-    holding = await owner.acquire()
-    await commit(holding, 0, 1, b"zero")
-    await commit(holding, 1, 2, b"one", outputs=(), published=("0/0",))
-    covered = holding.backlog
-    await holding.compact(2, {"page:d/0": b"p0", "page:d/1": b"p1"})
-    await holding.drop(covered, 2)
-    await commit(holding, 2, 3, b"two")
-    await commit(holding, 3, 4, b"three")
-    return owner, holding
+    writer = await owner.acquire()
+    await commit(writer, 0, 1, b"zero")
+    await commit(writer, 1, 2, b"one", outputs=(), published=("0/0",))
+    covered = writer.backlog
+    await writer.merge(2, {"page:d/0": b"p0", "page:d/1": b"p1"})
+    await writer.drop(covered, 2)
+    await commit(writer, 2, 3, b"two")
+    await commit(writer, 3, 4, b"three")
+    return owner, writer
 
 
 COUNTED = {
@@ -39,17 +39,17 @@ COUNTED = {
 @pytest.mark.parametrize("lose", COUNTED.values(), ids=COUNTED.keys())
 def test_what_is_gone_is_seen_by_the_next_write_the_next_acquisition_and_at_load(run, lose):
     async def scenario(bench):
-        owner, holding = await filled(bench)
+        owner, writer = await filled(bench)
         kept = bench.hand.read(P)
         lose(kept)
         bench.hand.write(P, kept)
         with pytest.raises(Damaged):
             await owner.load()
-        assert await commit(holding, 4, 5) is Verdict.DAMAGED
-        assert await holding.compact(4, {"page:d/0": b"new"}) is Verdict.DAMAGED
-        assert await holding.drop(holding.backlog, 4) is Verdict.DAMAGED
-        assert await holding.forget(["3/0"]) is Verdict.DAMAGED
-        assert await holding.beat(b"pulse", b"") is Verdict.DAMAGED
+        assert await commit(writer, 4, 5) is Verdict.DAMAGED
+        assert await writer.merge(4, {"page:d/0": b"new"}) is Verdict.DAMAGED
+        assert await writer.drop(writer.backlog, 4) is Verdict.DAMAGED
+        assert await writer.forget(["3/0"]) is Verdict.DAMAGED
+        assert await writer.beat(b"pulse", b"") is Verdict.DAMAGED
         acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
         assert (acquired.verdict, acquired.before) == (Verdict.DAMAGED, kept.meta)
         assert bench.hand.read(P) == kept
@@ -125,7 +125,7 @@ def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
     run, field, verdicts, value
 ):
     async def scenario(bench):
-        _, holding = await filled(bench)
+        _, writer = await filled(bench)
         damaged = bench.hand.read(P)
         del damaged.meta[field]
         if value is not None:
@@ -133,7 +133,7 @@ def test_a_field_of_the_head_that_is_gone_or_nonsense_is_a_verdict_and_no_error(
         bench.hand.write(P, damaged)
         found = [(await bench.store.acquire(P, "b", TOPIC, PARTITIONS)).verdict]
         bench.hand.write(P, damaged)
-        found.append(await commit(holding, 4, 5))
+        found.append(await commit(writer, 4, 5))
         assert tuple(found) == verdicts
 
     run(scenario)
@@ -163,15 +163,15 @@ LEFT = {**COUNTED, "the head is gone": lambda kept: kept.meta.clear()}
 @pytest.mark.parametrize("lose", LEFT.values(), ids=LEFT.keys())
 def test_discarded_state_leaves_nothing_to_a_new_acquisition_and_fences_its_owner(run, lose):
     async def scenario(bench):
-        _, holding = await filled(bench)
-        await bench.store.stage(guard_of(holding), Stage({}, [b"staged"], {}, is_first=True))
+        _, writer = await filled(bench)
+        await bench.store.stage(guard_of(writer), Stage({}, [b"staged"], {}, is_first=True))
         kept = bench.hand.read(P)
         lose(kept)
         bench.hand.write(P, kept)
         seen = (await bench.store.glance(P)).meta
         assert await bench.store.discard(P, seen) is Verdict.OK
         assert bench.hand.read(P) == Contents(alive=kept.alive, suspended=kept.suspended)
-        assert await commit(holding, 4, 5) is Verdict.FENCED
+        assert await commit(writer, 4, 5) is Verdict.FENCED
         acquired = await bench.store.acquire(P, "b", TOPIC, PARTITIONS)
         assert (acquired.verdict, acquired.before) == (Verdict.OK, {})
 
@@ -197,31 +197,31 @@ def test_state_that_moved_on_since_it_was_seen_is_not_discarded(run, verdict):
 
 
 def test_older_contents_put_back_are_seen_although_next_is_the_same(run):
-    """A compaction moves pages and trims changes, and next stays: the version does not."""
+    """A merge writes pages and trims changes, and next stays: the version does not."""
 
     async def scenario(bench):
-        owner, holding = await filled(bench)
+        owner, writer = await filled(bench)
         older = bench.hand.read(P)
         offset = (await owner.load()).next
-        await holding.compact(4, {"page:d/0": b"later"})
-        await holding.drop(holding.backlog, 4)
+        await writer.merge(4, {"page:d/0": b"later"})
+        await writer.drop(writer.backlog, 4)
         bench.hand.write(P, older)
         assert (await owner.load()).next == offset
-        assert await holding.forget(["3/0"]) is Verdict.REWOUND
-        assert await holding.beat(b"pulse", b"") is Verdict.REWOUND
-        assert await holding.drop(holding.backlog, 4) is Verdict.REWOUND
-        assert await holding.compact(4, {"page:d/0": b"later"}) is Verdict.REWOUND
-        assert await commit(holding, 4, 5) is Verdict.REWOUND
+        assert await writer.forget(["3/0"]) is Verdict.REWOUND
+        assert await writer.beat(b"pulse", b"") is Verdict.REWOUND
+        assert await writer.drop(writer.backlog, 4) is Verdict.REWOUND
+        assert await writer.merge(4, {"page:d/0": b"later"}) is Verdict.REWOUND
+        assert await commit(writer, 4, 5) is Verdict.REWOUND
 
     run(scenario)
 
 
 def test_an_emptied_store_fences_its_owner(run):
     async def scenario(bench):
-        _, holding = await filled(bench)
+        _, writer = await filled(bench)
         bench.hand.write(P, Contents())
-        assert await commit(holding, 4, 5) is Verdict.FENCED
-        assert await holding.beat(b"pulse", b"") is Verdict.FENCED
-        assert not await holding.is_held()
+        assert await commit(writer, 4, 5) is Verdict.FENCED
+        assert await writer.beat(b"pulse", b"") is Verdict.FENCED
+        assert not await writer.is_held()
 
     run(scenario)

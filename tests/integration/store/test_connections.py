@@ -19,14 +19,14 @@ def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
     async def scenario(server):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
-            holding = await Owner(store, "a").acquire()
+            writer = await Owner(store, "a").acquire()
             server.kill()
             with pytest.raises(StoreUnavailable):
-                await commit(holding, 0, 1)
+                await commit(writer, 0, 1)
             server.start()
             for _ in range(2 * CONNECTIONS):
                 with pytest.raises(StoreUnavailable, match="lost"):
-                    await commit(holding, 0, 1)
+                    await commit(writer, 0, 1)
                 with pytest.raises(StoreUnavailable, match="lost"):
                     await store.load(P)
 
@@ -86,10 +86,10 @@ def test_a_redis_that_forgot_its_scripts_is_told_them_again(tmp_path):
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
-            holding = await Owner(store, "a").acquire()
+            writer = await Owner(store, "a").acquire()
             for first in range(2):
                 client.script_flush()
-                assert await commit(holding, first, first + 1) is Verdict.OK
+                assert await commit(writer, first, first + 1) is Verdict.OK
 
     with RedisServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
         asyncio.run(scenario(server, client))

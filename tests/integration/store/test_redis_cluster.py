@@ -66,14 +66,14 @@ def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
     async def scenario() -> None:
         async with RedisStore(cluster.url, prefix) as store:
             await store.connect()
-            holding = await Owner(store, "a", partition).acquire()
-            await commit(holding, 0, 1)
+            writer = await Owner(store, "a", partition).acquire()
+            await commit(writer, 0, 1)
             before, after = move(cluster, slot)
             with pytest.raises(StoreUnavailable, match="Moved"):
-                await commit(holding, 1, 2)
+                await commit(writer, 1, 2)
         async with RedisStore(cluster.url, prefix) as again:
-            holding = await Owner(again, "b", partition).acquire()
-            await commit(holding, 1, 2)
+            writer = await Owner(again, "b", partition).acquire()
+            await commit(writer, 1, 2)
             assert (await Owner(again, "b", partition).load()).next == 2
         assert keys_of(before, slot) == 0 < keys_of(after, slot)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from streams.ledger import state
 from streams.records.digests import HashChain
-from streams.worker import continuity, partitions, processor
+from streams.worker import continuity, ownership, processor
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
@@ -22,18 +22,18 @@ def _identity_without(field: str) -> AbstractContextManager[Any]:
 @mutation
 def log_not_compared() -> Patches:
     """Neither the id of the topic nor the chain says that it is another log."""
-    real = partitions._trouble
+    real = ownership._trouble
     yield _identity_without("topic")
-    yield replaced(partitions, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
+    yield replaced(ownership, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
     yield from last_record_not_compared()
 
 
 @mutation
 def topic_not_compared() -> Patches:
     """The id of the topic does not say that it is another log; the chain still does."""
-    real = partitions._trouble
+    real = ownership._trouble
     yield _identity_without("topic")
-    yield replaced(partitions, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
+    yield replaced(ownership, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
 
 
 @mutation
@@ -43,7 +43,7 @@ def last_record_not_compared() -> Patches:
     async def rewritten(*_: Any) -> None:
         return None
 
-    for module in (partitions, processor):
+    for module in (ownership, processor):
         yield replaced(module, "rewritten", rewritten)
 
 
@@ -60,7 +60,7 @@ def leader_epochs_not_compared() -> Patches:
         lenient = SimpleNamespace(record=record, extent=log.extent)
         return await real(chain, leader_epoch, lenient, stops)
 
-    for module in (partitions, processor):
+    for module in (ownership, processor):
         yield replaced(module, "rewritten", rewritten)
 
 
@@ -77,42 +77,42 @@ def elections_not_noticed() -> Patches:
 @mutation
 def topics_not_watched() -> Patches:
     """What is found at the acquisition is not looked for again."""
-    yield replaced(partitions, "_trouble", lambda *_: None)
+    yield replaced(ownership, "_trouble", lambda *_: None)
 
 
 @mutation
 def partitions_not_compared() -> Patches:
     """A worker goes on when the topic has more partitions than its state is of."""
-    real = partitions._trouble
+    real = ownership._trouble
 
     async def bound(_: Any, seen: Any) -> int:
         return int(seen.partitions)
 
     yield _identity_without("partitions")
-    yield replaced(partitions.Partitions, "_bound_partitions", bound)
+    yield replaced(ownership.OwnedPartitions, "_bound_partitions", bound)
     yield replaced(state.PartitionCount, "_moves", lambda *_: None)
     yield replaced(
-        partitions, "_trouble", lambda o, seen: real(o, replace(seen, partitions=o.partitions))
+        ownership, "_trouble", lambda o, seen: real(o, replace(seen, partitions=o.partitions))
     )
 
 
 @mutation
 def ends_of_the_log_not_compared() -> Patches:
     """A state beyond the end of the log, or before its beginning, is gone on from."""
-    real = partitions._compare
+    real = ownership._compare
 
     async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
         next_offset = meta.next if meta else 0
         extent = type(extent)(min(extent.start, next_offset), max(extent.end, next_offset))
         await real(meta, extent, log, stops)
 
-    yield replaced(partitions, "_compare", compare)
+    yield replaced(ownership, "_compare", compare)
 
 
 @mutation
 def trims_taken_for_another_log() -> Patches:
     """An acquisition does not look again where the log begins when its last record is gone."""
-    real = partitions._compare
+    real = ownership._compare
 
     async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
         async def before(_: int) -> Any:
@@ -120,10 +120,10 @@ def trims_taken_for_another_log() -> Patches:
 
         await real(meta, extent, SimpleNamespace(record=log.record, extent=before), stops)
 
-    yield replaced(partitions, "_compare", compare)
+    yield replaced(ownership, "_compare", compare)
 
 
 @mutation
 def resumed_unseen() -> Patches:
     """After a rebalance the memory is kept, whoever has owned the partition meanwhile."""
-    yield replaced(partitions, "_is_unchanged", lambda held, _: held.can_resume)
+    yield replaced(ownership, "_is_unchanged", lambda held, _: held.can_resume)

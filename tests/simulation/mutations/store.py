@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from streams.store import holding, stored_state
+from streams.store import stored_state, writer
 from streams.store.port import Guard, Verdict
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -47,13 +47,13 @@ def neither_owner_nor_version_compared() -> Patches:
 @mutation
 def beats_not_guarded() -> Patches:
     """Whoever shows that a partition is decided is not told that Redis is not what it was."""
-    real = holding.Holding.beat
+    real = writer.PartitionWriter.beat
 
     async def beat(self: Any, pulse: bytes, summary: bytes) -> Verdict:
         await real(self, pulse, summary)
         return Verdict.OK
 
-    yield replaced(holding.Holding, "beat", beat)
+    yield replaced(writer.PartitionWriter, "beat", beat)
 
 
 @mutation

@@ -9,12 +9,12 @@ from typing import Any
 from streams.kafka.results import Missing
 from streams.store import snapshot
 from streams.worker import (
-    compaction,
     gaps,
-    intake,
+    inbox,
+    merge,
     odometers,
     outbox,
-    partitions,
+    ownership,
     processor,
     snapshots,
 )
@@ -41,23 +41,23 @@ def changes_dropped_first() -> Patches:
         async with self._quiet() as may_write:
             if not may_write:
                 return
-            covered, reached = self._holding.backlog, position()
-            names = self._ledger.state.uncompacted()
-            self._expect_ok(await self._holding.drop(covered, reached), "trim")
+            covered, reached = self._writer.backlog, position()
+            names = self._ledger.state.unmerged()
+            self._expect_ok(await self._writer.drop(covered, reached), "trim")
         for name in names:
             async with self._quiet() as may_write:
                 if not may_write:
                     return
                 page = {name: self._ledger.state.take_page(name)}
-                self._expect_ok(await self._holding.compact(position(), page), "compaction")
+                self._expect_ok(await self._writer.merge(position(), page), "merging deltas")
 
-    yield replaced(compaction.Compaction, "run", run)
+    yield replaced(merge.Merger, "run", run)
 
 
 @mutation
 def loaded_changes_not_compacted() -> Patches:
     """What a new owner has loaded as changes is dropped without being written as pages."""
-    real = partitions.ledger_of
+    real = ownership.ledger_of
 
     def ledger_of(*arguments: Any) -> Any:
         made = real(*arguments)
@@ -65,7 +65,7 @@ def loaded_changes_not_compacted() -> Patches:
             each._rows._changed_pages[:] = False
         return made
 
-    yield replaced(partitions, "ledger_of", ledger_of)
+    yield replaced(ownership, "ledger_of", ledger_of)
 
 
 @mutation
@@ -138,7 +138,7 @@ def manifest_sent_before_its_parts() -> Patches:
     """The manifest of a snapshot goes out while parts of it are still to be sent."""
 
     async def finish(self: Any, draft: Any, moment: Any, sending: Any) -> None:
-        records, manifest = draft.finish(moment, self._holding.partition)
+        records, manifest = draft.finish(moment, self._writer.partition)
         await self._topic.send([manifest])
         await self._send(sending + records, 0)
         await self._send(draft.emptied(), 0)
@@ -159,7 +159,7 @@ def snapshots_not_fenced() -> Patches:
     real = snapshots.SnapshotWriter._begin
 
     async def begin(self: Any) -> None:
-        with replaced(self._holding, "is_held", yes):
+        with replaced(self._writer, "is_held", yes):
             await real(self)
 
     yield replaced(snapshots.SnapshotWriter, "_begin", begin)
@@ -199,8 +199,8 @@ def gaps_not_seen() -> Patches:
         self.position = record.offset + 1
         return record
 
-    yield replaced(intake.Intake, "gap", None)
-    yield replaced(intake.Intake, "take", take)
+    yield replaced(inbox.Inbox, "gap", None)
+    yield replaced(inbox.Inbox, "take", take)
 
 
 @mutation

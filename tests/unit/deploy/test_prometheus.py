@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs import generated
 from tests.prometheus import RULES, Prometheus, expressions, needs_prometheus
 from tests.unit.worker.test_health import Served
-from tests.unit.worker.test_partitions import Cluster
+from tests.unit.worker.test_ownership import Cluster
 from tests.waiting import HANGS_AFTER
 
 

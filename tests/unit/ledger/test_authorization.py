@@ -328,7 +328,7 @@ def test_what_authorization_knows_is_restored():
     log.set(20, FEWER)
     again = rebuilt(log.changes)
     assert again.summary() == log.ledger.summary()
-    taken = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    taken = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     pages = {name: page for name, page in taken.items() if page is not None}
     kept = type("Kept", (), {"pages": pages, "changes": []})
     loaded = ledger_of(kept, 0, 1, log.ledger.state.topic, log.ledger.chain)

@@ -193,7 +193,7 @@ class Judge:
         return (
             *(
                 ledger.summary(),
-                ledger.state.uncompacted(),
+                ledger.state.unmerged(),
                 dict(ledger.state.runs),
                 self.log.spent(),
             ),

@@ -36,7 +36,7 @@ def restored(
     log.hand_over(ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain))
     log.ledger.wake()
     assert log.spent() == spent
-    compacted = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    compacted = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     log.audit()
     return pages | compacted
 
@@ -49,7 +49,7 @@ def test_they_are_charged_once_whichever_pages_are_newer_than_changes(policy, se
     rng = np.random.default_rng(seed)
     log = begun(range(USERS), **POLICIES[policy])
     log.open(run="aside")
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     known = len(log.changes)
     step = aside = 0
     # All others are kept by what was spent after them, which hides what was charged before.
@@ -66,7 +66,7 @@ def test_they_are_charged_once_whichever_pages_are_newer_than_changes(policy, se
             answer = log.step(step, new, members=USERS, levels=levels)
             step += 1
         assert not isinstance(answer, Rejected)
-        for name in log.ledger.state.uncompacted():
+        for name in log.ledger.state.unmerged():
             if rng.random() < 0.1:
                 pages[name] = log.ledger.state.take_page(name)
     assert by_level(log) > 2

@@ -106,5 +106,5 @@ def test_a_new_owner_knows_what_is_closed():
     close(log, "ads")
     again = rebuilt(log.changes)
     assert dict(again.state.closed) == dict(log.ledger.state.closed)
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     assert {"closed:ads", "closed:tuning"} <= pages.keys()

@@ -112,7 +112,7 @@ def log(monkeypatch) -> Log:
 
 
 def pages_of(ledger: Ledger) -> dict[str, bytes]:
-    return {name: ledger.state.take_page(name) for name in ledger.state.uncompacted()}
+    return {name: ledger.state.take_page(name) for name in ledger.state.unmerged()}
 
 
 def test_a_new_number_has_its_initial_value_in_states_that_are_older(log):

@@ -58,7 +58,7 @@ def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
         before = len(log.outputs)
         erase(log, user)
         octets = user.encode() if isinstance(user, str) else user.to_bytes(8, "little")
-        pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+        pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
         again = ledger_of(Stored(pages), 0, 1, NO_TOPIC, log.ledger.chain)
         assert octets not in b"".join(pages.values())
         log.charge(1, [user, other], [1.0, 1.0])
@@ -179,7 +179,7 @@ def loaded(ledger: Ledger) -> Ledger:
     """The state of a ledger, written as pages and loaded."""
     again = Ledger(0, 1)
     again.state.load(
-        {name: ledger.state.take_page(name) or b"" for name in ledger.state.uncompacted()}
+        {name: ledger.state.take_page(name) or b"" for name in ledger.state.unmerged()}
     )
     return again
 

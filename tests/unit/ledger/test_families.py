@@ -59,7 +59,7 @@ def test_it_is_known_in_whatever_order_policies_are_put_back():
     log = Log()
     for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
         log.create(name, parent=outer)
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     for order in (sorted(pages), sorted(pages, reverse=True)):
         again = rebuilt([])
         again.state.load({name: pages[name] for name in order})

@@ -271,7 +271,7 @@ def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
         ledger.apply(offset, record)
         changes.append(encode(ledger.state.take_changes()))
         if not pending and rng.random() < 0.1:
-            pending, covered = ledger.state.uncompacted(), len(changes)
+            pending, covered = ledger.state.unmerged(), len(changes)
         elif pending:
             name = pending.pop(0)
             pages[name] = ledger.state.take_page(name)
@@ -304,7 +304,7 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     for offset, record in enumerate(source.records[:half]):
         before.apply(offset, record)
     before.state.take_changes()
-    pages = {name: before.state.take_page(name) for name in before.state.uncompacted()}
+    pages = {name: before.state.take_page(name) for name in before.state.unmerged()}
     changes = []
     for offset, record in enumerate(source.records[half:-1], start=half):
         before.apply(offset, record)
@@ -326,7 +326,7 @@ def test_a_compaction_of_many_pages_survives_users_that_arrive_meanwhile(new_log
     ids = np.arange(3 * PAGE_ROWS)
     half = len(ids) // 2
     log.charge(0, ids[:half].tobytes(), np.full(half, 0.5))
-    names = log.ledger.state.uncompacted()
+    names = log.ledger.state.unmerged()
     pages = {
         names[0]: log.ledger.state.take_page(names[0]),
         names[1]: log.ledger.state.take_page(names[1]),

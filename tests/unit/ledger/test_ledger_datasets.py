@@ -24,7 +24,7 @@ COMPOSED, DECOMPOSED = "Zoë", unicodedata.normalize("NFD", "Zoë")
 
 def compacted(ledger: Ledger) -> Ledger:
     """A ledger that loads the pages of this one, after the changes before were dropped."""
-    pages = {name: ledger.state.take_page(name) for name in ledger.state.uncompacted()}
+    pages = {name: ledger.state.take_page(name) for name in ledger.state.unmerged()}
     loaded = Ledger(ledger.state.partition, ledger.state.partitions)
     loaded.state.load({name: value for name, value in pages.items() if value is not None})
     return loaded
@@ -141,16 +141,16 @@ def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
     log = new_log()
     log.create()
     log.create("other", budget=2.0)
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     log.withdraw()
-    assert log.ledger.state.uncompacted() == ["policy:d"]
+    assert log.ledger.state.unmerged() == ["policy:d"]
     assert log.ledger.state.take_page("policy:d") is None
-    assert log.ledger.state.uncompacted() == []
+    assert log.ledger.state.unmerged() == []
     behind = Ledger(0, 1)
     behind.state.load(pages)
     behind.state.put_back(msgspec.msgpack.decode(log.changes[-1], type=Changes))
     assert list(behind.state.datasets) == list(rebuilt(log.changes).state.datasets) == ["other"]
-    assert behind.state.uncompacted() == ["policy:d"]
+    assert behind.state.unmerged() == ["policy:d"]
 
 
 def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice(new_log):
@@ -163,7 +163,7 @@ def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice
     log.charge(0, [1, 2], [1.0, 5.0])
     ahead = Ledger(0, 1)
     ahead.state.load(
-        {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+        {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     )
     for one in log.changes:
         ahead.state.put_back(msgspec.msgpack.decode(one, type=Changes))
@@ -205,7 +205,7 @@ def policy_for(partitions: int, name: str = "d") -> Policy:
 
 def everything(ledger: Ledger) -> tuple:
     """All that a record might have changed."""
-    return ledger.chain, ledger.summary(), ledger.state.uncompacted(), ledger.state.unwritten_bytes
+    return ledger.chain, ledger.summary(), ledger.state.unmerged(), ledger.state.unwritten_bytes
 
 
 def test_a_log_of_another_number_of_partitions_stops_before_anything_changes():

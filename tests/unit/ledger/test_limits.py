@@ -197,9 +197,9 @@ def test_what_is_loaded_or_put_back_is_written_already():
         ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
     assert ledger.state.unwritten_bytes == 0
     loaded = Ledger(0, 1)
-    loaded.state.load({name: ledger.state.take_page(name) for name in ledger.state.uncompacted()})
+    loaded.state.load({name: ledger.state.take_page(name) for name in ledger.state.unmerged()})
     assert loaded.state.unwritten_bytes == 0
-    assert loaded.state.uncompacted() == []
+    assert loaded.state.unmerged() == []
     assert loaded.summary() == source.ledger.summary()
 
 

@@ -259,7 +259,7 @@ class Scenario:
 
     def hand_over(self) -> None:
         """All pages are written, and another owner goes on from them."""
-        for name in self.log.ledger.state.uncompacted():
+        for name in self.log.ledger.state.unmerged():
             page = self.log.ledger.state.take_page(name)
             if page is None:
                 self.pages.pop(name, None)

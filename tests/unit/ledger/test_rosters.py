@@ -203,15 +203,15 @@ def test_budget_aware_clipping_grants_the_highest_level_that_fits():
 def test_a_closed_run_has_no_roster_and_leaves_no_page_of_it():
     log = begun()
     log.step(0, prices())
-    for name in log.ledger.state.uncompacted():
+    for name in log.ledger.state.unmerged():
         log.ledger.state.take_page(name)
     log.close()
     assert not log.ledger.state.rosters
     gone = {
-        name for name in log.ledger.state.uncompacted() if log.ledger.state.take_page(name) is None
+        name for name in log.ledger.state.unmerged() if log.ledger.state.take_page(name) is None
     }
     assert gone == {"roster:d/r", "members:d/r/0"}
-    assert not log.ledger.state.uncompacted()
+    assert not log.ledger.state.unmerged()
     log.audit()
 
 
@@ -279,7 +279,7 @@ def test_an_owner_that_takes_over_at_any_moment_goes_on_the_same(steps, cut, com
     for step, (scale, moved) in enumerate(steps):
         if step == cut:
             if compacted:
-                for name in log.ledger.state.uncompacted():
+                for name in log.ledger.state.unmerged():
                     if (page := log.ledger.state.take_page(name)) is None:
                         pages.pop(name, None)
                     else:
@@ -338,7 +338,7 @@ class Worker:
 
     def list_pages(self) -> None:
         """Begin a compaction."""
-        self.pending, self._covered = self.ledger.state.uncompacted(), len(self.changes)
+        self.pending, self._covered = self.ledger.state.unmerged(), len(self.changes)
 
     def compact_a_page(self) -> None:
         """The next page of a compaction; with the last one, what it covers is dropped."""
@@ -364,7 +364,7 @@ class Worker:
         """Commit, die, and compact all there is."""
         self.changes.append(encode(self.ledger.state.take_changes()))
         self.die()
-        while self.changes or self.ledger.state.uncompacted():
+        while self.changes or self.ledger.state.unmerged():
             self.compact_a_page()
 
 
@@ -409,7 +409,7 @@ def test_a_run_may_close_between_the_listing_of_pages_and_the_taking_of_each(tak
 @pytest.mark.parametrize("missing", [0, 1])
 def test_members_of_whom_a_page_is_missing_are_not_loaded(missing):
     log = begun(range(10))
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     del pages[f"members:d/r/{missing}"]
     kept = SimpleNamespace(pages=pages, changes=[])
     with pytest.raises(ValueError, match="pages of the members of d/r are missing"):
@@ -434,7 +434,7 @@ def test_a_roster_survives_compactions_that_stop_anywhere(policy, operations, rn
     worker.finish()
     fresh = rebuilt(log.changes)
     # Which pages there are; the accrued charges in them depend on who took over when.
-    names = {name for name in fresh.state.uncompacted() if fresh.state.take_page(name) is not None}
+    names = {name for name in fresh.state.unmerged() if fresh.state.take_page(name) is not None}
     assert worker.pages.keys() == names
     worker.die()
     log.hand_over(worker.ledger)
@@ -516,7 +516,7 @@ def test_a_roster_that_is_closed_while_pages_are_written_is_gone_for_the_next_ow
     """Some of its pages were deleted, and neither its entry nor the others: changes say it."""
     users = list(range(3 * columns.PAGE_ROWS))
     log = begun(users)
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     log.ledger.state.take_changes()
     log.step(0, prices(), members=len(users))
     log.close()

@@ -120,7 +120,7 @@ def test_closed_runs_cost_bytes_and_stay_closed_for_later_owners(log):
     log.charge(0, list(range(1000)), [1.0] * 1000)
     open_bytes = len(log.ledger.state.take_page("run:d/r"))
     log.close()
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     assert len(pages["run:d/r"]) < 64 < open_bytes
     loaded = Ledger(0, 1)
     loaded.state.load(pages)

@@ -187,14 +187,14 @@ def test_nothing_is_kept_of_a_run_that_is_closed():
     for step in range(4):
         log.charge(step, [step], [1.0])
     names = {"separation:d/r", "participants:d/r/0", "participants:d/r/1"}
-    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.uncompacted()}
+    pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     assert {name for name in pages if name.startswith(("sep", "part"))} == {
         "partitions",
         *names,
     }
     log.close()
     assert {
-        n for n in log.ledger.state.uncompacted() if log.ledger.state.take_page(n) is None
+        n for n in log.ledger.state.unmerged() if log.ledger.state.take_page(n) is None
     } == names
     assert not log.ledger.state.participants._times
     log.audit()

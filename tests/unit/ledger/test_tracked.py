@@ -25,7 +25,7 @@ def test_an_entry_is_stored_under_its_kind_and_the_names_that_lead_to_it():
         tracked[address] = number
     names = ["number:d", "number:e", "number:d/r", "number:d/s", "number"]
     assert tracked.take_changes() == {n: encode(i) for i, n in enumerate(names)}
-    assert sorted(tracked.uncompacted()) == sorted(names)
+    assert sorted(tracked.unmerged()) == sorted(names)
 
 
 def test_only_what_was_set_or_deleted_since_is_a_change_and_only_the_last_value_counts():
@@ -44,12 +44,12 @@ def test_a_page_that_was_taken_is_behind_again_when_its_entry_changes():
     tracked = numbers()
     tracked["d",] = 1
     assert tracked.take_page("number:d") == encode(1)
-    assert tracked.uncompacted() == []
+    assert tracked.unmerged() == []
     tracked["d",] = 2
-    assert tracked.uncompacted() == ["number:d"]
+    assert tracked.unmerged() == ["number:d"]
     del tracked["d",]
     assert tracked.take_page("number:d") is None
-    assert tracked.uncompacted() == []
+    assert tracked.unmerged() == []
 
 
 def test_what_is_not_there_cannot_be_deleted_but_may_be_put_back_as_gone():
@@ -59,7 +59,7 @@ def test_what_is_not_there_cannot_be_deleted_but_may_be_put_back_as_gone():
     assert tracked.take_changes() == {}
     tracked.put_back("number:d", encode(None))
     assert dict(tracked) == {}
-    assert tracked.uncompacted() == ["number:d"]  # there may be a page of it
+    assert tracked.unmerged() == ["number:d"]  # there may be a page of it
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -76,7 +76,7 @@ def test_pages_and_the_changes_since_rebuild_every_entry(seed):
             tracked[address] = number
         if rng.random() < 0.5:
             changes.append(tracked.take_changes())
-            for name in tracked.uncompacted()[: rng.randrange(4)]:
+            for name in tracked.unmerged()[: rng.randrange(4)]:
                 pages[name] = tracked.take_page(name)
     changes.append(tracked.take_changes())
     again = numbers()
@@ -128,18 +128,18 @@ def test_a_new_kind_of_state_is_written_with_each_batch_and_put_back(ledger):
         again.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
     assert dict(again.notes) == {("d", "first"): Note("kept")}
     assert again.summary() == ledger.summary()
-    assert again.state.uncompacted() == ledger.state.uncompacted()
+    assert again.state.unmerged() == ledger.state.unmerged()
 
 
 def test_a_new_kind_of_state_is_compacted_and_loaded(ledger):
-    assert "note:d/first" in ledger.state.uncompacted()
-    pages = {name: ledger.state.take_page(name) for name in ledger.state.uncompacted()}
-    assert ledger.state.uncompacted() == []
+    assert "note:d/first" in ledger.state.unmerged()
+    pages = {name: ledger.state.take_page(name) for name in ledger.state.unmerged()}
+    assert ledger.state.unmerged() == []
     again = WithNotes(0, 1)
     again.state.load(pages)
     assert dict(again.notes) == dict(ledger.notes)
     assert dict(again.state.runs) == dict(ledger.state.runs)
-    assert again.state.uncompacted() == []
+    assert again.state.unmerged() == []
     assert again.state.unwritten_bytes == 0
 
 

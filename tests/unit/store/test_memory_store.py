@@ -7,9 +7,9 @@ from typing import TypeVar
 import pytest
 
 from streams.records.digests import HashChain
-from streams.store.holding import Holding
 from streams.store.layout import Damaged
 from streams.store.port import Commit, Guard, Verdict
+from streams.store.writer import PartitionWriter
 from tests.doubles.memory_store import MemoryStore
 
 T = TypeVar("T")
@@ -26,64 +26,64 @@ def now(asked: Awaitable[T]) -> T:
     raise AssertionError("it waits")
 
 
-def acquired(store: MemoryStore, partition: int = 0) -> Holding:
+def acquired(store: MemoryStore, partition: int = 0) -> PartitionWriter:
     now(store.acquire(partition, "a", TOPIC, 4))
-    return Holding(store, partition, "a", now(store.load(partition)))
+    return PartitionWriter(store, partition, "a", now(store.load(partition)))
 
 
-def batch(holding: Holding, first: int) -> Verdict:
-    return now(holding.commit(first, first + 1, CHAIN, 3, b"c", {f"{first}/0": b"o"}, []))
+def batch(writer: PartitionWriter, first: int) -> Verdict:
+    return now(writer.commit(first, first + 1, CHAIN, 3, b"c", {f"{first}/0": b"o"}, []))
 
 
 def test_a_copy_put_back_is_what_was_kept_however_often():
     store = MemoryStore(clock=lambda: 0.0)
     acquired(store, 1)
-    holding = acquired(store)
-    batch(holding, 0)
-    now(holding.compact(1, {"page:d/0": b"p"}))
+    writer = acquired(store)
+    batch(writer, 0)
+    now(writer.merge(1, {"page:d/0": b"p"}))
     copied, kept = store.copy(), [now(store.load(partition)) for partition in range(3)]
     for _ in range(2):
-        assert batch(holding, 1) is Verdict.OK
-        assert now(holding.compact(2, {"page:d/0": None, "page:d/1": b"q"})) is Verdict.OK
-        assert now(holding.drop(holding.backlog, 2)) is Verdict.OK
-        assert now(holding.beat(b"pulse", b"")) is Verdict.OK
+        assert batch(writer, 1) is Verdict.OK
+        assert now(writer.merge(2, {"page:d/0": None, "page:d/1": b"q"})) is Verdict.OK
+        assert now(writer.drop(writer.backlog, 2)) is Verdict.OK
+        assert now(writer.beat(b"pulse", b"")) is Verdict.OK
         assert batch(acquired(store, 1), 0) is Verdict.OK
         acquired(store, 2)
         store.restore(copied)
         assert [now(store.load(partition)) for partition in range(3)] == kept
         assert now(store.glance(0)).seen is None
-        assert batch(holding, 2) is Verdict.REWOUND
-        holding = Holding(store, 0, "a", now(store.load(0)))
+        assert batch(writer, 2) is Verdict.REWOUND
+        writer = PartitionWriter(store, 0, "a", now(store.load(0)))
 
 
 @pytest.mark.parametrize("key", ["changes", "pages", "outbox"])
 def test_a_key_that_is_lost_damages_the_partition_and_no_other(key):
     store = MemoryStore(clock=lambda: 0.0)
-    holdings = [acquired(store, partition) for partition in range(2)]
-    for holding in holdings:
-        batch(holding, 0)
-        now(holding.compact(1, {"page:d/0": b"p"}))
+    writers = [acquired(store, partition) for partition in range(2)]
+    for writer in writers:
+        batch(writer, 0)
+        now(writer.merge(1, {"page:d/0": b"p"}))
     store.lose(0, key)
-    assert [batch(holding, 1) for holding in holdings] == [Verdict.DAMAGED, Verdict.OK]
+    assert [batch(writer, 1) for writer in writers] == [Verdict.DAMAGED, Verdict.OK]
     with pytest.raises(Damaged):
         now(store.load(0))
 
 
 def test_a_head_that_is_lost_fences_its_owner_and_is_not_taken_for_nothing():
     store = MemoryStore(clock=lambda: 0.0)
-    holding = acquired(store)
-    batch(holding, 0)
+    writer = acquired(store)
+    batch(writer, 0)
     store.lose(0, "meta")
-    assert batch(holding, 1) is Verdict.FENCED
+    assert batch(writer, 1) is Verdict.FENCED
     assert now(store.acquire(0, "b", TOPIC, 4)).verdict is Verdict.DAMAGED
 
 
 def test_signs_of_life_have_the_time_of_the_clock_that_was_handed_in():
     times = iter([10.9, 70.0, 75.5])
     store = MemoryStore(clock=lambda: next(times))
-    holding = acquired(store)
-    now(holding.beat(b"pulse", b""))
-    now(holding.keep_suspension("hole", "a hole", "fill it"))
+    writer = acquired(store)
+    now(writer.beat(b"pulse", b""))
+    now(writer.keep_suspension("hole", "a hole", "fill it"))
     glance = now(store.glance(0))
     assert (glance.seen, glance.suspended["time"], glance.now) == (10, "70", 75)
 

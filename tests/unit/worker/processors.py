@@ -11,10 +11,10 @@ from streams.kafka.results import Missing
 from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.state import State
 from streams.records.digests import NO_TOPIC
-from streams.store.holding import Holding
 from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
+from streams.store.writer import PartitionWriter
 from streams.worker.ports import World
 from streams.worker.processor import Processor
 from streams.worker.suspensions import Suspensions
@@ -97,10 +97,10 @@ class Store(MemoryStore):
         await self._gate("store.committed")
         return verdict
 
-    async def compact(self, guard: Guard, exchange: Exchange) -> Verdict:
-        await self._gate("store.compact")
+    async def merge(self, guard: Guard, exchange: Exchange) -> Verdict:
+        await self._gate("store.merge")
         self.exchanges.append(exchange)
-        return await super().compact(guard, exchange)
+        return await super().merge(guard, exchange)
 
     async def forget(self, guard: Guard, published: Sequence[str]) -> Verdict:
         await self._gate("store.forget")
@@ -120,7 +120,7 @@ class Bench:
 
     async def arrive(self, *records: Record) -> None:
         for record in records:
-            await self.processor.intake.arrive(record)
+            await self.processor.inbox.arrive(record)
 
     async def until(self, condition: Any) -> None:
         """Let the processor work until something is so."""
@@ -195,8 +195,8 @@ def bench(
     broker = log_with(missing, offsets)
     world = world_of("me", store, MemoryClient(broker, gate), ends)
     stored = owned(store, next_offset, outbox)
-    holding = Holding(store, 0, world.owner, stored)
-    processor = Processor(world, ledger or Ledger(0, 1), stored, holding, Suspensions("t.", 0, 0))
+    writer = PartitionWriter(store, 0, world.owner, stored)
+    processor = Processor(world, ledger or Ledger(0, 1), stored, writer, Suspensions("t.", 0, 0))
     return Bench(processor, store, broker, gate, ends)
 
 

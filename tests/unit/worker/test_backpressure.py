@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from streams.store.vital_signs import SuspensionReason
-from streams.worker.intake import ARRIVED_BYTES, Intake
+from streams.worker.inbox import ARRIVED_BYTES, Inbox
 from streams.worker.suspensions import Suspension
 from tests.unit.worker.processors import Record, bench
 
 
-async def filled(intake: Intake) -> asyncio.Task:
+async def filled(inbox: Inbox) -> asyncio.Task:
     half = b"x" * (ARRIVED_BYTES // 2)
-    await intake.arrive(Record(0, half))
-    await intake.arrive(Record(1, half))
-    blocked = asyncio.create_task(intake.arrive(Record(2, half)))
+    await inbox.arrive(Record(0, half))
+    await inbox.arrive(Record(1, half))
+    blocked = asyncio.create_task(inbox.arrive(Record(2, half)))
     await asyncio.sleep(0)
     assert not blocked.done()
     return blocked
@@ -22,11 +22,11 @@ async def filled(intake: Intake) -> asyncio.Task:
 
 def test_a_record_that_finds_no_room_waits_until_one_is_taken():
     async def scenario():
-        intake = Intake(0)
-        blocked = await filled(intake)
-        assert intake.take(0).offset == 0
+        inbox = Inbox(0)
+        blocked = await filled(inbox)
+        assert inbox.take(0).offset == 0
         await blocked
-        assert [intake.take(0).offset, intake.take(0).offset, intake.take(0)] == [1, 2, None]
+        assert [inbox.take(0).offset, inbox.take(0).offset, inbox.take(0)] == [1, 2, None]
 
     asyncio.run(scenario())
 
@@ -35,13 +35,13 @@ def test_a_record_that_finds_no_room_waits_until_one_is_taken():
 def test_a_record_that_waited_through_a_change_is_left_to_be_fetched_again(change):
     async def scenario():
         processor = bench().processor
-        blocked = await filled(processor.intake)
+        blocked = await filled(processor.inbox)
         arguments = (
             [Suspension(SuspensionReason.HOLE, "a hole", "fill it")] if change == "suspend" else []
         )
         await getattr(processor, change)(*arguments)
         await blocked
-        assert processor.intake.take(0) is None
+        assert processor.inbox.take(0) is None
 
     asyncio.run(scenario())
 
@@ -50,25 +50,25 @@ def test_a_paused_partition_takes_nothing_until_it_resumes():
     async def scenario():
         processor = bench().processor
         await processor.pause()
-        await processor.intake.arrive(Record(0, b"lost"))
+        await processor.inbox.arrive(Record(0, b"lost"))
         assert await processor.resume(7) == 0
-        assert processor.holding.version == 7
-        await processor.intake.arrive(Record(0, b"again"))
-        assert processor.intake.take(0).value == b"again"
-        assert processor.intake.take(0) is None
+        assert processor.writer.version == 7
+        await processor.inbox.arrive(Record(0, b"again"))
+        assert processor.inbox.take(0).value == b"again"
+        assert processor.inbox.take(0) is None
 
     asyncio.run(scenario())
 
 
 def test_what_was_taken_before_is_left_out_and_what_is_missing_is_told():
     async def scenario():
-        intake = Intake(5)
+        inbox = Inbox(5)
         for offset in (3, 4, 5, 7):
-            await intake.arrive(Record(offset))
-        assert intake.gap is None
-        assert intake.take(0).offset == 5
-        assert (intake.gap, intake.take(0)) == (7, None)
-        intake.pass_to(7)
-        assert (intake.gap, intake.take(0).offset) == (None, 7)
+            await inbox.arrive(Record(offset))
+        assert inbox.gap is None
+        assert inbox.take(0).offset == 5
+        assert (inbox.gap, inbox.take(0)) == (7, None)
+        inbox.pass_to(7)
+        assert (inbox.gap, inbox.take(0).offset) == (None, 7)
 
     asyncio.run(scenario())

@@ -7,7 +7,7 @@ import pytest
 
 from streams.records import CloseRun, Erase
 from tests.unit.ledger.ledgers import Log
-from tests.unit.worker.test_partitions import Cluster, Worker
+from tests.unit.worker.test_ownership import Cluster, Worker
 
 ERASED, OTHER = "ada-7f3a", "bert-19c2"
 
@@ -54,22 +54,22 @@ class Owner(Worker):
                 await asyncio.sleep(0)
 
     @property
-    def compaction(self):
-        return self.partitions._owned[0].processor.compaction
+    def merger(self):
+        return self.partitions._owned[0].processor.merger
 
     @asynccontextmanager
-    async def compacting(self):
-        keeping = asyncio.create_task(self.partitions.keep_compacted())
+    async def merging(self):
+        keeping = asyncio.create_task(self.partitions.keep_merged())
         try:
             yield
-            await self.until(lambda: not self.compaction.is_due())
+            await self.until(lambda: not self.merger.is_due())
         finally:
             keeping.cancel()
 
 
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
-    monkeypatch.setattr("streams.worker.partitions._COMPACT_EVERY", 0.0)
+    monkeypatch.setattr("streams.worker.ownership._MERGE_EVERY", 0.0)
 
 
 def charge_the_next_step(log):
@@ -86,13 +86,13 @@ def test_the_id_goes_with_the_last_decision_that_names_it(follow):
         cluster = Erased()
         owner = Owner(cluster, "owner")
         await owner.acquire()
-        async with owner.compacting():
+        async with owner.merging():
             await owner.decide()
         assert cluster.names_the_user(), "the trainer may ask for its last decision again"
         assert len(cluster.store.contents(0).changes) == 0
         follow(cluster.log)
         cluster.append_all()
-        async with owner.compacting():
+        async with owner.merging():
             await owner.decide()
         assert not cluster.names_the_user()
         await owner.leave()
@@ -105,7 +105,7 @@ def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
         cluster = Erased()
         before, after = Owner(cluster, "before"), Owner(cluster, "after")
         await before.acquire()
-        async with before.compacting():
+        async with before.merging():
             await before.decide()
         charge_the_next_step(cluster.log)
         cluster.append_all()
@@ -113,7 +113,7 @@ def test_the_id_goes_when_the_owner_died_before_it_could_merge_the_next_step():
         await before.leave()
         assert cluster.names_the_user()
         await after.acquire()
-        async with after.compacting():
+        async with after.merging():
             pass
         assert not cluster.names_the_user()
         await after.leave()
@@ -128,16 +128,16 @@ def test_steps_that_follow_are_not_merged_one_by_one():
         cluster.append_all()
         owner = Owner(cluster, "owner")
         await owner.acquire()
-        async with owner.compacting():
+        async with owner.merging():
             await owner.decide()
         for step in (3, 4):
             cluster.log.charge(step, [OTHER], [0.0])
             cluster.append_all()
             await owner.decide()
             if step == 3:
-                async with owner.compacting():
+                async with owner.merging():
                     pass
-        assert not owner.compaction.is_due()
+        assert not owner.merger.is_due()
         assert not cluster.names_the_user()
         await owner.leave()
 

@@ -25,21 +25,21 @@ class HalfApplied(Ledger):
 
 
 class Behind(State):
-    def uncompacted(self):
+    def unmerged(self):
         return ["run:d/r"]
 
     def take_page(self, name):
         return b"not committed"
 
 
-def test_a_compaction_that_waits_for_a_failing_batch_writes_nothing() -> None:
+def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
     async def scenario():
         made = bench(HalfApplied())
         made.processor.start()
         await made.arrive(*map(Record, range(YIELD_EVERY + 1)))
         await made.until(made.processor._lock.locked)
         with pytest.raises(Ended):
-            await made.processor.compact()  # has to wait for the batch
+            await made.processor.merge()  # has to wait for the batch
         assert "in the middle of a batch" in made.ends.why
         assert (made.store.exchanges, made.store.commits) == ([], [])
 

@@ -14,8 +14,8 @@ from streams.records import Reason, Rejected, encode
 from streams.store.vital_signs import SuspensionReason
 from streams.worker.health import STALLED_AFTER, HealthServer, problem_of
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector
-from streams.worker.partitions import PartitionView, Problem
-from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker
+from streams.worker.ownership import PartitionView, Problem
+from tests.unit.worker.test_ownership import PARTITIONS, Cluster, Worker
 
 RUNNING = PartitionView(0, "running", next=7, end=9, waiting=0.0)
 LOG = "t.norms@0123456789ab"

@@ -16,7 +16,7 @@ def go_back(store, earlier):
     store.restore(earlier)
 
 
-def go_back_past_a_compaction_only(store, _):
+def go_back_past_a_merge_only(store, _):
     kept = store.contents(0)
     kept.meta["version"] = str(int(kept.meta["version"]) - 1)
 
@@ -35,7 +35,7 @@ def have_another_owner(store, _):
 
 NOT_AS_IT_WAS = {
     go_back: "REWOUND",
-    go_back_past_a_compaction_only: "REWOUND",
+    go_back_past_a_merge_only: "REWOUND",
     be_emptied: "FENCED",
     lose_a_key: "DAMAGED",
     have_another_owner: "FENCED",

@@ -16,7 +16,7 @@ from streams.records.packing import unpack_users
 from streams.store.port import Commit, Guard, Verdict
 from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.examples import examples
 from tests.simulation.clock import VirtualLoop
@@ -111,7 +111,7 @@ async def _exposition(log: list[bytes]) -> list[bytes]:
     world = replace(
         world_of("me", store, client, ends), publisher=CountingPublisher(client, metrics)
     )
-    owned = Partitions(world)
+    owned = OwnedPartitions(world)
     metrics.register(PartitionsCollector("t.norms", "t.worker", owned))
     await owned.acquire([0])
     beating = asyncio.create_task(owned.keep_alive(lambda _: broker.norms(0).end))

@@ -104,7 +104,7 @@ def test_a_hole_suspends_the_partition_and_the_reason_is_stored():
         assert made.store.suspension == SuspensionReason.HOLE
         assert made.processor.state is ProcessorState.SUSPENDED
         await made.arrive(Record(1), Record(2), Record(3))
-        await made.processor.compact()
+        await made.processor.merge()
         await made.processor.pass_tail(9, 2.0)
         assert made.processor.next == 1
         assert made.store.exchanges == []
@@ -380,11 +380,11 @@ def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
     run(scenario)
 
 
-def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypatch):
-    monkeypatch.setattr("streams.worker.compaction.WRITE_BYTES", 1)
+def test_a_merge_drops_only_changes_that_were_there_when_it_began(monkeypatch):
+    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 1)
 
     class Dirty(LedgerState):
-        def uncompacted(self):
+        def unmerged(self):
             return ["run:d/a", "policy:gone"]
 
         def take_page(self, name):
@@ -395,13 +395,13 @@ def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypat
         made.processor.start()
         await made.arrive(Record(0), Record(1))
         await made.until(lambda: made.processor.next == 2)
-        covered = made.processor.holding.backlog
-        made.gate.hold("store.compact")
-        running = asyncio.create_task(made.processor.compact())
-        await made.until(lambda: made.gate.waiting["store.compact"])
+        covered = made.processor.writer.backlog
+        made.gate.hold("store.merge")
+        running = asyncio.create_task(made.processor.merge())
+        await made.until(lambda: made.gate.waiting["store.merge"])
         await made.arrive(Record(2))
         await made.until(lambda: made.processor._lock._waiters)
-        made.gate.waiting.pop("store.compact")[0].set_result(None)
+        made.gate.waiting.pop("store.merge")[0].set_result(None)
         await running
         assert made.processor.next == 3
         run, gone, dropped = made.store.exchanges
@@ -411,9 +411,9 @@ def test_a_compaction_drops_only_changes_that_were_there_when_it_began(monkeypat
     run(scenario)
 
 
-def test_a_compaction_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
+def test_a_merge_writes_as_many_pages_at_once_as_a_write_may_take(monkeypatch):
     class Dirty(LedgerState):
-        def uncompacted(self):
+        def unmerged(self):
             return [f"run:d/{name}" for name in "abcde"]
 
         def take_page(self, name):
@@ -422,11 +422,11 @@ def test_a_compaction_writes_as_many_pages_at_once_as_a_write_may_take(monkeypat
     async def scenario():
         made = bench(ledger_with(Dirty))
         made.processor.start()
-        await made.processor.compact()
+        await made.processor.merge()
         written = [len(exchange.pages) for exchange in made.store.exchanges]
         assert written == [2, 2, 1, 0]
 
-    monkeypatch.setattr("streams.worker.compaction.WRITE_BYTES", 200)
+    monkeypatch.setattr("streams.worker.merge.WRITE_BYTES", 200)
     run(scenario)
 
 
@@ -446,11 +446,11 @@ def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
     run(scenario)
 
 
-def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_erased():
+def test_a_merge_is_due_until_nothing_that_is_kept_names_who_was_erased():
     async def scenario():
         log = begun([7, 8])
         made = bench(offsets=20)
-        due = made.processor.compaction.is_due
+        due = made.processor.merger.is_due
         made.processor.start()
         await made.arrive(*(Record(at, value) for at, value in enumerate(log.records)))
         await made.until(lambda: made.processor.next == len(log.records))
@@ -458,7 +458,7 @@ def test_a_compaction_is_due_until_nothing_that_is_kept_names_who_was_erased():
         await made.arrive(Record(len(log.records), encode(Erase(request="f", user=7))))
         await made.until(lambda: made.processor.next == len(log.records) + 1)
         assert due()
-        await made.processor.compact()
+        await made.processor.merge()
         assert not due()
 
     run(scenario)

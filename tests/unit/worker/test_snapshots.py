@@ -9,7 +9,7 @@ from streams.kafka.results import NotSent
 from streams.store.snapshot import MANIFEST
 from tests.doubles.memory_broker import Effect, last_snapshot
 from tests.unit.worker.processors import Ended
-from tests.unit.worker.test_partitions import Cluster, Worker
+from tests.unit.worker.test_ownership import Cluster, Worker
 
 
 def processor_of(worker, partition=0):
@@ -143,8 +143,8 @@ def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_int
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
-        holding = processor_of(worker).holding
-        await holding.compact(4, {"run:d/r": b"newer"})
+        writer = processor_of(worker).writer
+        await writer.merge(4, {"run:d/r": b"newer"})
         cluster.store.contents(0).pages["run:d/r"] = b"older"
         with pytest.raises(Ended, match="DAMAGED"):
             await processor_of(worker).snapshot()

@@ -1,4 +1,4 @@
-"""The raw pipe: what a worker reads, writes and publishes, without deciding anything.
+"""The no-op baseline: what a worker reads, writes and publishes, without deciding anything.
 
 Run as a process of its own. It reads the same topic as the worker, writes the same bytes to Redis
 in one write per batch, and publishes the same records to topics under another prefix. What it
@@ -105,7 +105,7 @@ class RawPipe:
 
 
 def raw_keys(prefix: str) -> tuple[str, str, str]:
-    """The keys of a raw pipe in Redis: meta, changes, outbox."""
+    """The keys of a no-op baseline in Redis: meta, changes, outbox."""
     return f"{prefix}{{raw}}:meta", f"{prefix}{{raw}}:changes", f"{prefix}{{raw}}:outbox"
 
 

@@ -6,8 +6,8 @@ Invariants:
   each once; records below ``position`` are dropped.
 - A record leaves only if its offset is ``position``. If the first waiting record is a later one,
   ``gap`` returns its offset, and nothing leaves until ``pass_to`` or ``begin_at``.
-- If more than ``ARRIVED_BYTES`` wait, the intake blocks the stream, and thus the fetching.
-- While the intake is closed, it drops arriving records: the next owner fetches them again.
+- If more than ``ARRIVED_BYTES`` wait, the inbox blocks the stream, and thus the fetching.
+- While the inbox is closed, it drops arriving records: the next owner fetches them again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streams.worker.ports import LogRecord
 ARRIVED_BYTES = 16 * 1024 * 1024
 
 
-class Intake:
+class Inbox:
     """The waiting records of one partition."""
 
     def __init__(self, position: int) -> None:

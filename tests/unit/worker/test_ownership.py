@@ -12,7 +12,7 @@ from streams.ledger.ledger import Changes, Channel
 from streams.records import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.store.vital_signs import SuspensionReason
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import SNAPSHOTS, Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of
 
@@ -42,7 +42,7 @@ class Cluster:
 
 
 class Worker:
-    """Partitions in a world of memory, and the stream that feeds them."""
+    """Owned partitions in a world of memory, and the stream that feeds them."""
 
     def __init__(self, cluster, owner, snapshot_every=0.0):
         self.cluster = cluster
@@ -50,7 +50,7 @@ class Worker:
         self.gate = Gate(self.ends)
         client = MemoryClient(cluster.broker, self.gate)
         world = world_of(owner, cluster.store, client, self.ends)
-        self.partitions = Partitions(replace(world, snapshot_every=snapshot_every))
+        self.partitions = OwnedPartitions(replace(world, snapshot_every=snapshot_every))
 
     async def acquire(self):
         self.positions = await self.partitions.acquire(range(PARTITIONS))
@@ -292,7 +292,7 @@ def test_what_an_owner_decides_until_it_is_fenced_is_not_beyond_the_end_of_the_l
 
 @pytest.mark.parametrize("change", [create_the_topic_again, add_partitions, let_records_be_deleted])
 def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkeypatch):
-    monkeypatch.setattr("streams.worker.partitions._WATCH_EVERY", 0.0)
+    monkeypatch.setattr("streams.worker.ownership._WATCH_EVERY", 0.0)
 
     async def scenario():
         cluster = Cluster()
@@ -313,8 +313,8 @@ def test_topics_that_change_while_a_partition_is_owned_suspend_it(change, monkey
 
 def test_the_compacted_topics_of_a_quiet_partition_are_appended_to(monkeypatch):
     """Kafka closes a segment, and compacts it, only when something is appended behind it."""
-    monkeypatch.setattr("streams.worker.partitions.FIRST_MARK_AFTER", 0.0)
-    monkeypatch.setattr("streams.worker.partitions.MARK_EVERY", 0.0)
+    monkeypatch.setattr("streams.worker.ownership.FIRST_MARK_AFTER", 0.0)
+    monkeypatch.setattr("streams.worker.ownership.MARK_EVERY", 0.0)
 
     async def scenario():
         cluster = Cluster()

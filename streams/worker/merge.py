@@ -24,15 +24,15 @@ from contextlib import AbstractAsyncContextManager
 from streams.ledger.ledger import Ledger
 from streams.ledger.runs import RunState
 from streams.ledger.tracked import Address
-from streams.store.holding import Holding
 from streams.store.port import Verdict
+from streams.store.writer import PartitionWriter
 
-COMPACT_BYTES = 16 * 1024 * 1024
-"""Deltas are merged when they have at least this many bytes, and at least ``COMPACT_RATIO`` times
+MERGE_BYTES = 16 * 1024 * 1024
+"""Deltas are merged when they have at least this many bytes, and at least ``MERGE_RATIO`` times
 the size of the pages, so that merging stays cheaper than committing."""
-COMPACT_RATIO = 2
+MERGE_RATIO = 2
 BYTES_PER_USER = 16
-COMPACT_ENTRIES = 4096
+MERGE_ENTRIES = 4096
 """Deltas are also merged when there are this many, however small: a new owner reads all of them."""
 
 WRITE_BYTES = 1024 * 1024
@@ -45,12 +45,14 @@ Quiet = Callable[[], AbstractAsyncContextManager[bool]]
 Expect = Callable[[Verdict, str], None]
 
 
-class Compaction:
+class Merger:
     """Merges the deltas of one partition while its ownership lasts."""
 
-    def __init__(self, ledger: Ledger, holding: Holding, quiet: Quiet, expect_ok: Expect) -> None:
+    def __init__(
+        self, ledger: Ledger, writer: PartitionWriter, quiet: Quiet, expect_ok: Expect
+    ) -> None:
         self._ledger = ledger
-        self._holding = holding
+        self._writer = writer
         self._quiet = quiet
         self._expect_ok = expect_ok
         self._decided: dict[Address, RunState | None] = {}
@@ -61,11 +63,11 @@ class Compaction:
     def is_due(self) -> bool:
         """Return whether a merge is worth its cost now, or has to remove an erased id."""
         users = sum(len(accounts) for accounts in self._ledger.state.datasets.values())
-        large = max(COMPACT_BYTES, COMPACT_RATIO * BYTES_PER_USER * users)
-        backlog = self._holding.backlog
-        if self._ledger.state.erased.is_uncompacted or self._moved_on():
+        large = max(MERGE_BYTES, MERGE_RATIO * BYTES_PER_USER * users)
+        backlog = self._writer.backlog
+        if self._ledger.state.erased.is_unmerged or self._moved_on():
             return True
-        return backlog.bytes > large or backlog.entries > COMPACT_ENTRIES
+        return backlog.bytes > large or backlog.entries > MERGE_ENTRIES
 
     def _moved_on(self) -> bool:
         """Return whether a run has moved on from a decision that may name an erased user."""
@@ -75,7 +77,7 @@ class Compaction:
     def _still_decided(self) -> dict[Address, RunState | None]:
         """Return the runs of which pages may name an erased user after a merge that begins now."""
         runs = self._ledger.state.runs
-        if self._ledger.state.erased.is_uncompacted or None in self._decided.values():
+        if self._ledger.state.erased.is_unmerged or None in self._decided.values():
             return {address: run for address, run in runs.items() if run.decision}
         return {a: run for a, run in self._decided.items() if runs.get(a) is run}
 
@@ -88,18 +90,18 @@ class Compaction:
         async with self._quiet() as may_write:
             if not may_write:
                 return
-            covered, reached = self._holding.backlog, position()
-            names, decided = self._ledger.state.uncompacted(), self._still_decided()
+            covered, reached = self._writer.backlog, position()
+            names, decided = self._ledger.state.unmerged(), self._still_decided()
         behind = deque(names)
         while behind:
             async with self._quiet() as may_write:
                 if not may_write:
                     return
                 pages = self._take_pages(behind)
-                self._expect_ok(await self._holding.compact(position(), pages), "merging deltas")
+                self._expect_ok(await self._writer.merge(position(), pages), "merging deltas")
         async with self._quiet() as may_write:
             if may_write:
-                self._expect_ok(await self._holding.drop(covered, reached), "dropping deltas")
+                self._expect_ok(await self._writer.drop(covered, reached), "dropping deltas")
                 self._decided = decided
 
     def _take_pages(self, behind: deque[str]) -> dict[str, bytes | None]:

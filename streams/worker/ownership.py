@@ -30,16 +30,16 @@ import msgspec
 from streams.kafka.results import Extent
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
-from streams.store.holding import Holding
 from streams.store.layout import Damaged, Meta
 from streams.store.port import Acquired, Glance, Guard, Verdict
 from streams.store.snapshot import Snapshot
 from streams.store.vital_signs import decode_pulse, last_snapshot
+from streams.store.writer import PartitionWriter
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Log, LogRecord, World
 from streams.worker.processor import Processor, ProcessorState
-from streams.worker.rebuild import find_snapshot, restore
+from streams.worker.restore import find_snapshot, restore
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
@@ -49,7 +49,7 @@ FIRST_MARK_AFTER = 3600.0
 MARK_EVERY = 12 * 3600.0
 """Seconds from one append to the next: two fall into the time a segment may stay open
 (``segment.ms``)."""
-_COMPACT_EVERY = 1.0  # seconds
+_MERGE_EVERY = 1.0  # seconds
 _SNAPSHOT_EVERY = 1.0  # seconds between checks whether a snapshot is due
 _WATCH_EVERY = 5.0
 
@@ -105,7 +105,7 @@ class PartitionView:
     waiting: float | None = None  # seconds for which records wait and none is applied
 
 
-class Partitions:
+class OwnedPartitions:
     """The partitions of one worker. All methods run in one event loop.
 
     The caller has to end the worker if a method raises.
@@ -160,7 +160,7 @@ class Partitions:
 
     def has_room(self, partition: int) -> bool:
         """Return whether a decided partition can queue more records."""
-        return self._owned[partition].processor.intake.has_room
+        return self._owned[partition].processor.inbox.has_room
 
     def views(self) -> list[PartitionView]:
         """Return the present state of every assigned partition."""
@@ -183,15 +183,15 @@ class Partitions:
         """Queue a record for its partition; drop it if the partition is not owned."""
         owned = self._owned.get(partition)
         if owned is not None:
-            await owned.processor.intake.arrive(record)
+            await owned.processor.inbox.arrive(record)
 
-    async def keep_compacted(self) -> None:
+    async def keep_merged(self) -> None:
         """Merge deltas into pages while the worker lives."""
         while True:
-            await asyncio.sleep(_COMPACT_EVERY)
+            await asyncio.sleep(_MERGE_EVERY)
             for owned in list(self._owned.values()):
-                if owned.processor.compaction.is_due():
-                    await owned.processor.compact()
+                if owned.processor.merger.is_due():
+                    await owned.processor.merge()
 
     async def keep_snapshots(self) -> None:
         """Write snapshots while the worker lives."""
@@ -376,8 +376,8 @@ class Partitions:
         except UnknownState as unknown:
             raise PartitionSuspended(suspensions.other_layout(str(unknown))) from unknown
         # Step 6.
-        holding = Holding(self._world.store, partition, self._world.owner, stored)
-        processor = Processor(self._world, ledger, stored, holding, suspensions)
+        writer = PartitionWriter(self._world.store, partition, self._world.owner, stored)
+        processor = Processor(self._world, ledger, stored, writer, suspensions)
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_snapshot(stored.pulse)
         processor.snapshots.reached = snapshot.manifest.next if snapshot else shown
@@ -487,8 +487,8 @@ def _is_unchanged(held: Processor, acquired: Acquired) -> bool:
     """Return whether the state in memory is still the state in Redis."""
     return (
         held.can_resume
-        and acquired.before.get("owner") == held.holding.owner
-        and acquired.version == held.holding.version
+        and acquired.before.get("owner") == held.writer.owner
+        and acquired.version == held.writer.version
     )
 
 

@@ -12,11 +12,11 @@ from streams.records.users import UserIds, partitions_of
 from streams.store.layout import pack_change
 from streams.store.snapshot import MANIFEST, deletable
 from streams.store.vital_signs import SuspensionReason, decode_pulse
-from streams.worker.partitions import Partitions
+from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
-from tests.unit.worker.test_partitions import PARTITIONS, Cluster, Worker
+from tests.unit.worker.test_ownership import PARTITIONS, Cluster, Worker
 
 
 class Past(Cluster):
@@ -227,7 +227,7 @@ def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
-        monkeypatch.setattr("streams.worker.rebuild.LAYOUT", 4)
+        monkeypatch.setattr("streams.worker.restore.LAYOUT", 4)
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
         suspended = cluster.store.contents(0).suspended
@@ -398,7 +398,7 @@ def test_the_topic_recreated_with_the_same_records_is_applied_once_keys_and_snap
 
 
 def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
-    monkeypatch.setattr("streams.worker.rebuild.STAGE_BYTES", 1)
+    monkeypatch.setattr("streams.worker.restore.STAGE_BYTES", 1)
 
     async def scenario():
         cluster = await Past().happen(erases=False)
@@ -451,7 +451,7 @@ class Keyed(Worker):
 
     def __init__(self, cluster, owner, key):
         super().__init__(cluster, owner)
-        self.partitions = Partitions(replace(self.partitions._world, erasure_keys=key))
+        self.partitions = OwnedPartitions(replace(self.partitions._world, erasure_keys=key))
 
     @property
     def processor(self):

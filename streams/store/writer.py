@@ -30,7 +30,7 @@ class Backlog:
         return Backlog(self.entries - other.entries, self.bytes - other.bytes)
 
 
-class Holding:
+class PartitionWriter:
     """Writes the state of one partition while its ownership lasts; never two writes at once."""
 
     def __init__(self, store: Store, partition: int, owner: str, stored: StoredState) -> None:
@@ -62,7 +62,7 @@ class Holding:
             self.backlog += Backlog(len(entries), sum(map(len, entries)))
         return verdict
 
-    async def compact(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
+    async def merge(self, offset: int, pages: Mapping[str, bytes | None]) -> Verdict:
         """Write pages as of an offset, and delete those that are None."""
         written = {
             name: pack_page(offset, page) for name, page in pages.items() if page is not None
@@ -72,7 +72,7 @@ class Holding:
         replaced = [self._hashes[name] for name in (*hashes, *deleted) if name in self._hashes]
         digest = digest_of((self._digest, *hashes.values(), -sum(replaced)))
         exchange = Exchange(written, deleted, digest, 0, self._since)
-        verdict = self._moved(await self._store.compact(self._guard, exchange))
+        verdict = self._moved(await self._store.merge(self._guard, exchange))
         if verdict is Verdict.OK:
             self._digest = digest
             self._hashes |= hashes
@@ -83,7 +83,7 @@ class Holding:
     async def drop(self, covered: Backlog, since: int) -> Verdict:
         """Drop the oldest deltas, which pages cover; the others begin at ``since``."""
         exchange = Exchange({}, [], self._digest, covered.entries, since)
-        verdict = self._moved(await self._store.compact(self._guard, exchange))
+        verdict = self._moved(await self._store.merge(self._guard, exchange))
         if verdict is Verdict.OK:
             self.backlog -= covered
             self._since = since
