@@ -44,7 +44,15 @@ _MOST_QUERIES: Final = 100
 
 
 class UnusableQueries(ValueError):
-    """The file of queries cannot be answered as it is. Nothing was charged."""
+    """The file of queries cannot be answered as it is. Nothing was charged.
+
+    Attributes:
+        key: the key in the file with the problem, if there is one.
+    """
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,7 @@ def read_query_file(path: Path) -> QueryFile:
     try:
         return parse_queries(content)
     except UnusableQueries as error:
-        raise UnusableQueries(f"{path}: {error}") from error
+        raise UnusableQueries(f"{path}: {error}", error.key) from error
 
 
 def parse_queries(content: Mapping[str, Any]) -> QueryFile:
@@ -209,7 +217,8 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     if not 1 <= len(given) <= _MOST_QUERIES:
         raise UnusableQueries(
             f"the file has {len(given)} queries; it must have 1 to {_MOST_QUERIES}, each under "
-            "[[query]]"
+            "[[query]]",
+            "query",
         )
     source = file.take("input", None)
     if not isinstance(source, dict):
@@ -224,10 +233,12 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     file.finish()
     names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique")
+        raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
     shares = sum(query.share for query in query_file.queries)
     if shares > 1.0:
-        raise UnusableQueries(f"the shares of the queries sum to {shares:g}; at most 1 is allowed")
+        raise UnusableQueries(
+            f"the shares of the queries sum to {shares:g}; at most 1 is allowed", "share"
+        )
     return query_file
 
 
@@ -288,7 +299,8 @@ def _query(number: int, content: Mapping[str, Any]) -> Query:
     if ("noise" in content) == ("active_windows" in content):
         raise UnusableQueries(
             f"{table.where}: give either noise, a standard deviation in the units of the answer, "
-            "or active_windows, the number of windows in which the budget lets a user count fully"
+            "or active_windows, the number of windows in which the budget lets a user count fully",
+            "noise",
         )
     if "noise" in content:
         settings["noise"] = table.number("noise", above=0.0)
@@ -335,7 +347,8 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
     elif ("each" in table.content) == ("clip" in table.content):
         raise UnusableQueries(
             f"{table.where}: give one bound on a user's contribution to a window: either each, the "
-            "maximum per number, or clip, the largest L2 norm"
+            "maximum per number, or clip, the largest L2 norm",
+            "each",
         )
     else:
         bound = "clip" if "clip" in table.content else "each"
@@ -381,8 +394,8 @@ class _Table:
         self._left = dict(content)
 
     def fault(self, key: str, value: Any, allowed: str) -> UnusableQueries:
-        said = "is missing" if value is None or value is _MISSING else f"is {value!r}"
-        return UnusableQueries(f"{self.where}: {key} {said}; it must be {allowed}")
+        found = "is missing" if value is None or value is _MISSING else f"is {value!r}"
+        return UnusableQueries(f"{self.where}: {key} {found}; it must be {allowed}", key)
 
     def take(self, key: str, default: Any = _MISSING) -> Any:
         return self._left.pop(key, default)
@@ -392,7 +405,8 @@ class _Table:
             known = sorted(self.content.keys() - self._left.keys())
             raise UnusableQueries(
                 f"{self.where}: {min(self._left)} has no effect here: remove it. Used keys are "
-                f"{', '.join(known)}"
+                f"{', '.join(known)}",
+                min(self._left),
             )
 
     def text(self, key: str, default: Any = _MISSING) -> str:

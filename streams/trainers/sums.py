@@ -207,7 +207,9 @@ class ClippedSum:
         norms = _norms(parts)
         usable = np.isfinite(norms)
         if not usable.all():
-            warnings.warn("gradients that are not finite count as zero", stacklevel=4)
+            warnings.warn(
+                "gradients that are not finite count as zero", RuntimeWarning, stacklevel=4
+            )
             parts = [_only(part, usable) for part in parts]
         factors = clip_factors(np.where(usable, norms, 0.0), limits)
         longest = float(limits.max(initial=0.0))

@@ -162,7 +162,7 @@ def test_a_checkpoint_ahead_of_the_run_is_refused(tmp_path: Path) -> None:
 def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
     trainer(service, checkpoint).run(np.zeros(2), 3)
-    with pytest.raises(InvalidRequest, match="shape"):
+    with pytest.raises(InvalidRequest):
         trainer(service, checkpoint).run(np.zeros(3), 5)
 
 
@@ -198,5 +198,5 @@ def test_progress_is_shown_where_tqdm_is_installed_and_not_needed(
 @pytest.mark.parametrize("changes", [{"checkpoint_every": 0}, {"users_at_once": 0}])
 def test_numbers_below_one_are_refused(changes: dict[str, int]) -> None:
     steps = trainer(FilterService()).steps
-    with pytest.raises(InvalidRequest, match="at least 1"):
+    with pytest.raises(InvalidRequest):
         PrivateTrainer(steps, towards_targets, Descent(0.5), **changes)

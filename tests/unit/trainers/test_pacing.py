@@ -111,28 +111,26 @@ def test_noise_lasts_for_the_steps_asked_for_and_hardly_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    "arguments",
     [
-        ((1.0, 1e-5, 0), "steps"),
-        ((-1.0, 1e-5, 10), "epsilon"),
-        ((1.0, 2.0, 10), "delta"),
+        (1.0, 1e-5, 0),
+        (-1.0, 1e-5, 10),
+        (1.0, 2.0, 10),
     ],
 )
-def test_what_makes_no_pace_and_no_noise_is_refused(
-    arguments: tuple[float, float, int], reason: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
+def test_what_makes_no_pace_and_no_noise_is_refused(arguments: tuple[float, float, int]) -> None:
+    with pytest.raises(InvalidRequest):
         Pace(*arguments)
-    with pytest.raises(InvalidRequest, match=reason):
+    with pytest.raises(InvalidRequest):
         noise_for_steps(*arguments)
-    with pytest.raises(InvalidRequest, match="sampling_rate"):
+    with pytest.raises(InvalidRequest):
         noise_for_steps(1.0, 1e-5, 10, sampling_rate=0.0)
-    with pytest.raises(InvalidRequest, match="clip_norm"):
+    with pytest.raises(InvalidRequest):
         noise_for_steps(1.0, 1e-5, 10, clip_norm=0.0)
 
 
 def test_a_pace_without_own_coins_is_refused(service: Turnstile) -> None:
-    with pytest.raises(InvalidRequest, match="own_coins"):
+    with pytest.raises(InvalidRequest):
         PrivateSteps(
             service.run("digits", "night-7"),
             np.arange(50),

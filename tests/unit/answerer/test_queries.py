@@ -1,0 +1,92 @@
+"""Files of queries: valid ones are read, others are rejected with the key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from streams.answerer.queries import KINDS, UnusableQueries, read_query_file
+from tests.readme import TOP
+from tests.unit.answerer.asking import COUNT, FILE, asked_of
+
+BAD = {
+    "dataset missing": ('dataset = "d"', "", "dataset"),
+    "run no name": ('run = "r"', 'run = "a b"', "run"),
+    "no input": ("[input]", "[source]", "input"),
+    "topic no text": ('topic = "events"', "topic = 7", "topic"),
+    "user missing": ('user = "u"\n', "", "user"),
+    "users unknown": ('"integer"', '"float"', "users"),
+    "time unit": ('"ms"\nstart', '"ns"\nstart', "time_unit"),
+    "start missing": ("start = 1970-01-01", "", "start"),
+    "start as text": ("1970-01-01", '"1970-01-01"', "start"),
+    "clock": ('"events"\n\n', '"mine"\n\n', "clock"),
+    "unknown key": ('time = "t"', 'time = "t"\nfoo = 1', "foo"),
+    "no query": ("[[query]]", "[other]", "query"),
+    "kind": ('kind = "count"', 'kind = "median"', "kind"),
+    "no kind": ('kind = "count"', "", "kind"),
+    "window": ('"10ms"', "10", "window"),
+    "every": ("each = 2", 'each = 2\nevery = "3ms"', "every"),
+    "no bound": ("each = 2", "", "each"),
+    "two bounds": ("each = 2", "each = 2\nclip = 1", "each"),
+    "bound of nothing": ("each = 2", "each = 0", "each"),
+    "no noise": ("noise = 1.0", "", "noise"),
+    "two noises": ("noise = 1.0", "noise = 1.0\nactive_windows = 3", "noise"),
+    "noise nan": ("noise = 1.0", "noise = nan", "noise"),
+    "by without labels": ("each = 2", 'each = 2\nby = "c"', "labels"),
+    "labels twice": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 1]', "labels"),
+    "groups missing": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]', "groups"),
+    "groups many": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 3', "groups"),
+    "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where.x"),
+    "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "where.x"),
+    "share": ("noise = 1.0", "active_windows = 2\nshare = 1.5", "share"),
+    "confidence": ('run = "r"', 'run = "r"\nconfidence = 95', "confidence"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "key"), BAD.values(), ids=BAD)
+def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> None:
+    text = FILE + COUNT
+    assert old in text
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(text.replace(old, new, 1))
+    assert caught.value.key == key
+
+
+def test_shares_and_names_are_checked_across_the_file() -> None:
+    shared = COUNT.replace("noise = 1.0", "active_windows = 2\nshare = 0.6")
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(FILE + shared + shared.replace('"count"\nkind', '"other"\nkind'))
+    assert caught.value.key == "share"
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(FILE + COUNT + COUNT)
+    assert caught.value.key == "name"
+
+
+def test_file_without_toml_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text('dataset = "d"\nrun = r\n')
+    with pytest.raises(UnusableQueries):
+        read_query_file(file)
+    with pytest.raises(UnusableQueries):
+        read_query_file(tmp_path / "none.toml")
+
+
+def test_digest_depends_on_the_settings_alone() -> None:
+    first = asked_of(FILE + COUNT)
+    assert asked_of(FILE + "# a remark\n" + COUNT).digest == first.digest
+    assert asked_of(FILE + COUNT.replace("each = 2", "each = 3")).digest != first.digest
+
+
+def test_file_in_the_docs_is_valid() -> None:
+    page = (TOP / "docs" / "answering.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```\n(dataset = .*?)```", page, re.DOTALL)
+    assert asked_of(file).queries[0].noise == 10.0
+    kinds = re.findall(r"^\| `([a-z]+)` \| ", page, re.MULTILINE)
+    assert set(KINDS) <= set(kinds)
+
+
+def test_example_file_is_valid() -> None:
+    example = read_query_file(TOP / "examples" / "answering" / "queries.toml")
+    assert [query.name for query in example.queries] == ["buyers", "spending", "basket"]
