@@ -23,11 +23,9 @@ from streams.config import Config
 from streams.operations.times import utc
 from streams.records import User
 from streams.replay.aggregates import NoAggregate, aggregate, shares_of
-from streams.replay.explanation import AccountEvent, Explanation, Share
-from streams.replay.explanation import explain as explanation_of
-from streams.replay.findings import LogFinding
-from streams.replay.fold import Compared, in_words, unproven
-from streams.replay.kafka_logs import KafkaLogs
+from streams.replay.explain import AccountEvent, Explanation, Share
+from streams.replay.explain import explain as explanation_of
+from streams.replay.findings import LogFinding, PartitionProgress, PartitionVerified, Verified
 from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
@@ -39,11 +37,11 @@ from streams.replay.receipts import (
 )
 from streams.replay.repartition import repartition as repartition_logs
 from streams.replay.repartition import retired
+from streams.replay.replay import Compared, in_words, unproven
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
-from streams.replay.results import PartitionProgress, PartitionVerified, Verified
-from streams.replay.service import KafkaArchive, RedisStates
-from streams.replay.verification import verify as verify_service
+from streams.replay.service import KafkaArchive, KafkaLogs, RedisStates
+from streams.replay.verify import verify as verify_service
 from streams.sdk.client import Turnstile
 
 _VERIFY_COLUMNS = {

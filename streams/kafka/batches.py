@@ -18,7 +18,7 @@ the offsets within an uncompressed batch. Two readers that treat one of them dif
 different logs, so this rule is a part of what a log means.
 
 Two releases of a codec's library may disagree about malformed input. Then the heads of the hash
-chain differ, and a replay stops (``streams.replay.fold``).
+chain differ, and a replay stops (``streams.replay.replay``).
 
 A batch with a wrong length, format or checksum was damaged on its way or on a disk. Reading it
 raises ``CorruptBatch``; it never becomes a record.

@@ -1,17 +1,16 @@
-"""What users together have spent of their budgets: numbers to be published, and charged for.
+"""Releases what users together have spent of their budgets, and charges them for it.
 
-How much a user has spent tells something about that user's data. What can go out is the mean and
-quantiles of these shares with noise (``accounting.release``), and that is a release like any other:
+A user's spending depends on that user's data, so statistics of it are released with noise
+(``accounting.release``) and charged like every release:
 
-1. The share of the budget that each user has spent is read from the log: from 0 to 1, whatever the
-   data. It depends on that user's norms and on what was released, and on nobody else.
-2. Everybody is charged for a contribution to the mean, and for one to the quantiles: two steps of a
-   run, decided by the service.
-3. Of those who are admitted with all that was asked for, the mean and the quantiles are released,
-   with the noise that was charged. Who is left out is said to nobody.
+1. Read each user's spent share of the budget from the log, between 0 and 1. It depends only on
+   that user's norms and on released outputs.
+2. Charge all users for a contribution to the mean and for one to the quantiles: two steps of a run.
+3. Release the mean and the quantiles of the users who were admitted with their whole contribution,
+   with the charged noise. The list of users who were left out stays secret.
 
-Who has nothing left cannot pay, and is not among them; nor is who was erased, since nobody knows
-whom to charge. Neighbours differ by adding or removing one user.
+Users with nothing left cannot pay and are left out. Erased users are left out because their ids are
+unknown. Neighbouring data sets differ by adding or removing one user.
 """
 
 from __future__ import annotations
@@ -37,25 +36,21 @@ from streams.ledger.partition_error import PartitionError
 from streams.ledger.policies import has_per_user_order
 from streams.records import Policy, User
 from streams.replay.archive import Archive, UnreadableService
-from streams.replay.fold import Compared, Fold
+from streams.replay.replay import Compared, LogReplay
 from streams.sdk.run import Run
 
 LEVELS = 1024
-"""The resolution of quantiles: thousandths of the budget."""
+"""The resolution of quantiles, about a thousandth of the budget."""
 _WHOLE = 1.0
 
 
 class NoAggregate(ValueError):
-    """There is nothing that could be released so."""
+    """No statistics of this dataset can be released."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Of every user of one dataset the share of the budget that is spent; not to be shown.
-
-    Attributes:
-        compared: with which stored heads the log was compared, by partition.
-    """
+    """The spent share of each user of one dataset, which must not be shown."""
 
     policy: Policy
     users: Sequence[User]
@@ -65,51 +60,50 @@ class Shares:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """What may be published."""
+    """The released statistics."""
 
     mean: MeanRelease
     quantiles: QuantilesRelease
 
 
 def shares_of(archive: Archive, dataset: str) -> Shares:
-    """The share that each user has spent, where most is spent.
+    """Return the spent share of each user, at the order with the largest share.
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        NoAggregate: no such dataset, or one whose users the log knows by pseudonyms.
-        Unreadable: Kafka does not answer, or the log cannot be applied.
+        NoAggregate: the dataset does not exist, or its users have pseudonyms.
+        UnreadableService: Kafka does not answer, or the log cannot be applied.
     """
     policies: list[Policy] = []
     users: list[User] = []
     spent = [np.empty(0)]
     compared: list[Compared] = []
     for partition in range(archive.partitions):
-        fold = Fold(archive, partition)
-        if fold.cut_off:
-            raise UnreadableService(fold.cut_off)
+        replay = LogReplay(archive, partition)
+        if replay.cut_off:
+            raise UnreadableService(replay.cut_off)
         try:
-            for _ in fold.steps():
+            for _ in replay.steps():
                 pass
         except PartitionError as error:
             raise UnreadableService(str(error)) from error
-        compared.append(fold.compared)
-        ledger = fold.ledger
+        compared.append(replay.compared)
+        ledger = replay.ledger
         ledger.wake()
         if dataset not in ledger.state.datasets:
             continue
         budgets = ledger.state.policies.budgets(dataset)
         accounts = budgets.own
         policies.append(accounts.policy)
-        everybody = np.arange(len(accounts))
-        known = np.delete(everybody, budgets.erased_at(everybody))
+        slots = np.arange(len(accounts))
+        known = np.delete(slots, budgets.erased_at(slots))
         users += accounts.users_at(known).tolist()
         spent.append(_shares(accounts.policy, accounts.numbers(known)))
     if not policies:
-        raise NoAggregate(f"there is no dataset {dataset!r}")
+        raise NoAggregate(f"dataset {dataset!r} does not exist")
     if isinstance(policies[0].pseudonyms, str):
         raise NoAggregate(
-            f"dataset {dataset!r} knows users by pseudonyms, and the log has no ids to charge: "
-            "no aggregate is released of it"
+            f"the users of dataset {dataset!r} have pseudonyms, so the log has no ids to charge"
         )
     return Shares(policies[0], users, np.concatenate(spent), compared)
 
@@ -122,26 +116,25 @@ def aggregate(
     quantiles: Sequence[float],
     generator: np.random.Generator | None = None,
 ) -> Aggregates:
-    """Charge all users for it, and release the mean and quantiles of their shares.
+    """Charge all users, and release the mean and quantiles of their shares.
 
     Args:
-        run: of the dataset, by which they are charged: two steps.
-        shares: of the users.
-        rho: what it costs a user at the most, in nats of zCDP: half for the mean, half for the
-            quantiles.
+        run: the run of the dataset in which two steps are charged.
+        shares: the shares of its users.
+        rho: the maximum cost for a user in zCDP: half for the mean, half for the quantiles.
         quantiles: fractions strictly between 0 and 1.
-        generator: of repeatable noise, for tests.
+        generator: for repeatable noise in tests.
 
     Raises:
-        InvalidInput: arguments that make no release; nothing was charged.
-        RequestRejected: the service refused; nothing is released.
+        InvalidInput: an argument is unusable; nothing was charged.
+        RequestRejected: the service rejected the charge; nothing is released.
         DecisionTimeout: the service did not answer; nothing is released.
     """
     half = positive_finite("rho", rho) / 2
     if not len(quantiles) or not all(0 < fraction < 1 for fraction in quantiles):
         raise InvalidInput("quantiles", list(quantiles), "fractions between 0 and 1")
     mean_noise = _noise(_WHOLE, half)
-    run.abandon()  # what an aggregate was charged that broke off; nothing of it went out
+    run.abandon()  # an interrupted release was charged, and nothing of it was published
     most = float(quantile_norms([0.0], _WHOLE, levels=LEVELS)[0])
     counter_noise = _noise(most, half)
     asked = mean_norms(shares.spent, _WHOLE)
@@ -164,13 +157,13 @@ def aggregate(
 def _admitted(
     run: Run, users: Sequence[User], norms: NDArray[np.float64], noise: float
 ) -> NDArray[np.bool_]:
-    """Who may take part: with all of a contribution, since it cannot be clipped to less."""
+    """Return who is admitted with the whole contribution, which cannot be clipped."""
     decided = run.charge(users, norms, noise_stddev=noise)
     return np.asarray(decided.admitted & (decided.granted >= norms))
 
 
 def _noise(norm: float, rho: float) -> float:
-    """At which a norm costs no more than rho."""
+    """Return the noise at which a norm costs at most rho."""
     return math.nextafter(norm / math.sqrt(2.0 * rho) * (1.0 + 2.0**-40), math.inf)
 
 

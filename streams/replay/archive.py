@@ -1,4 +1,4 @@
-"""What is read: the records of the topics, in their order, and what Redis keeps of a partition."""
+"""Ports through which the log is read: the topics, and the state in Redis."""
 
 from __future__ import annotations
 
@@ -13,30 +13,25 @@ from streams.store.stored_state import StoredState
 
 
 class UnreadableService(Exception):
-    """Kafka or Redis does not answer, or the topics are not there."""
+    """Kafka or Redis does not answer, or the topics do not exist."""
 
 
 class BrokenLog(Exception):
-    """The log cannot be replayed as the workers applied it: no result of it would hold."""
+    """The log cannot be replayed as workers applied it, so no result is reliable."""
 
 
 class CannotRepartition(Exception):
-    """The old log cannot be continued in the new one as things are."""
+    """The old log cannot be continued in the new one now."""
 
 
 class MissingRecord(BrokenLog):
-    """The log has a gap, at which workers suspend the partition.
-
-    Attributes:
-        partition: of the log.
-        offset: the first offset that is missing.
-    """
+    """The log has a gap, at which workers suspend the partition; ``offset`` is its first one."""
 
     def __init__(self, partition: int, offset: int) -> None:
         self.partition, self.offset = partition, offset
         super().__init__(
-            f"partition {partition}: the log has nothing at offset {offset}, although it goes on "
-            "after it. Workers suspend the partition there: see `turnstile status`"
+            f"partition {partition}: the log has no record at offset {offset}, but later ones. "
+            "Workers suspend the partition there: see `turnstile status`"
         )
 
 
@@ -46,13 +41,13 @@ class ArchivedRecord(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
-    written: float  # seconds since 1970, by the clock of whoever wrote it
-    signed: bool | None = None  # whether it has a signature; None: nobody looked
-    unsigned: str | None = None  # why no trusted key vouches for it, if it has a signature
+    written: float  # the producer's time, in seconds since 1970
+    signed: bool | None = None  # whether it has a signature; None: not checked
+    unsigned: str | None = None  # why its signature is not valid
 
 
 class HeadSource(StrEnum):
-    """What stores a head of the hash chain beside the log."""
+    """A place that stores a head of the hash chain."""
 
     REDIS = "redis"
     SNAPSHOT = "snapshot"  # the last one in the topic snapshots
@@ -60,11 +55,11 @@ class HeadSource(StrEnum):
 
 @dataclass(frozen=True)
 class StoredHead:
-    """The head of a partition's hash chain as it is stored beside the log.
+    """A stored head of a partition's hash chain.
 
     Attributes:
-        holder: where.
-        next: the head covers the records below this offset; None if there is no head.
+        holder: where it is stored.
+        next: the head covers the records before this offset; None if there is no head.
         head: 32 bytes; empty if there is none.
         lacking: why there is none.
     """
@@ -76,12 +71,12 @@ class StoredHead:
 
 
 class Archive(Protocol):
-    """The topics of one prefix, read only. Any of its verbs raises ``UnreadableService``.
+    """The topics of one prefix, read only. Every method can raise ``UnreadableService``.
 
     Attributes:
-        topic: the 16 bytes of the id of norms.
-        partitions: P.
-        erasure_keys: by which users who were erased are known again.
+        topic: the id of norms, 16 bytes.
+        partitions: the number of partitions.
+        erasure_keys: the keys by which erased users are recognized.
     """
 
     topic: bytes
@@ -89,33 +84,33 @@ class Archive(Protocol):
     erasure_keys: str = ""
 
     def extent(self, topic: str, partition: int) -> Extent:
-        """Where one of the topics norms, halts, odometer and rejects begins and ends now."""
+        """Return where norms, halts, odometer or rejects begins and ends now."""
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
-        """The records of an extent, in their order.
+        """Yield the records of an extent, in order.
 
         Raises:
-            MissingRecord: norms has a gap there. In other topics gaps are passed over.
+            MissingRecord: norms has a gap there. Gaps in other topics are skipped.
         """
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
-        """Return what each holder stores now; one that does not answer says why in its head."""
+        """Return the present head of each holder; ``lacking`` says why one is missing."""
 
     def snapshot(self, partition: int) -> Snapshot | None:
-        """The last snapshot of the state of a partition; None if there never was one.
+        """Return the last snapshot of a partition's state; None if there never was one.
 
         Raises:
-            UnusableSnapshot: it is not whole.
+            UnusableSnapshot: it is incomplete.
         """
 
 
 class States(Protocol):
-    """What Redis keeps, read only."""
+    """The state in Redis, read only."""
 
     def load(self, partition: int) -> StoredState | None:
-        """All that is kept of a partition, as of one moment; None if nothing ever was.
+        """Return the state of a partition at one moment; None if there is none.
 
         Raises:
-            Damaged: it is not whole.
-            UnreadableService: no answer.
+            Damaged: it is incomplete or was changed.
+            UnreadableService: Redis does not answer.
         """

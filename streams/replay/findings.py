@@ -1,39 +1,41 @@
-"""What does not fit, said so that somebody can look: where, of whom, expected and found."""
+"""The result of a verification: what was compared in each partition, and what differs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from streams.replay.receipts import Head, policies_digest
+
 KEPT_FINDINGS = 100
-"""Of one check in one partition; more are only counted, so that memory stays bounded."""
+"""Findings that are kept for one check in one partition; further ones are only counted."""
 
 
 class Check(StrEnum):
-    """What is compared with what the log gives."""
+    """A part of the service that is compared with the replayed log."""
 
-    LOG = "log"  # the log itself: whether it can be applied from where it has to
-    STATE = "state"  # what Redis keeps
-    SNAPSHOT = "snapshot"  # the last snapshot of that state in Kafka
-    HALTS = "halts"  # answers: decisions, HALT events and the rest
+    LOG = "log"  # whether the log itself can be replayed
+    STATE = "state"  # the state in Redis
+    SNAPSHOT = "snapshot"  # the last snapshot in Kafka
+    HALTS = "halts"  # decisions, HALT events and the other records of this topic
     REJECTS = "rejects"
     ODOMETER = "odometer"
-    SIGNATURES = "signatures"  # of answers, rejects and odometer records
-    COST_TABLES = "cost-tables"  # what steps of rosters charge, computed again
+    SIGNATURES = "signatures"  # of the records of the three topics above
+    COST_TABLES = "cost-tables"  # the costs of roster steps, computed again
     RECEIPT = "receipt"  # an earlier log
 
 
 @dataclass(frozen=True)
 class LogFinding:
-    """One thing that does not fit.
+    """One difference.
 
     Attributes:
-        offset: of the log; None if it is not about one record.
-        about: the dataset, run, step, user or whatever else it is about.
-        problem: in words.
+        offset: of the log; None if the finding is not about one record.
+        about: the subject: dataset, run, step, user and the like.
+        problem: what differs, for people.
     """
 
     check: Check
@@ -46,12 +48,11 @@ class LogFinding:
 
 
 class Findings:
-    """Those of one partition: all of them counted, the first of each check kept.
+    """The findings of one partition: all are counted, the first ones of each check are kept.
 
     Attributes:
-        partition: which one.
-        kept: in the order in which they were found.
-        counts: of each check.
+        kept: the kept findings, in the order in which they were found.
+        counts: the number of findings of each check.
     """
 
     def __init__(self, partition: int) -> None:
@@ -59,27 +60,99 @@ class Findings:
         self.kept: list[LogFinding] = []
         self.counts: Counter[Check] = Counter()
 
-    def add(
-        self,
-        check: Check,
-        problem: str,
-        *,
-        offset: int | None = None,
-        about: Mapping[str, Any] | None = None,
-        expected: Any = None,
-        found: Any = None,
-    ) -> None:
-        """Say that something does not fit."""
+    def add(self, check: Check, problem: str, **fields: Any) -> None:
+        """Add a finding with the given fields of ``LogFinding``."""
         self.counts[check] += 1
         if not self.is_full(check):
-            self.kept.append(
-                LogFinding(check, self.partition, problem, offset, about or {}, expected, found)
-            )
-
-    def count(self, check: Check, more: int) -> None:
-        """Count findings of which nothing more is said."""
-        self.counts[check] += more
+            self.kept.append(LogFinding(check, self.partition, problem, **fields))
 
     def is_full(self, check: Check) -> bool:
-        """Whether nothing more is kept of a check."""
+        """Return whether further findings of a check are only counted."""
         return self.counts[check] > KEPT_FINDINGS
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    """The progress of the verification of a partition."""
+
+    partition: int
+    partitions: int
+    next: int
+    end: int
+    records: int
+    seconds: float
+
+
+@dataclass
+class PartitionVerified:
+    """The result for one partition.
+
+    Attributes:
+        next: the offset up to which the log was replayed.
+        began: the offset from which it was replayed: 0, or the end of a snapshot, which is not
+            verified.
+        state_at: the offset at which the state in Redis was compared; None if it was not.
+        snapshot_at: the offset of the last snapshot, which was compared there, or from which the
+            log was replayed; None if there is none, or it was not compared.
+        odometers: the number of users with an odometer record.
+        priced: the number of roster steps whose cost table was computed again.
+        awaited: the number of outputs that are in the outbox and not published yet.
+        expired: the number of outputs that their topics may have deleted because of their age.
+        signed: the number of records with a signature of a trusted key, if keys are given.
+        bare: the number of records without a signature, if keys are given.
+        impossible: what could not be compared, and why.
+    """
+
+    partition: int
+    findings: Findings
+    start: int = 0
+    began: int = 0
+    next: int = 0
+    head: bytes = b""
+    records: int = 0
+    users: int = 0
+    halts: int = 0
+    rejects: int = 0
+    odometers: int = 0
+    priced: int = 0
+    awaited: int = 0
+    expired: int = 0
+    signed: int = 0
+    bare: int = 0
+    state_at: int | None = None
+    snapshot_at: int | None = None
+    seconds: float = 0.0
+    impossible: list[str] = field(default_factory=list)
+    policies: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The results for all partitions of the log with the id ``topic``."""
+
+    topic: bytes
+    partitions: Sequence[PartitionVerified]
+
+    @property
+    def findings(self) -> list[LogFinding]:
+        """Return the kept findings, by partition."""
+        return [finding for part in self.partitions for finding in part.findings.kept]
+
+    @property
+    def wrong(self) -> int:
+        """Return the number of findings, kept or only counted."""
+        return sum(part.findings.counts.total() for part in self.partitions)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether everything was compared, and nothing differs."""
+        return not self.wrong and not any(part.impossible for part in self.partitions)
+
+    @property
+    def heads(self) -> list[Head]:
+        """Return the head of each partition's hash chain, at the end of the replay."""
+        return [Head(part.partition, part.next, part.head.hex()) for part in self.partitions]
+
+    def policies_digest(self) -> str:
+        """Return the digest of the policies in all partitions."""
+        return policies_digest([part.policies for part in self.partitions])

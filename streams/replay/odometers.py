@@ -1,12 +1,11 @@
-"""Check that the last odometer record of each user is the one that the log gives.
+"""Compares each user's last odometer record with the replayed log.
 
-The topic is compacted, so older records of a user may be there or not. The record written last
-stays, and of two the higher offset counts. A record that is older than the last one of the log
-reports less than was spent. Of a user who was erased none may be there: a tombstone comes last,
-until compaction takes it away as well.
+The topic is compacted, so older odometer records of a user may be missing. If a user's last record
+is older than the log's last one for this user, the odometer shows less than was spent. An erased
+user may have no record: a tombstone is the last one, until compaction removes it too.
 
-What the records gave that were trimmed is not known. But the snapshot that covers them has the
-bound of every user by then: no earlier record may say more, and the last one has to say it.
+The outputs of trimmed records are unknown. But the snapshot that covers them has the bound of every
+user: no earlier record may have a larger one, and the last earlier record must have the same.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 from streams.replay.published import Published
 
 _AT_A_TIME = 2**16
-"""Odometer records that are sorted in together, at least."""
+"""The minimum number of keys that are sorted at once."""
 
 
 class Newest:
-    """The highest offset of each key; 16 bytes a key, by a digest that nobody can foresee."""
+    """The highest offset of each key, in 16 bytes per key, by an unpredictable digest."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -42,11 +41,11 @@ class Newest:
         self._more = bytearray(), list[int]()
 
     def digest(self, key: bytes | None) -> bytes:
-        """What stands for a key."""
+        """Return the keyed digest of a key."""
         return hashlib.blake2b(key or b"", key=self._secret, digest_size=8).digest()
 
     def see(self, key: bytes | None, offset: int) -> None:
-        """There is an odometer record of this key at this offset of the log."""
+        """Note that a record of this key comes from this offset of the log."""
         keys, offsets = self._more
         keys += self.digest(key)
         offsets.append(offset)
@@ -54,7 +53,7 @@ class Newest:
             self._sort_in()
 
     def items(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """The keys, ascending, and the highest offset of each."""
+        """Return the digests, ascending, and the highest offset of each."""
         self._sort_in()
         return self._keys, self._offsets
 
@@ -79,20 +78,20 @@ class Odometers:
         self._given = Newest(self._secret)
         self._erased: dict[bytes, int] = {}  # by digest of the key, where in the log
 
-    def give(self, offset: int, output: Output) -> None:
-        """The log gives an odometer record that the topic, or the outbox, must have by now."""
+    def expect(self, offset: int, output: Output) -> None:
+        """Note an output of the log that must be in the topic or in the outbox."""
         if tombstone_offset(output.value) is not None:
             self._erased[self._given.digest(output.key)] = offset
         else:
             self._given.see(output.key, offset)
 
     def compare_before(self, began: int, outbox: list[Output], ledger: Ledger) -> None:
-        """Hold what is older than a snapshot of the state against it, which is the ledger's.
+        """Compare the records from before a snapshot with the state in it.
 
         Args:
-            began: where the log is applied from.
-            outbox: what is still to be published.
-            ledger: the state at that offset.
+            began: the offset from which the log is replayed.
+            outbox: the outputs that are not published yet.
+            ledger: the state in the snapshot.
         """
         ledger.wake()
         waiting = {output.key for output in outbox}
@@ -102,18 +101,18 @@ class Odometers:
             if record.value is None:
                 continue
             try:
-                said = decode(record.value)
+                decoded = decode(record.value)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                continue  # whoever wrote it is told of elsewhere
-            slot = _slot_of(ledger, said)
+                continue  # a foreign record, which `Published` reports
+            slot = _slot_of(ledger, decoded)
             if slot is None:
-                if said.offset < began and not _may_be_erased(ledger, said):
-                    self._say_before("the snapshot knows nobody of this id", said, None)
-            elif said.offset >= began:
-                last[said.dataset].is_later[slot] = True
-            elif not last[said.dataset].take(slot, said):
-                problem = "it says more than the snapshot does, which comes after it"
-                self._say_before(problem, said, last[said.dataset].bound(slot))
+                if decoded.offset < began and not _may_be_erased(ledger, decoded):
+                    self._add_before("the snapshot has no user with this id", decoded, None)
+            elif decoded.offset >= began:
+                last[decoded.dataset].is_later[slot] = True
+            elif not last[decoded.dataset].take(slot, decoded):
+                problem = "the bound is larger than the one in the later snapshot"
+                self._add_before(problem, decoded, last[decoded.dataset].bound(slot))
         for name, accounts in ledger.state.datasets.items():
             for slot in last[name].behind().tolist():
                 (user,) = accounts.users_at(np.array([slot]))
@@ -121,32 +120,31 @@ class Odometers:
                 if odometer_key(name, user) not in waiting:
                     self._findings.add(
                         Check.ODOMETER,
-                        "the user's last record before the snapshot does not say what that does: "
-                        "it tells less than was spent, or there is none",
+                        "the user's last record before the snapshot lacks the snapshot's bound: it "
+                        "shows less than was spent, or does not exist",
                         about={"dataset": name, "user": user},
                         expected={"bound": last[name].bound(slot)},
                         found=last[name].found(slot),
                     )
 
-    def _say_before(self, problem: str, said: OdometerRecord, expected: list[float] | None) -> None:
+    def _add_before(
+        self, problem: str, decoded: OdometerRecord, expected: list[float] | None
+    ) -> None:
         self._findings.add(
             Check.ODOMETER,
             problem,
-            offset=said.offset,
-            about={"dataset": said.dataset, "user": said.user},
+            offset=decoded.offset,
+            about={"dataset": decoded.dataset, "user": decoded.user},
             expected=None if expected is None else {"bound": expected},
-            found={"bound": said.bound},
+            found={"bound": decoded.bound},
         )
 
     def end(self, outbox: list[Output], ledger: Ledger) -> int:
-        """The log gives nothing more: say whose last odometer record is not there.
+        """Add the findings after the end of the log, and return the number of users with a record.
 
         Args:
-            outbox: what is still to be published.
-            ledger: the state by now, for the names of users.
-
-        Returns:
-            How many users have an odometer record.
+            outbox: the outputs that are not published yet.
+            ledger: the state at the end, for the ids of users.
         """
         found = Newest(self._secret)
         decode = msgspec.msgpack.Decoder(OdometerRecord).decode
@@ -164,7 +162,7 @@ class Odometers:
                 still_there.discard(found.digest(output.key))
             else:
                 found.see(output.key, decode(output.value).offset)
-        self._say_erased(still_there)
+        self._add_erased(still_there)
         keys, wanted = self._given.items()
         counted = ~np.isin(keys, np.frombuffer(b"".join(self._erased), dtype=np.uint64))
         keys, wanted = keys[counted], wanted[counted]
@@ -175,37 +173,36 @@ class Odometers:
         inside = inside[there[places[inside]] == keys[inside]]
         reached[inside] = offsets[places[inside]]
         late = np.flatnonzero(reached < wanted)
-        told = {
+        late_keys = {
             keys[row : row + 1].tobytes(): (int(wanted[row]), int(reached[row]))
             for row in late[:KEPT_FINDINGS].tolist()
         }
-        self._findings.count(Check.ODOMETER, len(late) - len(told))
-        self._say(told, ledger)
+        self._findings.counts[Check.ODOMETER] += len(late) - len(late_keys)
+        self._add_late(late_keys, ledger)
         return len(keys)
 
-    def _say_erased(self, still_there: set[bytes]) -> None:
-        """Say of whom odometer records are there that were to be erased."""
+    def _add_erased(self, still_there: set[bytes]) -> None:
         for digest in sorted(still_there, key=self._erased.__getitem__):
             self._findings.add(
                 Check.ODOMETER,
-                "a user was erased, and an odometer record is still there: no tombstone follows it",
+                "the odometer record of an erased user still exists: no tombstone follows it",
                 offset=self._erased[digest],
             )
 
-    def _say(self, told: dict[bytes, tuple[int, int]], ledger: Ledger) -> None:
-        if not told:
+    def _add_late(self, late: dict[bytes, tuple[int, int]], ledger: Ledger) -> None:
+        if not late:
             return
         for dataset, user, bound in _bounds(ledger):
             digest = self._given.digest(odometer_key(dataset, user))
-            if digest not in told:
+            if digest not in late:
                 continue
-            wanted, reached = told.pop(digest)
+            wanted, reached = late.pop(digest)
             problem = "the user's last odometer record is older than the last one of the log"
             if reached < 0:
-                problem = "the log gives odometer records of this user, and the topic has none"
+                problem = "the topic lacks the odometer records of this user"
             self._findings.add(
                 Check.ODOMETER,
-                f"{problem}: it tells less than was spent",
+                f"{problem}: the odometer shows less than was spent",
                 offset=wanted,
                 about={"dataset": dataset, "user": user},
                 expected={"offset": wanted, "bound by now": bound},
@@ -214,15 +211,15 @@ class Odometers:
 
 
 class _Last:
-    """Of the users of one dataset, the last record before a snapshot, by slot.
+    """The last record before a snapshot of each user of one dataset, by slot.
 
     Attributes:
-        is_later: who has a record from behind the snapshot, (n,).
+        is_later: whether the user has a record from after the snapshot, (n,).
     """
 
     def __init__(self, accounts: Accounts) -> None:
         users, width = len(accounts), accounts.rule.orders or 1
-        numbers = accounts.numbers(slice(0, users))
+        numbers = accounts.numbers(np.arange(users))
         order = numbers.get("order")
         first = accounts.rule.bounds(
             np.ones(users, dtype=np.int64), None if order is None else order.astype(np.uint8)
@@ -232,55 +229,57 @@ class _Last:
         ids = accounts.users_at(np.arange(users))
         if not ids.are_integers:
             self._raised &= np.array([user not in accounts.erased for user in ids], dtype=np.bool_)
-        self._said = np.full_like(self._bounds, np.nan)
+        self._bound_found = np.full_like(self._bounds, np.nan)
         self._at = np.full(users, -1, dtype=np.int64)
         self.is_later = np.zeros(users, dtype=np.bool_)
 
-    def take(self, slot: int, said: OdometerRecord) -> bool:
-        """Take a record; False if it says more than can be."""
-        bound = np.array(said.bound)
+    def take(self, slot: int, decoded: OdometerRecord) -> bool:
+        """Note a record; return False if its bound is impossibly large."""
+        bound = np.array(decoded.bound)
         if bound.shape != self._bounds[slot].shape or bool((bound > self._bounds[slot]).any()):
             return False
-        if said.offset > self._at[slot]:
-            self._at[slot], self._said[slot] = said.offset, bound
+        if decoded.offset > self._at[slot]:
+            self._at[slot], self._bound_found[slot] = decoded.offset, bound
         return True
 
     def behind(self) -> NDArray[np.int64]:
-        """Whose last record is not what it has to be; those with a later one may have lost it."""
-        same = (self._said == self._bounds).all(axis=1)
+        """Return the slots whose last record has not the snapshot's bound.
+
+        Slots with a later record are left out: compaction may have removed the earlier one.
+        """
+        same = (self._bound_found == self._bounds).all(axis=1)
         return np.flatnonzero(self._raised & ~self.is_later & ~same)
 
     def bound(self, slot: int) -> list[float]:
-        """What has to be said of a user."""
+        """Return the bound in the snapshot."""
         bound: list[float] = self._bounds[slot].tolist()
         return bound
 
     def found(self, slot: int) -> dict[str, Any] | None:
-        """What is said last."""
+        """Return the last record; None if there is none."""
         if self._at[slot] < 0:
             return None
-        return {"offset": int(self._at[slot]), "bound": self._said[slot].tolist()}
+        return {"offset": int(self._at[slot]), "bound": self._bound_found[slot].tolist()}
 
 
-def _slot_of(ledger: Ledger, said: OdometerRecord) -> int | None:
-    """Where the user of a record is, if there is one."""
-    accounts = ledger.state.datasets.get(said.dataset)
-    if accounts is None or not accounts.knows(UserIds([said.user]))[0]:
+def _slot_of(ledger: Ledger, decoded: OdometerRecord) -> int | None:
+    accounts = ledger.state.datasets.get(decoded.dataset)
+    if accounts is None or not accounts.knows(UserIds([decoded.user]))[0]:
         return None
-    (slot,) = accounts.seek(UserIds([said.user])).slots.tolist()
+    (slot,) = accounts.seek(UserIds([decoded.user])).slots.tolist()
     return int(slot)
 
 
-def _may_be_erased(ledger: Ledger, said: OdometerRecord) -> bool:
-    """Whether the user was erased since: then a tombstone follows, which compaction awaits."""
-    if said.dataset not in ledger.state.datasets:
+def _may_be_erased(ledger: Ledger, decoded: OdometerRecord) -> bool:
+    """Return whether the user was erased since, so that a tombstone follows the record."""
+    if decoded.dataset not in ledger.state.datasets:
         return False
-    budgets = ledger.state.policies.budgets(said.dataset)
-    return budgets.are_erased(budgets.known_as(UserIds([said.user]))) is not None
+    budgets = ledger.state.policies.budgets(decoded.dataset)
+    return budgets.are_erased(budgets.known_as(UserIds([decoded.user]))) is not None
 
 
 def _bounds(ledger: Ledger) -> Iterator[tuple[str, User, list[float]]]:
-    """Every user of every dataset, with the bound that the odometer says by now."""
+    """Yield the dataset, the id and the present bound of every user."""
     for name, accounts in ledger.state.datasets.items():
         bounds = accounts.bounds()
         for slot in range(len(accounts)):

@@ -1,13 +1,14 @@
-"""What was published, held against what the log gives.
+"""Compares the records of a topic with the outputs of the replayed log.
 
-Of every record that a topic has, eight bytes are kept: a digest under a key that was drawn just
-now, so that nobody can have made one record look like another. What the log gives has to be among
-them, and nothing else may be. Workers that take over publish some records again: that does no harm.
+Eight bytes are kept of every record of the topic: a keyed digest. The key is new, so no record can
+be made to look like another one. Duplicates are harmless: a worker that acquires a partition may
+publish some outputs again.
 
-    gives it, has it        fits
-    has it, not given       somebody else wrote it: shown, with what the log gives in its place
-    gives it, has it not    lost; but for what may still be in the outbox, what came after the state
-                            was read, and what is older than anything that the topic still has
+    output of the log   record of the topic
+    yes                 yes                  fits
+    no                  yes                  foreign: reported with the output that belongs there
+    yes                 no                   lost, unless it may still be in the outbox, came after
+                                             the state was read, or is older than the whole topic
 """
 
 from __future__ import annotations
@@ -38,34 +39,30 @@ from streams.replay.findings import KEPT_FINDINGS, Check, Findings
 Digests = NDArray[np.uint64]
 
 _AT_A_TIME = 2**14
-"""Outputs that are looked up together."""
+"""Outputs that are looked up at once."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 
 
 class Topic(NamedTuple):
-    """What differs between the topics.
+    """How the records of a topic are read and compared.
 
     Attributes:
-        content: what of a record has to be as the log gives it.
-        place: what a record is about: two of one place contradict each other.
+        content: returns the part of a record that must be equal.
+        place: returns the subject of a record; two records with one subject contradict each other.
     """
 
     check: Check
     decode: Callable[[bytes], Any]
-    content: Callable[[bytes | None], bytes]
+    content: Callable[[bytes], bytes]
     place: Callable[[Any], dict[str, Any]]
 
 
-def _whole(value: bytes | None) -> bytes:
-    return b"" if value is None else value
-
-
-def _without_detail(value: bytes | None) -> bytes:
-    """A reject without its words for people, which another version of a library may choose."""
+def _without_detail(value: bytes) -> bytes:
+    """Return a reject without its text for people, which may differ between releases."""
     try:
-        return encode(msgspec.structs.replace(_decode_reject(value or b""), detail=""))
+        return encode(msgspec.structs.replace(_decode_reject(value), detail=""))
     except _UNREADABLE:
-        return value or b""
+        return value
 
 
 def _place_of_answer(answer: Answer) -> dict[str, Any]:
@@ -90,28 +87,28 @@ def _place_of_odometer(odometer: OdometerRecord) -> dict[str, Any]:
 _decode_reject = msgspec.msgpack.Decoder(Rejected).decode
 _decode_odometer = msgspec.msgpack.Decoder(OdometerRecord).decode
 
-HALTS = Topic(Check.HALTS, decode_answer, _whole, _place_of_answer)
+HALTS = Topic(Check.HALTS, decode_answer, bytes, _place_of_answer)
 REJECTS = Topic(Check.REJECTS, _decode_reject, _without_detail, _place_of_reject)
-ODOMETER = Topic(Check.ODOMETER, _decode_odometer, _whole, _place_of_odometer)
+ODOMETER = Topic(Check.ODOMETER, _decode_odometer, bytes, _place_of_odometer)
 
 
 class MissingOutput(NamedTuple):
-    """An output of the log that the topic has not."""
+    """An output of the log that the topic lacks."""
 
     offset: int  # of the record that led to it
     value: bytes
 
 
 class Published:
-    """One topic, in one partition.
+    """The records of one topic in one partition.
 
     Attributes:
-        extent: of what is compared.
-        matched: how many outputs of the log were found.
-        expired: how many may be gone because the topic keeps its records for a while only.
-        awaited: how many are not there yet, and are in the outbox.
-        signed: how many have the signature of a trusted key, if keys are given.
-        bare: how many have none, then.
+        extent: the part of the topic that is compared.
+        matched: the number of outputs that were found.
+        expired: the number of outputs that the topic may have deleted because of their age.
+        awaited: the number of outputs that are in the outbox and not in the topic.
+        signed: the number of records with a signature of a trusted key, if keys are given.
+        bare: the number of records without a signature, if keys are given.
     """
 
     def __init__(
@@ -131,68 +128,61 @@ class Published:
         self._findings = findings
         self._key = secrets.token_bytes(32)
         kept = bytearray()
-        for record in self._records():
+        for record in self.records():
             kept += self._digest(record.key, record.value)
-            self._look_at_signature(record)
+            self._check_signature(record)
         self._known: Digests = np.unique(np.frombuffer(bytes(kept), dtype=np.uint64))
         self._seen = np.zeros(len(self._known), dtype=np.bool_)
-        self._pending: list[
-            tuple[MissingOutput, bytes, bool]
-        ] = []  # with its digest; whether it must be
+        self._pending: list[tuple[MissingOutput, bytes, bool]] = []  # digest; whether required
         self._lost: list[MissingOutput] = []
         self._lost_count = 0
         self._outbox: set[bytes] = set()
 
-    def keep(self, outbox: Sequence[Output]) -> None:
-        """These are still in the outbox: they may be missing."""
+    def excuse(self, outbox: Sequence[Output]) -> None:
+        """Accept that the topic lacks these outputs, because they are in the outbox."""
         self._outbox |= {self._digest(output.key, output.value) for output in outbox}
 
-    def give(self, offset: int, output: Output, *, required: bool) -> None:
-        """The log gives an output.
-
-        Args:
-            offset: of the record that led to it.
-            output: which.
-            required: whether the topic, or the outbox, must have it by now.
-        """
+    def expect(self, offset: int, output: Output, *, required: bool) -> None:
+        """Note an output of the log; if it is required, the topic or the outbox must have it."""
         digest = self._digest(output.key, output.value)
         self._pending.append((MissingOutput(offset, output.value), digest, required))
         if len(self._pending) >= _AT_A_TIME:
             self._look_up()
 
     def end(self, began: int) -> None:
-        """The log gives nothing more: say what does not fit.
+        """Add the findings after the end of the log.
 
         Args:
-            began: where the log was applied from: what records before it gave is not known.
+            began: the offset from which the log was replayed; earlier outputs are unknown.
         """
         self._look_up()
-        strangers, more = ([], 0) if self._seen.all() else self._strangers(began)
-        places = {_frozen(place) for _, _, place in strangers}
+        foreign, more = ([], 0) if self._seen.all() else self._foreign(began)
+        places = {_frozen(place) for _, _, place in foreign}
         lost = {_frozen(self._place_of(given)): given for given in self._lost}
         genuine = self._genuine(places - lost.keys()) if places - lost.keys() else {}
-        for record, said, place in strangers:
+        for record, decoded, place in foreign:
             here = _frozen(place)
             given = lost.pop(here, None)
             expected = genuine.get(here) if given is None else given.value
-            self._say_stranger(record, said, place, expected)
+            self._add_foreign(record, decoded, place, expected)
             self._lost_count -= given is not None
-        self._findings.count(self.topic.check, more)
+        self._findings.counts[self.topic.check] += more
         for given in lost.values():
-            self._say_lost(given)
-        self._findings.count(self.topic.check, max(0, self._lost_count - len(lost)))
+            self._add_lost(given)
+        self._findings.counts[self.topic.check] += max(0, self._lost_count - len(lost))
 
     def genuine(self) -> Iterator[ArchivedRecord]:
-        """The records that the log gives; tombstones have no value."""
-        for record in self._records():
+        """Yield the records that are outputs of the log; tombstones have no value."""
+        for record in self.records():
             if self._is_genuine(record):
                 yield record
 
-    def _records(self) -> Iterator[ArchivedRecord]:
+    def records(self) -> Iterator[ArchivedRecord]:
+        """Yield all records of the topic."""
         return self._archive.read(self.topic.check, self._partition, self.extent)
 
-    def _look_at_signature(self, record: ArchivedRecord) -> None:
-        """A signature that is there has to be good: who has no key can only leave it out."""
+    def _check_signature(self, record: ArchivedRecord) -> None:
+        """Reject wrong signatures. Missing ones are counted: a worker may have no key."""
         if record.signed is None:
             return
         self.bare += not record.signed
@@ -200,13 +190,9 @@ class Published:
         if record.unsigned is not None:
             self._findings.add(
                 Check.SIGNATURES,
-                f"the signature is none of a trusted key: {record.unsigned}",
+                f"the signature is not one of a trusted key: {record.unsigned}",
                 about={"at": f"{self.topic.check} {record.offset}"},
             )
-
-    def records(self) -> Iterator[ArchivedRecord]:
-        """All that the topic has, whoever wrote it."""
-        return self._records()
 
     def _digest(self, key: bytes | None, value: bytes | None) -> bytes:
         hashed = hashlib.blake2b(key=self._key, digest_size=8)
@@ -230,7 +216,7 @@ class Published:
             if digest in self._outbox:
                 self.awaited += 1
             elif required:
-                # Before the first one that is there, records may have been deleted with time.
+                # Before the first record of the topic, records may have been deleted with time.
                 if self.extent.start and not self.matched and not there[:number].any():
                     self.expired += 1
                 else:
@@ -244,35 +230,33 @@ class Published:
         place = int(np.searchsorted(self._known, digest))
         return bool(self._seen[place])
 
-    def _strangers(
-        self, began: int
-    ) -> tuple[list[tuple[ArchivedRecord, Any, dict[str, Any]]], int]:
-        """Records that the log does not give: those that are shown, and how many more."""
-        strangers: list[tuple[ArchivedRecord, Any, dict[str, Any]]] = []
-        told: set[bytes] = set()
+    def _foreign(self, began: int) -> tuple[list[tuple[ArchivedRecord, Any, dict[str, Any]]], int]:
+        """Return the foreign records that are shown, and the number of further ones."""
+        foreign: list[tuple[ArchivedRecord, Any, dict[str, Any]]] = []
+        shown: set[bytes] = set()
         more = 0
-        for record in self._records():
+        for record in self.records():
             digest = self._digest(record.key, record.value)
-            if digest in told or self._is_genuine(record):
+            if digest in shown or self._is_genuine(record):
                 continue
             if record.value is None and began:
-                continue  # a tombstone, perhaps of before: nothing in it says where it comes from
+                continue  # a tombstone may be older than the replay, and contains no offset
             try:
-                said = self.topic.decode(record.value or b"")
-                if said.offset < began:
+                decoded = self.topic.decode(record.value or b"")
+                if decoded.offset < began:
                     continue
-                place = self.topic.place(said)
+                place = self.topic.place(decoded)
             except _UNREADABLE:
-                said, place = None, {"topic offset": record.offset}
-            if len(told) == KEPT_FINDINGS:
+                decoded, place = None, {"topic offset": record.offset}
+            if len(shown) == KEPT_FINDINGS:
                 more += 1
                 continue
-            told.add(digest)
-            strangers.append((record, said, place))
-        return strangers, more
+            shown.add(digest)
+            foreign.append((record, decoded, place))
+        return foreign, more
 
     def _genuine(self, places: set[Any]) -> dict[Any, bytes]:
-        """What the topic has of these places that the log gives."""
+        """Return the genuine records of these places."""
         found: dict[Any, bytes] = {}
         for record in self.genuine():
             if record.value is None:
@@ -286,34 +270,34 @@ class Published:
         place: dict[str, Any] = self.topic.place(self.topic.decode(given.value))
         return place
 
-    def _say_stranger(
-        self, record: ArchivedRecord, said: Any, place: dict[str, Any], expected: bytes | None
+    def _add_foreign(
+        self, record: ArchivedRecord, decoded: Any, place: dict[str, Any], expected: bytes | None
     ) -> None:
-        problem = "the log gives no such record: somebody else than the workers wrote it"
+        problem = "the log has no such output: the record was not written by a worker"
         if expected is not None:
-            problem = "the log gives another record: this one contradicts it"
-        ours, theirs = _apart(_told(expected), _told(record.value))
+            problem = "the log has another output: this record contradicts it"
+        ours, theirs = _differing(_fields(expected), _fields(record.value))
         self._findings.add(
             self.topic.check,
             problem,
-            offset=getattr(said, "offset", None),
+            offset=getattr(decoded, "offset", None),
             about={**place, "at": f"{self.topic.check} {record.offset}"},
             expected=ours,
             found=theirs,
         )
 
-    def _say_lost(self, given: MissingOutput) -> None:
+    def _add_lost(self, given: MissingOutput) -> None:
         self._findings.add(
             self.topic.check,
-            "the log gives it, and neither the topic nor the outbox has it",
+            "this output of the log is neither in the topic nor in the outbox",
             offset=given.offset,
             about=self._place_of(given),
-            expected=_told(given.value),
+            expected=_fields(given.value),
         )
 
 
-def _told(value: bytes | None) -> Any:
-    """A record as its fields, as far as it can be read."""
+def _fields(value: bytes | None) -> Any:
+    """Return the fields of a record, or its bytes if it cannot be read."""
     if value is None:
         return None
     try:
@@ -322,8 +306,8 @@ def _told(value: bytes | None) -> Any:
         return value
 
 
-def _apart(expected: Any, found: Any) -> tuple[Any, Any]:
-    """Of two records only those fields that differ."""
+def _differing(expected: Any, found: Any) -> tuple[Any, Any]:
+    """Return the fields in which two records differ."""
     if not isinstance(expected, dict) or not isinstance(found, dict):
         return expected, found
     names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]

@@ -1,8 +1,8 @@
-"""Receipts: a few lines that fix all that a log has said so far.
+"""Receipts: signed commitments to the contents of a log.
 
-For each partition, a receipt holds an offset and the head of the hash chain over all records before
-it (``streams.records.digests``). Its holder can verify later, from the log alone, whether the log
-continues from there or was rewritten. A signature with Ed25519 says who made the receipt.
+For each partition, a receipt contains an offset and the head of the hash chain over all records
+before it (``streams.records.digests``). Later its holder can verify, from the log alone, whether the
+log continues from there or was rewritten. An Ed25519 signature shows who made the receipt.
 
     signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON
                         with sorted keys and no spaces)
@@ -39,7 +39,7 @@ class UnusableReceipt(ValueError):
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one partition: the head of the chain over all records below an offset."""
+    """The head of a partition's hash chain over all records before an offset."""
 
     partition: Annotated[int, Meta(ge=0)]
     next: Annotated[int, Meta(ge=0)]
@@ -47,7 +47,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a log had said when it was made."""
+    """A commitment to all records of a log at one time."""
 
     receipt: Annotated[int, Meta(ge=1, le=1)] = 1  # its own version
     prefix: str
@@ -55,16 +55,16 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     partitions: int
     heads: list[Head]
     policies: str  # the digest of all policies
-    time: str  # when it was made, in UTC, by the clock of whoever made it
+    time: str  # of its creation, in UTC
     signature: str | None = None  # hexadecimal
 
     def head_of(self, partition: int) -> Head | None:
-        """Of one partition; None if the receipt says nothing of it."""
+        """Return the head of a partition; None if the receipt lacks it."""
         return next((head for head in self.heads if head.partition == partition), None)
 
 
 def new_receipt(prefix: str, topic: bytes, heads: Sequence[Head], policies: str) -> Receipt:
-    """A receipt of now, not signed."""
+    """Return a receipt with the present time, not signed."""
     return Receipt(
         prefix=prefix,
         topic=topic.hex(),
@@ -76,7 +76,7 @@ def new_receipt(prefix: str, topic: bytes, heads: Sequence[Head], policies: str)
 
 
 def policies_digest(policies: Sequence[Mapping[str, bytes]]) -> str:
-    """The digest of the policies of every partition, by dataset; hexadecimal."""
+    """Return the digest of all policies, by partition and dataset, in hexadecimal."""
     digest = hashlib.sha256(b"dp-turnstile policies 1")
     for number, of_partition in enumerate(policies):
         for name, packed in sorted(of_partition.items()):
@@ -85,24 +85,24 @@ def policies_digest(policies: Sequence[Mapping[str, bytes]]) -> str:
 
 
 def signed(receipt: Receipt, key: Path) -> Receipt:
-    """A receipt with a signature.
+    """Return a receipt with a signature.
 
     Args:
-        receipt: of which nothing changes after that.
+        receipt: the receipt to sign.
         key: a file with an Ed25519 private key.
 
     Raises:
-        UnusableReceipt: there is no such key in it, or the package cryptography is missing.
+        UnusableReceipt: the key cannot be read, or the package cryptography is missing.
     """
     signature = _private_key(key).sign(_content(receipt))
     return msgspec.structs.replace(receipt, signature=signature.hex())
 
 
 def check_signature(receipt: Receipt, key: Path) -> None:
-    """Check that a receipt was signed by the owner of a key.
+    """Check that a receipt was signed with the private key of a public key.
 
     Args:
-        receipt: as it was read.
+        receipt: the receipt.
         key: a file with an Ed25519 public key.
 
     Raises:
@@ -110,8 +110,8 @@ def check_signature(receipt: Receipt, key: Path) -> None:
     """
     if receipt.signature is None:
         raise UnusableReceipt(
-            "the receipt is not signed: check it without --public-key, if it comes from where "
-            "nobody else writes"
+            "the receipt is not signed: check it without --public-key, if only trusted people "
+            "could have written it"
         )
     public = _public_key(key)
     from cryptography.exceptions import InvalidSignature
@@ -120,7 +120,7 @@ def check_signature(receipt: Receipt, key: Path) -> None:
         public.verify(bytes.fromhex(receipt.signature), _content(receipt))
     except (InvalidSignature, ValueError):
         raise UnusableReceipt(
-            f"the receipt was not signed with the key of {key}, or was changed since"
+            f"the receipt was not signed with the key in {key}, or was changed later"
         ) from None
 
 
@@ -141,14 +141,14 @@ def read(path: Path) -> Receipt:
     """Read a receipt.
 
     Raises:
-        UnusableReceipt: there is none in the file.
+        UnusableReceipt: the file contains no receipt.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Receipt)
     except OSError as error:
         raise UnusableReceipt(f"cannot read {path}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnusableReceipt(f"{path} is no receipt: {error}") from error
+        raise UnusableReceipt(f"{path} is not a receipt: {error}") from error
 
 
 def _content(receipt: Receipt) -> bytes:
@@ -169,11 +169,11 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(packed, password=None)
     except (ValueError, TypeError) as error:
         raise UnusableReceipt(
-            f"{path} has no private key: it has to be one of `turnstile keys new`, or in PEM "
+            f"{path} contains no private key: give one of `turnstile keys new`, or one in PEM "
             "without a password"
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UnusableReceipt(f"{path} has a key of another kind than Ed25519")
+        raise UnusableReceipt(f"{path} contains a key that is not of Ed25519")
     return key
 
 
@@ -189,10 +189,10 @@ def _public_key(path: Path) -> Ed25519PublicKey:
         key = load_pem_public_key(packed)
     except ValueError as error:
         raise UnusableReceipt(
-            f"{path} has no public key: it has to be one of `turnstile keys new`, or in PEM"
+            f"{path} contains no public key: give one of `turnstile keys new`, or one in PEM"
         ) from error
     if not isinstance(key, Ed25519PublicKey):
-        raise UnusableReceipt(f"{path} has a key of another kind than Ed25519")
+        raise UnusableReceipt(f"{path} contains a key that is not of Ed25519")
     return key
 
 

@@ -39,7 +39,7 @@ from streams.ledger.repartition import (
 from streams.ledger.retirement import agreement
 from streams.records import Retire, encode
 from streams.replay.archive import Archive, CannotRepartition
-from streams.replay.fold import Fold
+from streams.replay.replay import LogReplay
 from streams.store.layout import LAYOUT, Meta, digest_of, pack_page, page_hash
 from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot
 from streams.worker.ports import FencedProducer, SnapshotTopic
@@ -111,8 +111,8 @@ def repartition(
     """
     # Step 1.
     tell(f"replaying the old log: {logs.old.partitions} partitions")
-    folds = list(_replayed(logs.old))
-    ledgers = [fold.ledger for fold in folds]
+    replays = list(_replayed(logs.old))
+    ledgers = [replay.ledger for replay in replays]
     new = logs.new()
     _check_successor(ledgers, new, partitions)
     _check_agreement(ledgers)
@@ -133,8 +133,8 @@ def repartition(
             if not _has_begun(new, partition, first):
                 raise CannotRepartition(f"partition {partition} of the new log is still empty")
     # Step 3.
-    for fold in folds:
-        state = fold.ledger.state
+    for replay in replays:
+        state = replay.ledger.state
         if not state.retired:
             request = Retire(
                 request=secrets.token_hex(8),
@@ -143,8 +143,8 @@ def repartition(
                 agreement=agreement(state),
             )
             logs.retire(state.partition, encode(request))
-            fold.extent = logs.old.extent(NORMS, state.partition)
-            _replay(fold)
+            replay.extent = logs.old.extent(NORMS, state.partition)
+            _replay(replay)
     _check_successor(ledgers, new, partitions)
     alive = [ledger.state.partition for ledger in ledgers if not ledger.state.retired]
     if alive:
@@ -177,7 +177,7 @@ def retired(old: Archive, topic: bytes, partitions: int) -> list[Ledger]:
         BrokenLog: the log is incomplete, or is not the one that was applied.
         UnreadableService: Kafka does not answer.
     """
-    ledgers = [fold.ledger for fold in _replayed(old)]
+    ledgers = [replay.ledger for replay in _replayed(old)]
     ends = {end.successor for ledger in ledgers for end in ledger.state.retired.values()}
     if ends != {topic} or not all(ledger.state.retired for ledger in ledgers):
         raise CannotRepartition(
@@ -224,17 +224,17 @@ async def install(state: Imported, odometer: FencedProducer, topic: SnapshotTopi
         await topic.stop()
 
 
-def _replayed(old: Archive) -> Iterator[Fold]:
+def _replayed(old: Archive) -> Iterator[LogReplay]:
     for partition in range(old.partitions):
-        fold = Fold(old, partition)
-        if fold.cut_off:
-            raise CannotRepartition(f"partition {partition} of the old log: {fold.cut_off}")
-        _replay(fold)
-        yield fold
+        replay = LogReplay(old, partition)
+        if replay.cut_off:
+            raise CannotRepartition(f"partition {partition} of the old log: {replay.cut_off}")
+        _replay(replay)
+        yield replay
 
 
-def _replay(fold: Fold) -> None:
-    for _ in fold.steps():
+def _replay(replay: LogReplay) -> None:
+    for _ in replay.steps():
         pass
 
 

@@ -1,14 +1,14 @@
-"""What the steps of every user lose, from the history in the log, by the reports of ``accounting``.
+"""Reports the privacy loss of every user's steps, computed from the log.
 
-Two numbers are given for each user:
+There are two numbers for each user:
 
 - ``epsilon`` bounds the loss of a fixed schedule of the same steps. It is no guarantee for steps,
   norms or a stop that followed from released outputs.
 - ``any_time_epsilon`` is a guarantee at every stopping time of the released outputs, converted from
-  what was charged.
+  the charges.
 
-Each row is for its own user, or goes out through a private release. No row admits anybody to a
-step. A refused report writes nothing.
+Each row is only for its own user, or for a private release (``streams.replay.aggregates``). Rows do
+not affect admission.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from accounting import NormGrid, ReportAccountant
 from accounting.reports.accountant import Method
 from streams.ledger.accounts import Accounts
+from streams.operations.guarantees import Amounts
 from streams.records import User
-from streams.replay.amounts import Amounts
 from streams.replay.archive import Archive
-from streams.replay.fold import Compared, Fold
-from streams.replay.histories import (
+from streams.replay.history import (
     Counts,
     DatasetHistory,
     Doubt,
@@ -34,28 +33,28 @@ from streams.replay.histories import (
     StepKind,
     TooManyMechanisms,
 )
+from streams.replay.replay import Compared, LogReplay
 
 _AT_A_TIME = 1024
-"""Histories of which the epsilons are computed together."""
+"""The histories whose epsilons are computed at once."""
 
 
 class ReportRefused(Exception):
-    """No report can be made that would hold."""
+    """No correct report can be made."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The users of one dataset in one partition; arrays in their order.
+    """The users of one dataset in one partition; arrays are in their order.
 
     Attributes:
-        partition: of the log.
-        steps: in which each took part at a cost.
-        spent: in the measure's unit, at the order of whose budget most is spent.
-        remaining: of the budget there.
-        order: that order; NaN if the measure has none.
-        epsilon: an upper bound, at delta, of the loss of a fixed schedule of these steps.
-        any_time_epsilon: of what was charged; NaN if norm levels may have followed sampling coins.
-        erased: how many users have no row, since nobody knows any more who they are.
+        steps: the number of steps with a cost in which the user took part.
+        spent: in the measure's unit, at the order at which the largest share is spent.
+        remaining: what is left of the budget at this order.
+        order: this order; NaN if the measure has none.
+        epsilon: an upper bound, at delta, on the loss of a fixed schedule of these steps.
+        any_time_epsilon: of the charges; NaN if norm levels may have followed sampling coins.
+        erased: the number of erased users, who have no row because their ids are unknown.
     """
 
     partition: int
@@ -73,12 +72,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Report:
-    """What every user has lost.
-
-    Attributes:
-        losses: by partition and dataset.
-        compared: with which stored heads the log was compared, by partition.
-    """
+    """The losses by partition and dataset, and the stored heads that were compared."""
 
     losses: Sequence[Losses]
     compared: Sequence[Compared]
@@ -92,51 +86,51 @@ def report(
     dataset: str | None = None,
     progress: Callable[[int, int], None] = lambda _partition, _records: None,
 ) -> Report:
-    """Return what the steps of every user lose, by dataset and partition.
+    """Return the loss of every user's steps, by partition and dataset.
 
     Args:
-        archive: the topics, of which the log is read.
-        delta: of the epsilons, strictly between 0 and 1.
-        method: of the report.
-        dataset: this one alone.
-        progress: called with the partition and the number of its records, now and then.
+        archive: the topics.
+        delta: the delta of the epsilons, strictly between 0 and 1.
+        method: the method of ``ReportAccountant``.
+        dataset: report only this one.
+        progress: called sometimes with the partition and the number of its records.
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        ReportRefused: levels may have followed coins, a log without its beginning, or steps of
-            more kinds than can be told apart.
-        Unreadable: Kafka does not answer.
+        ReportRefused: levels may have followed coins, the log is trimmed, or there are too many
+            kinds of steps.
+        UnreadableService: Kafka does not answer.
     """
     accountants = _Accountants(delta, method)
     losses: list[Losses] = []
     compared: list[Compared] = []
     for partition in range(archive.partitions):
-        fold = Fold(archive, partition)
-        if fold.extent.start > 0:
+        replay = LogReplay(archive, partition)
+        if replay.extent.start > 0:
             raise ReportRefused(
-                f"the log of partition {partition} begins at offset {fold.extent.start}: what "
-                "users took part in before that is gone, and a report would tell too little"
+                f"the log of partition {partition} begins at offset {replay.extent.start}: earlier "
+                "steps are deleted, and a report would be too low"
             )
-        histories = Histories(fold.ledger)
-        for applied in fold.steps():
+        histories = Histories(replay.ledger)
+        for applied in replay.steps():
             try:
                 histories.take(applied)
             except TooManyMechanisms as error:
                 place = f"partition {partition}, offset {applied.record.offset}"
                 raise ReportRefused(f"{place}: {error}") from error
-            if fold.records % _AT_A_TIME == 0:
-                progress(partition, fold.records)
-        compared.append(fold.compared)
+            if replay.records % _AT_A_TIME == 0:
+                progress(partition, replay.records)
+        compared.append(replay.compared)
         found = histories.end()
-        for name, accounts in fold.ledger.state.datasets.items():
+        for name, accounts in replay.ledger.state.datasets.items():
             if dataset in (None, name):
                 history = found.get(name, DatasetHistory())
                 # Unless the policy denies it, levels may have followed the coins of any dataset
-                # within the same outermost one.
+                # inside the same outermost one.
                 follow_coins = accounts.policy.sampled_levels is not False
                 if history.doubt is not None and follow_coins:
-                    raise ReportRefused(_in_words(name, history.doubt))
-                budgets = fold.ledger.state.policies.budgets(name)
+                    raise ReportRefused(_refusal(name, history.doubt))
+                budgets = replay.ledger.state.policies.budgets(name)
                 erased = budgets.erased_at(np.arange(len(accounts)))
                 outermost = found.get(budgets.names[-1], DatasetHistory())
                 declared = accounts.policy.sampled_levels is True
@@ -146,9 +140,9 @@ def report(
     return Report(losses, compared)
 
 
-def _in_words(name: str, doubt: Doubt) -> str:
+def _refusal(name: str, doubt: Doubt) -> str:
     return (
-        f"no report of dataset {name!r} is sure to hold: {doubt.what} in step {doubt.step} of run "
+        f"a report of dataset {name!r} may be wrong: {doubt.what} in step {doubt.step} of run "
         f"{doubt.run!r} of {doubt.dataset!r} (partition {doubt.partition}, offset {doubt.offset}), "
         "after users had been sampled. If norm levels follow sampling coins (Roster.observe), only "
         "the budget is a guarantee (docs/guarantees.md). Policies with sampled_levels=False state "
@@ -165,9 +159,9 @@ def _losses(
     any_time: bool,
 ) -> Losses:
     users, amounts = len(accounts), Amounts(accounts.policy)
-    told = np.delete(np.arange(users), erased)
+    shown = np.delete(np.arange(users), erased)
     columns, counts = history.columns(users)
-    numbers = accounts.numbers(told)
+    numbers = accounts.numbers(shown)
     units, orders = numbers["spent"], numbers.get("order")
     spent, left, order = amounts.tightest_of_all(units, orders)
     delta = accountants.delta
@@ -175,21 +169,23 @@ def _losses(
         partition=partition,
         dataset=accounts.policy.dataset,
         measure=accounts.policy.measure,
-        users=accounts.users_at(told).tolist(),
-        steps=history.steps(users)[told],
+        users=accounts.users_at(shown).tolist(),
+        steps=history.steps(users)[shown],
         spent=spent,
         remaining=left,
         order=order,
-        epsilon=accountants.epsilon(columns, counts[told]),
+        epsilon=accountants.epsilon(columns, counts[shown]),
         any_time_epsilon=(
-            amounts.epsilon_of_all(units, orders, delta) if any_time else np.full(len(told), np.nan)
+            amounts.epsilon_of_all(units, orders, delta)
+            if any_time
+            else np.full(len(shown), np.nan)
         ),
         erased=len(erased),
     )
 
 
 class _Accountants:
-    """One for each set of columns: the tables of a mechanism and a norm are computed once."""
+    """One accountant for each set of columns, so that tables are computed only once."""
 
     def __init__(self, delta: float, method: Method) -> None:
         self.delta = delta
@@ -197,7 +193,7 @@ class _Accountants:
         self._known: dict[tuple[StepKind, ...], ReportAccountant] = {}
 
     def epsilon(self, columns: list[StepKind], counts: Counts) -> NDArray[np.float64]:
-        """An upper bound for each history, (n,); equal histories have equal ones."""
+        """Return an upper bound for each history, (n,)."""
         if not columns or not len(counts):
             return np.zeros(len(counts))
         key = tuple(columns)

@@ -1,23 +1,34 @@
-"""The archive of a running service: its topics in Kafka, its state in Redis."""
+"""A service in Kafka and Redis: the topics and the state that commands replay and compare.
+
+``KafkaArchive`` and ``RedisStates`` only read. ``KafkaLogs`` writes, for a repartition.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 
+from kafka.errors import KafkaError
+
 from streams.config import Config
-from streams.kafka.authentic import RecordVerifier, header, verifier_of
+from streams.kafka.authentic import RecordVerifier, header, record_signer_of, verifier_of
 from streams.kafka.batches import FetchedRecord, Gap
+from streams.kafka.clients import new_producer
+from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import TopicReader
-from streams.kafka.results import Extent, LogUnavailable
+from streams.kafka.results import Extent, LogUnavailable, NotSent
+from streams.kafka.security import explained
 from streams.kafka.seen import TopicsUnavailable
 from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
+from streams.ledger.repartition import Imported
 from streams.operations.errors import Unavailable
 from streams.operations.status import read_glances
-from streams.records.signatures import SIGNATURE
+from streams.records.signatures import SIGNATURE, RequestSigner
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -27,17 +38,18 @@ from streams.replay.archive import (
     StoredHead,
     UnreadableService,
 )
+from streams.replay.repartition import Logs, install
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from streams.store.snapshot import Snapshot, UnusableSnapshot
 from streams.store.stored_state import StoredState
 
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 256, 8 * 1024 * 1024
-"""Read in one go of the event loop: of many small records, or of few large ones."""
+"""The limits of what is read in one run of the event loop."""
 
 
 class KafkaArchive(Archive):
-    """The topics of one prefix, as Kafka has them.
+    """The topics of one prefix in Kafka.
 
     Raises:
         UnreadableService: no broker, or no log.
@@ -62,12 +74,12 @@ class KafkaArchive(Archive):
         self._silent = ""
 
     def extent(self, topic: str, partition: int) -> Extent:
-        """Where one of the topics begins and ends now."""
+        """Return where a topic begins and ends now."""
         with self._reader(topic) as (run, reader):
             return run.run(reader.extent(partition))
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
-        """The records of an extent, in their order; see ``streams.kafka.batches``."""
+        """Yield the records of an extent, in order."""
         if extent.start >= extent.end:
             return
         name, is_norms = self._config.topic(topic), topic == NORMS
@@ -90,7 +102,7 @@ class KafkaArchive(Archive):
                 ) from gap
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
-        """What Redis and the last snapshot say; Redis is asked once for all partitions."""
+        """Return the heads in Redis and in the last snapshot; Redis is asked only once."""
         return [self._head_in_redis(partition), self._head_of_snapshot(partition)]
 
     def _head_in_redis(self, partition: int) -> StoredHead:
@@ -105,7 +117,7 @@ class KafkaArchive(Archive):
         try:
             return StoredHead(HeadSource.REDIS, int(meta["next"]), bytes.fromhex(meta["head"]))
         except (KeyError, ValueError):
-            why = "what Redis keeps is not whole" if meta else "Redis keeps nothing"
+            why = "its state is damaged" if meta else "it holds no state"
             return StoredHead(HeadSource.REDIS, lacking=why)
 
     def _head_of_snapshot(self, partition: int) -> StoredHead:
@@ -121,7 +133,7 @@ class KafkaArchive(Archive):
         return StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head)
 
     def snapshot(self, partition: int) -> Snapshot | None:
-        """The last snapshot of the state of a partition; None if there never was one."""
+        """Return the last snapshot of a partition's state; None if there never was one."""
         try:
             return read_snapshot(self._config, partition, self._verifier)
         except SnapshotsUnavailable as error:
@@ -142,10 +154,10 @@ class KafkaArchive(Archive):
 
 
 async def _take_some(records: AsyncIterator[FetchedRecord], some: list[FetchedRecord]) -> bool:
-    """Replace what a list has by the next records; return whether there are any.
+    """Replace the contents of a list by the next records; return whether there are any.
 
-    The records are not the result: asyncio formats the result of each task that a runner runs, and
-    discards the text. That took longer than reading the records.
+    The records are not returned, because asyncio formats the result of each task that a runner
+    runs, and discards the text. That took longer than reading the records.
     """
     some.clear()
     size = 0
@@ -160,7 +172,7 @@ async def _take_some(records: AsyncIterator[FetchedRecord], some: list[FetchedRe
 def stored(
     topic: str, partition: int, record: FetchedRecord, verifier: RecordVerifier | None
 ) -> ArchivedRecord:
-    """A record, with what is to be said of its signature if there is somebody to look at it."""
+    """Return a record with the result of verifying its signature, if there is a verifier."""
     written, content = record.timestamp / 1000, (record.key, record.value)
     if verifier is None:
         return ArchivedRecord(record.offset, *content, written)
@@ -171,7 +183,7 @@ def stored(
 
 
 class RedisStates(States):
-    """What one Redis keeps; a context manager."""
+    """The state in Redis; a context manager."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -192,7 +204,7 @@ class RedisStates(States):
         self._runner.close()
 
     def load(self, partition: int) -> StoredState | None:
-        """All that is kept of a partition, as of one moment; None if nothing ever was."""
+        """Return the state of a partition at one moment; None if there is none."""
         try:
             return self._runner.run(self._load(partition))
         except StoreUnavailable as error:
@@ -202,3 +214,72 @@ class RedisStates(States):
         if self._store is None:
             self._store = RedisStore.of(self._config)
         return await self._store.load(partition)
+
+
+class KafkaLogs(Logs):
+    """Both logs are on one Kafka cluster.
+
+    Args:
+        config: of the old service.
+        prefix: of the new one.
+
+    Raises:
+        UnreadableService: no broker, or no old log.
+        ConfigurationError: a key cannot be used.
+    """
+
+    def __init__(self, config: Config, prefix: str) -> None:
+        self.old: Archive = KafkaArchive(config)
+        self._config = config
+        self._new = replace(config, prefix=prefix)
+        self._key = RequestSigner(config.request_key) if config.request_key else None
+
+    def new(self) -> Archive | None:
+        """Return the topics of the new log; None if they do not exist."""
+        try:
+            with Topics(self._new) as topics:
+                exists = topics.look().partitions > 0
+        except TopicsUnavailable as error:
+            raise UnreadableService(str(error)) from error
+        return KafkaArchive(self._new) if exists else None
+
+    def create(self, partitions: int) -> Archive:
+        """Create the topics of the new log, as far as they do not exist."""
+        try:
+            with Topics(replace(self._new, partitions=partitions)) as topics:
+                topics.ensure()
+        except TopicsUnavailable as error:
+            raise UnreadableService(str(error)) from error
+        return KafkaArchive(self._new)
+
+    def begin(self, partition: int, record: bytes) -> None:
+        """Append a record to a partition of the new log."""
+        self._append(self._new, partition, record)
+
+    def retire(self, partition: int, record: bytes) -> None:
+        """Append a request to a partition of the old log, signed if there is a key for it."""
+        if self._key is not None:
+            record = self._key.sign(self.old.topic, partition, record)
+        self._append(self._config, partition, record)
+
+    def install(self, partition: int, state: Imported) -> None:
+        """Write the odometer records and the snapshot of a partition, signed as a worker does."""
+        log = state.ledger.state.topic
+        signing = record_signer_of(self._new, log), verifier_of(self._new, log)
+        place = self._new, partition, *signing
+        try:
+            asyncio.run(install(state, KafkaFencedProducer(*place), KafkaSnapshotTopic(*place)))
+        except (LogUnavailable, NotSent) as error:
+            raise UnreadableService(f"Kafka at {self._new.kafka}: {error}") from error
+
+    def _append(self, config: Config, partition: int, record: bytes) -> None:
+        topic = config.topic(NORMS)
+        try:
+            producer = new_producer(config)
+            try:
+                producer.send(topic, value=record, partition=partition).get(config.timeout)
+            finally:
+                producer.close()
+        except KafkaError as error:
+            problem = f"partition {partition} of {topic}: {explained(error)}"
+            raise UnreadableService(problem) from error

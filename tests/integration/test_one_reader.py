@@ -22,7 +22,7 @@ from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
 from streams.records import Rejected
 from streams.replay.archive import HeadSource
-from streams.replay.fold import Fold
+from streams.replay.replay import LogReplay
 from streams.replay.receipts import Receipt
 from streams.replay.service import KafkaArchive
 from streams.store.stored_state import StoredState
@@ -124,23 +124,23 @@ def read_by_client(service: Service, topic: str, end: int) -> Records:
     return found
 
 
-def replayed(service: Service) -> tuple[Fold, Records, set[int]]:
+def replayed(service: Service) -> tuple[LogReplay, Records, set[int]]:
     """The log replayed: the ledger, the records, and the offsets of those that were rejected."""
-    fold = Fold(KafkaArchive(service.config), 0)
+    replay = LogReplay(KafkaArchive(service.config), 0)
     records: Records = {}
     refused: set[int] = set()
-    for one in fold.steps():
+    for one in replay.steps():
         records[one.record.offset] = one.record.value
         refused |= {one.record.offset} if one.is_refused else set()
-    return fold, records, refused
+    return replay, records, refused
 
 
 def test_a_replay_applies_and_rejects_the_records_that_the_worker_did(applied: Applied) -> None:
     service, expected, unreadable, kept = applied
-    fold, records, refused = replayed(service)
+    replay, records, refused = replayed(service)
     assert expected.items() <= records.items()
-    assert fold.ledger.chain == kept.meta.chain
-    assert fold.compared.offsets[HeadSource.REDIS] == kept.next
+    assert replay.ledger.chain == kept.meta.chain
+    assert replay.compared.offsets[HeadSource.REDIS] == kept.next
     archive = KafkaArchive(service.config)
     told = {
         reject.offset: reject.reason

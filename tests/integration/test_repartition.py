@@ -9,7 +9,7 @@ from streams import DatasetIsClosed, RequestRejected, Turnstile
 from streams.cli.output import Exit
 from streams.local import LocalStack
 from streams.records import Reason
-from streams.replay.kafka_logs import KafkaLogs
+from streams.replay.service import KafkaLogs
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, end_at_once
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from streams.replay.findings import Check
-from streams.replay.results import Verified
-from streams.replay.verification import verify
+from streams.replay.findings import Verified
+from streams.replay.verify import verify
 from tests.simulation.audit import Audit
 from tests.simulation.seen import Seen
 from tests.simulation.simulation import simulate

@@ -10,7 +10,7 @@ import pytest
 
 from accounting import MEASURES, candidate_orders
 from streams import Turnstile
-from streams.replay.explanation import AccountEvent, explain
+from streams.replay.explain import AccountEvent, explain
 from streams.replay.report import report
 from tests.unit.accounting.stopping import reached_delta
 from tests.unit.replay.cli import command_on

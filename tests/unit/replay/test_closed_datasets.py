@@ -7,7 +7,7 @@ import pytest
 
 from streams import Turnstile
 from streams.replay.report import report
-from streams.replay.verification import verify
+from streams.replay.verify import verify
 from tests.unit.replay.service import used
 
 

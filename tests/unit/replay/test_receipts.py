@@ -26,7 +26,7 @@ from streams.replay.receipts import (
     signed,
     write,
 )
-from streams.replay.verification import verify
+from streams.replay.verify import verify
 from tests.unit.replay.service import Archived, new_service
 
 
@@ -58,7 +58,7 @@ def test_a_log_that_goes_on_continues_its_receipt(archived: Archived, tmp_path: 
     assert later.heads[1].next == earlier.heads[1].next + 1
 
 
-def test_a_log_that_was_written_anew_does_not_continue_the_receipt(archived: Archived) -> None:
+def test_rewritten_log_does_not_continue_the_receipt(archived: Archived) -> None:
     """Also where Redis, decisions and odometers are those of the new log throughout."""
     earlier = receipt_of(archived)
     other, turnstile = new_service()
@@ -69,10 +69,10 @@ def test_a_log_that_was_written_anew_does_not_continue_the_receipt(archived: Arc
     assert verify(other, other).fits
     findings = verify(other, other, against=earlier).findings
     assert [finding.check for finding in findings] == [Check.RECEIPT] * 2
-    assert "not the one" in findings[0].problem
+    assert {finding.found == finding.expected for finding in findings} == {False}
 
 
-def test_a_log_that_lost_its_end_does_not_continue_the_receipt(archived: Archived) -> None:
+def test_log_that_lost_its_end_does_not_continue_the_receipt(archived: Archived) -> None:
     before, records = receipt_of(archived), {p: len(r) for p, r in archived.topics.items()}
     archived._apply(0, b"one more record")
     receipt = receipt_of(archived)
@@ -94,27 +94,23 @@ def keys(folder: Path, name: str = "key") -> tuple[Path, Path]:
     return private, public
 
 
-def test_a_signed_receipt_is_that_of_the_owner_of_the_key(
-    archived: Archived, tmp_path: Path
-) -> None:
+def test_signature_is_of_the_key_owner(archived: Archived, tmp_path: Path) -> None:
     private, public = keys(tmp_path)
     receipt = signed(receipt_of(archived), private)
     write(receipt, tmp_path / "receipt")
     assert read(tmp_path / "receipt") == receipt
     check_signature(receipt, public)
-    with pytest.raises(UnusableReceipt, match="not signed with the key"):
+    with pytest.raises(UnusableReceipt):
         check_signature(receipt, keys(tmp_path, "another")[1])
 
 
-def test_a_receipt_is_signed_with_the_keys_that_workers_sign_with(
-    archived: Archived, tmp_path: Path
-) -> None:
+def test_receipt_can_be_signed_with_a_worker_key(archived: Archived, tmp_path: Path) -> None:
     for name, key in zip(("private", "public"), new_keys(), strict=True):
         (tmp_path / name).write_text(f"{key}\n")
     receipt = signed(receipt_of(archived), tmp_path / "private")
     check_signature(receipt, tmp_path / "public")
     for wrong in ("public", "private"):
-        with pytest.raises(UnusableReceipt, match="`turnstile keys new`, or in PEM"):
+        with pytest.raises(UnusableReceipt):
             (signed if wrong == "public" else check_signature)(receipt, tmp_path / wrong)
 
 
@@ -130,42 +126,34 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_receipt_that_was_changed_is_not_what_was_signed(
+def test_changed_receipt_has_no_valid_signature(
     archived: Archived, tmp_path: Path, change: dict[str, object]
 ) -> None:
     private, public = keys(tmp_path)
     receipt = signed(receipt_of(archived), private)
-    with pytest.raises(UnusableReceipt, match="was changed since"):
+    with pytest.raises(UnusableReceipt):
         check_signature(msgspec.structs.replace(receipt, **change), public)
 
 
-def test_a_receipt_without_a_signature_is_not_taken_for_one_that_has_it(
-    archived: Archived, tmp_path: Path
-) -> None:
-    with pytest.raises(UnusableReceipt, match="is not signed"):
+def test_unsigned_receipt_has_no_valid_signature(archived: Archived, tmp_path: Path) -> None:
+    with pytest.raises(UnusableReceipt):
         check_signature(receipt_of(archived), keys(tmp_path)[1])
 
 
-def test_what_is_no_key_and_no_receipt_is_refused_with_its_name(
-    archived: Archived, tmp_path: Path
-) -> None:
+def test_unusable_keys_and_receipts_are_rejected(archived: Archived, tmp_path: Path) -> None:
     private, public = keys(tmp_path)
     other = tmp_path / "other.pem"
     curve = generate_private_key(SECP256R1())
     other.write_bytes(curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     receipt = receipt_of(archived)
-    for key, match in (
-        (public, "no private key"),
-        (other, "another kind"),
-        (tmp_path / "gone", "cannot read the key"),
-    ):
-        with pytest.raises(UnusableReceipt, match=match):
+    for key in (public, other, tmp_path / "gone"):
+        with pytest.raises(UnusableReceipt):
             signed(receipt, key)
-    with pytest.raises(UnusableReceipt, match="no public key"):
+    with pytest.raises(UnusableReceipt):
         check_signature(signed(receipt, private), private)
-    with pytest.raises(UnusableReceipt, match="is no receipt"):
+    with pytest.raises(UnusableReceipt):
         read(private)
-    with pytest.raises(UnusableReceipt, match="cannot read"):
+    with pytest.raises(UnusableReceipt):
         read(tmp_path / "gone")
-    with pytest.raises(UnusableReceipt, match="cannot write"):
+    with pytest.raises(UnusableReceipt):
         write(receipt, tmp_path / "gone" / "receipt")

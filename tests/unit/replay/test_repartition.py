@@ -11,7 +11,7 @@ from streams.records import CreateDataset, Policy, Reason, Rejected, encode
 from streams.replay.archive import CannotRepartition
 from streams.replay.findings import Check
 from streams.replay.repartition import retired
-from streams.replay.verification import verify
+from streams.replay.verify import verify
 from tests.unit.replay.repartitioned import (
     NEW,
     Crash,

@@ -9,11 +9,11 @@ import pytest
 
 from streams.replay.aggregates import shares_of
 from streams.replay.archive import BrokenLog, HeadSource, MissingRecord, StoredHead
-from streams.replay.explanation import explain
+from streams.replay.explain import explain
 from streams.replay.findings import Check
-from streams.replay.fold import Fold, HeadMismatch
+from streams.replay.replay import HeadMismatch, LogReplay
 from streams.replay.report import report
-from streams.replay.verification import verify
+from streams.replay.verify import verify
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service
 
@@ -120,31 +120,31 @@ def test_verification_blames_the_log_and_nothing_that_follows_from_it(archived: 
 
 
 def test_what_is_reached_of_redis_and_the_snapshot_is_compared(archived: Archived) -> None:
-    assert Fold(archived, 0).compared.offsets == {}
-    fold = Fold(without_redis(archived), 0)
-    list(fold.steps())
-    assert fold.compared.offsets == {HeadSource.SNAPSHOT: 4}
-    assert fold.compared.lacking.keys() == {HeadSource.REDIS}
+    assert LogReplay(archived, 0).compared.offsets == {}
+    replay = LogReplay(without_redis(archived), 0)
+    list(replay.steps())
+    assert replay.compared.offsets == {HeadSource.SNAPSHOT: 4}
+    assert replay.compared.lacking.keys() == {HeadSource.REDIS}
     done = command_on(archived, *COMMANDS["explain"], "--json")
     assert (done.code, done.lines[0]["compared"]) == (0, {"redis": None, "snapshot": 4})
     change_before_the_snapshot(archived)
     with pytest.raises(HeadMismatch):
-        list(Fold(archived, 0).steps())
+        list(LogReplay(archived, 0).steps())
 
 
 def test_a_service_that_lags_is_compared_where_it_stands(archived: Archived) -> None:
     archived.append("norms", 0, b"not applied yet", None)
-    fold = Fold(archived, 0)
-    list(fold.steps())
-    assert (fold.next, fold.compared.offsets[HeadSource.REDIS]) == (6, 5)
+    replay = LogReplay(archived, 0)
+    list(replay.steps())
+    assert (replay.next, replay.compared.offsets[HeadSource.REDIS]) == (6, 5)
 
 
 def test_a_snapshot_that_a_replay_begins_with_proves_nothing(archived: Archived) -> None:
     archived.trim("norms", 0, 4)
-    fold = Fold(archived, 0)
-    list(fold.steps())
-    assert (fold.began, fold.compared.offsets) == (4, {HeadSource.REDIS: 5})
-    assert fold.compared.lacking.keys() == {HeadSource.SNAPSHOT}
+    replay = LogReplay(archived, 0)
+    list(replay.steps())
+    assert (replay.began, replay.compared.offsets) == (4, {HeadSource.REDIS: 5})
+    assert replay.compared.lacking.keys() == {HeadSource.SNAPSHOT}
 
 
 def test_a_snapshot_of_another_log_is_found_and_the_state_is_compared(archived: Archived) -> None:
@@ -177,7 +177,7 @@ def test_a_log_with_a_gap_has_no_result(
     (finding,) = verify(archived, archived).findings
     assert finding.check is Check.LOG
     with pytest.raises(MissingRecord) as missing:
-        list(Fold(without_redis(archived), 0).steps())
+        list(LogReplay(without_redis(archived), 0).steps())
     assert (missing.value.partition, missing.value.offset) == (0, 3)
 
 
@@ -188,6 +188,6 @@ def test_a_trimmed_log_is_replayed_with_the_erasure_keys() -> None:
     turnstile.erase(7)
     archived.draw(0)
     archived.trim("norms", 0, archived.kept[0].next - 1)
-    fold = Fold(archived, 0)
-    assert fold.began == archived.kept[0].next
-    assert fold.cut_off is None
+    replay = LogReplay(archived, 0)
+    assert replay.began == archived.kept[0].next
+    assert replay.cut_off is None

@@ -1,4 +1,4 @@
-"""What does not follow from the log is found, and what does is not complained about."""
+"""Verification finds every difference from the replayed log, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from streams.ledger.balances import AccountsChanges
 from streams.ledger.columns import RowChanges
 from streams.ledger.ledger import Changes, Ledger
 from streams.records import ChargeRoster, Holder, decode_request, encode
-from streams.replay.findings import Check, LogFinding
+from streams.replay.findings import Check, LogFinding, PartitionProgress, Verified
 from streams.replay.receipts import Head, Receipt
-from streams.replay.results import PartitionProgress, Verified
-from streams.replay.verification import verify
+from streams.replay.verify import verify
 from streams.sdk.arguments import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording
@@ -49,7 +48,7 @@ def only(archived: Archived, **options: Any) -> LogFinding:
     return finding
 
 
-def test_what_a_service_keeps_and_publishes_is_what_its_log_gives(archived: Archived) -> None:
+def test_untouched_service_fits(archived: Archived) -> None:
     told: list[PartitionProgress] = []
     result = verified(archived, progress=told.append)
     assert result.fits
@@ -65,19 +64,27 @@ def test_what_a_service_keeps_and_publishes_is_what_its_log_gives(archived: Arch
 class Forgery:
     check: Check
     tamper: Callable[[Archived], object]
-    problem: str
+    given: tuple[bool, bool]  # whether the finding has an expected and a found value
     about: dict[str, Any]
 
 
-def forged(check: str, tamper: Callable[[Archived], object], problem: str, **about: Any) -> Forgery:
-    return Forgery(Check(check), tamper, problem, about)
+BOTH, LOST, FOREIGN, NEITHER = (True, True), (True, False), (False, True), (False, False)
+
+
+def forged(
+    check: str,
+    tamper: Callable[[Archived], object],
+    given: tuple[bool, bool],
+    **about: Any,
+) -> Forgery:
+    return Forgery(Check(check), tamper, given, about)
 
 
 FORGERIES = {
     "a decision that admits somebody else": forged(
         "halts",
         lambda a: a.change("halts", "decision", admitted=b"\xff" * 3),
-        "contradicts",
+        BOTH,
         run="names",
         step=0,
     ),
@@ -91,19 +98,19 @@ FORGERIES = {
             ),
             b"n",
         ),
-        "contradicts",
+        BOTH,
         run="n",
     ),
     "a decision lost": forged(
-        "halts", lambda a: a.drop("halts", "roster-decision"), "neither", run="n", step=4
+        "halts", lambda a: a.drop("halts", "roster-decision"), LOST, run="n", step=4
     ),
-    "a HALT lost": forged("halts", lambda a: a.drop("halts", "halted"), "neither", run="n"),
+    "a HALT lost": forged("halts", lambda a: a.drop("halts", "halted"), LOST, run="n"),
     "a decision under another key": forged(
         "halts",
         lambda a: a.topics["halts", 0].__setitem__(
             -3, a.topics["halts", 0][-3]._replace(key=b"elsewhere")
         ),
-        "contradicts",
+        BOTH,
         run="names",
     ),
     "a decision of a run that never was": forged(
@@ -114,44 +121,44 @@ FORGERIES = {
             msgspec.msgpack.encode({**a.change("halts", "decision")[0], "run": "forged"}),
             b"forged",
         ),
-        "somebody else",
+        FOREIGN,
         run="forged",
     ),
     "what no worker can have written": forged(
-        "halts", lambda a: a.append("halts", 0, b"\xc1", b"r"), "somebody else"
+        "halts", lambda a: a.append("halts", 0, b"\xc1", b"r"), FOREIGN
     ),
     "a reject for another reason": forged(
-        "rejects", lambda a: a.change("rejects", "rejected", reason="too-large"), "contradicts"
+        "rejects", lambda a: a.change("rejects", "rejected", reason="too-large"), BOTH
     ),
-    "a reject lost": forged("rejects", lambda a: a.drop("rejects", "rejected"), "neither"),
+    "a reject lost": forged("rejects", lambda a: a.drop("rejects", "rejected"), LOST),
     "an odometer that was lowered": forged(
-        "odometer", lambda a: a.change("odometer", "odometer", bound=[0.0]), "somebody else"
+        "odometer", lambda a: a.change("odometer", "odometer", bound=[0.0]), FOREIGN
     ),
     "a policy that Redis has changed": forged(
-        "state", lambda a: change_state(a, {"policy:d": policy_of(a)}), "policies", dataset="d"
+        "state", lambda a: change_state(a, {"policy:d": policy_of(a)}), BOTH, dataset="d"
     ),
     "a run that Redis has set back": forged(
-        "state", lambda a: change_state(a, {"run:d/r": b"\xc0"}), "runs", dataset="d", run="r"
+        "state", lambda a: change_state(a, {"run:d/r": b"\xc0"}), LOST, dataset="d", run="r"
     ),
     "a budget that Redis has another run hold": forged(
         "state",
         lambda a: change_state(a, {"hold:d": encode(Holder(dataset="d", run="forged"))}),
-        "holds",
+        FOREIGN,
         dataset="d",
     ),
-    "a unit less spent": forged("state", lambda a: spend(a, -1), "numbers of a user", dataset="d"),
-    "a unit more spent": forged("state", lambda a: spend(a, 1), "numbers of a user", dataset="d"),
+    "a unit less spent": forged("state", lambda a: spend(a, -1), BOTH, dataset="d"),
+    "a unit more spent": forged("state", lambda a: spend(a, 1), BOTH, dataset="d"),
     "another head of the chain": forged(
-        "state", lambda a: a.kept[0].fields.update(head="00" * 32), "chain"
+        "state", lambda a: a.kept[0].fields.update(head="00" * 32), BOTH
     ),
     "a state of another topic": forged(
-        "state", lambda a: a.kept[0].fields.update(topic="00" * 16), "id of norms"
+        "state", lambda a: a.kept[0].fields.update(topic="00" * 16), BOTH
     ),
-    "a change that is gone": forged("state", lambda a: a.kept[0].changes.pop(1), "not whole"),
+    "a change that is gone": forged("state", lambda a: a.kept[0].changes.pop(1), NEITHER),
     "a state beyond the log": forged(
         "state",
         lambda a: a.topics["norms", 0].pop(),
-        "applied records were lost",
+        BOTH,
     ),
 }
 
@@ -177,9 +184,7 @@ def spend(archived: Archived, units: int) -> None:
 
 
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
-def test_what_the_log_does_not_give_is_found_and_named(
-    archived: Archived, forgery: Forgery
-) -> None:
+def test_forgery_is_found(archived: Archived, forgery: Forgery) -> None:
     forgery.tamper(archived)
     result = verified(archived)
     assert not result.fits
@@ -187,14 +192,14 @@ def test_what_the_log_does_not_give_is_found_and_named(
         finding
         for finding in result.findings
         if finding.check is forgery.check
-        and forgery.problem in finding.problem
+        and forgery.given == (finding.expected is not None, finding.found is not None)
         and forgery.about.items() <= finding.about.items()
     ]
     assert found, result.findings
     assert {finding.partition for finding in result.findings} == {0}
 
 
-def test_a_decision_that_was_changed_is_shown_beside_what_the_log_gives(archived: Archived) -> None:
+def test_changed_decision_shows_expected_and_found_fields(archived: Archived) -> None:
     before, after = archived.change("halts", "decision", exhausted=b"\xff", partition=1)
     finding = only(archived)
     assert (finding.partition, finding.offset) == (1, before["offset"])
@@ -202,7 +207,7 @@ def test_a_decision_that_was_changed_is_shown_beside_what_the_log_gives(archived
     assert finding.found == {"exhausted": after["exhausted"]}
 
 
-def test_an_older_odometer_behind_the_newest_one_is_below_the_truth(archived: Archived) -> None:
+def test_older_odometer_record_written_last_is_found(archived: Archived) -> None:
     """As compaction leaves it when a worker that was paused has written last."""
     records = archived.topics["odometer", 0]
     keys = [record.key for record in records]
@@ -216,7 +221,7 @@ def test_an_older_odometer_behind_the_newest_one_is_below_the_truth(archived: Ar
     assert finding.expected["offset"] > finding.found["offset"]
 
 
-def test_only_the_last_odometer_of_a_user_has_to_be_there(archived: Archived) -> None:
+def test_compacted_odometer_fits(archived: Archived) -> None:
     for partition in range(2):
         records = archived.topics["odometer", partition]
         newest = {record.key: record for record in records}
@@ -225,7 +230,7 @@ def test_only_the_last_odometer_of_a_user_has_to_be_there(archived: Archived) ->
     assert verified(archived).fits
 
 
-def test_an_odometer_that_no_topic_has_any_more_is_named(archived: Archived) -> None:
+def test_missing_odometer_records_of_a_user_are_found(archived: Archived) -> None:
     records = archived.topics["odometer", 0]
     key = records[0].key
     archived.topics["odometer", 0] = [record for record in records if record.key != key]
@@ -235,7 +240,7 @@ def test_an_odometer_that_no_topic_has_any_more_is_named(archived: Archived) -> 
     assert finding.found is None
 
 
-def test_records_that_are_published_again_do_no_harm(archived: Archived) -> None:
+def test_records_published_twice_fit(archived: Archived) -> None:
     for (topic, partition), records in list(archived.topics.items()):
         if topic != "norms":
             for record in records[-7:]:
@@ -243,12 +248,12 @@ def test_records_that_are_published_again_do_no_harm(archived: Archived) -> None
     assert verified(archived).fits
 
 
-def test_the_words_of_a_reject_may_be_those_of_another_library(archived: Archived) -> None:
+def test_detail_of_a_reject_is_not_compared(archived: Archived) -> None:
     archived.change("rejects", "rejected", detail="as another version says it")
     assert verified(archived).fits
 
 
-def test_answers_that_were_kept_for_a_while_only_may_be_gone(archived: Archived) -> None:
+def test_expired_answers_fit_unless_one_is_missing_in_between(archived: Archived) -> None:
     archived.trim("halts", 0, 12)
     archived.trim("rejects", 0, 1)
     result = verified(archived)
@@ -259,7 +264,7 @@ def test_answers_that_were_kept_for_a_while_only_may_be_gone(archived: Archived)
     assert [finding.check for finding in verified(archived).findings] == [Check.HALTS]
 
 
-def test_what_the_outbox_still_has_may_be_missing_and_nothing_else(archived: Archived) -> None:
+def test_only_outputs_in_the_outbox_may_be_missing(archived: Archived) -> None:
     archived.publishing = False
     archived._apply(0, b"not published yet")
     result = verified(archived)
@@ -269,7 +274,7 @@ def test_what_the_outbox_still_has_may_be_missing_and_nothing_else(archived: Arc
     assert [finding.check for finding in verified(archived).findings] == [Check.REJECTS]
 
 
-def test_a_service_at_work_is_compared_where_its_state_stood(archived: Archived) -> None:
+def test_running_service_is_compared_at_the_offset_of_its_state(archived: Archived) -> None:
     """The state was read, then came more records, of which some were answered before the ends."""
     stood = copy.deepcopy(archived.kept)
     archived._apply(0, b"later, and answered")
@@ -282,23 +287,22 @@ def test_a_service_at_work_is_compared_where_its_state_stood(archived: Archived)
     assert result.partitions[0].next == stood[0].next + 2
 
 
-def test_a_partition_without_state_is_not_called_fitting(archived: Archived) -> None:
+def test_partition_without_state_does_not_fit(archived: Archived) -> None:
     archived.kept[1].fields = {}
     archived.load = lambda p: Archived.load(archived, p) if p == 0 else None
     result = verified(archived)
     assert not result.fits
     assert not result.wrong
-    assert "nothing of this partition" in result.partitions[1].impossible[0]
+    assert len(result.partitions[1].impossible) == 1
 
 
-def test_a_log_that_was_trimmed_says_what_cannot_be_compared(archived: Archived) -> None:
+def test_trimmed_log_without_snapshot_does_not_fit(archived: Archived) -> None:
     archived.trim("norms", 0, 5)
     result = verified(archived)
     finding, *others = result.findings
     assert (finding.check, finding.offset) == (Check.LOG, 5)
-    assert "there is no snapshot" in finding.problem
     assert not others
-    assert "cost tables" in result.partitions[0].impossible[0]
+    assert result.partitions[0].impossible
     # Whether Redis goes on in it is still said.
     last = archived.topics["norms", 0][-1]
     archived.topics["norms", 0][-1] = last._replace(value=b"another record")
@@ -330,14 +334,14 @@ def trim_as_far_as_it_goes(archived: Archived, partition: int) -> None:
     archived.trim("norms", partition, end_of_snapshot(archived, partition) - 1)
 
 
-def test_the_last_snapshot_is_compared_where_it_stands(drawn: Archived) -> None:
+def test_last_snapshot_is_compared_at_its_offset(drawn: Archived) -> None:
     result = verified(drawn)
     assert result.fits, result.findings
     for partition, part in enumerate(result.partitions):
         assert part.snapshot_at == end_of_snapshot(drawn, partition) < part.next
 
 
-def test_a_snapshot_that_the_log_does_not_lead_to_is_found() -> None:
+def test_snapshot_with_another_state_is_found() -> None:
     archived = used()
     spend(archived, -1)
     archived.draw(0)
@@ -345,14 +349,13 @@ def test_a_snapshot_that_the_log_does_not_lead_to_is_found() -> None:
     assert checks == [Check.SNAPSHOT, Check.STATE]
 
 
-def test_a_snapshot_that_is_not_whole_is_found(drawn: Archived) -> None:
+def test_incomplete_snapshot_is_found(drawn: Archived) -> None:
     drawn.topics["snapshots", 1].pop(0)
     (finding,) = verified(drawn).findings
     assert (finding.check, finding.partition) == (Check.SNAPSHOT, 1)
-    assert "not whole" in finding.problem
 
 
-def test_a_trimmed_log_is_applied_from_its_snapshot(drawn: Archived) -> None:
+def test_trimmed_log_is_replayed_from_its_snapshot(drawn: Archived) -> None:
     for partition in range(2):
         trim_as_far_as_it_goes(drawn, partition)
     result = verified(drawn)
@@ -367,7 +370,7 @@ def test_a_trimmed_log_is_applied_from_its_snapshot(drawn: Archived) -> None:
     assert [f.check for f in verified(drawn).findings] == [Check.HALTS]
 
 
-def test_a_trimmed_log_that_lost_what_its_snapshot_ends_with_is_another_one(
+def test_trimmed_log_with_another_last_record_is_found(
     drawn: Archived,
 ) -> None:
     trim_as_far_as_it_goes(drawn, 0)
@@ -375,10 +378,9 @@ def test_a_trimmed_log_that_lost_what_its_snapshot_ends_with_is_another_one(
     drawn.topics["norms", 0] = [first._replace(value=b"another"), *others]
     (finding,) = verified(drawn).findings
     assert finding.check is Check.SNAPSHOT
-    assert "as it was applied" in finding.problem
 
 
-def test_a_receipt_from_before_the_snapshot_cannot_be_compared(drawn: Archived) -> None:
+def test_receipt_from_before_the_snapshot_cannot_be_compared(drawn: Archived) -> None:
     receipt = Receipt(
         prefix="",
         topic=TOPIC.hex(),
@@ -391,10 +393,10 @@ def test_a_receipt_from_before_the_snapshot_cannot_be_compared(drawn: Archived) 
     trim_as_far_as_it_goes(drawn, 0)
     result = verified(drawn, against=receipt)
     assert not result.fits
-    assert "the receipt" in result.partitions[0].impossible[0]
+    assert len(result.partitions[0].impossible) == 1
 
 
-def test_a_state_behind_the_snapshot_cannot_be_compared_in_a_trimmed_log() -> None:
+def test_state_from_before_the_snapshot_cannot_be_compared() -> None:
     archived = used()
     behind = copy.deepcopy(archived.kept)
     archived._apply(0, b"one more record")
@@ -402,12 +404,12 @@ def test_a_state_behind_the_snapshot_cannot_be_compared_in_a_trimmed_log() -> No
     trim_as_far_as_it_goes(archived, 0)
     archived.kept = behind
     result = verified(archived)
-    assert "before the snapshot" in result.partitions[0].impossible[0]
+    assert len(result.partitions[0].impossible) == 1
     assert not result.fits
 
 
 @pytest.mark.parametrize("is_old", [True, False], ids=["too old", "of another log"])
-def test_a_snapshot_that_does_not_fit_a_trimmed_log_is_not_used(is_old: bool) -> None:
+def test_wrong_snapshot_of_a_trimmed_log_is_not_used(is_old: bool) -> None:
     archived = used()
     archived.draw(0)
     archived._apply(0, b"one more record")
@@ -415,11 +417,12 @@ def test_a_snapshot_that_does_not_fit_a_trimmed_log_is_not_used(is_old: bool) ->
     archived.trim("norms", 0, archived.kept[0].next - 1 if is_old else 3)
     if not is_old:
         archived.topic = bytes(16)
-    finding = next(f for f in verified(archived).findings if f.check is Check.LOG)
-    assert ("goes on at" if is_old else "of another log") in finding.problem
+    result = verified(archived)
+    assert Check.LOG in [finding.check for finding in result.findings]
+    assert result.partitions[0].records == 0
 
 
-def test_a_log_of_other_partitions_is_not_applied() -> None:
+def test_log_of_another_partition_count_is_not_applied() -> None:
     archived, turnstile = new_service(partitions=1)
     turnstile.create_dataset("d", budget=1.0)
     (record,) = archived.topics["norms", 0]
@@ -428,7 +431,6 @@ def test_a_log_of_other_partitions_is_not_applied() -> None:
     archived.topics["norms", 0] = [record._replace(value=msgspec.msgpack.encode(content))]
     result = verified(archived)
     assert result.findings[0].check is Check.LOG
-    assert "written for 3 partitions" in result.findings[0].problem
     assert not result.fits
 
 
@@ -464,28 +466,25 @@ def readable(value: bytes | None) -> object:
 
 
 @pytest.mark.parametrize(
-    ("charged_as", "said", "problem"),
+    ("charged_as", "said", "is_less"),
     [
-        (PoissonGaussian(1.1, 0.1), {"scale": 0.9}, "less than"),
-        (PoissonGaussian(1.1, 0.05), {"sampling_rate": 0.1}, "less than"),
-        (Gaussian(4.0), {"mechanism": "gaussian", "sampling_rate": 1.0, "scale": 2.0}, "less than"),
-        (PoissonGaussian(1.1, 0.2), {"sampling_rate": 0.1}, "more than"),
+        (PoissonGaussian(1.1, 0.1), {"scale": 0.9}, True),
+        (PoissonGaussian(1.1, 0.05), {"sampling_rate": 0.1}, True),
+        (Gaussian(4.0), {"mechanism": "gaussian", "sampling_rate": 1.0, "scale": 2.0}, True),
+        (PoissonGaussian(1.1, 0.2), {"sampling_rate": 0.1}, False),
     ],
 )
-def test_a_step_that_is_charged_as_another_one_is_found(
-    charged_as: Any, said: dict[str, Any], problem: str
-) -> None:
+def test_wrong_cost_table_is_found(charged_as: Any, said: dict[str, Any], is_less: bool) -> None:
     archived = used()
     charged(archived, charged_as, **said)
     finding = only(archived)
     assert finding.check is Check.COST_TABLES
-    assert problem in finding.problem
     assert finding.about["run"] == "s"
     assert finding.about["step"] == 6
-    assert (finding.found < finding.expected) == (problem == "less than")
+    assert (finding.found < finding.expected) == is_less
 
 
-def test_the_cost_table_of_the_step_before_is_no_excuse() -> None:
+def test_wrong_mechanism_with_the_earlier_cost_table_is_found() -> None:
     """A step that brings no units charges those of the step before, whatever mechanism it names."""
     archived = used()
     charged(archived, PoissonGaussian(1.1, 0.1), sampling_rate=0.1)
@@ -508,7 +507,7 @@ def test_the_cost_table_of_the_step_before_is_no_excuse() -> None:
         for path in sorted(HERE.glob("*.msgpack"))
     ],
 )
-def test_a_state_that_is_looked_at_goes_on_as_if_nobody_had(path: Any) -> None:
+def test_reading_a_state_does_not_change_it(path: Any) -> None:
     recording = msgspec.msgpack.decode(path.read_bytes(), type=Recording)
     ledgers = [Ledger(recording.partition, recording.partitions) for _ in range(2)]
     for offset, value in enumerate(recording.records):

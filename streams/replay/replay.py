@@ -1,12 +1,12 @@
-"""The log of one partition, applied once more, by the ledger that workers apply it with.
+"""Replays the log of one partition with the workers' ledger.
 
-A log that begins at 0 is applied from nothing. Of one that was trimmed the last snapshot says
-what came before (``streams.store.snapshot``): it is whole, or it is not used, and what it says of
-the records that are gone is taken as it is. Without one, such a log cannot be applied.
+A log that begins at offset 0 is replayed from an empty state. A trimmed log is replayed from the
+last snapshot, which is verified to be complete and otherwise trusted. Without a snapshot it cannot
+be replayed.
 
-The head of the hash chain must be the one that Redis and the last snapshot store for the same
-offset. If it is not, another log was applied than the one that is read here, and ``HeadMismatch``
-ends the replay: no result of it would hold.
+Redis and the last snapshot store the head of the hash chain at some offset. The replay must have
+the same head there. Otherwise this is not the log that workers applied, and ``HeadMismatch`` ends
+the replay.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
+from accounting import Mechanism, PoissonGaussian
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
-from streams.ledger.ledger import (
-    Ledger,
-    LostErasureKey,
-    Output,
-    UnknownState,
-    ledger_of,
-)
+from streams.ledger.ledger import Ledger, LostErasureKey, Output, UnknownState, ledger_of
 from streams.ledger.outputs import Channel
 from streams.ledger.partition_error import PartitionError
-from streams.records import Import, Rejection, Request, decode_request
+from streams.ledger.policies import MECHANISMS
+from streams.records import ChargeRoster, Import, Rejection, Request, decode_request
 from streams.replay.archive import (
     Archive,
     ArchivedRecord,
@@ -42,15 +40,15 @@ NAMES = {HeadSource.REDIS: "Redis", HeadSource.SNAPSHOT: "the last snapshot"}
 
 
 class Beginning(NamedTuple):
-    """From where a log is applied."""
+    """The state from which a log is replayed."""
 
     ledger: Ledger
     next: int  # the offset to apply next
-    lacking: str = "there is no snapshot"  # why it is not further on, if the log begins later
+    lacking: str = "there is no snapshot"  # why the state is not a later one
 
 
 class Applied(NamedTuple):
-    """A record of the log, and what came of it."""
+    """A record of the log, and its outputs."""
 
     partition: int
     record: ArchivedRecord
@@ -58,20 +56,37 @@ class Applied(NamedTuple):
 
     @property
     def is_refused(self) -> bool:
-        """Whether it changed nothing, and was answered with a reject."""
+        """Return whether the record was rejected and changed nothing."""
         return self.outputs[0].channel is Channel.REJECTS
 
     @property
     def request(self) -> Request | None:
-        """What was asked for; None if it was refused."""
+        """Return the request; None if it was rejected."""
         return None if self.is_refused else decode_request(self.record.value)
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this record decided its step; a repeated request gets the old answer."""
+        answer = msgspec.msgpack.decode(self.outputs[0].value, type=_Offset)
+        return answer.offset == self.record.offset
+
+
+class _Offset(msgspec.Struct):
+    offset: int
+
+
+def mechanism_of_step(charge: ChargeRoster) -> Mechanism:
+    """Return the mechanism that a roster step names."""
+    if charge.mechanism == "poisson-gaussian":
+        return PoissonGaussian(charge.scale, charge.sampling_rate)
+    return MECHANISMS[charge.mechanism](charge.scale)
 
 
 def beginning(archive: Archive, partition: int) -> Beginning:
-    """Nothing, or the last snapshot if the log was trimmed or continues another log.
+    """Return an empty state, or the last snapshot if the log is trimmed or continues another log.
 
     Raises:
-        Unreadable: Kafka does not answer.
+        UnreadableService: Kafka does not answer.
     """
     topic, partitions = archive.topic, archive.partitions
     keys = archive.erasure_keys
@@ -87,7 +102,7 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         if (manifest.topic, manifest.partitions) != (topic.hex(), partitions):
             return nothing._replace(lacking="the last snapshot is of another log")
         if manifest.next < start:
-            lacking = f"the last snapshot goes on at {manifest.next}, before that"
+            lacking = f"the last snapshot continues at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)
         ledger = ledger_of(snapshot.state(), partition, partitions, topic, manifest.chain, keys)
     except (Damaged, PartitionError, UnknownState) as error:
@@ -96,7 +111,7 @@ def beginning(archive: Archive, partition: int) -> Beginning:
 
 
 def _is_imported(archive: Archive, partition: int) -> bool:
-    """Return whether the state of a log begins with that of another log."""
+    """Return whether a log continues the state of another log."""
     try:
         first = next(archive.read(NORMS, partition, Extent(0, 1)), None)
         return first is not None and isinstance(decode_request(first.value), Import)
@@ -105,14 +120,13 @@ def _is_imported(archive: Archive, partition: int) -> bool:
 
 
 class HeadMismatch(BrokenLog):
-    """The log that is read is not the one that workers applied.
+    """The log is not the one that workers applied.
 
     Attributes:
-        partition: of the log.
-        holder: what stores another head, or a head for an offset beyond the end of the log.
-        offset: the head is that of all records below it.
+        holder: where another head is stored, or a head for an offset beyond the end of the log.
+        offset: the head covers the records before it.
         expected: the stored head.
-        found: the head of the log that is read, at this offset or at its end.
+        found: the head of this log, at this offset or at its end.
     """
 
     def __init__(self, partition: int, stored: StoredHead, found: bytes, end: int) -> None:
@@ -122,23 +136,22 @@ class HeadMismatch(BrokenLog):
         what = (
             f"the log ends at offset {end}, before that: applied records were lost"
             if end < stored.next
-            else "the log that was read has another head there: it is not the one that was applied"
+            else "this log has another head there: it is not the one that was applied"
         )
         super().__init__(
             f"partition {partition}: {NAMES[stored.holder]} stores the head of the hash chain for "
-            f"offset {stored.next}, and {what}. Nothing that follows from this log can be relied "
-            "on. See `turnstile status`, and keep the topics and Redis as they are"
+            f"offset {stored.next}, and {what}. Nothing derived from this log is "
+            "reliable. See `turnstile status`, and keep the topics and Redis as they are"
         )
 
 
 @dataclass(frozen=True)
 class Compared:
-    """With which stored heads the head of a partition's hash chain was compared.
+    """The stored heads with which the hash chain of a partition was compared.
 
     Attributes:
-        partition: of the log.
-        offsets: where it was found to be the stored one, by holder.
-        lacking: why it was not compared with one of the others.
+        offsets: the offset at which it has the stored head, by holder.
+        lacking: why it was not compared with the head of a holder.
     """
 
     partition: int
@@ -147,12 +160,12 @@ class Compared:
 
     @property
     def shown(self) -> dict[str, int | None]:
-        """The offset for every holder; None if there was nothing to compare with."""
+        """Return the offset of each holder; None if there was nothing to compare."""
         return {holder.value: self.offsets.get(holder) for holder in HeadSource}
 
 
 def in_words(compared: Sequence[Compared]) -> str:
-    """Say with how many of the stored heads the log was compared."""
+    """Return how many stored heads the log was compared with, for people."""
     counts = (
         f"{NAMES[holder]} in {sum(holder in each.offsets for each in compared)} of {len(compared)}"
         for holder in HeadSource
@@ -161,26 +174,26 @@ def in_words(compared: Sequence[Compared]) -> str:
 
 
 def unproven(compared: Sequence[Compared]) -> Iterator[str]:
-    """Say of which partitions the log was compared with no stored head, and why."""
+    """Yield the partitions whose log was compared with no stored head, and why, for people."""
     for each in compared:
         if not each.offsets:
             whys = (f"{NAMES[holder]}: {why}" for holder, why in each.lacking.items())
             yield (
-                f"partition {each.partition}: nothing shows that this is the log that workers "
-                f"applied, because no stored head could be compared ({'; '.join(whys)})"
+                f"partition {each.partition}: no stored head could be compared, so this may not be "
+                f"the log that workers applied ({'; '.join(whys)})"
             )
 
 
-class Fold:
-    """A ledger on its way along a log.
+class LogReplay:
+    """The replay of one partition.
 
     Attributes:
-        ledger: the state by now.
-        began: where it began: 0, or where a snapshot ends.
+        ledger: the present state.
+        began: the offset from which the log is replayed: 0, or the end of a snapshot.
         next: the offset to apply next.
-        records: how many were applied.
-        extent: of the log that is applied.
-        compared: with which stored heads that of the ledger was compared so far.
+        records: the number of applied records.
+        extent: the part of the log that is replayed.
+        compared: the stored heads with which the ledger's was compared.
     """
 
     def __init__(
@@ -191,16 +204,15 @@ class Fold:
         heads: Sequence[StoredHead] | None = None,
         begun: Beginning | None = None,
     ) -> None:
-        """Begin at the start of a log.
+        """Prepare the replay.
 
         Args:
             archive: the topics.
             partition: of the log.
-            extent: what to apply; all that is there by now if it is not given.
-            heads: what the heads are compared with. It has to be read before the extent, which
-                then reaches as far. Read here if it is not given.
-            begun: the state to begin with. Computed from the log and its last snapshot if it is
-                not given.
+            extent: what to apply; by default all present records.
+            heads: the stored heads; by default they are read here. They must be older than the
+                extent, so that the log has reached them.
+            begun: the state to begin with; by default empty, or the last snapshot.
         """
         heads = archive.heads(partition) if heads is None else heads
         self.extent = archive.extent(NORMS, partition) if extent is None else extent
@@ -216,31 +228,31 @@ class Fold:
             if stored.next is None:
                 self.compared.lacking[stored.holder] = stored.lacking
             elif self.began and stored.next <= self.began:
-                why = f"the log is applied from the last snapshot on, at offset {self.began}"
+                why = f"the log is replayed from the last snapshot, at offset {self.began}"
                 self.compared.lacking[stored.holder] = why
             else:
                 self._heads.append(stored)
 
     @property
     def cut_off(self) -> str | None:
-        """Why the log cannot be applied, if records of it are gone that would have to be."""
+        """Return why the log cannot be replayed; None if all needed records are there."""
         if self.extent.start <= self.next:
             return None
         return (
-            f"the log begins at offset {self.extent.start}, and {self._lacking}: what came before "
-            "is gone, so that nothing can be applied"
+            f"the log begins at offset {self.extent.start}, and {self._lacking}: earlier records "
+            "are deleted, so nothing can be replayed"
         )
 
     def steps(self, before: Callable[[int], None] | None = None) -> Iterator[Applied]:
-        """Apply all records, one after the other.
+        """Apply all records in order, and yield each with its outputs.
 
         Args:
-            before: called with the offset of each record that is about to be applied.
+            before: called with the offset of each record before it is applied.
 
         Raises:
             BrokenLog: the log has a gap, or is not the one that was applied.
-            PartitionError: the ledger cannot go on; what was applied before stays.
-            UnreadableService: users came who were erased under a key that is not known here.
+            PartitionError: the ledger rejects the log; the records before stay applied.
+            UnreadableService: users were erased with a key that is not known here.
         """
         partition = self.ledger.state.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)
@@ -252,7 +264,7 @@ class Fold:
                 outputs = self.ledger.apply(record.offset, record.value)
             except LostErasureKey as lost:
                 raise UnreadableService(f"partition {partition}: {lost}") from lost
-            self.ledger.state.take_changes()  # which nobody stores
+            self.ledger.state.take_changes()  # they are not stored
             self.next = record.offset + 1
             self.records += 1
             yield Applied(partition, record, outputs)
@@ -262,7 +274,7 @@ class Fold:
             raise HeadMismatch(partition, self._heads[0], self.ledger.chain.head, self.next)
 
     def _compare(self, reached: int) -> None:
-        """Compare the stored heads of all records below an offset."""
+        """Compare the stored heads that cover records before an offset."""
         for stored in list(self._heads):
             if stored.next is not None and stored.next <= reached:
                 head = self.ledger.chain.head

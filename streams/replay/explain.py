@@ -1,7 +1,7 @@
-"""What happened to one user: every charge, every HALT and its reason, in the order of the log.
+"""Explains what happened to one user: every charge, every HALT and its reason, in log order.
 
-It is for that user's eyes, so that nothing in it is of anybody else: no other id, no count of
-others. Whoever is not there gets the answer of whoever was never charged, which is none.
+An explanation is for that user only, so it contains no data about others: no ids and no counts. An
+unknown user gets the same empty answer as one who was never charged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
-from streams.operations.guarantees import budget_epsilon
+from streams.operations.guarantees import Amounts, Units, budget_epsilon
 from streams.records import (
     ERASED,
     TOO_SOON,
@@ -36,9 +36,8 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
-from streams.replay.amounts import Amounts, Units
 from streams.replay.archive import Archive, UnreadableService
-from streams.replay.fold import Applied, Compared, Fold
+from streams.replay.replay import Applied, Compared, LogReplay
 from streams.sdk.decisions import refusing_budget
 
 _SAMPLED = PoissonGaussian(1.0, 0.5)
@@ -46,24 +45,26 @@ What = Literal["earlier", "enrolled", "charged", "clipped", "halted", "erased"]
 
 
 class CutOff(UnreadableService):
-    """The log was trimmed, and no snapshot says what came before."""
+    """The log was trimmed, and no snapshot contains the earlier state."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one budget had to do with it; numbers in the measure's unit, one per order that counts.
+    """The effect of an event on one budget.
+
+    Numbers are in the measure's unit, one for each order that counts.
 
     Attributes:
-        dataset: whose budget it is.
-        orders: of the numbers; empty if the measure has none.
-        tightest: the place of the number of whose budget most is spent.
-        asked: what the step would cost at the norm that was asked for.
-        cost: what was charged for it.
-        spent: by then.
-        left: of the budget, then; empty if the user has no Rényi order yet.
-        epsilon: of what was spent, at any time; None from the first sampled step on, unless levels
-            are known to be public.
-        budget_epsilon: that the whole budget guarantees.
+        dataset: the dataset with this budget.
+        orders: the Rényi orders; empty if the measure has none.
+        tightest: the index of the order at which the largest share of the budget is spent.
+        asked: the cost of the step at the requested norm.
+        cost: the charged cost.
+        spent: the spending after the event.
+        left: what is left of the budget; empty if the user has no Rényi order yet.
+        epsilon: the any-time epsilon of what was spent; None from the first sampled step on, unless
+            levels are known to be public.
+        budget_epsilon: the epsilon of the whole budget.
     """
 
     dataset: str
@@ -80,20 +81,19 @@ class Share:
 
 @dataclass(frozen=True)
 class AccountEvent:
-    """One thing that happened.
+    """One event of a user's account.
 
     Attributes:
-        what: "earlier" is all that a snapshot knows of records that are deleted from the log, or
-            that the dataset brought from another log.
-        time: seconds since 1970, by the clock of whoever wrote the record; NaN of what is earlier.
-        norm: asked for; when enrolled, that of the highest level.
-        granted: the norm that was admitted; 0 if none was.
-        level: of the grid of a roster, if it is one.
-        refused_by: the dataset whose budget had too little left, if the user was halted for that.
-            None if the HALT of a nested dataset's roster was published before the log begins.
-        too_soon: the user was halted by the minimum separation of the run.
-        erased: the user had been erased by then, and was halted, whatever was left.
-        exhausted: nothing is left, so that no later step that costs anything is admitted.
+        what: "earlier" sums up the deleted records before a snapshot.
+        time: the producer's time in seconds since 1970; NaN for an earlier event.
+        norm: the requested norm; for an enrolment, that of the highest level.
+        granted: the admitted norm; 0 if the user was halted.
+        level: the norm level, if it is a roster step.
+        refused_by: the dataset with too little left in its budget, if that is the reason for the
+            HALT. None if a nested dataset's roster published the HALT before the log begins.
+        too_soon: whether the minimum separation of the run is the reason.
+        erased: whether the user was erased, which is the reason.
+        exhausted: whether nothing is left, so that no step with a cost is admitted any more.
     """
 
     time: float
@@ -118,12 +118,7 @@ class AccountEvent:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What happened to a user.
-
-    Attributes:
-        events: in the order of the log.
-        compared: with which stored heads the log was compared.
-    """
+    """The events of a user in log order, and the stored heads with which the log was compared."""
 
     events: Sequence[AccountEvent]
     compared: Compared
@@ -138,79 +133,71 @@ def explain(
 ) -> Explanation:
     """Return what happened to one user.
 
-    An epsilon of what was spent holds if the user's norm levels and admissions follow from the
-    released outputs and the user's own data. After a sampled step they may have followed the
-    user's sampling coins as well, also where no level moved: what counts is what would have
-    happened after other coins. Then no such epsilon is given. The log cannot tell, the caller can.
+    The epsilon of what was spent holds if the user's norm levels and admissions follow from the
+    released outputs and the user's own data. After a sampled step they may also have followed the
+    user's sampling coins, even if no level moved, because levels could have moved after other
+    coins. The log does not show this, so no such epsilon is given from then on.
 
     Args:
         archive: the topics; only the user's partition of the log is read.
         user: the id.
-        delta: of the epsilons, strictly between 0 and 1.
-        dataset: only events that count against the budget of this dataset.
+        delta: the delta of the epsilons, strictly between 0 and 1.
+        dataset: show only events that are charged to the budget of this dataset.
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        CutOff: the log was trimmed, and no snapshot says what came before.
-        Unreadable: Kafka does not answer.
+        CutOff: the log was trimmed, and no snapshot contains the earlier state.
+        UnreadableService: Kafka does not answer.
     """
     partition = int(partitions_of([user], archive.partitions)[0])
-    fold = Fold(archive, partition)
-    if fold.cut_off:
-        raise CutOff(fold.cut_off)
-    told = _Told(fold.ledger, user, delta)
+    replay = LogReplay(archive, partition)
+    if replay.cut_off:
+        raise CutOff(replay.cut_off)
+    account = _Account(replay.ledger, user, delta)
     events: list[AccountEvent] = []
-    if fold.began:
-        events += (e for e in told.earlier(partition, fold.began) if dataset in (None, e.dataset))
-    for applied in fold.steps():
-        event = told.event_of(applied)
-        if event is None:
-            continue
-        if dataset is None or dataset in (event.dataset, *(s.dataset for s in event.budgets)):
+    if replay.began:
+        earlier = account.earlier(partition, replay.began)
+        events += (event for event in earlier if dataset in (None, event.dataset))
+    for applied in replay.steps():
+        event = account.event_of(applied)
+        if event is not None and (
+            dataset is None or dataset in (event.dataset, *(s.dataset for s in event.budgets))
+        ):
             events.append(event)
-    return Explanation(events, fold.compared)
+    return Explanation(events, replay.compared)
 
 
-@dataclass
-class _Known:
-    """What is known of the user in one dataset."""
-
-    slot: int
-    spent: Units
-
-
-class _Told:
-    """Follows one user along the log."""
+class _Account:
+    """One user during the replay."""
 
     def __init__(self, ledger: Ledger, user: User, delta: float) -> None:
         self._ledger = ledger
         self._user = user
         self._delta = delta
         self._sampled: set[str] = set()  # outermost datasets with a sampled step of this user
-        self._known: dict[str, _Known] = {}
-        self._positions: dict[Address, int] = {}
+        self._spent: dict[str, Units] = {}  # by dataset, after the last event
+        self._positions: dict[Address, int] = {}  # by roster
         self._reasons: dict[Address, int] = {}  # by roster, why the user is halted
 
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
-        """What the state that the log is applied from has of the user, by dataset."""
+        """Yield an event for each dataset in which the state before the replay has the user."""
         ledger = self._ledger
         ledger.wake()
         for name in ledger.state.datasets:
             if self._slot(name) is not None:
-                yield self._earlier(partition, offset, name, math.nan)
+                yield self._earlier(partition, offset, name)
         for address, members in ledger.state.rosters.members.items():
             there = np.flatnonzero(members.slots == self._slot(address[0]))
             if len(there):
                 self._positions[address] = int(there[0])
 
-    def _earlier(self, partition: int, offset: int, dataset: str, time: float) -> AccountEvent:
-        """All that is known of what happened before, in one dataset."""
+    def _earlier(self, partition: int, offset: int, dataset: str) -> AccountEvent:
         budgets = self._ledger.state.policies.budgets(dataset)
         if all(measure_of(policy).covers(_SAMPLED) for policy in budgets.policies):
             self._sampled.add(budgets.names[-1])  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
         return AccountEvent(
-            time=time,
+            time=math.nan,
             partition=partition,
             offset=offset,
             dataset=dataset,
@@ -224,15 +211,15 @@ class _Told:
         )
 
     def event_of(self, applied: Applied) -> AccountEvent | None:
-        """What a record has done to the user, if anything."""
+        """Return what a record has done to the user, if anything."""
         match applied.request:
-            case Charge() as charge if (place := self._place_in(charge)) is not None:
-                decision = decode_answer(applied.outputs[0].value)
-                assert isinstance(decision, Decision)
-                if decision.offset == applied.record.offset:  # else it is told once more
-                    return self._charged(applied, charge, decision, place)
+            case Charge() as charge if (
+                place := UserIds.unpack(charge.users).position(self._user)
+            ) is not None:
+                if applied.is_first:
+                    return self._charged(applied, charge, place)
             case ChargeRoster() as charge if charge.address in self._positions:
-                if decode_offset(applied.outputs[0].value) == applied.record.offset:
+                if applied.is_first:
                     return self._charged_by_level(applied, charge)
             case Erase() as erase if erase.user == self._user:
                 return self._erased(applied, erase)
@@ -240,13 +227,9 @@ class _Told:
                 return self._enrolled(applied, enrol)
         return None
 
-    def _place_in(self, charge: Charge) -> int | None:
-        """Return the user's position in a charge; None if the user is not charged."""
-        return UserIds.unpack(charge.users).position(self._user)
-
-    def _charged(
-        self, applied: Applied, charge: Charge, decision: Decision, place: int
-    ) -> AccountEvent:
+    def _charged(self, applied: Applied, charge: Charge, place: int) -> AccountEvent:
+        decision = decode_answer(applied.outputs[0].value)
+        assert isinstance(decision, Decision)
         norm = granted = float(unpack_norms(charge.norms)[place])
         admitted = unpack_bits(decision.admitted, decision.users)
         clipped = np.flatnonzero(np.frombuffer(decision.clipped, dtype="<u4") == place)
@@ -287,9 +270,12 @@ class _Told:
         halted = bool(members.is_halted(row)[0])
         for output in applied.outputs[1:]:
             # A HALT is published once; the member stays halted until it is admitted again.
-            said = msgspec.msgpack.decode(output.value)
-            if said["type"] == "halted":
-                self._hear(address, decode_answer(output.value))
+            if msgspec.msgpack.decode(output.value)["type"] == "halted":
+                answer = decode_answer(output.value)
+                assert isinstance(answer, Halted)
+                place = UserIds.unpack(answer.users).position(self._user)
+                if place is not None:
+                    self._reasons[address] = answer.reasons[place]
         if not halted:
             self._reasons.pop(address, None)
         norms = grid_norms(terms.clip_norm, terms.levels)
@@ -300,8 +286,8 @@ class _Told:
         erased = halted and self._is_erased(budgets)
         refused_by = None
         if halted and not erased:
-            # A HALT before the beginning of the log is known without its reason. Of one budget, the
-            # reason is that budget.
+            # The reason of a HALT before the beginning of the log is unknown, unless there is only
+            # one budget.
             reason = self._reasons.get(address, None if budgets.is_nested else 0)
             refused_by = None if reason is None else refusing_budget(reason, budgets.names)
         return self._event(
@@ -341,7 +327,7 @@ class _Told:
     def _erased(self, applied: Applied, request: Erase) -> AccountEvent | None:
         answer = decode_answer(applied.outputs[0].value)
         assert isinstance(answer, Erased)
-        if len(applied.outputs) == 1:  # there was nothing to erase, or nothing any more
+        if len(applied.outputs) == 1:  # the user is unknown, or was erased before
             return None
         budgets = map(self._ledger.state.policies.budgets, answer.datasets)
         return AccountEvent(
@@ -384,13 +370,6 @@ class _Told:
             **fields,
         )
 
-    def _hear(self, address: Address, answer: object) -> None:
-        """Note the reason of the user's HALT event, if there is one."""
-        assert isinstance(answer, Halted)
-        place = UserIds.unpack(answer.users).position(self._user)
-        if place is not None:
-            self._reasons[address] = answer.reasons[place]
-
     def _slot(self, dataset: str) -> int | None:
         budgets = self._ledger.state.policies.budgets(dataset)
         known = budgets.known_as(UserIds([self._user]))
@@ -400,7 +379,7 @@ class _Told:
         return int(slot)
 
     def _shares(self, budgets: Budgets, asked: list[Units] | None) -> tuple[Share, ...]:
-        """What has become of each budget since it was told of last."""
+        """Return the changes of each budget since the last event."""
         shares = []
         has_sampled = budgets.names[-1] in self._sampled
         for number, accounts in enumerate(budgets.accounts):
@@ -410,14 +389,13 @@ class _Told:
             numbers = accounts.numbers(np.array([slot]))
             order = int(numbers["order"][0]) if "order" in numbers else None
             spent = np.atleast_1d(numbers["spent"][0])
-            before = self._known.get(policy.dataset)
-            cost = spent if before is None else spent - before.spent
-            self._known[policy.dataset] = _Known(slot, spent)
-            # Whoever was charged nothing yet may be bound to any order, and has all of its budget.
+            cost = spent - self._spent.get(policy.dataset, np.zeros_like(spent))
+            self._spent[policy.dataset] = spent
+            # A user without charges may be bound to any order, and has its whole budget.
             is_bound = order is None or bool(numbers["bound"][0])
             per_user_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
-            # Unless the policy denies it, levels may have followed the coins of any dataset within
+            # Unless the policy denies it, levels may have followed the coins of any dataset inside
             # the same outermost one.
             stated = policy.sampled_levels
             follow_coins = stated is True or (has_sampled and stated is not False)
@@ -436,15 +414,6 @@ class _Told:
                 )
             )
         return tuple(shares)
-
-
-class _Offset(msgspec.Struct):
-    offset: int
-
-
-def decode_offset(answer: bytes) -> int:
-    """Of the record that an answer about a step was given to first."""
-    return msgspec.msgpack.decode(answer, type=_Offset).offset
 
 
 def _place(applied: Applied, request: Charge | ChargeRoster | Enrol) -> Mapping[str, Any]:

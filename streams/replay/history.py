@@ -1,18 +1,18 @@
-"""What every user of one partition took part in: how often, in which mechanism, at which norm.
+"""Counts each user's participations in one partition, by mechanism and norm.
 
-A history is a histogram. Steps of Gaussian noise on everybody add up by themselves: n of them with
-norm over noise r are one of r sqrt(n), so that sums of r^2 are kept, rounded up to a unit of 2^-30.
-All other steps are counted by mechanism and level: those of a roster by its own levels, those that
-come with norms of their own rounded up to levels of norm over noise.
+A history is a histogram. Gaussian steps without sampling add up: n steps with norm over noise r
+equal one with r sqrt(n), so the sum of r^2 is kept, rounded up to a multiple of 2^-30. All other
+steps are counted by mechanism and level. Roster steps have their own levels. Other norms are
+rounded up to levels of norm over noise.
 
-Rosters are counted as they are charged: a step at which nobody's level moves adds one
-to a number, and members are looked at when theirs does.
+Roster steps are counted as they are charged: a step without a moved level increases one counter,
+and the participations of a member are counted when its level moves.
 
 A report needs levels and participations that follow from released outputs and each user's own data.
-If they followed the user's own sampling coins, as with ``Roster.observe``, only the budget is a
-guarantee (docs/guarantees.md). The log says when levels moved, and not why: ``Doubt`` is the first
-time that they moved after a coin. A run whose levels would have moved after other coins raises no
-doubt here, so nothing but the budget is to be concluded from the absence of one.
+If they followed the user's sampling coins, as with ``Roster.observe``, only the budget is a
+guarantee (docs/guarantees.md). The log shows when levels moved, but not why. ``Doubt`` is the first
+time that they moved after a coin. Levels that would have moved after other coins raise no doubt, so
+the absence of a doubt proves nothing beyond the budget.
 """
 
 from __future__ import annotations
@@ -45,25 +45,23 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms, unpack_positions
 from streams.records.users import UserIds
-from streams.replay.explanation import decode_offset
-from streams.replay.fold import Applied
-from streams.replay.prices import mechanism_of
+from streams.replay.replay import Applied, mechanism_of_step
 
 Counts = NDArray[np.int64]
 
 _LEVELS = 200
-"""Of charges that come with norms of their own."""
+"""The levels of steps that are not roster steps."""
 _UNIT_BITS = 30
 _COARSE_BITS = 20
-"""Units of a coarse step: whole ones and the rest are two columns, so that counts stay small."""
+"""A sum has two columns, multiples of 2^20 units and the rest, so that counts stay small."""
 _ROUNDING = 1.0 + 2.0**-50
 _LARGEST = 2.0**62
 MOST_COLUMNS = 4096
-"""Of one dataset in one partition: every one takes eight bytes a user."""
+"""The maximum for a dataset in one partition; a column takes 8 bytes per user."""
 
 
 class TooManyMechanisms(Exception):
-    """A dataset was charged by more kinds of steps than a report can tell apart."""
+    """A dataset was charged by more kinds of steps than a report can distinguish."""
 
 
 class StepKind(NamedTuple):
@@ -75,7 +73,7 @@ class StepKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Doubt:
-    """Where levels, or who took part, may have followed coins for the first time."""
+    """The first step whose levels or participants may have followed sampling coins."""
 
     dataset: str
     run: str
@@ -86,13 +84,13 @@ class Doubt:
 
 
 class _Rows:
-    """Numbers of every user, by slot, of which there may come more."""
+    """A growing table with a row for each user, by slot."""
 
     def __init__(self, columns: int) -> None:
         self._numbers = np.zeros((0, columns), dtype=np.int64)
 
     def of(self, users: int) -> Counts:
-        """The numbers of so many users, to be read and written."""
+        """Return a writable view of the rows of this many users."""
         if users > len(self._numbers):
             room = max(users, 2 * len(self._numbers))
             more = np.zeros((room - len(self._numbers), self._numbers.shape[1]), dtype=np.int64)
@@ -101,7 +99,7 @@ class _Rows:
 
 
 class DatasetHistory:
-    """One dataset: what counts against its budget, of those nested in it, too."""
+    """The steps that are charged to the budget of one dataset, also by datasets inside it."""
 
     def __init__(self) -> None:
         self._gaussian = _Rows(1)
@@ -111,11 +109,11 @@ class DatasetHistory:
         self.has_sampled = False
 
     def steps(self, users: int) -> Counts:
-        """In how many steps each of so many users took part, (n,)."""
+        """Return the number of steps in which each user took part, (n,)."""
         return self._steps.of(users)[:, 0]
 
     def columns(self, users: int) -> tuple[list[StepKind], Counts]:
-        """The kinds of steps that anybody took part in, and how often each user did, (n, kinds)."""
+        """Return the kinds of steps with participants, and the counts of each user, (n, kinds)."""
         columns: list[StepKind] = []
         counts: list[Counts] = []
         units = self._gaussian.of(users)[:, 0]
@@ -136,7 +134,7 @@ class DatasetHistory:
         return [columns[number] for number in used], kept
 
     def add_gaussian(self, slots: Counts, ratios: NDArray[np.float64], times: Counts | int) -> None:
-        """Users took part in Gaussian steps: norm over noise, and so many times."""
+        """Count Gaussian steps: the norm over noise of each user, and how many times."""
         units = np.ceil(np.minimum(np.square(ratios) * 2.0**_UNIT_BITS * _ROUNDING, _LARGEST))
         total = np.minimum(units * np.asarray(times), _LARGEST).astype(np.int64)
         rows = self._gaussian.of(_above(slots))
@@ -152,13 +150,13 @@ class DatasetHistory:
         at: Counts,
         times: Counts | int,
     ) -> None:
-        """Users took part in steps of a mechanism, at a level each (0 is none), so many times."""
+        """Count steps of a mechanism: the level of each user (0: none), and how many times."""
         key = (mechanism, clip_norm, levels)
         if key not in self._blocks:
             if sum(block[2] for block in self._blocks) + levels > MOST_COLUMNS:
                 raise TooManyMechanisms(
-                    f"{len(self._blocks) + 1} kinds of steps with levels of their own: a report "
-                    f"tells apart {MOST_COLUMNS} levels at most"
+                    f"{len(self._blocks) + 1} kinds of steps with their own levels: a report "
+                    f"distinguishes at most {MOST_COLUMNS} levels"
                 )
             self._blocks[key] = _Rows(levels)
         rows = self._blocks[key].of(_above(slots))
@@ -173,7 +171,7 @@ class DatasetHistory:
 
 @dataclass
 class _Roster:
-    """Who was granted which level, and since which of its steps."""
+    """The granted level of each member, and the step since which it is granted."""
 
     clip_norm: float
     levels: int
@@ -185,11 +183,7 @@ class _Roster:
 
 
 class Histories:
-    """Of one partition.
-
-    Attributes:
-        datasets: name -> history, of all that anything was charged to.
-    """
+    """The histories of all charged datasets of one partition, by name."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.datasets: dict[str, DatasetHistory] = {}
@@ -197,19 +191,18 @@ class Histories:
         self._rosters: dict[Address, _Roster] = {}
 
     def take(self, applied: Applied) -> None:
-        """Count what a record has charged.
+        """Count the charges of a record.
 
         Raises:
-            TooManyMechanisms: there is no room for one more.
+            TooManyMechanisms: the record is of one kind of steps too many.
         """
         match applied.request:
             case Charge() as charge:
-                answer = decode_answer(applied.outputs[0].value)
-                if isinstance(answer, Decision) and answer.offset == applied.record.offset:
-                    self._doubt(applied, charge, "users were charged that the step itself names")
-                    self._charged(charge, answer)
+                if applied.is_first:
+                    self._doubt(applied, charge, "the step named its own users")
+                    self._charged(charge, decode_answer(applied.outputs[0].value))
             case ChargeRoster() as charge:
-                if decode_offset(applied.outputs[0].value) == applied.record.offset:
+                if applied.is_first:
                     if charge.levels:
                         self._doubt(applied, charge, "levels of a roster moved")
                     self._charged_by_level(charge, decode_answer(applied.outputs[0].value))
@@ -224,12 +217,11 @@ class Histories:
                     self._end(address)
 
     def _end(self, address: Address) -> None:
-        """A run has ended."""
         if (roster := self._rosters.pop(address, None)) is not None:
             self._settle(address[0], roster, np.arange(len(roster.granted)))
 
     def end(self) -> Mapping[str, DatasetHistory]:
-        """Count what has accrued; return the histories."""
+        """Count the accrued steps, and return the histories."""
         for address, roster in self._rosters.items():
             self._settle(address[0], roster, np.arange(len(roster.granted)))
             roster.since[:] = roster.steps
@@ -239,7 +231,7 @@ class Histories:
         return [self.datasets.setdefault(name, DatasetHistory()) for name in budgets.names]
 
     def _doubt(self, applied: Applied, charge: Charge | ChargeRoster, what: str) -> None:
-        """Coins fell before, in something that shares a budget: this may have followed them."""
+        """Note a doubt if a step that shares a budget was sampled before this one."""
         budgets = self._ledger.state.policies.budgets(charge.dataset)
         histories = self._of(budgets)
         if not histories[-1].has_sampled:
@@ -248,7 +240,8 @@ class Histories:
         for history in histories:
             history.doubt = history.doubt or Doubt(*place, what)
 
-    def _charged(self, charge: Charge, decision: Decision) -> None:
+    def _charged(self, charge: Charge, decision: object) -> None:
+        assert isinstance(decision, Decision)
         budgets = self._ledger.state.policies.budgets(charge.dataset)
         users = budgets.known_as(UserIds.unpack(charge.users))
         if not len(users):
@@ -279,20 +272,20 @@ class Histories:
 
     def _charged_by_level(self, charge: ChargeRoster, decision: object) -> None:
         assert isinstance(decision, RosterDecision)
-        roster, mechanism = self._rosters[charge.address], _simplified(mechanism_of(charge))
-        everybody = np.arange(len(roster.granted))
+        roster, mechanism = self._rosters[charge.address], _simplified(mechanism_of_step(charge))
+        every = np.arange(len(roster.granted))
         if mechanism != roster.mechanism:
-            self._settle(charge.dataset, roster, everybody)
+            self._settle(charge.dataset, roster, every)
             roster.since[:] = roster.steps
             roster.mechanism = mechanism
         listed = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
         if (charge.levels and not len(listed)) or roster.steps == 0:
-            moved = everybody
+            moved = every
         else:
-            fresh = everybody[roster.granted == 0]  # of whom some may be new
+            fresh = every[roster.granted == 0]  # some of them may be new
             packed = (decision.halted, decision.readmitted, decision.regranted)
-            told = [unpack_positions(positions, decision.members) for positions in packed]
-            moved = np.unique(np.concatenate([listed, fresh, *told]))
+            changed = [unpack_positions(positions, decision.members) for positions in packed]
+            moved = np.unique(np.concatenate([listed, fresh, *changed]))
         now = self._ledger.state.rosters.members[charge.address].numbers(moved)["granted"]
         moved, now = moved[(change := now != roster.granted[moved])], now[change]
         self._settle(charge.dataset, roster, moved)
@@ -303,7 +296,7 @@ class Histories:
             self._of(budgets)[-1].has_sampled = True
 
     def _settle(self, dataset: str, roster: _Roster, rows: Counts) -> None:
-        """Count the steps that these members took part in since they were counted last."""
+        """Count the steps of these members since they were last counted."""
         mechanism = roster.mechanism
         if mechanism is None or not len(rows):
             return
@@ -321,7 +314,7 @@ class Histories:
 
 
 def _simplified(mechanism: Mechanism) -> Mechanism:
-    """A sampled step that takes everybody is one that is not sampled."""
+    """Return a mechanism without sampling for a sampling rate of 1."""
     if isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0:
         return Gaussian(mechanism.noise_stddev)
     return mechanism
@@ -330,7 +323,7 @@ def _simplified(mechanism: Mechanism) -> Mechanism:
 def _scaled(
     mechanism: Mechanism, norms: NDArray[np.float64]
 ) -> tuple[Mechanism, NDArray[np.float64]]:
-    """The same steps with noise of scale 1, so that those of any scale are counted together."""
+    """Return the same steps with noise of scale 1, so that all scales are counted together."""
     if isinstance(mechanism, Laplace):
         return Laplace(1.0), np.nextafter(norms / mechanism.scale, np.inf)
     return mechanism, norms
