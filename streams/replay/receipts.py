@@ -1,7 +1,7 @@
 """Receipts: signed commitments to the contents of a log.
 
 For each partition, a receipt contains an offset and the head of the hash chain over all records
-before it (``streams.records.digests``). Later its holder can verify, from the log alone, whether the
+before it (``streams.records.digests``). Later its holder can verify from the log whether the
 log continues from there or was rewritten. An Ed25519 signature shows who made the receipt.
 
     signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON

@@ -22,8 +22,8 @@ from streams.kafka.results import Missing
 from streams.kafka.topics import NORMS, REJECTS
 from streams.records import Rejected
 from streams.replay.archive import HeadSource
-from streams.replay.replay import LogReplay
 from streams.replay.receipts import Receipt
+from streams.replay.replay import LogReplay
 from streams.replay.service import KafkaArchive
 from streams.store.stored_state import StoredState
 from tests.batches import cases

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from streams.replay.findings import Check
-from streams.replay.findings import Verified
+from streams.replay.findings import Check, Verified
 from streams.replay.verify import verify
 from tests.simulation.audit import Audit
 from tests.simulation.seen import Seen
