@@ -33,7 +33,7 @@ _NEWTON_STEPS = 100
 _ERROR, _TAIL_ERROR = 64.0, 5.0
 # Below 1e-6 log d may be of any size: log delta = log d - x^2 / 2 - log sqrt(2 pi), and
 # d = m(x) - m(y) is in proportion to mu. The logarithm is off by an ulp of it at most, and each of
-# four sums (three terms and this slack) by half an ulp of it, besides what x^2 adds to that:
+# four sums (three terms and this slack) by half an ulp of it, and what x^2 adds to that:
 # together by 3 |log d| 2**-52. Twice that is added as well. Where d <= 1,
 # |log d| < -log delta - x^2 / 2; where it is above 1 its logarithm is below 1/4, among the 32.
 _LOG_ERROR = 6.0

@@ -1,1 +1,1 @@
-"""What one step costs each user, per mechanism and per measure."""
+"""The cost of one step for each user, by mechanism and measure."""

@@ -17,7 +17,7 @@ cohort may consist of users who were not admitted recently (`THEOREMS.md`, condi
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.
-`accounting.filters.min_separation` keeps participations apart, and so does the service, in a run
+`accounting.filters.min_separation` enforces the separation, and so does the service in a run
 that is opened with `min_separation`.
 """
 

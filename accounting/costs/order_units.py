@@ -109,12 +109,12 @@ def _large_products_up(units: IntArray, orders: FloatArray) -> IntArray:
 def _large_quotients(limits: IntArray, orders: FloatArray) -> IntArray:
     """Return floor(limit / order) of each pair, shape (m,), for limits of at least one unit."""
     numerators, shifts = _fractions(orders)
-    nothing = np.zeros_like(numerators)
-    dividend = wide.shifted_left(wide.Wide(nothing, limits.astype(np.uint64)), shifts)
+    zero = np.zeros_like(numerators)
+    dividend = wide.shifted_left(wide.Wide(zero, limits.astype(np.uint64)), shifts)
     # For whole numbers, floor(x / y) is ceil((x + 1) / y) - 1. The last digits of x are 0.
     one_more = wide.Wide(dividend.high, dividend.low + np.uint64(1))
     estimates = np.floor(limits / orders).astype(np.int64)
-    return wide.quotient_up(one_more, wide.Wide(nothing, numerators), estimates) - 1
+    return wide.quotient_up(one_more, wide.Wide(zero, numerators), estimates) - 1
 
 
 def _fractions(orders: FloatArray) -> tuple[wide.UintArray, wide.UintArray]:

@@ -5,8 +5,8 @@ are the same on every machine. A product is its rounded value and its rounding
 error, a float64 too (Veltkamp and Dekker, "A floating-point technique for extending the available
 precision", 1971); the error decides the direction. Where the error is too small to be
 sure of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits
-decide (`accounting.exact.wide`), all at once: no value takes longer than another, whatever unit it
-is in by mistake.
+decide (`accounting.exact.wide`), all at once: no value takes longer than another, even if it is in
+a wrong unit.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ def _ratio_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray
     inside = np.flatnonzero((shift >= 0) & (near <= limit * (1.0 + _INTERVAL)) & (c > 0.0))
     top, bottom, by = tops[inside], bottoms[inside], shift[inside]
     estimate = near[inside].astype(np.int64)
-    nothing = np.zeros_like(top)
+    zero = np.zeros_like(top)
     whole = wide.quotient_up(
-        wide.shifted_left(wide.Wide(nothing, top), by.astype(np.uint64)),
-        wide.Wide(nothing, bottom),
+        wide.shifted_left(wide.Wide(zero, top), by.astype(np.uint64)),
+        wide.Wide(zero, bottom),
         estimate,
     )
     result[inside] = np.minimum(whole, limit)
@@ -156,12 +156,13 @@ def _rounded_up(
     exact: Callable[[FloatArray], IntArray],
     one_by_one: Callable[[list[float]], list[int]],
 ) -> IntArray:
-    """Return the ceiling of what `estimate`, which is overwritten, is of; exact where not sure.
+    """Return the ceilings of the numbers that `estimate` approximates; it is overwritten.
 
-    Four roundings are within a relative 2**-51, unless something underflowed. What is further than
-    a relative 2**-50 from the whole numbers on both sides has the ceiling of its estimate, and what
-    is estimated so far beyond the limit is at it. An estimate below 2**-50 is never sure, so that
-    whatever underflowed is decided exactly, but for 0.
+    Four roundings are within a relative 2**-51 if nothing underflowed. A number that is further
+    than a relative 2**-50 from the whole numbers on both sides has the ceiling of its estimate, and
+    an estimate that far beyond the limit gives the limit. All others are decided by `exact`, or
+    `one_by_one` if they are few. An estimate below 2**-50 is always among these, except for 0,
+    because it may have underflowed.
     """
     most = limit * (1.0 + _INTERVAL)
     np.minimum(estimate, most, out=estimate)

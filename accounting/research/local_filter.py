@@ -78,7 +78,7 @@ class LocalFilter:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left at one order or more."""
+        """True if the budget is used up at one order or more."""
         return bool(self._rule.exhausted(self._state)[0])
 
     def admit(self, mechanism: Mechanism, norm: float) -> bool:

@@ -141,8 +141,8 @@ def clipping(images: Images) -> list[Row]:
     noise = noise_of(_TRAINING_EPSILON, steps, rate, clip_norm)
     ways = {
         "one clip norm for all": (None, "97.26 ± 0.11 %"),
-        "individual, from a full pass an epoch": (epoch, "97.17 ± 0.12 %"),
-        "individual, from own coins": (0, "not there"),
+        "individual, from a full pass in each epoch": (epoch, "97.17 ± 0.12 %"),
+        "individual, from the user's own sampling coins": (0, "not in the paper"),
     }
     return [
         Row(

@@ -64,7 +64,7 @@ class Cells:
 class Bins(NamedTuple):
     """Q mass and integral of (exp(l - node) - 1) dQ of the bin of each node, scaled, (nodes,).
 
-    `hold`: whether the polygon of these bins lies above max(1 - a, 0). If not, moving all nodes by
+    `hold`: whether the polygon of these bins is above max(1 - a, 0). If not, moving all nodes by
     `bulk_shift` may help: the bin of index 0 has its node in the right place then.
     """
 
@@ -187,7 +187,7 @@ def _lattice(cells: Cells, kept: IntArray, scaled: FloatArray) -> LatticeLoss:
 
 
 def _node_indices(lowest: int, highest: int, largest_step: int) -> IntArray:
-    """Return ascending integers that cover the range, 0 among them, growing apart outwards."""
+    """Return ascending integers that cover the range, 0 included, growing in distance."""
 
     def side(reach: int) -> list[IntArray]:
         parts, start, step = [np.arange(2 * _DENSE)], 2 * _DENSE, 2

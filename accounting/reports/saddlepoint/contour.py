@@ -46,14 +46,14 @@ from accounting.reports.saddlepoint.tilted_sums import TiltedSums
 # The errors of delta by aliasing, in nats below it, and by omitted terms, relative to it.
 _MARGIN: Final = 12.0
 _TOLERANCE = 1e-7
-# Delta is looked for about as many nats below Rényi's; where it was not there, further below.
+# Delta is expected this many nats below Rényi's bound; the search goes further if it is not.
 _BELOW, _ROUNDS = 4.0, 4
-# Nodes; the transform of a loss with atoms does not fall, and takes the last number.
+# Numbers of nodes; the transform of a loss with atoms does not fall, and takes the last one.
 _NODES: Final = (16, 32, 64, 128, 512)
-# A transform has mostly fallen to nothing at as many inverse standard deviations.
+# A transform is mostly negligible beyond this many inverse standard deviations.
 _WIDTH = 6.0
 _STEPS_TO_OCTAVE = 2.0
-# Of t / h: beyond, nothing but the first node would be reached.
+# The largest t / h: beyond it, only the first node would matter.
 _MOST_TURNS = 512.0
 _ROOT_STEPS, _ACCURACY = 60, 1e-11
 _LARGEST_LOG, _SMALLEST_LOG_DELTA = 700.0, -1500.0
@@ -82,7 +82,10 @@ class Contour:
         self._sums, self._atoms = sums, atoms
 
     def epsilon(self, log_delta: float, ceiling: FloatArray, rows: IntArray) -> FloatArray:
-        """Return about where log delta is `log_delta`, at most `ceiling`, for the users `rows`."""
+        """Return roughly the epsilon at which log delta is `log_delta`, for the users `rows`.
+
+        At most `ceiling`, shape (n,), which is the result for the other users.
+        """
         result, target = ceiling.copy(), np.full(ceiling.shape, log_delta)
         bounds = (self._sums.height[rows] - log_delta) / self._sums.tilts
         reach = np.zeros(ceiling.shape)
@@ -99,7 +102,7 @@ class Contour:
         return result
 
     def log_delta(self, epsilon: FloatArray, ceiling: FloatArray, rows: IntArray) -> FloatArray:
-        """Return about the log of delta at `epsilon`, at most `ceiling`, for the users `rows`."""
+        """Return roughly the log of delta at `epsilon`; arguments as for `epsilon`."""
         result = ceiling.copy()
         for _ in range(_ROUNDS):
             target = np.maximum(result, _SMALLEST_LOG_DELTA) - _BELOW
@@ -209,12 +212,12 @@ class Line:
         )
 
     def enough(self, epsilon: FloatArray) -> BoolArray:
-        """Return for whom no further nodes matter at `epsilon`."""
+        """Return whether further nodes do not matter at `epsilon`, for each user."""
         left_out = np.abs(self._weight[:, -1]) * self._u.size
         return np.asarray(left_out <= _TOLERANCE * self._values(epsilon)[0])
 
     def log_delta(self, epsilon: FloatArray) -> FloatArray:
-        """Return log delta at `epsilon`, shape (n,); -infinity where it drowns in rounding."""
+        """Return log delta at `epsilon`, shape (n,); -infinity where rounding hides it."""
         return self._log(self._values(epsilon)[0], epsilon)
 
     def epsilon(self, log_delta: float, start: FloatArray, ceiling: FloatArray) -> FloatArray:

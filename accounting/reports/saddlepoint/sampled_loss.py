@@ -42,7 +42,7 @@ from accounting.reports.saddlepoint.tilted_losses import (
     tilt_range,
 )
 
-# Ratios outside are unknown: those below are computed as this one, which bounds them.
+# Ratios outside this range are unknown; a smaller one is bounded by the smallest.
 _SMALLEST_RATIO, _LARGEST_RATIO = 1e-12, 20.0
 # Beyond this many standard deviations no tail matters to delta > 1e-300.
 _TAIL = 10.0
@@ -172,7 +172,7 @@ class SampledLoss(PointLoss):
         density = exp_down(log_density - log_integral[:, np.newaxis])
         size = np.abs(loss - middle[:, np.newaxis])
         third += (size * size * size * density) @ (_KINK_WEIGHTS / width)
-        # Where the kink is not found to rounding, nothing is said.
+        # Unknown where the kink is not found to rounding.
         missed = np.abs(_log_mixture(a * z0 - 0.5 * a * a, self._rate)[0] - middle)
         spread = np.einsum("kp,kp->k", mass, np.abs(centred))
         return np.where(missed <= _FOUND * spread, third, np.inf)

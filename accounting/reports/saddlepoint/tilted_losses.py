@@ -47,7 +47,7 @@ THIRD_ERROR: Final = 2.0**-24
 # A third moment from here on marks an entry as unknown; sums of 2**46 steps stay finite.
 UNKNOWN_THIRD: Final = 1e200
 LARGEST_CUMULANT: Final = 1e270
-# Of an unknown entry, so that no saddle point lies there.
+# The mean of an unknown entry: no saddle point is there.
 _UNKNOWN_MEAN: Final = 1e100
 # Beyond this many standard deviations, and exponents, no tail matters to delta > 1e-300.
 REACH: Final = 45.0
@@ -57,9 +57,9 @@ _SMALLEST_VARIANCE: Final = 1e-60
 # Below, K is the sum of D; above, the logarithm of an integral, whose rounding is then small.
 _SMALL_CUMULANT: Final = 2.0**-10
 _SMALLEST_MODULUS: Final = 1e-150
-# Of a point that a transform can do without.
+# A transform leaves out points of less mass.
 _SMALLEST_MASS = 1e-30
-# Larger ones are not usable: nothing but an upper bound of K is known of them.
+# For larger sizes only an upper bound of K is known.
 _LARGEST_RATIO, _LARGEST_EPSILON = 1e4, 90.0
 # Gauss's rule integrates e^{z l} over |l| <= e to 1e-30 as long as |z| e is below the last.
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(64)
@@ -136,7 +136,7 @@ class PointLoss:
         error = self._log_error(
             t, log_mass, log_integral, np.minimum(np.minimum(value, third), 1.0)
         )
-        # What follows an unknown entry is unknown: a user's known tilts come first.
+        # All entries after an unknown one count as unknown: a user's known tilts come first.
         bad = (error > _LOG_TOLERANCE) | (variance <= _SMALLEST_VARIANCE)
         known = int(bad.argmax()) if bad.any() else t.size
         exact = self._third(t[:known], log_integral[:known], mass[:known], mean[:known])
