@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streams.sdk.arguments import read_rows
 from streams.sdk.errors import InvalidRequest, Unusable
+from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser
@@ -33,11 +34,7 @@ from streams.trainers.loop import (
     softmax,
 )
 from streams.trainers.pacing import Pace, noise_for_steps
-from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import PrivateSteps
-
-if TYPE_CHECKING:
-    from streams.sdk.client import Turnstile
 
 _ENTRIES_AT_ONCE = 2**22
 """Gradient entries of the users that are computed together."""
@@ -211,7 +208,7 @@ class IndividualDPClassifier(ClassifierBase):
         y: ArrayLike,
         users: ArrayLike | None = None,
         *,
-        run: TrainingRun | None = None,
+        run: Run | None = None,
     ) -> IndividualDPClassifier:
         """Train, charging every step before it is released.
 
@@ -308,10 +305,10 @@ class IndividualDPClassifier(ClassifierBase):
             clip_norm=self.clip_norm,
         )
 
-    def _own_run(self) -> TrainingRun:
+    def _own_run(self) -> Run:
         from streams.sdk.client import Turnstile
 
-        service: Turnstile = Turnstile.in_memory(partitions=1)
+        service = Turnstile.in_memory(partitions=1)
         service.create_dataset("fit", measure="renyi", epsilon=self.epsilon, delta=self.delta)
         return service.run("fit", "fit")
 

@@ -38,17 +38,12 @@ from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
-from streams.sdk.roster_steps import poisson_sample
+from streams.sdk.roster import Roster
+from streams.sdk.roster_steps import RosterStep, poisson_sample
+from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.cohorts import check_sampling
 from streams.trainers.pacing import Pace
-from streams.trainers.rosters import (
-    ChargedAhead,
-    ChargesAhead,
-    LevelDecision,
-    LevelRoster,
-    TrainingRun,
-)
 from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
@@ -95,7 +90,7 @@ class PrivateSteps:
 
     def __init__(
         self,
-        run: TrainingRun,
+        run: Run,
         users: UsersLike,
         *,
         clip_norm: float,
@@ -128,7 +123,7 @@ class PrivateSteps:
         self._released = -1
         self._name = run.dataset, run.name
         mechanism, _ = self._settings(run.step, clip_norm)
-        self.roster: LevelRoster = run.enrol(users, clip_norm=clip_norm, levels=levels)
+        self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
         if own_coins and not self.roster.may_follow_samples:
             raise InvalidRequest(
                 "sampled_levels is False in the dataset's policy, so levels must not follow the "
@@ -224,10 +219,10 @@ class PrivateSteps:
             self._ahead = self._send()
         return self._open
 
-    def _charge(self) -> tuple[LevelDecision, PoissonGaussian, int]:
+    def _charge(self) -> tuple[RosterStep, PoissonGaussian, int]:
         """Do steps 1 and 2, or read the decision of the step that was sent ahead."""
         if self._ahead is not None:
-            decision, (_, mechanism, exponent) = self._ahead.charged.decision(), self._ahead
+            decision, (_, mechanism, exponent) = self._ahead.decision(), self._ahead
             self._ahead = None
         else:
             # Step 1.
@@ -247,13 +242,11 @@ class PrivateSteps:
 
     def _send(self) -> _Sent:
         """Do steps 1 and 2 of the next step, without waiting for the decision."""
-        if not isinstance(self.roster, ChargesAhead):
-            raise InvalidRequest("this roster cannot be charged ahead: begin without ahead")
         mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
         charged = self.roster.charge_ahead(
             noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
         )
-        return _Sent(charged, mechanism, exponent)
+        return _Sent(charged.decision, mechanism, exponent)
 
     def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
         """Return the mechanism of a step, and the exponent of its grid spacing."""
@@ -276,7 +269,7 @@ class PrivateSteps:
             )
         return mechanism, exponent
 
-    def _draw(self, decision: LevelDecision, mechanism: PoissonGaussian) -> NDArray[np.int64]:
+    def _draw(self, decision: RosterStep, mechanism: PoissonGaussian) -> NDArray[np.int64]:
         if self._generator is None:
             return decision.sample()
         return poisson_sample(
@@ -309,7 +302,7 @@ class PrivateSteps:
 class _Sent(NamedTuple):
     """A step that is under way, with its settings."""
 
-    charged: ChargedAhead
+    decision: Callable[[], RosterStep]
     mechanism: PoissonGaussian
     exponent: int
 
@@ -327,7 +320,7 @@ class OpenStep:
     def __init__(
         self,
         owner: PrivateSteps,
-        decision: LevelDecision,
+        decision: RosterStep,
         positions: NDArray[np.int64],
         mechanism: PoissonGaussian,
         exponent: int,

@@ -58,12 +58,12 @@ from torch.utils.data import (
 )
 
 from streams.sdk.errors import InvalidRequest
+from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
 from streams.trainers.pacing import Pace
-from streams.trainers.rosters import TrainingRun
 from streams.trainers.steps import OpenStep, PrivateSteps, Schedule
 
 _CONTENT: Final = "content"
@@ -75,7 +75,7 @@ def make_private(
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     dataset: Any,
-    run: TrainingRun,
+    run: Run,
     noise_multiplier: Schedule,
     max_grad_norm: float,
     sampling_rate: float,

@@ -9,8 +9,8 @@ import pytest
 
 from accounting import PoissonGaussian
 from streams import InvalidRequest, Turnstile
+from streams.sdk.roster_steps import RosterStep
 from streams.trainers import Pace, PrivateSteps, noise_for_steps
-from streams.trainers.rosters import LevelDecision
 
 STEPS = 40
 SIZES = np.linspace(0.0, 2.0, 50)
@@ -42,7 +42,7 @@ def train(steps: PrivateSteps, until: int) -> list[int]:
     admitted: list[int] = []
     charge = steps.roster.charge
 
-    def watched(*, noise_stddev: float, sampling_rate: float) -> LevelDecision:
+    def watched(*, noise_stddev: float, sampling_rate: float) -> RosterStep:
         decision = charge(noise_stddev=noise_stddev, sampling_rate=sampling_rate)
         admitted.append(int(np.count_nonzero(decision.admitted)))
         return decision

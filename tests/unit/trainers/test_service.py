@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from accounting import RenyiFilter
 from streams import Turnstile
 from streams.sdk.errors import DecisionTimeout, Fenced
+from streams.sdk.run import Run
 from streams.trainers import Checkpoint, Descent, IndividualDPClassifier, PrivateSteps
 from streams.trainers import PrivateTrainer as Trainer
-from streams.trainers.rosters import TrainingRun
 from tests.unit.sdk.partitions import Partitions
 from tests.unit.trainers.rosters import FilterService
 from tests.unit.trainers.test_classifier import digits
@@ -38,7 +38,7 @@ def service() -> Iterator[Turnstile]:
         yield turnstile
 
 
-def steps_of(run: TrainingRun, seed: int = 1) -> PrivateSteps:
+def steps_of(run: Run, seed: int = 1) -> PrivateSteps:
     return PrivateSteps(
         run,
         np.arange(60),
