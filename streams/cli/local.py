@@ -20,8 +20,7 @@ from streams.config import Config
 from streams.local import LocalStack, LocalStackError
 from streams.local.errors import how_to_install
 from streams.local.signals import STOPPING
-from streams.operations.errors import Unavailable
-from streams.operations.status import read_owners
+from streams.operations.status import Unavailable, read_owners
 
 if TYPE_CHECKING:
     from streams.demo.table import Summary

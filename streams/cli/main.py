@@ -17,7 +17,7 @@ from streams.demo.errors import DemoError
 from streams.kafka.seen import TopicsUnavailable
 from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
-from streams.operations.errors import Unavailable
+from streams.operations.status import Unavailable
 from streams.replay.archive import BrokenLog, CannotRepartition, UnreadableService
 from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (

@@ -25,10 +25,15 @@ from streams.cli.subjects import (
 )
 from streams.config import Config
 from streams.ledger.outputs import Channel
-from streams.operations.errors import Unavailable
 from streams.operations.guarantees import budget_epsilon, spent_epsilon, spent_share
 from streams.operations.rejected import Refusals, by_request, readable
-from streams.operations.status import DatasetStatus, datasets_of, read_datasets, read_glances
+from streams.operations.status import (
+    DatasetStatus,
+    Unavailable,
+    datasets_of,
+    read_datasets,
+    read_glances,
+)
 from streams.records import OdometerRecord
 from streams.sdk.client import Turnstile
 from streams.sdk.followers import Reading, distinct_rejects

@@ -20,7 +20,7 @@ from accounting import InvalidInput
 from streams.cli.output import Exit, UnusableInput, as_cell, note, plain, say, show, show_table
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
-from streams.operations.times import utc
+from streams.operations.rejected import utc
 from streams.records import User
 from streams.replay.aggregates import NoAggregate, aggregate, shares_of
 from streams.replay.explain import AccountEvent, Explanation, Share

@@ -8,8 +8,7 @@ import sys
 
 from streams.cli.output import Exit, UnusableInput, note
 from streams.config import Config
-from streams.operations.errors import Unavailable
-from streams.operations.status import read_datasets
+from streams.operations.status import Unavailable, read_datasets
 from streams.records import User
 from streams.records.users import normal_form
 from streams.sdk.layout import Pseudonyms

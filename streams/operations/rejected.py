@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from streams.operations.times import utc
 from streams.records import Rejected
 from streams.records.packing import unpack_norms, unpack_users
+
+
+def utc(seconds: float) -> str | None:
+    """Return a producer's time in ISO 8601; None if it is unreadable."""
+    try:
+        time = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # a producer can write any number
+        return None
+    return time.isoformat(timespec="milliseconds") if seconds >= 0 else None
+
 
 _PACKED: Mapping[str, Callable[[bytes], Any]] = {
     "users": unpack_users,

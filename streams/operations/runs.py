@@ -22,8 +22,7 @@ from streams.config import Config
 from streams.kafka.seen import TopicsUnavailable
 from streams.kafka.topics import Topics
 from streams.ledger.summaries import RunSummary
-from streams.operations.errors import Unavailable
-from streams.operations.status import look_at, read_glances
+from streams.operations.status import Unavailable, look_at, read_glances
 from streams.store.port import Glance
 from streams.store.vital_signs import Inventory, decode_inventory
 

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, TypeVar
 from streams.config import Config
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import NORMS, Topics
-from streams.operations.errors import Unavailable
 from streams.records import AccessList, Policy
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Store, StoreUnavailable
@@ -24,6 +23,11 @@ from streams.store.vital_signs import (
     decode_inventory,
     decode_pulse,
 )
+
+
+class Unavailable(Exception):
+    """Kafka or Redis does not answer, or no worker has reported a value yet."""
+
 
 T = TypeVar("T")
 

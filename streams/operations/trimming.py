@@ -25,8 +25,7 @@ from streams.kafka.clients import new_admin, new_reader
 from streams.kafka.seen import TopicsSeen
 from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
-from streams.operations.errors import Unavailable
-from streams.operations.status import topics_of
+from streams.operations.status import Unavailable, topics_of
 from streams.store.layout import LAYOUT
 from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
 

@@ -1,16 +1,17 @@
-"""Keeps looking at a service, from as many sides as it has, and says at any time what it last saw.
+"""Watches a service continuously, and returns its last known state at any time.
 
-Each side has a thread of its own, so that one that does not answer holds up none of the others: it
-is said to be away, what was seen of it stays, and it is looked at again.
+Each source has its own thread, so a source that does not answer does not delay the others. Its last
+facts are kept and marked as old, and it is asked again.
 
+    source    read             contents
     Kafka     every second     the topics, and where the log ends
     Redis     every second     three small keys of each partition
-    workers   every 2 seconds  /healthz and /metrics, where their addresses are known
-    halts     as written       steps of runs; 64 records of each partition back
-    rejects   as written       why, and the record; 200 of each partition back
-    odometer  as written       how much of their budgets users have spent, from the beginning
+    workers   every 2 seconds  /healthz and /metrics, if their addresses are known
+    halts     as written       steps of runs, from 64 records of each partition before the end
+    rejects   as written       reason and record, from 200 of each partition before the end
+    odometer  as written       the spent shares of the budgets, from the beginning
 
-The first three name no user, dataset's data or run; the others are data about people, and apart.
+The first three contain no data about people. The others do, and are returned separately.
 """
 
 from __future__ import annotations
@@ -19,33 +20,159 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from threading import Event
 from typing import Any, TypeVar
 
 import msgspec
+from kafka import TopicPartition
 from msgspec import UnsetType
 
 from streams.config import Config, failure_of
+from streams.kafka.authentic import verifier_of
+from streams.kafka.clients import new_reader
 from streams.kafka.seen import TopicsSeen
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
-from streams.operations.activity import Activity
-from streams.operations.alarms import ESSENTIAL, NOT_YET, Side, alarms_of
+from streams.operations.activity import Activity, Spending
 from streams.operations.endpoints import WorkerSeen, ask_workers
-from streams.operations.errors import Unavailable
 from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
-from streams.operations.spending import Spending
-from streams.operations.status import Overview, look_at, overview_of, read_glances
-from streams.operations.tail import tail
+from streams.operations.status import (
+    Overview,
+    PartitionState,
+    Unavailable,
+    look_at,
+    overview_of,
+    read_glances,
+)
 from streams.records import OdometerRecord, Policy, decode_answer
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import Followed, distinct_rejects
+from streams.sdk.kafka import believing, reaching_kafka
 from streams.store.port import Glance
+
+_POLL_MS = 500
+
+
+def tail(
+    config: Config, channel: Channel, log: bytes, back: int | None, closed: Event
+) -> Iterator[Followed | None]:
+    """Yield records with valid signatures, and None whenever all present records were read.
+
+    Args:
+        config: the settings with the brokers.
+        channel: the topic.
+        log: the topic id of norms, for which the records are signed.
+        back: the number of records before the end of each partition to begin with; None: all.
+        closed: set by the caller to end the iteration.
+
+    Raises:
+        ServiceUnavailable: Kafka does not answer at the start, or denies access.
+    """
+    is_believed = believing(verifier_of(config, log))
+    name = config.topic(channel.value)
+    with reaching_kafka(config):
+        consumer = new_reader(config)
+    try:
+        with reaching_kafka(config):
+            numbers = sorted(consumer.partitions_for_topic(name) or ())
+            places = [TopicPartition(name, number) for number in numbers]
+            consumer.assign(places)
+            starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
+            for place in places:
+                start = starts[place] if back is None else ends[place] - back
+                consumer.seek(place, max(starts[place], start))
+        while not closed.is_set():
+            with reaching_kafka(config):
+                polled = consumer.poll(timeout_ms=_POLL_MS)
+            for place, records in polled.items():
+                for record in records:
+                    if record.value is not None and is_believed(record):
+                        yield Followed(place.partition, record.value, record.timestamp / 1000)
+            if not polled or all(consumer.position(place) >= ends[place] for place in places):
+                yield None
+    finally:
+        consumer.close()
+
+
+NOT_YET = "not looked at yet"
+ESSENTIAL = ("Kafka", "Redis")
+STALE_AFTER = 5.0
+"""The seconds without an answer after which a source counts as away."""
+
+
+@dataclass
+class Side:
+    """A source of facts about a service: Kafka, Redis or a topic."""
+
+    problem: str | None = NOT_YET
+    seen: float = 0.0  # when it last answered, on a monotonic clock; 0: never
+
+    def is_away(self, now: float) -> bool:
+        """Return whether its facts may be outdated."""
+        return self.problem is not None or now - self.seen > STALE_AFTER
+
+
+def alarms_of(
+    sides: Mapping[str, Side],
+    partitions: Sequence[Mapping[str, Any]],
+    workers: Sequence[WorkerSeen],
+    now: float,
+) -> list[dict[str, Any]]:
+    """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
+
+    Args:
+        sides: the sources, by name.
+        partitions: with their ``state``, ``reason``, ``problem`` and ``remedy``.
+        workers: their answers over HTTP.
+        now: the time on the clock of the sources.
+    """
+    alarms = [
+        alarm for name, side in sides.items() if (alarm := _away(name, side, now)) is not None
+    ]
+    for one in partitions:
+        if one["state"] != PartitionState.DECIDING:
+            level = "warning" if one["state"] == PartitionState.RESTORING else "wrong"
+            what = f"Partition {one['partition']} is {one['state']}: {one['problem']}"
+            about = {name: one[name] for name in ("partition", "state", "reason")}
+            alarms.append(_alarm(level, what, one["remedy"], about))
+    for worker in workers:
+        if worker.problem:
+            what = f"Worker {worker.address}: {worker.problem}"
+            do = "Read its log; start it again if it is gone"
+            alarms.append(_alarm("wrong", what, do, {"worker": worker.address}))
+    return sorted(alarms, key=lambda alarm: alarm["level"] != "wrong")
+
+
+def _away(name: str, side: Side, now: float) -> dict[str, Any] | None:
+    is_essential = name in ESSENTIAL
+    if side.problem == NOT_YET and not is_essential:
+        return None
+    is_stale = is_essential and side.seen > 0 and side.is_away(now)
+    if side.problem is None and not is_stale:
+        return None
+    old = f"The facts are {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
+    do = (
+        f"Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
+        "`turnstile doctor` has details. This page recovers without a reload"
+        if is_essential
+        else "The other facts are still shown"
+    )
+    if side.problem == NOT_YET:
+        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", {"side": name})
+    level = "wrong" if is_essential else "warning"
+    what = f"{name}: {side.problem or 'does not answer'}"
+    return _alarm(level, what, f"{old}{do}", {"side": name})
+
+
+def _alarm(level: str, what: str, do: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"level": level, "what": what, "do": do, "about": about}
+
 
 logger = logging.getLogger("turnstile.watching")
 

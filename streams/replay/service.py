@@ -26,8 +26,7 @@ from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
 from streams.kafka.topics import NORMS, Topics
 from streams.ledger.repartition import Imported
-from streams.operations.errors import Unavailable
-from streams.operations.status import read_glances
+from streams.operations.status import Unavailable, read_glances
 from streams.records.signatures import SIGNATURE, RequestSigner
 from streams.replay.archive import (
     Archive,

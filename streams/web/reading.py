@@ -34,8 +34,7 @@ from streams.kafka.security import explained
 from streams.kafka.seen import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import find_topics
 from streams.ledger.outputs import Channel
-from streams.operations.errors import Unavailable
-from streams.operations.status import datasets_of, read_glances
+from streams.operations.status import Unavailable, datasets_of, read_glances
 from streams.records import (
     DatasetClosed,
     DatasetCreated,

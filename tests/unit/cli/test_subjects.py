@@ -13,7 +13,7 @@ from streams.cli.main import main
 from streams.cli.output import Exit, UnusableInput
 from streams.cli.subjects import user_of
 from streams.config import Config
-from streams.operations.errors import Unavailable
+from streams.operations.status import Unavailable
 
 
 @pytest.mark.parametrize("given", ["ada\n", "ada", "ada\r\n", " ada \n", "-\n", "\u00ff #\n"])

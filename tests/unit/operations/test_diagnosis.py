@@ -10,14 +10,14 @@ from streams.config import Config
 from streams.kafka.answers import ANSWER_SETTINGS
 from streams.kafka.facts import KafkaFacts, TopicFacts
 from streams.kafka.topics import SETTINGS, TOPICS
-from streams.operations.diagnosis import diagnose
+from streams.operations.doctor import diagnose
 from streams.operations.endpoints import AnswererSeen, WorkerSeen
-from streams.operations.errors import Unavailable
 from streams.operations.findings import Facts, Finding, Level
 from streams.operations.status import (
     Overview,
     PartitionState,
     PartitionStatus,
+    Unavailable,
     WaitReason,
     read_glances,
     read_redis_facts,

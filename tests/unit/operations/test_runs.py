@@ -8,8 +8,8 @@ from streams.config import Config
 from streams.kafka.seen import TopicsSeen
 from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
 from streams.operations import runs
-from streams.operations.errors import Unavailable
 from streams.operations.runs import RunStatus, runs_of
+from streams.operations.status import Unavailable
 from streams.records import encode
 from streams.sdk.client import Turnstile
 from streams.store.port import Glance

@@ -15,11 +15,9 @@ from streams.kafka.seen import TopicsSeen
 from streams.ledger.outputs import Channel
 from streams.ledger.summaries import DatasetSummary, Summary
 from streams.operations import status, watching
-from streams.operations.activity import MOST_RUNS, Activity
-from streams.operations.alarms import NOT_YET, STALE_AFTER, Side, alarms_of
+from streams.operations.activity import MOST_RUNS, PARTS, Activity, Spending
 from streams.operations.endpoints import WorkerSeen, ask_workers
-from streams.operations.spending import PARTS, Spending
-from streams.operations.watching import Watch
+from streams.operations.watching import NOT_YET, STALE_AFTER, Side, Watch, alarms_of
 from streams.records import (
     Decision,
     OdometerRecord,
