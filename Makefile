@@ -21,10 +21,7 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-# Seeds that are new every day and can be given again.
-NIGHT  := $(shell date +%Y%m%d)
-
-.PHONY: help demo check test drills thorough nightly debian test-torch lint style types docs examples reference lock audit image simulate chaos fuzz bench \
+.PHONY: help demo check test nightly debian test-torch lint style types docs examples reference lock audit image simulate chaos fuzz bench \
 	bench-torch gains papers clean
 
 help:                             ## what there is
@@ -43,26 +40,15 @@ check: $(VENV)/installed style    ## lint, types, import rules, all tests that s
 		--hypothesis-profile check --ignore=tests/integration $(ARGS))
 
 ifeq ($(strip $(ARGS)),)
-test: $(VENV)/installed style     ## lint, types, import rules, all tests but the drills; or those in ARGS, alone
-	$(call beside_types,$(PYTEST) -n $(JOBS) --dist worksteal -m "not drill")
+test: $(VENV)/installed style     ## lint, types, import rules, all tests but the longer fault injection; or those in ARGS
+	$(call beside_types,$(PYTEST) -n $(JOBS) --dist worksteal -m "not fault")
 else
 test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
 
-drills: $(VENV)/installed         ## tests in which who serves is killed, put back, added or moved
-	$(PYTEST) -n $(JOBS) --dist worksteal -m drill tests/integration $(ARGS)
-
-thorough: $(VENV)/installed       ## 1,000 random examples of each property, every point of each grid; takes long
-	$(PYTEST) -n auto --dist worksteal -m "(hypothesis or thorough) and not process" \
-		--hypothesis-profile thorough --ignore=tests/integration $(ARGS)
-
-nightly:                          ## drills, thorough, simulation, chaos and fuzz with new seeds; hours
-	PIPELINE_SEED=$(NIGHT) $(MAKE) drills
-	$(MAKE) thorough
-	$(MAKE) simulate FIRST=$(NIGHT)000 SEEDS=2000
-	$(MAKE) chaos MINUTES=30 ARGS="--seed $(NIGHT)"
-	$(MAKE) fuzz ARGS="--seed $(NIGHT) 100000"
+nightly: $(VENV)/installed        ## fault injection, simulation, chaos, fuzz, thorough; continues an interrupted night; ONLY="faults fuzz"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.nightly $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 debian:                           ## make check and the demo in a fresh Debian; needs root; SUITE=forky, LOCKED=1
 	.ci/debian $(SUITE)

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import settings
 
 PROFILES = {"check": 5, "full": 25, "thorough": 1000}
-"""Examples of each property in `make check`, `make test` and `make thorough`.
+"""Examples of each property in `make check`, `make test` and `make nightly`.
 
-The first two try the same examples every time; `make thorough` draws random ones.
+The first two try the same examples every time; `make nightly` draws random ones.
 """
 
 
 def examples(most: int) -> settings:
-    """For a property that is dear to compute: at most so many; if thorough, ten times as many."""
+    """Return at most this many examples, for a slow property; ten times as many if thorough."""
     profile = settings.default.max_examples
     thorough = profile == PROFILES["thorough"]
     return settings(max_examples=10 * most if thorough else min(most, profile))
 
 
 def grid(*axes: Sequence[Hashable]) -> list[Any]:
-    """All combinations: the usual run has as many of them as show each value, `thorough` all."""
+    """Return all combinations; the usual run has enough of them to show each value."""
     usual = {tuple(axis[i % len(axis)] for axis in axes) for i in range(max(map(len, axes)))}
     return [
         pytest.param(*point, marks=() if point in usual else pytest.mark.thorough)

@@ -198,7 +198,7 @@ def assert_answered_once(service: Service, dataset: str, steps: int = STEPS) -> 
     assert all(len(digests) == 1 for digests in contents.values())
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_window_once(
     shared: Service, name: str, start: Start
 ) -> None:
@@ -248,7 +248,7 @@ def assert_it_says_how_it_is(service: Service, health: str) -> None:
     assert {"answerer": health} in [line["about"] for line in told if line["level"] == "ok"]
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_second_answerer_takes_over_and_the_first_one_ends(
     shared: Service, name: str, start: Start
 ) -> None:

@@ -17,7 +17,7 @@ from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, ev
 from tests.servers.kafka_cluster import KafkaCluster
 from tests.waiting import HANGS_AFTER
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 BROKERS = 3
 

@@ -285,7 +285,7 @@ def test_an_odometer_of_a_new_dataset_is_told_in_epsilon(watched: Service) -> No
     assert all(line["epsilon"] > 0 for line in lines)
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_killed_worker_and_a_suspended_partition_are_red_with_their_remedy(
     watched: Service, page: Page
 ) -> None:

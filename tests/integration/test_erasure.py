@@ -20,7 +20,7 @@ from tests.integration.command import turnstile
 from tests.integration.service import Service
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
 KEY = "a-secret-of-at-least-16-bytes"

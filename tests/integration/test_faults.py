@@ -26,7 +26,7 @@ from tests.chaos.lanes import (
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 from tests.waiting import HANGS_AFTER
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 ROUNDS = [2, 2, 2, 2, 2, 3, 2]
 """How many workers are killed before all that is charged is decided again."""

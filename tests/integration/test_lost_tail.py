@@ -12,7 +12,7 @@ from streams.local import KafkaBroker, LocalStack
 from streams.store.vital_signs import SuspensionReason
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from streams.worker.odometers import OdometerPublisher
 from tests.integration.service import ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 ORIGIN = Origin(b"topic of 16 byte", 0)
 

@@ -164,7 +164,7 @@ def test_a_dataset_under_two_budgets_is_not_charged(shared: Service, name: str) 
     assert charges(shared) == before
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_after_partitions_were_added_nothing_is_charged(start_service: ServiceFactory) -> None:
     with start_service(workers=1, partitions=2) as service:
         service.client.create_dataset("d", budget=1.0)

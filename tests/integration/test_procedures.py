@@ -21,7 +21,7 @@ from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.servers.redis_failover import client_of, meta_of, version
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
 REPLICAS = (2, 3, 1)  # the first of them is the leader that Kafka prefers

@@ -19,7 +19,7 @@ from tests.integration.lossy import NORMS as NORMS_OF_USERS
 from tests.integration.lossy import USERS, WORKER, Lossy
 from tests.integration.service import Service, ServiceFactory, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
 

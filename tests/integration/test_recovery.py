@@ -10,7 +10,7 @@ import redis
 from streams.operations.status import read_owners
 from tests.integration.service import Service, ServiceFactory, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 USERS = np.arange(60)
 NORMS = np.full(60, 0.9)

@@ -25,7 +25,7 @@ from tests.servers.redis_failover import (
 )
 from tests.waiting import HANGS_AFTER
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 PARTITIONS = 3
 KINDS = {"cluster": cluster_failover, "sentinel": sentinel_failover}

@@ -13,7 +13,7 @@ from streams.replay.service import KafkaLogs
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, end_at_once
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 USERS = np.arange(60)
 ERASED = 7

@@ -22,7 +22,7 @@ from streams.store.vital_signs import SuspensionReason
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
 USERS = np.arange(12)

@@ -14,7 +14,7 @@ import redis
 from streams.local import RedisServer
 from tests.integration.service import Service, ServiceFactory, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 USERS = np.arange(40)
 NORMS = np.full(40, 0.5)

@@ -21,7 +21,7 @@ from tests.audit.stored import state_of
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 USERS = list(range(300))
 STEPS, KILLS = 48, 3

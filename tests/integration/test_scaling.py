@@ -9,7 +9,7 @@ from streams import Turnstile
 from streams.operations.status import read_owners
 from tests.integration.service import ServiceFactory, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 
 def test_partitions_move_to_new_workers_and_back_without_a_gap(

@@ -26,7 +26,7 @@ from tests.integration.service import IMPATIENT_WORKER, end_at_once
 from tests.servers.secure_cluster import SecureClusterStack
 from tests.waiting import HANGS_AFTER, eventually
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 BROKERS = 3
 USERS = list(range(12))

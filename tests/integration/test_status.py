@@ -102,7 +102,7 @@ def test_a_service_without_any_worker_yet_is_not_healthy(
             assert "Nothing is wrong" in examined.out
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_service_whose_only_worker_was_killed_is_not_healthy(
     start_service: ServiceFactory, unsupervised_worker: Unsupervised
 ) -> None:

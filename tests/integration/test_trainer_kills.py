@@ -16,7 +16,7 @@ from streams.records.digests import charge_digest
 from tests.integration import trainer
 from tests.integration.service import KILLED, Life, Service, ServiceFactory
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.fault
 
 KILLS = [("opened", 0), ("half", 0), ("published", 1), ("decided", 2), ("released", 3)]
 

