@@ -33,8 +33,7 @@ from streams.answerer.kinds import Answered
 from streams.answerer.pricing import WorstCase, noises
 from streams.answerer.queries import QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar, InputState, Window, iso
-from streams.queries.answerer import ChargedUsers, QueryAnswerer
-from streams.queries.release import Release
+from streams.queries.answerer import ChargedUsers, QueryAnswerer, Release
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
 

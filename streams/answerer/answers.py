@@ -29,7 +29,7 @@ from streams.answerer.windows import Window, iso
 from streams.config import Config, ConfigurationError
 from streams.kafka.answers import ANSWERS
 from streams.kafka.authentic import ANSWERERS, WORKERS
-from streams.queries.release import Release
+from streams.queries.answerer import Release
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.errors import ConflictingDecisions
 from streams.sdk.followers import Reading, Since

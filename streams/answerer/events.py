@@ -33,15 +33,15 @@ _MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
 class SkipReason(StrEnum):
     """Why an event does not count."""
 
-    BATCH = "a batch of records that cannot be read"
-    NO_EVENT = "no JSON or MessagePack object"
-    NO_USER = "no id of a user"
-    NO_TIME = "no time"
-    AHEAD = "a time in the future"
+    BATCH = "unreadable batch of records"
+    NO_EVENT = "not a JSON or MessagePack object"
+    NO_USER = "no valid user id"
+    NO_TIME = "no valid time"
+    AHEAD = "time in the future"
     BEFORE = "before the first window"
     TOO_LATE = "too late for all of its windows"
     LATE = "too late for some of its windows"
-    INCOMPLETE = "no such number in it"
+    INCOMPLETE = "required number missing"
 
 
 class EventPlace(NamedTuple):
@@ -127,7 +127,7 @@ class EventReader:
 
 
 def number_of(value: Any, text: bool) -> float | None:
-    """Return a finite number, from text if all columns are text; None if it is none."""
+    """Return a finite number, from text if all columns are text; None if the value is not one."""
     if text and isinstance(value, str):
         try:
             value = float(value)

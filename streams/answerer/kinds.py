@@ -38,7 +38,7 @@ from scipy.optimize import isotonic_regression
 from accounting.release.factorisations import SquareRoot
 from streams.answerer.events import UserEvent, number_of
 from streams.answerer.queries import Condition, Label, Query
-from streams.queries.release import quantile_of_noise
+from streams.queries.answerer import quantile_of_noise
 from streams.records import User
 
 Floats = NDArray[np.float64]

@@ -289,17 +289,17 @@ class InputState:
 
     def skipped_text(self) -> str:
         """Return the number of skipped events by reason, as text; empty if there are none."""
-        told = []
+        reasons = []
         for why, count in sorted(self.skipped.items()):
-            one = f"{why}: {count:,}"
+            text = f"{why}: {count:,}"
             if why is SkipReason.INCOMPLETE:
                 where = (
                     f"{times:,} in column {column!r} of query {query!r}"
                     for (query, column), times in sorted(self.incomplete.items())
                 )
-                one += f" ({', '.join(where)})"
-            told.append(one)
-        return ", ".join(told)
+                text += f" ({', '.join(where)})"
+            reasons.append(text)
+        return ", ".join(reasons)
 
     def _keep(
         self, event: UserEvent, place: EventPlace, arrived: int | None

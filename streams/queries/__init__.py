@@ -1,7 +1,6 @@
 """Answers to streams of linear queries, charged like the steps of a training."""
 
-from streams.queries.answerer import ChargedUsers, QueryAnswerer
-from streams.queries.release import Release
+from streams.queries.answerer import ChargedUsers, QueryAnswerer, Release
 from streams.sdk.errors import ReleasedTwice
 
 __all__ = ["ChargedUsers", "QueryAnswerer", "Release", "ReleasedTwice"]

@@ -382,7 +382,7 @@ class SetAccess(OfDataset, frozen=True, tag="set-access"):
     number: Counter
     """A number above those of all earlier changes of this dataset's list."""
     allow: AccessList
-    """The whole list."""
+    """The new list."""
     log: LogId
     """The id of the topic ``norms`` for which requests are signed from now on."""
 
@@ -406,7 +406,7 @@ class Retire(Record, frozen=True, tag="retire"):
 
     @property
     def address(self) -> tuple[str, ...]:
-        """None: it is about the log."""
+        """Empty, because the record is about the log."""
         return ()
 
 
@@ -424,7 +424,7 @@ class Import(Record, frozen=True, tag="import"):
 
     @property
     def address(self) -> tuple[str, ...]:
-        """None: it is about the log."""
+        """Empty, because the record is about the log."""
         return ()
 
 
@@ -460,4 +460,4 @@ class Sender(NamedTuple):
 
     key: bytes
     signature: bytes
-    request: bytes  # what was signed
+    request: bytes  # the signed bytes

@@ -54,7 +54,7 @@ class Checkpoint:
         handed back. A training that samples opens its run without ``released``.
 
         Raises:
-            InvalidRequest: the file is no checkpoint.
+            InvalidRequest: the file is not a checkpoint.
         """
         header = self._header()
         return -1 if header is None else header.released
@@ -63,7 +63,7 @@ class Checkpoint:
         """Return what was saved for this dataset and run; None if there is no file.
 
         Raises:
-            InvalidRequest: the file is no checkpoint, or that of another run.
+            InvalidRequest: the file is not a checkpoint, or belongs to another run.
         """
         header = self._header_of(name)
         if header is None:
@@ -93,7 +93,7 @@ class Checkpoint:
         Raises:
             Fenced: the file is of a later attempt. Release nothing.
             ReleasedTwice: the file has a later step. Release nothing.
-            InvalidRequest: the file is no checkpoint, or that of another run.
+            InvalidRequest: the file is not a checkpoint, or belongs to another run.
             OSError: the file cannot be written; the previous one is intact.
         """
         there = self._header_of(name)
@@ -140,7 +140,9 @@ class Checkpoint:
             with np.load(self.path, allow_pickle=False) as content:
                 header = _Header(*json.loads(str(content[_HEADER])))
         except (KeyError, TypeError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise InvalidRequest(f"{self.path} is no checkpoint of a training: {error}") from error
+            raise InvalidRequest(
+                f"{self.path} is not a checkpoint of a training: {error}"
+            ) from error
         if header.format != _FORMAT:
             raise InvalidRequest(f"{self.path} has format {header.format}, not {_FORMAT}")
         return header

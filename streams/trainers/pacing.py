@@ -88,7 +88,7 @@ class Pace:
     def limited(
         self, step: int, positions: NDArray[np.int64], norms: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return norms for the levels of these users after a step, none above what lasts."""
+        """Return norms for these users after a step, limited to what their budgets can pay for."""
         self._add_up(positions, step + 1)
         left = max(1, self._steps - step - 1)
         afforded = np.maximum(self._budget - self._spent[positions], 0) // left

@@ -152,7 +152,7 @@ class PrivateSteps:
         Raises:
             ReleasedTwice: the file has a step that the run has not reached.
             Fenced: the file is of a later attempt.
-            InvalidRequest: the file is no checkpoint of this run.
+            InvalidRequest: the file is not a checkpoint of this run.
         """
         saved = checkpoint.load(self._name)
         if saved is None:

@@ -14,15 +14,16 @@ The loader charges a step and draws its users; the optimizer clips, adds noise a
 parameters. Gradients by example come from Opacus's ``GradSampleModule``. Its validator rejects
 modules that it cannot handle, such as batch normalisation. The loss and the accuracy on training
 data are releases that are not charged: do not publish them.
-What one user contributes must not depend on which other users were drawn:
+
+The contribution of a user must not depend on which other users were drawn:
 
 - **Every batch has the same number of examples.** The drawn users' examples are filled up with
   copies, whose gradients are dropped; more of them come in several batches. Libraries round the
   gradient of an example differently in a batch of another size.
 - **Dropout and augmentation follow the operating system's randomness while a step is open.** With
   a known seed the mask of an example would reveal its place in the batch, and so which other users
-  were drawn. The generators of PyTorch, NumPy and Python go on afterwards as if there had been no
-  step.
+  were drawn. Afterwards the generators of PyTorch, NumPy and Python continue from their state
+  before the step.
 
 With ``grad_sample_mode="ghost"`` the gradients of linear layers are not written out. Opacus's ghost
 clipping computes norms and sums in float32, which bounds no contribution for certain; here both are
@@ -214,7 +215,7 @@ def restore(
 
     Raises:
         ReleasedTwice: the next step of the run was released before.
-        InvalidRequest: the file is no checkpoint of this run.
+        InvalidRequest: the file is not a checkpoint of this run.
     """
     saved = optimizer.private.resume(checkpoint)
     if saved is None:
