@@ -36,8 +36,7 @@ from streams.kafka.topics import topic_id_of
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, TurnstileError
 from streams.sdk.observing import measure
-from streams.worker.exits import EXIT_RESTART
-from streams.worker.faust_app import new_app, run_app
+from streams.worker.faust_app import EXIT_RESTART, new_app, run_app
 from streams.worker.health import HealthServer
 from streams.worker.transport import TurnstileApp
 

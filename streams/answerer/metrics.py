@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streams.answerer.windows import InputState
-from streams.worker.exposition import exposition_of
+from streams.worker.metrics import exposition_of
 from streams.worker.ownership import PartitionView, Problem
 
 STUCK_AFTER = 30.0

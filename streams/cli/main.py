@@ -14,7 +14,7 @@ from streams.cli.commands import COMMANDS, GROUPS, Command
 from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, note, say
 from streams.config import Config, ConfigurationError, lacking, release
 from streams.demo.errors import DemoError
-from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.results import TopicsUnavailable
 from streams.ledger.partition_error import PartitionError
 from streams.local.errors import LocalStackError
 from streams.operations.status import Unavailable

@@ -21,8 +21,8 @@ from kafka.errors import (
 
 from streams.config import Config
 from streams.kafka.clients import new_admin
+from streams.kafka.results import TopicsUnavailable, UnusableTopics
 from streams.kafka.security import explained
-from streams.kafka.seen import TopicsUnavailable, UnusableTopics
 
 ANSWERS, ANSWERS_STATE = "answers", "answers-state"
 ANSWER_TOPICS: Final = (ANSWERS, ANSWERS_STATE)

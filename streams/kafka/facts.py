@@ -13,8 +13,8 @@ from kafka.errors import KafkaError, TopicAuthorizationFailedError
 from streams.config import Config
 from streams.kafka.answers import ANSWER_SETTINGS
 from streams.kafka.clients import new_admin
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.seen import TopicsUnavailable
 from streams.kafka.topics import NORMS, SETTINGS, described_topics, settings_of
 
 _MORE = ("min.insync.replicas",)

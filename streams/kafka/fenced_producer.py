@@ -19,9 +19,9 @@ from aiokafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.authentic import RecordSigner, RecordVerifier, header, origin_header
-from streams.kafka.connection import connection_settings
 from streams.kafka.publisher import MAX_BATCH_BYTES
 from streams.kafka.results import NotSent, Origin, Sent
+from streams.kafka.security import connection_settings
 from streams.kafka.topics import ODOMETER
 from streams.ledger.ledger import Output
 from streams.records import tombstone, tombstone_offset

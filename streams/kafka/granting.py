@@ -21,8 +21,8 @@ from kafka.errors import KafkaError
 from streams.config import Config
 from streams.kafka.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
 from streams.kafka.clients import new_admin
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.seen import TopicsUnavailable
 
 _RESOURCES = {
     TOPIC: ResourceType.TOPIC,

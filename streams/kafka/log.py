@@ -34,8 +34,8 @@ from streams.kafka.batches import (
     batches_of,
     records_from,
 )
-from streams.kafka.connection import connection_settings
 from streams.kafka.results import Extent, LogUnavailable, Missing, NoRecord, StoredRecord
+from streams.kafka.security import connection_settings
 from streams.kafka.topics import NORMS
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import aiokafka
 
 from streams.config import Config
 from streams.kafka.authentic import RecordSigner
-from streams.kafka.connection import connection_settings
+from streams.kafka.security import connection_settings
 from streams.ledger.ledger import Channel, Output
 from streams.records import MAX_ANSWER_BYTES
 from streams.records.signatures import Content

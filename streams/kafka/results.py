@@ -1,4 +1,4 @@
-"""Results and errors of reading and writing topics, without any client.
+"""Values and errors of reading and writing Kafka, without any client.
 
 The ports of the worker (``streams.worker.ports``) use these types, and so do the implementations of
 those ports in this package.
@@ -6,6 +6,7 @@ those ports in this package.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -59,3 +60,38 @@ class Sent(NamedTuple):
 
     origin: Origin
     value: bytes
+
+
+class TopicsUnavailable(Exception):
+    """Kafka did not answer, or its topics cannot be used."""
+
+
+class UnusableTopics(TopicsUnavailable):
+    """The topics cannot be used as they are: an operator has to change them."""
+
+
+@dataclass(frozen=True)
+class TopicsSeen:
+    """The state of the topics at one moment.
+
+    Attributes:
+        topic: the 16 bytes of the topic id of norms; zeros if there is no such topic or no id.
+        partitions: P, the number of partitions of norms.
+        problem: why the topics cannot be used, and what to do; None if they can.
+    """
+
+    topic: bytes
+    partitions: int
+    problem: str | None
+
+
+def log_name(norms: str, topic: bytes) -> str:
+    """Return the name of a log in metrics, which is unique.
+
+    Two services may use the same prefix on two Kafka clusters, and a topic may be created again.
+
+    Args:
+        norms: the full name of the topic norms.
+        topic: its id; the name contains its first 48 bits.
+    """
+    return f"{norms}@{topic.hex()[:12]}"

@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 from streams.config import Config, ConfigurationError
-from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.results import TopicsUnavailable
 
 
 class NotAdmitted(TopicsUnavailable):
@@ -103,3 +103,12 @@ _ADVICE = {
     "TransactionalIdAuthorizationFailedError": f"this user may not write snapshots: {_ROLES}",
     "ClusterAuthorizationFailedError": f"this user lacks the right on the cluster: {_ROLES}",
 }
+
+
+def connection_settings(config: Config) -> dict[str, Any]:
+    """Return the settings of an aiokafka client.
+
+    Raises:
+        ConfigurationError: a certificate cannot be used.
+    """
+    return {"bootstrap_servers": config.kafka, **security(config)}

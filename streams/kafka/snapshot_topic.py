@@ -1,19 +1,108 @@
-"""The snapshots of a partition in Kafka: written in transactions, read in another thread."""
+"""The snapshots of a partition in Kafka: written in transactions, read backwards from the end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.authentic import RecordSigner, RecordVerifier
+from streams.kafka.clients import new_reader
 from streams.kafka.fenced_producer import Transactions, queue_in_batches
 from streams.kafka.results import STOP_WITHIN, LogUnavailable, NotSent
-from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import SNAPSHOTS
 from streams.records.signatures import Content
-from streams.store.snapshot import Record, Snapshot
+from streams.store.snapshot import Record, Search, Snapshot, UnusableSnapshot
+
+_FIRST_STRETCH, _LONGEST_STRETCH = 64, 8192  # offsets
+_ATTEMPTS = 3
+_FETCH_BYTES = 16 * 1024 * 1024
+_POLL_MS = 500
+
+
+class SnapshotsUnavailable(Exception):
+    """Kafka does not answer."""
+
+
+def read_snapshot(
+    config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool = True
+) -> Snapshot | None:
+    """The last snapshot of a partition, verified; None if there never was one.
+
+    While it is read another may be written, and the topic be cleaned of this one: then it is read
+    again.
+
+    Args:
+        config: where it is.
+        partition: whose snapshot.
+        verifier: who passes over what no worker has signed; None if all is believed.
+        with_contents: whether all of it is wanted, or its list alone.
+
+    Raises:
+        UnusableSnapshot: it is not whole.
+        SnapshotsUnavailable: Kafka does not answer.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _read(config, partition, verifier, with_contents)
+        except UnusableSnapshot:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        except KafkaError as error:
+            topic = config.topic(SNAPSHOTS)
+            raise SnapshotsUnavailable(
+                f"cannot read partition {partition} of {topic}: {error!r}"
+            ) from error
+    raise AssertionError("an attempt returns or raises")
+
+
+def _read(
+    config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool
+) -> Snapshot | None:
+    place = TopicPartition(config.topic(SNAPSHOTS), partition)
+    consumer = new_reader(
+        config,
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=_FETCH_BYTES,
+        fetch_max_bytes=_FETCH_BYTES,
+    )
+    try:
+        begin, end = (
+            consumer.beginning_offsets([place])[place],
+            consumer.end_offsets([place])[place],
+        )
+        consumer.assign([place])
+        search, length = Search(with_contents), _FIRST_STRETCH
+        while end > begin and not search.is_over:
+            first = max(begin, end - length)
+            search.take(_stretch(consumer, place, first, end, verifier))
+            end, length = first, min(_LONGEST_STRETCH, 4 * length)
+        return search.snapshot()
+    finally:
+        consumer.close()
+
+
+def _stretch(
+    consumer: KafkaConsumer,
+    place: TopicPartition,
+    first: int,
+    end: int,
+    verifier: RecordVerifier | None,
+) -> Iterator[Record]:
+    """The records from an offset up to another that are believed, in order."""
+    consumer.seek(place, first)
+    while consumer.position(place) < end:
+        for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
+            content = record.key, record.value
+            if record.offset < end and (
+                verifier is None
+                or verifier.admits(place.topic, place.partition, content, record.headers)
+            ):
+                yield record.key or b"", record.value
 
 
 class KafkaSnapshotTopic(Transactions):

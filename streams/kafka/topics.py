@@ -7,6 +7,7 @@ is never counted.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +26,8 @@ from kafka.errors import (
 
 from streams.config import Config
 from streams.kafka.clients import new_admin
+from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.kafka.security import explained
-from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.records import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES
 from streams.records.digests import NO_TOPIC
 
@@ -362,3 +363,18 @@ def suits(setting: str, actual: str, wanted: str) -> bool:
     if setting.startswith("retention"):
         return number < 0 or 0 <= least <= number
     return number >= least
+
+
+class KafkaTopics:
+    """Runs the blocking client of the topics in another thread."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    async def look(self) -> TopicsSeen:
+        """Return the current state of the topics."""
+        return await asyncio.to_thread(self._topics.look)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await asyncio.to_thread(self._topics.close)

@@ -11,7 +11,7 @@ class PartitionError(Exception):
     """A partition cannot decide anything.
 
     Attributes:
-        reason: for programs, a value of ``streams.store.vital_signs.SuspensionReason``.
+        reason: for programs, a value of ``streams.store.port.SuspensionReason``.
         problem: for people.
         remedy: what the operator can do.
     """

@@ -16,7 +16,7 @@ from streams.config import Config
 from streams.kafka.access import ROLES, rules_of
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.granting import grant, set_passwords
-from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import ensure_topics
 from streams.local.certificates import Authority
 from streams.local.directory import DataDirectory

@@ -12,7 +12,7 @@ from typing import Any
 
 from streams.config import Config, environment_names
 from streams.kafka.facts import KafkaFacts, read_facts, read_inputs
-from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import NORMS
 from streams.operations.answerers import of_answerers
 from streams.operations.endpoints import ask_answerers, ask_workers

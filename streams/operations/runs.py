@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from streams.config import Config
-from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import Topics
 from streams.ledger.summaries import RunSummary
 from streams.operations.status import Unavailable, look_at, read_glances
-from streams.store.port import Glance
-from streams.store.vital_signs import Inventory, decode_inventory
+from streams.store.port import Glance, Inventory, decode_inventory
 
 UNMOVED_FOR = 2.0
 """The seconds after which a run that differs between partitions is read again."""

@@ -10,19 +10,21 @@ from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
 from streams.config import Config
-from streams.kafka.seen import TopicsSeen, TopicsUnavailable
+from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import NORMS, Topics
 from streams.records import AccessList, Policy
 from streams.store.layout import LAYOUT
-from streams.store.port import Glance, Store, StoreUnavailable
-from streams.store.redis_store import RedisStore
-from streams.store.vital_signs import (
+from streams.store.port import (
+    Glance,
     Inventory,
     Pulse,
+    Store,
+    StoreUnavailable,
     SuspensionReason,
     decode_inventory,
     decode_pulse,
 )
+from streams.store.redis_store import RedisStore
 
 
 class Unavailable(Exception):

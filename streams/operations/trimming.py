@@ -22,8 +22,8 @@ from kafka.errors import KafkaError
 from streams.config import Config
 from streams.kafka.authentic import RecordVerifier, verifier_of
 from streams.kafka.clients import new_admin, new_reader
-from streams.kafka.seen import TopicsSeen
-from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
+from streams.kafka.results import TopicsSeen
+from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.status import Unavailable, topics_of
 from streams.store.layout import LAYOUT

@@ -34,7 +34,7 @@ from msgspec import UnsetType
 from streams.config import Config, failure_of
 from streams.kafka.authentic import verifier_of
 from streams.kafka.clients import new_reader
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.activity import Activity, Spending

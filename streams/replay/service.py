@@ -19,11 +19,9 @@ from streams.kafka.batches import FetchedRecord, Gap
 from streams.kafka.clients import new_producer
 from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import TopicReader
-from streams.kafka.results import Extent, LogUnavailable, NotSent
+from streams.kafka.results import Extent, LogUnavailable, NotSent, TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.seen import TopicsUnavailable
-from streams.kafka.snapshot_reader import SnapshotsUnavailable, read_snapshot
-from streams.kafka.snapshot_topic import KafkaSnapshotTopic
+from streams.kafka.snapshot_topic import KafkaSnapshotTopic, SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, Topics
 from streams.ledger.repartition import Imported
 from streams.operations.status import Unavailable, read_glances

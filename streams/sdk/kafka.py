@@ -20,8 +20,8 @@ from streams.config import Config, redact
 from streams.kafka.admittance import check_admittance
 from streams.kafka.authentic import WORKERS, RecordVerifier, Signers, verifier_of
 from streams.kafka.clients import new_admin, new_producer, new_reader
+from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
 from streams.kafka.security import NotAdmitted, explained, is_refusal
-from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics, log_name
 from streams.kafka.topics import NORMS, find_topics
 from streams.ledger.outputs import Channel
 from streams.sdk.connection import Connection, PendingRequest

@@ -30,8 +30,8 @@ from msgspec import UnsetType
 from streams.config import Config, failure_of
 from streams.kafka.authentic import verifier_of
 from streams.kafka.clients import new_admin, new_reader
+from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.seen import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import find_topics
 from streams.ledger.outputs import Channel
 from streams.operations.status import Unavailable, datasets_of, read_glances

@@ -21,14 +21,12 @@ from streams.kafka.authentic import record_signer_of, verifier_of
 from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import KafkaLog
 from streams.kafka.publisher import KafkaPublisher
-from streams.kafka.seen import TopicsUnavailable, log_name
+from streams.kafka.results import TopicsUnavailable, log_name
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.kafka.topics import NORMS, Topics
-from streams.kafka.topics_watch import KafkaTopics
+from streams.kafka.topics import NORMS, KafkaTopics, Topics
 from streams.records import MAX_REQUEST_BYTES
 from streams.store.port import StoreUnavailable
-from streams.worker.exits import EXIT_RESTART, end_process
-from streams.worker.faust_app import new_app, run_app
+from streams.worker.faust_app import EXIT_RESTART, end_process, new_app, run_app
 from streams.worker.health import HealthServer
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
 from streams.worker.ownership import OwnedPartitions

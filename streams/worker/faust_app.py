@@ -1,4 +1,4 @@
-"""Creates and runs Faust apps whose settings come from this module alone.
+"""Creates, runs and ends Faust apps whose settings come from this module alone.
 
 Everything that Faust would read from the environment, store on disk, serve or declare is switched
 off. An app reads one topic, and the owner of a partition decides where to start in it.
@@ -7,7 +7,10 @@ off. An app reads one topic, and the owner of a partition decides where to start
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+import os
+import sys
+from typing import Any, NoReturn
 
 from faust.auth import SASLCredentials, SSLCredentials
 from faust.worker import Worker
@@ -19,6 +22,11 @@ from streams.worker.transport import (
     TurnstileApp,
     read_batches_within_limits,
 )
+
+logger = logging.getLogger("turnstile.worker")
+
+EXIT_RESTART = 75
+"""The exit status that asks to be restarted: fenced, Redis or Kafka unavailable, or a bug."""
 
 
 def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any) -> TurnstileApp:
@@ -85,3 +93,11 @@ class _Worker(Worker):
 
     async def _sentinel_task(self) -> None:
         await asyncio.sleep(0)
+
+
+def end_process(why: str, error: BaseException | None = None) -> NoReturn:
+    """End this process without clean-up, which could acknowledge or publish something."""
+    logger.critical("the worker exits: %s", why, exc_info=error)
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(EXIT_RESTART)

@@ -10,7 +10,7 @@ import asyncio
 
 from streams.ledger.erasure import ErasureKeys
 from streams.records import encode
-from streams.store.vital_signs import Inventory, Pulse
+from streams.store.port import Inventory, Pulse
 from streams.worker.processor import Processor
 
 BEAT_EVERY = 2.0  # seconds

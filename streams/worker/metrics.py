@@ -19,13 +19,13 @@ from contextlib import contextmanager, suppress
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from streams.config import release
 from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Verdict
 from streams.store.redis_store import RedisStore
-from streams.worker.exposition import exposition_of
 from streams.worker.ownership import OwnedPartitions
 from streams.worker.ports import Publisher
 
@@ -191,3 +191,24 @@ def _reason_of(reject: bytes) -> str:
     with suppress(msgspec.DecodeError):
         return str(msgspec.msgpack.decode(reject).get("reason", "unknown"))
     return "unknown"
+
+
+class _OfLog(Collector):
+    """Adds the label ``log`` to the samples of another collector, and drops creation times."""
+
+    def __init__(self, collector: Collector, log: str) -> None:
+        self._collector, self._log = collector, log
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._collector.collect():
+            family.samples = [
+                sample._replace(labels={**sample.labels, "log": self._log})
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ]
+            yield family
+
+
+def exposition_of(registry: Collector, log: str) -> bytes:
+    """Return the metrics of a registry in the Prometheus text format, with the label ``log``."""
+    return generate_latest(_OfLog(registry, log))

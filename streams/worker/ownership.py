@@ -27,13 +27,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streams.kafka.results import Extent
-from streams.kafka.seen import TopicsSeen, TopicsUnavailable
+from streams.kafka.results import Extent, TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
 from streams.store.layout import Damaged, Meta
-from streams.store.port import Acquired, Glance, Guard, Verdict
+from streams.store.port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.snapshot import Snapshot
-from streams.store.vital_signs import decode_pulse, last_snapshot
 from streams.store.writer import PartitionWriter
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat

@@ -19,8 +19,8 @@ from streams.kafka.results import (
     Origin,
     Sent,
     StoredRecord,
+    TopicsSeen,
 )
-from streams.kafka.seen import TopicsSeen
 from streams.ledger.ledger import Output
 from streams.store.port import Store
 from streams.store.snapshot import Record, Snapshot

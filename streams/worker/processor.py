@@ -43,8 +43,7 @@ from streams.records.digests import HashChain
 from streams.store.port import Verdict
 from streams.store.stored_state import StoredState
 from streams.store.writer import PartitionWriter
-from streams.worker.continuity import is_in, rewritten
-from streams.worker.gaps import Gaps
+from streams.worker.continuity import Gaps, is_in, rewritten
 from streams.worker.inbox import Inbox, size_of
 from streams.worker.merge import Merger
 from streams.worker.odometers import OdometerPublisher

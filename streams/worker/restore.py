@@ -28,8 +28,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from streams.kafka.results import Extent
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import Extent, TopicsSeen
 from streams.store.layout import LAYOUT
 from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from streams.ledger.partition_error import PartitionError
 from streams.store.layout import KEYS, LAYOUT, key_of
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 
 SNAPSHOT_SECTION = "docs/operations.md, 'Deleting the snapshot of one partition'"
 

@@ -17,7 +17,7 @@ from statistics import median
 import redis
 
 from streams.config import Config
-from streams.kafka.snapshot_reader import read_snapshot
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import HALTS, NORMS
 from streams.local import LocalStack
 from streams.operations.trimming import plan_trims, trim

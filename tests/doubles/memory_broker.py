@@ -13,8 +13,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 
-from streams.kafka.results import Extent, Missing, NoRecord, NotSent, Origin, Sent, StoredRecord
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import (
+    Extent,
+    Missing,
+    NoRecord,
+    NotSent,
+    Origin,
+    Sent,
+    StoredRecord,
+    TopicsSeen,
+)
 from streams.ledger.ledger import Channel, Output
 from streams.records import tombstone_offset
 from streams.store.snapshot import Record, Search, Snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import redis
 
-from streams.kafka.snapshot_reader import read_snapshot
+from streams.kafka.snapshot_topic import read_snapshot
 from tests.integration.command import Done, turnstile
 from tests.integration.service import Service, eventually
 

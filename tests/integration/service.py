@@ -29,9 +29,9 @@ from streams.operations.status import (
 )
 from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
+from streams.store.port import SuspensionReason
 from streams.store.redis_store import RedisStore
 from streams.store.stored_state import StoredState
-from streams.store.vital_signs import SuspensionReason
 from streams.worker.outbox import Packed
 from tests.audit.auditor import Auditor
 from tests.audit.auditor_state import home

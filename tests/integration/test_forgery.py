@@ -17,8 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from streams.config import Config
 from streams.kafka.authentic import record_signer_of, verifier_of
 from streams.kafka.fenced_producer import KafkaFencedProducer
-from streams.kafka.results import Origin
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import Origin, TopicsSeen
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel, Output
 from streams.records import (

@@ -16,9 +16,9 @@ import redis
 
 from streams import DatasetIsClosed, InvalidRequest
 from streams.cli.output import Exit
-from streams.kafka.snapshot_reader import read_snapshot
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.local import LocalStack
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 from tests.integration.command import Done, turnstile
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 

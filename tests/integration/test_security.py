@@ -32,7 +32,7 @@ from streams.kafka.answers import ANSWER_TOPICS
 from streams.kafka.authentic import verifier_of
 from streams.kafka.clients import new_admin, new_producer, new_reader
 from streams.kafka.security import security
-from streams.kafka.snapshot_reader import read_snapshot
+from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import Topics
 from streams.local.certificates import Authority
 from streams.local.secure_stack import SecureStack

@@ -21,7 +21,7 @@ from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
 from streams.kafka.topics import NORMS, ODOMETER, SETTINGS, TOPICS
 from streams.operations.status import read_owners, read_partitions
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 

@@ -14,8 +14,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NoReturn
 
-from streams.kafka.results import LogUnavailable, NotSent, Origin
-from streams.kafka.seen import TopicsUnavailable
+from streams.kafka.results import LogUnavailable, NotSent, Origin, TopicsUnavailable
 from streams.ledger.ledger import Channel, Output
 from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
 from streams.store.snapshot import MANIFEST

@@ -13,8 +13,7 @@ from streams.kafka.fenced_producer import KafkaFencedProducer
 from streams.kafka.log import KafkaLog
 from streams.kafka.publisher import KafkaPublisher
 from streams.kafka.snapshot_topic import KafkaSnapshotTopic
-from streams.kafka.topics import Topics
-from streams.kafka.topics_watch import KafkaTopics
+from streams.kafka.topics import KafkaTopics, Topics
 from streams.local import LocalStack
 from tests.conformance.broker.bench import PARTITIONS, Bench, KafkaHand, MemoryHand, Scenario
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient

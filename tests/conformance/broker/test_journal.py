@@ -15,7 +15,7 @@ from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.clients import new_admin
-from streams.kafka.seen import UnusableTopics
+from streams.kafka.results import UnusableTopics
 from streams.kafka.topics import ensure_topics
 from streams.records.signatures import new_keys
 from tests.conformance.broker.conftest import BROKERS

@@ -59,22 +59,19 @@ def test_without_keys_nothing_is_signed_or_verified() -> None:
     assert record_signer_of(config(signing_key=PRIVATE), LOG) is not None
 
 
-UNUSABLE = {
-    "a trust store without a signing key": ({"trusted_keys": PUBLIC}, "trusted_keys is set"),
-    "a key that is not in the trust store": (
-        {"signing_key": OTHER_PRIVATE, "trusted_keys": PUBLIC},
-        OTHER_PUBLIC,
-    ),
-    "no private key": ({"signing_key": PUBLIC}, "no private key"),
-    "no public key": ({"signing_key": PRIVATE, "trusted_keys": PRIVATE}, "no public key"),
-}
-
-
-@pytest.mark.parametrize(("settings", "message"), UNUSABLE.values(), ids=UNUSABLE)
-def test_a_worker_with_an_untrusted_key_does_not_start(
-    settings: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message) as caught:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"trusted_keys": PUBLIC}, id="a trust store without a signing key"),
+        pytest.param(
+            {"signing_key": OTHER_PRIVATE, "trusted_keys": PUBLIC}, id="an untrusted signing key"
+        ),
+        pytest.param({"signing_key": PUBLIC}, id="a public key for signing"),
+        pytest.param({"signing_key": PRIVATE, "trusted_keys": PRIVATE}, id="a trusted private key"),
+    ],
+)
+def test_a_worker_with_an_untrusted_key_does_not_start(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         record_signer_of(config(**settings), LOG)
     assert PRIVATE not in str(caught.value)
     assert OTHER_PRIVATE not in str(caught.value)
@@ -96,8 +93,6 @@ def test_the_key_of_an_answerer_signs_no_decisions() -> None:
         assert reader.admits(topic, 0, (b"k", b"v"), signed)
         assert not reader.admits("t.odometer", 0, (b"k", b"v"), signed)
         assert not trainer.admits(topic, 0, (b"k", b"v"), signed)
-        assert "trusted_keys" in trainer.why_silent()
-        assert "answer_keys" in reader.why_silent()
 
 
 def test_an_answerer_without_a_key_signs_nothing() -> None:
@@ -105,30 +100,22 @@ def test_an_answerer_without_a_key_signs_nothing() -> None:
     assert verifier_of(config(trusted_keys=PUBLIC), LOG, ANSWERERS) is None
 
 
-UNUSABLE_TO_ANSWER = {
-    "a trust store without a signing key": ({"answer_keys": PUBLIC}, "answer_keys is set"),
-    "a key that is not in the trust store": (
-        {"signing_key": OTHER_PRIVATE, "answer_keys": PUBLIC},
-        "is not in answer_keys",
-    ),
-    "the key of a worker": (
-        {"signing_key": PRIVATE, "trusted_keys": PUBLIC},
-        "is in trusted_keys",
-    ),
-    "the key of a worker that readers know": (
-        {"signing_key": PRIVATE, "trusted_keys": PUBLIC, "answer_keys": PUBLIC},
-        "is in trusted_keys",
-    ),
-    "no public key": ({"signing_key": PRIVATE, "answer_keys": PRIVATE}, "^answer_keys: "),
-}
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"), UNUSABLE_TO_ANSWER.values(), ids=UNUSABLE_TO_ANSWER
+    "settings",
+    [
+        pytest.param({"answer_keys": PUBLIC}, id="a trust store without a signing key"),
+        pytest.param(
+            {"signing_key": OTHER_PRIVATE, "answer_keys": PUBLIC}, id="an untrusted signing key"
+        ),
+        pytest.param({"signing_key": PRIVATE, "trusted_keys": PUBLIC}, id="a worker's key"),
+        pytest.param(
+            {"signing_key": PRIVATE, "trusted_keys": PUBLIC, "answer_keys": PUBLIC},
+            id="a worker's key that readers trust",
+        ),
+        pytest.param({"signing_key": PRIVATE, "answer_keys": PRIVATE}, id="a trusted private key"),
+    ],
 )
-def test_an_answerer_with_the_key_of_a_worker_does_not_start(
-    settings: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message) as caught:
+def test_an_answerer_with_the_key_of_a_worker_does_not_start(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         record_signer_of(config(**settings), LOG, ANSWERERS)
     assert PRIVATE not in str(caught.value)

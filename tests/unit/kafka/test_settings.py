@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from streams.config import Config
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import (
     HALTS,
     NORMS,

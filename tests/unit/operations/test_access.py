@@ -2,8 +2,7 @@
 
 from streams.operations.status import datasets_of
 from streams.records import encode
-from streams.store.port import Glance
-from streams.store.vital_signs import Inventory
+from streams.store.port import Glance, Inventory
 from tests.keys import allowing
 from tests.unit.ledger.signed_logs import ALLOW, SignedLog, listed
 

@@ -22,7 +22,7 @@ from streams.operations.status import (
     read_glances,
     read_redis_facts,
 )
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 
 NOW = 1_800_000_000.0
 CONFIG = Config(partitions=2)

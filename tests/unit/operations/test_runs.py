@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from streams.config import Config
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import TopicsSeen
 from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
 from streams.operations import runs
 from streams.operations.runs import RunStatus, runs_of
 from streams.operations.status import Unavailable
 from streams.records import encode
 from streams.sdk.client import Turnstile
-from streams.store.port import Glance
-from streams.store.vital_signs import Inventory
+from streams.store.port import Glance, Inventory
 
 # What two partitions say of a run, (step, attempt, closed) or nothing; whether all is decided.
 STATES = """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streams.config import Config
-from streams.kafka.seen import TopicsSeen
+from streams.kafka.results import TopicsSeen
 from streams.ledger.outputs import Channel
 from streams.ledger.summaries import DatasetSummary, Summary
 from streams.operations import status, watching
@@ -29,8 +29,7 @@ from streams.records import (
 from streams.records.packing import pack_bits, pack_positions
 from streams.sdk.followers import Followed
 from streams.store.layout import LAYOUT
-from streams.store.port import Glance
-from streams.store.vital_signs import Inventory, Pulse, SuspensionReason
+from streams.store.port import Glance, Inventory, Pulse, SuspensionReason
 from tests.unit.web.test_owner import policy
 
 WELL = {"partition": 0, "state": "deciding", "reason": None, "problem": None, "remedy": None}

@@ -8,7 +8,7 @@ import pytest
 from kafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from streams.config import Config
-from streams.kafka.seen import TopicsSeen, TopicsUnavailable, UnusableTopics
+from streams.kafka.results import TopicsSeen, TopicsUnavailable, UnusableTopics
 from streams.sdk import kafka
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import PartitionsDisagree, ServiceUnavailable

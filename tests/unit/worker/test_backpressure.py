@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 from streams.worker.inbox import ARRIVED_BYTES, Inbox
 from streams.worker.suspensions import Suspension
 from tests.unit.worker.processors import Record, bench

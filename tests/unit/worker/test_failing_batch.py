@@ -8,7 +8,7 @@ import pytest
 
 from streams.ledger.ledger import Ledger
 from streams.ledger.state import State
-from streams.worker.exits import EXIT_RESTART
+from streams.worker.faust_app import EXIT_RESTART
 from streams.worker.processor import YIELD_EVERY
 from tests.unit.worker.processors import Ended, Record, bench
 
@@ -49,7 +49,7 @@ def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
 AT_ONCE = """
 import asyncio
 
-from streams.worker.exits import end_process
+from streams.worker.faust_app import end_process
 
 
 async def main():

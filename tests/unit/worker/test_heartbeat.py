@@ -6,7 +6,7 @@ import pytest
 
 from streams.ledger.ledger import Ledger
 from streams.records import Erase, encode
-from streams.store.vital_signs import decode_pulse
+from streams.store.port import decode_pulse
 from streams.worker.heartbeat import Heartbeat
 from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench

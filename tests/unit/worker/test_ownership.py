@@ -11,7 +11,7 @@ from msgspec import Raw
 from streams.ledger.ledger import Changes, Channel
 from streams.records import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import SNAPSHOTS, Effect, MemoryBroker, MemoryClient
 from tests.unit.worker.processors import Ended, Ends, Gate, Record, Store, world_of

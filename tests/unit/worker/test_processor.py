@@ -16,9 +16,9 @@ from streams.ledger.ledger import (
 from streams.ledger.state import State as LedgerState
 from streams.records import Erase, encode
 from streams.records.signatures import NoVerifier
-from streams.store.vital_signs import SuspensionReason
+from streams.store.port import SuspensionReason
 from streams.worker import processor as batch_loop
-from streams.worker.gaps import OVERDUE_AFTER
+from streams.worker.continuity import OVERDUE_AFTER
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.processor import ProcessorState
 from streams.worker.suspensions import Suspension

@@ -10,8 +10,8 @@ from streams.ledger.ledger import Changes
 from streams.records import Erase, encode
 from streams.records.users import UserIds, partitions_of
 from streams.store.layout import pack_change
+from streams.store.port import SuspensionReason, decode_pulse
 from streams.store.snapshot import MANIFEST, deletable
-from streams.store.vital_signs import SuspensionReason, decode_pulse
 from streams.worker.ownership import OwnedPartitions
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
