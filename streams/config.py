@@ -7,26 +7,25 @@ import re
 import tomllib
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 from streams.redis_address import UnusableAddress, is_encrypted, read_address
 
 PREFIX = "turnstile."
 
-
 _WORD = re.compile(r"\S+")
 _IN_QUERY = re.compile(r"(?<=password=)[^\s&#]+", re.IGNORECASE)
 
 _BROKER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
-_PREFIX_OF_TOPICS = re.compile(r"[A-Za-z0-9._-]{0,200}")
-_MOST_PARTITIONS = 100_000
-_MOST_REPLICAS = 1_000
 _KEY_BYTES = 16, 64  # of a secret in a ring
 _PASSWORD_LENGTH = 12  # of the dashboard, at least
-_LONGEST_TIMEOUT = 1_000_000.0  # seconds; its milliseconds fit into 32 bits
+_LONGEST_TIMEOUT = 1_000_000  # seconds; its milliseconds fit into 32 bits
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
@@ -124,15 +123,19 @@ class Config:
         "the URL of Redis; rediss:// is encrypted, and Clusters and Sentinels have URLs, too",
         metavar="URL",
     )
-    prefix: str = _setting(PREFIX, "the prefix of topics and Redis keys")
-    partitions: int = _setting(
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,200}\Z")] = _setting(
+        PREFIX, "the prefix of topics and Redis keys"
+    )
+    partitions: Annotated[int, Meta(ge=1, le=100_000)] = _setting(
         4, "the number of partitions of new topics; it never changes later", metavar="P"
     )
-    replication: int = _setting(1, "the number of copies of each partition of new topics")
-    timeout: float = _setting(
+    replication: Annotated[int, Meta(ge=1, le=1_000)] = _setting(
+        1, "the number of copies of each partition of new topics"
+    )
+    timeout: Annotated[float, Meta(gt=0, le=_LONGEST_TIMEOUT)] = _setting(
         30.0, "the seconds to wait for an answer, for example for all decisions", metavar="S"
     )
-    snapshot_seconds: float = _setting(
+    snapshot_seconds: Annotated[float, Meta(ge=0, le=_LONGEST_TIMEOUT)] = _setting(
         600.0, "the seconds from one snapshot of a partition to the next; 0 for no snapshots"
     )
     health: str = _setting(
@@ -219,28 +222,13 @@ class Config:
     )
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = _checked(setting, getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
         _check_brokers(self.kafka)
         _check_redis(self.redis)
-        if not _PREFIX_OF_TOPICS.fullmatch(self.prefix):
-            raise ConfigurationError(
-                f"prefix is {self.prefix!r}; it must have at most 200 letters, digits, dots, "
-                "dashes and underscores"
-            )
-        _check_range("partitions", self.partitions, 1, _MOST_PARTITIONS)
-        _check_range("replication", self.replication, 1, _MOST_REPLICAS)
-        if not 0 < self.timeout <= _LONGEST_TIMEOUT:
-            raise ConfigurationError(
-                f"timeout is {self.timeout}; it must be seconds above 0, "
-                f"at most {_LONGEST_TIMEOUT:,.0f}"
-            )
         if self.health:
             _check_health(self.health)
-        if self.log_format not in LOG_FORMATS:
-            raise ConfigurationError(
-                f"log_format is {self.log_format!r}; it must be one of {', '.join(LOG_FORMATS)}"
-            )
-        if self.traces not in TRACES:
-            raise ConfigurationError(f"traces is {self.traces!r}; it must be otel, or empty")
         self._check_login()
         self._check_certificates()
         for name in ("erasure_keys", "portal_key"):
@@ -250,31 +238,16 @@ class Config:
                 f"dashboard_password has {len(self.dashboard_password)} characters; it must have "
                 f"{_PASSWORD_LENGTH} or more, as `openssl rand -hex 12` makes them"
             )
-        if not 0 <= self.snapshot_seconds <= _LONGEST_TIMEOUT:
-            raise ConfigurationError(
-                f"snapshot_seconds is {self.snapshot_seconds}; it must be seconds, at most "
-                f"{_LONGEST_TIMEOUT:,.0f}, or 0 for no snapshots"
-            )
 
     def __repr__(self) -> str:
         """Return the settings that have no default value, without secrets."""
         shown = [s for s in fields(self) if s.name in _ALWAYS or getattr(self, s.name) != s.default]
-        return f"Config({', '.join(f'{s.name}={self._shown(s.name)}' for s in shown)})"
-
-    def _shown(self, name: str) -> str:
-        return "***" if name in _SECRETS else redact(repr(getattr(self, name)))
+        values = (f"{s.name}={_shown(s, getattr(self, s.name))}" for s in shown)
+        return f"Config({', '.join(values)})"
 
     def _check_login(self) -> None:
         """Check that the connection is as secure as the settings say."""
         security, mechanism = self.kafka_security, self.kafka_mechanism
-        if security not in SECURITIES:
-            raise ConfigurationError(
-                f"kafka_security is {security!r}; it must be one of {', '.join(SECURITIES)}"
-            )
-        if mechanism not in MECHANISMS:
-            raise ConfigurationError(
-                f"kafka_mechanism is {mechanism!r}; it must be one of {', '.join(MECHANISMS)}"
-            )
         has_login = bool(self.kafka_username), bool(self.kafka_password)
         if security.startswith("SASL_"):
             if not all(has_login):
@@ -335,12 +308,15 @@ class Config:
         settings: dict[str, Any] = _settled(_read(Path(path)), Path(path).parent) if path else {}
         variables = {
             name: environment[variable]
-            for name in (*_KIND_OF, *(name + _FILE for name in _FILED))
+            for name in _known_names()
             if (variable := f"TURNSTILE_{name.upper()}") in environment
         }
         settings.update(_settled(variables, Path()))
         settings.update({name: value for name, value in overrides.items() if value is not None})
-        return cls(**{name: _convert(name, value) for name, value in settings.items()})
+        if unknown := settings.keys() - _TYPES.keys():
+            known = ", ".join(_known_names())
+            raise ConfigurationError(f"unknown setting {min(unknown)!r}; known are {known}")
+        return cls(**settings)
 
 
 def release() -> str:
@@ -353,14 +329,15 @@ def release() -> str:
 
 def environment_names() -> set[str]:
     """Return the names of all environment variables that are settings."""
-    names = (*_KIND_OF, *(name + _FILE for name in _FILED), "config")
-    return {f"TURNSTILE_{name.upper()}" for name in names}
+    return {f"TURNSTILE_{name.upper()}" for name in (*_known_names(), "config")}
 
 
-_KINDS = {"int": int, "float": float, "str": str}
-_KIND_OF = {setting.name: _KINDS[str(setting.type)] for setting in fields(Config)}
+def _known_names() -> list[str]:
+    return [*_TYPES, *(name + _FILE for name in _FILED)]
+
+
+_TYPES = get_type_hints(Config, include_extras=True)
 _ALWAYS = ("kafka", "redis", "prefix")
-_SECRETS = {setting.name for setting in fields(Config) if setting.metadata["secret"]}
 _FILED = [setting.name for setting in fields(Config) if setting.metadata["file"]]
 _PATHS = [setting.name for setting in fields(Config) if setting.metadata["path"]]
 
@@ -392,25 +369,25 @@ def _content(name: str, path: Path) -> str:
     return content
 
 
-def _convert(name: str, value: Any) -> Any:
-    if name not in _KIND_OF:
-        known = [*_KIND_OF, *(name + _FILE for name in _FILED)]
-        raise ConfigurationError(f"unknown setting {name!r}; known are {', '.join(known)}")
-    kind = _KIND_OF[name]
-    # 2.7 partitions are not 2, and true is not 1.
-    exact = not isinstance(value, bool) and (kind is not int or isinstance(value, int | str))
+def _checked(setting: Field[Any], value: Any) -> Any:
+    """Return a value with the type of its setting; variables are strings.
+
+    Raises:
+        ConfigurationError: the value has another type, or is not one of the possible values.
+    """
     try:
-        if exact:
-            return kind(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    shown = "***" if name in _SECRETS else redact(repr(value))
-    raise ConfigurationError(f"{name} is {shown}; it must be of type {kind.__name__}")
+        converted = msgspec.convert(value, _TYPES[setting.name], strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{setting.name} is {_shown(setting, value)}: {error}") from None
+    choices = setting.metadata["choices"]
+    if choices and converted not in choices:
+        allowed = ", ".join(choice or "empty" for choice in choices)
+        raise ConfigurationError(f"{setting.name} is {value!r}; it must be one of {allowed}")
+    return converted
 
 
-def _check_range(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ConfigurationError(f"{name} is {value}; it must be {least} to {most:,}")
+def _shown(setting: Field[Any], value: Any) -> str:
+    return "***" if setting.metadata["secret"] else redact(repr(value))
 
 
 def secrets_of(ring: str) -> list[str]:
