@@ -270,11 +270,15 @@ def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
 
 
 def _ids(elements: list[Any]) -> UserIds:
-    if not set(map(type, elements)) <= {int, str}:
+    kinds = set(map(type, elements))
+    if not kinds <= {int, str}:
         elements = [_plain_id(position, user) for position, user in enumerate(elements)]
-    strings = [user for user in elements if type(user) is str]
-    check_strings(strings)
-    if strings:
+        kinds = set(map(type, elements))
+    if kinds == {str}:
+        check_strings(elements)
+        return UserIds(elements.copy())
+    if str in kinds:
+        check_strings([user for user in elements if type(user) is str])
         for user in elements:
             if type(user) is int and not _LEAST <= user <= _LARGEST:
                 raise _too_large(user)

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from streams.records import Policy
 from streams.sdk.arguments import UsersLike
+from streams.sdk.attempt import Ahead
 from streams.sdk.client import Turnstile
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import Unusable
@@ -28,7 +29,6 @@ from streams.sdk.observing import Observer
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.run import Run
-from streams.sdk.steps import Ahead
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -75,15 +75,13 @@ class KnownUsers:
                 self._elements = elements.copy()
             return self._ids
         # Only int and str: an element of another type may equal an id and still be no valid id.
-        begins = (
-            isinstance(known, list)
-            and set(map(type, elements)) <= {int, str}
-            and elements[: len(known)] == known
-        )
-        if not begins:
+        is_comparable = isinstance(known, list) and set(map(type, elements)) <= {int, str}
+        if is_comparable and elements == known:
+            return self._ids
+        if is_comparable and elements[: len(known)] == known:
+            self._ids = self._ids.join(read_users(elements[len(known) :]))
+        else:
             self._ids = read_users(elements)
-        elif more := elements[len(known) :]:
-            self._ids = self._ids.join(read_users(more))
         self._elements = elements.copy()
         return self._ids
 

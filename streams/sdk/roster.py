@@ -16,7 +16,7 @@ decided.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -41,8 +41,9 @@ from streams.records.digests import ROSTER_PAGE, page_digests, roster_digest
 from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
 from streams.sdk.arguments import Priced, chosen_mechanism, price, read_numbers
+from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call
 from streams.sdk.connection import Connection, Deadline
-from streams.sdk.errors import ConflictingDecisions, InvalidRequest, StepContentChanged
+from streams.sdk.errors import ConflictingDecisions, InvalidRequest, StepContentChanged, Unusable
 from streams.sdk.layout import Layout
 from streams.sdk.roster_steps import (
     AskedLevels,
@@ -52,7 +53,6 @@ from streams.sdk.roster_steps import (
     checked_decision,
     not_of_a_worker,
 )
-from streams.sdk.steps import Ahead
 
 NO_POSITIONS: Final = np.empty(0, dtype=np.int64)
 
@@ -70,16 +70,18 @@ class Roster:
 
     def __init__(
         self,
+        attempt: Attempt,
         layout: Layout,
         policies: Sequence[Policy],
         clip_norm: float,
         levels: int,
-        charge: Callable[..., RosterStep],
-        charge_ahead: Callable[[Roster, Priced], Ahead[RosterStep]],
+        enrolled: Mapping[int, Enrolled],
     ) -> None:
         self.clip_norm, self.levels = clip_norm, levels
-        self._layout, self._policies = layout, policies
-        self._charge, self._charge_ahead = charge, charge_ahead
+        self._attempt, self._layout, self._policies = attempt, layout, policies
+        self._is_superseded = False
+        # The parts last sent, with the step and the digest of its cost table.
+        self._parts: tuple[int, bytes, dict[int, RosterPart]] | None = None
         self._norms = grid_norms(clip_norm, levels)
         count = len(layout.ids)
         self._current = Current(count, self._norms)
@@ -92,7 +94,8 @@ class Roster:
         self._home, self._place = _places(layout)
         self._cost_tables: dict[Mechanism, Priced] = {}
         self._known: dict[int, bytes] = {}  # by partition, the digest of the cost table it has
-        self.there: dict[int, Enrolled] = {}
+        self._enrolled: dict[int, Enrolled] = {}  # until the first step is decided
+        self._adopt(enrolled)
 
     def __len__(self) -> int:
         return len(self._layout.ids)
@@ -136,8 +139,9 @@ class Roster:
         """
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
-        with self._levels_for(norms):
-            return self._charge(self, priced, timeout, sets_norms=norms is not None)
+        attempt = self._attempt
+        with self._levels_for(norms), attempt.use(Call.CHARGE, timeout) as deadline:
+            return attempt.decide(self._asked(priced, sets_norms=norms is not None), deadline)
 
     def charge_ahead(
         self,
@@ -159,8 +163,41 @@ class Roster:
         """
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
-        with self._levels_for(norms):
-            return self._charge_ahead(self, priced)
+        with self._levels_for(norms), self._attempt.use(Call.CHARGE):
+            return self._attempt.send_ahead(self._asked(priced, sets_norms=False))
+
+    def supersede(self) -> None:
+        """Make the roster unusable, because its run has enrolled another one."""
+        self._is_superseded = True
+
+    def _asked(self, priced: Priced, *, sets_norms: bool) -> AskedStep[RosterDecision, RosterStep]:
+        """Return the parts of a step: new ones, or those that were published and not decided yet.
+
+        Args:
+            priced: the mechanism of the step.
+            sets_norms: whether the caller gave norms for this very step.
+        """
+        attempt = self._attempt
+        if self._is_superseded:
+            raise Unusable(
+                f"run {attempt.run!r} has enrolled another roster since, and this one no longer "
+                "follows its halts and levels: charge the newest one"
+            )
+        step = attempt.step
+        again = {p: self._decided_before(p, step, priced) for p in attempt.handed_back}
+        parts = None
+        if self._parts is not None and self._parts[:2] == (step, priced.digest):
+            parts = self._parts[2]
+        if parts is None or not attempt.has_published(parts):
+            others = [p for p in range(len(self._layout.positions)) if p not in again]
+            parts = self._new_parts(priced, others)
+            self._parts = step, priced.digest, parts
+        elif sets_norms and not self._is_asked(parts):
+            raise attempt.still_published()
+        return AskedStep(
+            parts,
+            lambda decided: self.put_together(step, priced, parts, again | decided, again.keys()),
+        )
 
     @contextmanager
     def _levels_for(self, norms: ArrayLike | None) -> Iterator[None]:
@@ -232,10 +269,10 @@ class Roster:
             )
         self.set_norms(norms, positions)
 
-    def take(self, there: Mapping[int, Enrolled]) -> None:
+    def _adopt(self, enrolled: Mapping[int, Enrolled]) -> None:
         """Adopt the state of the roster that the partitions returned."""
         now = self._current
-        for partition, answer in there.items():
+        for partition, answer in enrolled.items():
             mine = self._layout.positions[partition][: answer.members]
             levels = np.frombuffer(answer.levels, dtype=np.uint8)
             self._sent[mine] = self._level[mine] = levels
@@ -243,26 +280,25 @@ class Roster:
             now.admitted[mine[unpack_positions(answer.halted, len(mine))]] = False
             now.exhausted[mine[unpack_positions(answer.exhausted, len(mine))]] = True
             self._known[partition] = answer.cost_table_digest
-            self.there[partition] = answer
+            self._enrolled[partition] = answer
 
-    def parts(
-        self, blank: ChargeRoster, priced: Priced, partitions: Iterable[int]
-    ) -> dict[int, RosterPart]:
+    def _new_parts(self, priced: Priced, partitions: Iterable[int]) -> dict[int, RosterPart]:
         """Return the request of the next step for each of these partitions."""
         with self._setting:
             moved = self._moved_by_partition()
-            return {p: self._part(p, moved[p], blank, priced) for p in partitions}
+            return {p: self._part(p, moved[p], priced) for p in partitions}
 
-    def _part(
-        self, partition: int, rows: NDArray[np.int64], blank: ChargeRoster, priced: Priced
-    ) -> RosterPart:
+    def _part(self, partition: int, rows: NDArray[np.int64], priced: Priced) -> RosterPart:
         mine, places = self._layout.positions[partition], self._place[rows]
         if 5 * len(rows) >= len(mine) > 0 and len(rows):
             places, rows = places[:0], mine
         knows = self._known.get(partition) == priced.digest
         levels = self._level[rows]
-        record = replace(
-            blank,
+        record = ChargeRoster(
+            dataset=self._attempt.dataset,
+            run=self._attempt.run,
+            attempt=self._attempt.number,
+            step=self._attempt.step,
             members=len(mine),
             mechanism=priced.name,
             scale=priced.scale,
@@ -275,20 +311,20 @@ class Roster:
         asked = AskedLevels(self._sent, rows, levels)
         return RosterPart(encode(record), roster_digest(record), mine, asked)
 
-    def is_asked(self, parts: Mapping[int, RosterPart]) -> bool:
+    def _is_asked(self, parts: Mapping[int, RosterPart]) -> bool:
         """Return whether the current levels are those that were sent."""
         return all(
             np.array_equal(part.asked.at(part.positions), self._level[part.positions])
             for part in parts.values()
         )
 
-    def decided_before(self, partition: int, step: int, priced: Priced) -> RosterDecision:
+    def _decided_before(self, partition: int, step: int, priced: Priced) -> RosterDecision:
         """Return the decision that an earlier attempt received for the step that was handed back.
 
         Raises:
             StepContentChanged: the step had another mechanism, or was not charged to the roster.
         """
-        there = self.there[partition]
+        there = self._enrolled[partition]
         decision = decode_answer(there.decision) if there.decision else None
         if not isinstance(decision, RosterDecision) or decision.step != step:
             raise StepContentChanged(
@@ -358,7 +394,7 @@ class Roster:
         self._newcomers = np.concatenate(newcomers)
         now.admitted[self._newcomers] = False
         self._drop_sent()
-        now.step, self.there = step, {}
+        now.step, self._enrolled = step, {}
         return RosterStep(
             now,
             halted=np.sort(np.concatenate(halted)),

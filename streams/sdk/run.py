@@ -1,27 +1,9 @@
-"""A run: one trainer or query answerer that charges a dataset, step by step.
-
-The states of a step:
-
-    next --charge--> published --all partitions answer--> decided; the following step is next
-    published --DecisionTimeout--> published              only the same content may be charged
-    published --the process ends--> handed back to the next attempt of the run, if the step was
-        decided in some partitions, or in all and released= says that it was not released
-    handed back --charge, same content--> decided         charged once
-    handed back --charge, other content--> handed back    rejected before anything is charged
-    handed back --abandon--> abandoned; the following step is next; its charges stay
-    next --charge_ahead--> published                      the run accepts only decision() until then
-
-A step that was handed back is first repeated in the partitions that decided it. It is published to
-the other partitions only if all of these return the decision that they have stored.
-"""
+"""A run: one trainer or query answerer that charges a dataset, step by step."""
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import UNSET
@@ -30,41 +12,15 @@ from numpy.typing import ArrayLike
 from accounting import InvalidInput
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
-from streams.records import (
-    Answer,
-    Charge,
-    ChargeRoster,
-    CloseRun,
-    Decision,
-    Enrol,
-    MechanismName,
-    OpenRun,
-    Policy,
-    Reason,
-    RosterDecision,
-    RunOpened,
-    encode,
-)
+from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
-from streams.sdk.arguments import Priced, UsersLike, chargeable, read_mechanism, read_norms
-from streams.sdk.connection import Connection, Deadline, PendingRequest, step_key
+from streams.sdk.arguments import UsersLike, chargeable, read_mechanism, read_norms
+from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
+from streams.sdk.connection import Connection
 from streams.sdk.decisions import StepDecision
-from streams.sdk.errors import (
-    ConflictingDecisions,
-    InvalidRequest,
-    RequestRejected,
-    RunIsClosed,
-    StepContentChanged,
-    TurnstileError,
-    Unusable,
-)
+from streams.sdk.errors import InvalidRequest
 from streams.sdk.layout import KnownUsers, Layout, lay_out
 from streams.sdk.roster import Roster, enrol
-from streams.sdk.roster_steps import RosterPart, RosterStep
-from streams.sdk.steps import Ahead, AskedStep, StepPart
-
-T = TypeVar("T")
-D = TypeVar("D")
 
 
 class Run:
@@ -89,40 +45,36 @@ class Run:
 
     def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
         first = opened[0]
-        self.dataset, self.name, self.attempt = first.dataset, first.run, first.attempt
+        self.dataset, self.name = first.dataset, first.run
         self.policy: Policy = first.policy
         self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.min_separation: int | None = first.min_separation or None
-        self.step = step
-        self._token = first.request  # partition 0 knows this attempt by it
         self._connection = connection
-        self._witness = connection.watch(self.dataset, self.name)
-        self._lock = threading.Lock()
-        # The partitions in which an earlier attempt has decided ``step``.
-        self._decided = {p for p, answer in opened.items() if answer.last_step == step}
-        # The digest of what this attempt has published of ``step`` in each other partition.
-        self._published: dict[int, bytes] = {}
-        # The digests of all that this attempt has sent of ``step``: answers may be late.
-        self._asked: defaultdict[int, set[bytes]] = defaultdict(set)
-        self._failed: TurnstileError | None = None
-        self._closing: str | None = None
-        self._closed = False
-        self._ahead: AskedStep[Any, Any] | None = None
-        self._users = KnownUsers()
+        self._attempt = Attempt(connection, opened, step)
+        self._known_users = KnownUsers()
         self._layout: Layout | None = None
         self._roster: Roster | None = None  # the one that was enrolled last
-        # The parts last sent for the current step, by the digest of the cost table.
-        self._roster_parts: dict[bytes, dict[int, RosterPart]] = {}
 
     def __repr__(self) -> str:
-        state = ", closed" if self._closed else ", interrupted" if self.interrupted else ""
+        is_closed = self._attempt.state is StepState.CLOSED
+        state = ", closed" if is_closed else ", interrupted" if self.interrupted else ""
         where = f"attempt {self.attempt}, step {self.step}"
         return f"<Run {self.name!r} of dataset {self.dataset!r}: {where}{state}>"
 
     @property
+    def step(self) -> int:
+        """Return the next step to charge."""
+        return self._attempt.step
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of this attempt."""
+        return self._attempt.number
+
+    @property
     def interrupted(self) -> bool:
         """Return whether ``step`` was handed back by an earlier attempt."""
-        return bool(self._decided)
+        return bool(self._attempt.handed_back)
 
     def charge(
         self,
@@ -174,10 +126,9 @@ class Run:
             RequestRejected: a worker rejected the step; open the run again.
             ConflictingDecisions: a decision was not written by a worker; stop the run.
         """
-        with self._in_use():
-            deadline = self._connection.deadline(timeout)
-            asked = self._asked_of_users(users, norms, noise_stddev, mechanism, clip_norm)
-            return self._decided_step(asked, deadline)
+        with self._attempt.use(Call.CHARGE, timeout) as deadline:
+            asked = self._asked(users, norms, noise_stddev, mechanism, clip_norm)
+            return self._attempt.decide(asked, deadline)
 
     def charge_ahead(
         self,
@@ -197,25 +148,10 @@ class Run:
         Raises:
             InvalidRequest: the arguments cannot be charged; nothing was published.
         """
-        with self._in_use():
-            self._connection.check_usable()
-            asked = self._asked_of_users(users, norms, noise_stddev, mechanism, clip_norm)
-            return self._send_ahead(asked)
-
-    def _asked_of_users(
-        self,
-        users: UsersLike,
-        norms: ArrayLike,
-        noise_stddev: float | None,
-        mechanism: Any,
-        clip_norm: float | None,
-    ) -> AskedStep[Any, StepDecision]:
-        ids = self._users.read(users)
-        values, limit = read_norms(norms, len(ids), clip_norm)
-        name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
-        layout, step = self._layout_of(ids), self.step
-        parts = layout.parts(self._empty_charge(name, scale, limit), values)
-        return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
+        with self._attempt.use(Call.CHARGE):
+            return self._attempt.send_ahead(
+                self._asked(users, norms, noise_stddev, mechanism, clip_norm)
+            )
 
     def enrol(
         self,
@@ -247,8 +183,7 @@ class Run:
             DecisionTimeout: call again.
             Fenced, RequestRejected: as ``charge``.
         """
-        with self._in_use():
-            deadline = self._connection.deadline(timeout)
+        with self._attempt.use(Call.CHARGE, timeout) as deadline:
             if self.min_separation is not None:
                 raise InvalidRequest(
                     f"run {self.name!r} has min_separation={self.min_separation}, but a roster "
@@ -265,7 +200,7 @@ class Run:
                     f"dataset {self.dataset!r} has no kind of user ids, so it has no rosters: "
                     "charge its users with Run.charge"
                 )
-            layout = self._layout_of(self._users.read(users))
+            layout = self._layout_of(self._known_users.read(users))
             blank = Enrol(
                 dataset=self.dataset,
                 run=self.name,
@@ -276,63 +211,11 @@ class Run:
                 clip_norm=limit,
                 levels=count,
             )
-            there = enrol(self._connection, blank, layout, deadline)
-            roster = Roster(
-                layout, self._policies, limit, count, self._charge_roster, self._charge_roster_ahead
-            )
-            roster.take(there)
-            self._roster, self._roster_parts = roster, {}
-            return roster
-
-    def _charge_roster(
-        self, roster: Roster, priced: Priced, timeout: float | None, *, sets_norms: bool
-    ) -> RosterStep:
-        with self._in_use():
-            deadline = self._connection.deadline(timeout)
-            asked = self._asked_of_roster(roster, priced, sets_norms=sets_norms)
-            return self._decided_step(asked, deadline)
-
-    def _charge_roster_ahead(self, roster: Roster, priced: Priced) -> Ahead[RosterStep]:
-        with self._in_use():
-            self._connection.check_usable()
-            return self._send_ahead(self._asked_of_roster(roster, priced))
-
-    def _asked_of_roster(
-        self, roster: Roster, priced: Priced, *, sets_norms: bool = False
-    ) -> AskedStep[Any, RosterStep]:
-        """Return the parts of a roster step: new ones, or those that were published and not decided
-        yet.
-
-        Args:
-            roster: the roster to charge.
-            priced: the mechanism of the step.
-            sets_norms: whether the caller gave norms for this very step.
-        """
-        if roster is not self._roster:
-            raise Unusable(
-                f"run {self.name!r} has enrolled another roster since, and this one no longer "
-                "follows its halts and levels: charge the newest one"
-            )
-        blank = ChargeRoster(
-            dataset=self.dataset,
-            run=self.name,
-            attempt=self.attempt,
-            step=self.step,
-            members=0,
-            cost_table_digest=priced.digest,
-        )
-        again = {p: roster.decided_before(p, self.step, priced) for p in self._decided}
-        others = [p for p in range(self.policy.partitions) if p not in self._decided]
-        step, parts = self.step, self._roster_parts.get(priced.digest)
-        if parts is None or not self._are_published(parts):
-            parts = roster.parts(blank, priced, others)
-            self._roster_parts = {priced.digest: parts}
-        elif sets_norms and not roster.is_asked(parts):
-            raise InvalidRequest(self._still_published(" with other norms,", "those"))
-        return AskedStep(
-            parts,
-            lambda decided: roster.put_together(step, priced, parts, again | decided, again.keys()),
-        )
+            enrolled = enrol(self._connection, blank, layout, deadline)
+            if self._roster is not None:
+                self._roster.supersede()
+            self._roster = Roster(self._attempt, layout, self._policies, limit, count, enrolled)
+            return self._roster
 
     def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, if there is one.
@@ -345,16 +228,15 @@ class Run:
             DecisionTimeout: call again.
             RequestRejected: as ``charge``.
         """
-        with self._in_use():
-            deadline = self._connection.deadline(timeout)
-            if self._decided:
-                no_users = lay_out(UserIds([]), self.policy)
+        with self._attempt.use(Call.CHARGE, timeout) as deadline:
+            if self._attempt.state is StepState.PUBLISHED:
+                raise self._attempt.still_published()
+            if self._attempt.state is StepState.HANDED_BACK:
                 charge = self._empty_charge(chargeable(self._policies), 1.0, None)
-                parts = no_users.parts(charge, np.empty(0)).items()
-                others = {p: part for p, part in parts if p not in self._decided}
-                self._decided_step(AskedStep(others, lambda decided: None), deadline)
-            elif self._published:
-                raise InvalidRequest(self._still_published("", "the same"))
+                parts = lay_out(UserIds([]), self.policy).parts(charge, np.empty(0))
+                for partition in self._attempt.handed_back:
+                    del parts[partition]
+                self._attempt.decide(AskedStep(parts, lambda decisions: None), deadline)
 
     def close(self, timeout: float | None = None) -> None:
         """Close the run permanently: it can never be charged or opened again. Closing is
@@ -368,22 +250,9 @@ class Run:
             Fenced: a newer attempt of this run exists.
             RequestRejected: a worker rejected the request.
         """
-        with self._in_use(to_close=True):
-            if self._closed:
-                return
-            deadline = self._connection.deadline(timeout)
-            self._closing = self._closing or self._connection.new_token()
-            request = CloseRun(
-                dataset=self.dataset,
-                run=self.name,
-                attempt=self.attempt,
-                request=self._closing,
-            )
-            everywhere = range(self.policy.partitions)
-            self._connection.ask(
-                self._closing, dict.fromkeys(everywhere, encode(request)), deadline
-            )
-            self._closed = True
+        if self._attempt.state is not StepState.CLOSED:
+            with self._attempt.use(Call.CLOSE, timeout) as deadline:
+                self._attempt.close(deadline)
 
     def check_attempt(self, timeout: float | None = None) -> None:
         """Ask the service whether this attempt is still the newest, right before a release.
@@ -397,63 +266,27 @@ class Run:
             RunIsClosed: the run was closed. Release nothing.
             DecisionTimeout: no answer. Release nothing yet; call again.
         """
-        with self._in_use(ahead=self._ahead):
-            deadline = self._connection.deadline(timeout)
-            # One partition is enough, since every opening reaches all of them. The question has a
-            # token of its own, so that no copy of an earlier answer can be taken for its answer.
-            token = self._connection.new_token()
-            question = OpenRun(
-                dataset=self.dataset,
-                run=self.name,
-                attempt=self.attempt,
-                request=token,
-                confirms=self._token,
-            )
-            self._connection.ask(token, {0: encode(question)}, deadline)
+        with self._attempt.use(Call.CONFIRM, timeout) as deadline:
+            self._attempt.confirm(deadline)
 
     @property
     def _policies(self) -> list[Policy]:
         return [self.policy, *self.outer]
 
-    @contextmanager
-    def _in_use(
-        self, *, to_close: bool = False, ahead: AskedStep[Any, Any] | None = None
-    ) -> Iterator[None]:
-        """Hold the run for one call, and fail the attempt if the call proves it unusable.
-
-        Args:
-            to_close: the call closes the run, which is allowed while a closing is incomplete.
-            ahead: the step that was charged ahead and that this call may complete.
-
-        Raises:
-            Unusable: the run is in use by another thread, has failed, or has a step charged ahead.
-            RunIsClosed: the run was closed.
-        """
-        if not self._lock.acquire(blocking=False):
-            raise Unusable(
-                f"run {self.name!r} is in use by another thread: give each thread a run of its own"
-            )
-        try:
-            if self._failed is not None:
-                raise Unusable(
-                    f"attempt {self.attempt} of run {self.name!r} has failed: {self._failed}"
-                ) from self._failed
-            if self._closing is not None and not to_close:
-                detail = f"run {self.name!r} of dataset {self.dataset!r} was closed"
-                raise RunIsClosed(Reason.RUN_CLOSED, detail, None)
-            if self._ahead is not ahead:
-                why = "charge it again" if self._ahead is None else "call its decision() first"
-                raise Unusable(f"step {self.step} of run {self.name!r} was charged ahead: {why}")
-            try:
-                self._witness.check()
-                yield
-            except (RequestRejected, ConflictingDecisions) as error:
-                # The step that was handed back can still be charged with its own content.
-                if not (self._decided and isinstance(error, StepContentChanged)):
-                    self._failed = error
-                raise
-        finally:
-            self._lock.release()
+    def _asked(
+        self,
+        users: UsersLike,
+        norms: ArrayLike,
+        noise_stddev: float | None,
+        mechanism: Any,
+        clip_norm: float | None,
+    ) -> AskedStep[StepDecision, StepDecision]:
+        ids = self._known_users.read(users)
+        values, limit = read_norms(norms, len(ids), clip_norm)
+        name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
+        layout, step = self._layout_of(ids), self.step
+        parts = layout.parts(self._empty_charge(name, scale, limit), values)
+        return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
 
     def _empty_charge(
         self, mechanism: MechanismName, scale: float, clip_norm: float | None
@@ -475,107 +308,3 @@ class Run:
         if self._layout is None or not self._layout.is_of(ids):
             self._layout = lay_out(ids, self.policy, self._layout, self._connection.pseudonyms)
         return self._layout
-
-    def _decided_step(self, asked: AskedStep[Any, D], deadline: Deadline) -> D:
-        """Have a step decided: first where it was decided before, then by the other partitions."""
-        sent, asked.sent = asked.sent, None
-        if sent is not None:
-            decisions = self._hear(asked.parts, sent, deadline)
-        else:
-            self._check_published(asked)
-            again = {p: part for p, part in asked.parts.items() if p in self._decided}
-            elsewhere = {p: part for p, part in asked.parts.items() if p not in self._decided}
-            decisions = self._hear(again, self._send(again), deadline)
-            decisions |= self._hear(elsewhere, self._publish(elsewhere), deadline)
-        self._witness.check()
-        decided = asked.put_together(decisions)
-        self._advance()
-        return decided
-
-    def _send_ahead(self, asked: AskedStep[Any, D]) -> Ahead[D]:
-        """Send a step without waiting.
-
-        A step that was handed back is sent by ``decision`` only, in the order of
-        ``_decided_step``.
-        """
-        self._check_published(asked)
-        if not self._decided:
-            asked.sent = self._publish(asked.parts)
-        self._ahead = asked
-
-        def take(timeout: float | None) -> D:
-            with self._in_use(ahead=asked):
-                deadline = self._connection.deadline(timeout)
-                try:
-                    decided = self._decided_step(asked, deadline)
-                except StepContentChanged:
-                    self._ahead = None  # nothing was charged
-                    raise
-                self._ahead = None
-                return decided
-
-        return Ahead(take)
-
-    def _are_published(self, parts: Mapping[int, StepPart[Any]]) -> bool:
-        return all(self._published.get(p) == part.digest for p, part in parts.items())
-
-    def _check_published(self, asked: AskedStep[Any, Any]) -> None:
-        parts = asked.parts.items()
-        if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
-            other = " with other users or norms, or another mechanism,"
-            raise InvalidRequest(self._still_published(other, "exactly those"))
-
-    def _publish(self, parts: Mapping[int, StepPart[Any]]) -> PendingRequest:
-        """Send a step to the partitions that have not decided it. Its content is fixed from here
-        on.
-        """
-        before, self._published = self._published, {p: part.digest for p, part in parts.items()}
-        try:
-            return self._send(parts)
-        except InvalidRequest:  # the step cannot be signed, so nothing was published
-            self._published = before
-            raise
-
-    @property
-    def _step_key(self) -> Hashable:
-        return step_key(self.dataset, self.name, self.attempt, self.step)
-
-    def _send(self, parts: Mapping[int, StepPart[Any]]) -> PendingRequest:
-        for partition, part in parts.items():
-            self._asked[partition].add(part.digest)
-        records = {partition: part.record for partition, part in parts.items()}
-        return self._connection.send(self._step_key, PendingRequest(records))
-
-    def _hear(
-        self, parts: Mapping[int, StepPart[T]], sent: PendingRequest, deadline: Deadline
-    ) -> dict[int, T]:
-        answers = self._connection.receive(self._step_key, sent, deadline)
-        for partition, part in parts.items():
-            self._check_asked(answers[partition], part.digest)
-        return {partition: part.decided(answers[partition]) for partition, part in parts.items()}
-
-    def _check_asked(self, answer: Answer, digest: bytes) -> None:
-        """Reject a late answer to other content that this attempt has sent for the step.
-
-        Raises:
-            StepContentChanged: the step was decided with that content.
-        """
-        other = answer.digest if isinstance(answer, Decision | RosterDecision) else digest
-        if other != digest and other in self._asked[answer.partition]:
-            raise StepContentChanged(
-                Reason.STEP_CONTENT_CHANGED,
-                f"step {self.step} was decided with other content, which was charged before",
-                answer.partition,
-            )
-
-    def _advance(self) -> None:
-        self.step += 1
-        self._decided = set()
-        self._published, self._roster_parts = {}, {}
-        self._asked.clear()
-
-    def _still_published(self, how: str, again: str) -> str:
-        return (
-            f"step {self.step} was published{how} and may still be decided: charge {again} again, "
-            "or open the run again, which hands the step back if a partition has decided it"
-        )

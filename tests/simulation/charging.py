@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from streams.sdk.attempt import Ahead
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import Unusable
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.run import Run
-from streams.sdk.steps import Ahead
 from tests.simulation.told import Content, RosterDecided
 from tests.simulation.world import Wrong
 

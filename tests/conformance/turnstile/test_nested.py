@@ -102,7 +102,7 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     with pytest.raises(PolicyChanged):
         turnstile.create_dataset(ads, measure="gdp", budget=1.0, parent=person)
     turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
-    with pytest.raises(RequestRejected, match="gaussian"):
+    with pytest.raises(RequestRejected):
         turnstile.create_dataset(
             f"{name}-new", budget=1.0, parent=f"{name}-pure", on_exhaustion="clip"
         )

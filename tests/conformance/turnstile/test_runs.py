@@ -19,6 +19,7 @@ from streams import (
     Turnstile,
     Unusable,
 )
+from streams.records import Reason
 
 
 def charge(run: Any, scale: float = 1.0) -> Any:
@@ -89,8 +90,9 @@ def test_a_step_that_is_handed_back_can_be_given_up(turnstile: Turnstile, name: 
 
 
 def test_a_run_is_closed_for_good(turnstile: Turnstile, name: str) -> None:
-    with pytest.raises(RequestRejected, match="unknown-dataset"):
+    with pytest.raises(RequestRejected) as rejected:
         turnstile.close_run(name, "r")
+    assert rejected.value.reason is Reason.UNKNOWN_DATASET
     turnstile.create_dataset(name, budget=1.0)
     assert not turnstile.close_run(name, "never-opened")
     turnstile.withdraw_dataset(name)  # which nobody can once a run of it was opened
@@ -144,7 +146,7 @@ def test_a_closed_turnstile_is_of_no_more_use(turnstile: Turnstile, name: str) -
         lambda: list(turnstile.halts(follow=False)),
         lambda: list(turnstile.odometer(follow=False)),
     ):
-        with pytest.raises(Unusable, match="closed"):
+        with pytest.raises(Unusable):
             call()
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.records import RunOpened
-from streams.sdk import datasets, opening, roster, run
+from streams.sdk import attempt, datasets, opening, roster, run
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 
@@ -51,24 +51,24 @@ def creation_everywhere_at_once() -> Patches:
 @mutation
 def other_content_after_a_timeout() -> Patches:
     """The SDK lets other users or norms be charged for a step that may be decided."""
-    yield replaced(run.Run, "_check_published", lambda self, asked: None)
+    yield replaced(attempt.Attempt, "_check_published", lambda self, asked: None)
 
 
 @mutation
 def handed_back_everywhere_at_once() -> Patches:
     """A step that was decided in some partitions is sent to all of them at once."""
-    real = run.Run._decided_step
+    real = attempt.Attempt.decide
 
-    def decided_step(self: Any, asked: Any, deadline: Any) -> Any:
-        decided, self._decided = self._decided, set()
+    def decide(self: Any, asked: Any, deadline: Any) -> Any:
+        decided, self.handed_back = self.handed_back, frozenset()
         step = self.step
         try:
             return real(self, asked, deadline)
         finally:
             if self.step == step:
-                self._decided = decided
+                self.handed_back = decided
 
-    yield replaced(run.Run, "_decided_step", decided_step)
+    yield replaced(attempt.Attempt, "decide", decide)
 
 
 @mutation
@@ -107,9 +107,10 @@ def levels_not_deferred() -> Patches:
 @mutation
 def steps_under_way_not_respected() -> Patches:
     """A run whose step is under way is used for something else."""
-    real = run.Run._in_use
+    real = attempt.Attempt.use
 
-    def in_use(self: Any, *, to_close: bool = False, ahead: Any = None) -> Any:
-        return real(self, to_close=to_close, ahead=self._ahead)
+    def use(self: Any, call: Any, timeout: float | None = None) -> Any:
+        is_ahead = self.state is attempt.StepState.AHEAD
+        return real(self, attempt.Call.DECISION if is_ahead else call, timeout)
 
-    yield replaced(run.Run, "_in_use", in_use)
+    yield replaced(attempt.Attempt, "use", use)

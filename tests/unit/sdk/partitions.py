@@ -13,6 +13,7 @@ from streams.records import (
     Answer,
     Charge,
     Decision,
+    Enrolled,
     Policy,
     Reason,
     Rejected,
@@ -40,7 +41,7 @@ class Partitions(MemoryConnection):
         deaf: partitions that nothing reaches.
         mute: partitions whose answers are lost.
         late: partitions whose answers come when somebody has published again.
-        heard: what is read from `halts` while a charge waits, when a worker has decided this.
+        heard: what is read from `halts` when a worker has written this decision or roster.
         before_result: called when requests were published and answers have not been looked at.
     """
 
@@ -91,7 +92,7 @@ class Partitions(MemoryConnection):
         self.logs += [[] for _ in range(count)]
         self._offsets += [0] * count
 
-    def hear(self, decision: Decision | RosterDecision) -> None:
+    def hear(self, decision: Decision | RosterDecision | Enrolled) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
         self._hear(Channel.HALTS, decision.partition, encode(decision))
 
@@ -156,9 +157,9 @@ class Partitions(MemoryConnection):
 
     def _say(self, partition: int, outputs: Sequence[Output]) -> None:
         answer = None if outputs[0].channel is Channel.REJECTS else decode_answer(outputs[0].value)
-        if isinstance(answer, Decision | RosterDecision):
-            for decision in self.heard(answer):
-                self.hear(decision)
+        if isinstance(answer, Decision | RosterDecision | Enrolled):
+            for heard in self.heard(answer):
+                self.hear(heard)
         else:
             super()._answer(partition, outputs)
 

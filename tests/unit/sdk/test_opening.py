@@ -107,7 +107,7 @@ def test_an_opening_begins_again_when_another_trainer_comes_between() -> None:
 def test_trainers_that_keep_opening_a_run_are_told_so() -> None:
     service = Rivalry(times=1000)
     service.create()
-    with pytest.raises(Fenced, match="other trainers"):
+    with pytest.raises(Fenced):
         service.open()
 
 
@@ -146,7 +146,7 @@ def test_a_run_that_something_else_has_charged_is_not_gone_on_with() -> None:
     for step in range(2):
         record = Charge(dataset="d", run="r", attempt=run.attempt, step=step, users=b"", norms=b"")
         service.publish(1, record)
-    with pytest.raises(PartitionsDisagree, match=r"\{0: -1, 1: 1, 2: -1\}"):
+    with pytest.raises(PartitionsDisagree):
         service.open()
 
 
@@ -164,7 +164,7 @@ def test_a_dataset_under_two_budgets_cannot_be_charged() -> None:
     service = Partitions()
     for partition, budget in enumerate([8 * 2**44, 2**44, 2**44]):
         create_in(service, partition, policy(budget=budget))
-    with pytest.raises(PartitionsDisagree, match=r"budget=\[8\.0\].*budget=\[1\.0\]"):
+    with pytest.raises(PartitionsDisagree):
         service.open()
     with pytest.raises(PartitionsDisagree):
         service.create(budget=1.0, odometer_step=2.0**-44)
@@ -184,7 +184,7 @@ def test_a_half_made_dataset_cannot_be_charged_and_can_be_completed(missing: int
 
 
 def test_a_dataset_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(RequestRejected, match="create_dataset") as refused:
+    with pytest.raises(RequestRejected) as refused:
         Partitions().open()
     assert refused.value.reason is Reason.UNKNOWN_DATASET
     assert not isinstance(refused.value, PartitionsDisagree)
@@ -205,7 +205,7 @@ def test_a_closed_run_says_so() -> None:
     service = Partitions()
     service.create()
     service.open().close()
-    with pytest.raises(RunIsClosed, match="another name"):
+    with pytest.raises(RunIsClosed):
         service.open()
 
 
@@ -228,8 +228,9 @@ def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> 
 
 def test_only_a_run_that_there_is_can_be_closed() -> None:
     service = Partitions()
-    with pytest.raises(RequestRejected, match="unknown-dataset"):
+    with pytest.raises(RequestRejected) as rejected:
         service.close_run()
+    assert rejected.value.reason is Reason.UNKNOWN_DATASET
     service.create()
     assert not service.close_run("typo")
     assert not any(("d", "typo") in ledger.state.runs for ledger in service.ledgers)
@@ -291,7 +292,7 @@ def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
     name: str, call: Callable[[Partitions, str], object]
 ) -> None:
     service = Partitions()
-    with pytest.raises(InvalidRequest, match="letters, digits"):
+    with pytest.raises(InvalidRequest):
         call(service, name)
     assert service.logs == [[], [], []]
 
@@ -300,5 +301,5 @@ def test_names_that_no_record_can_carry_are_refused_before_anything_is_sent(
 def test_released_must_be_a_step(released: Any) -> None:
     service = Partitions()
     service.create()
-    with pytest.raises(InvalidRequest, match="released"):
+    with pytest.raises(InvalidRequest):
         service.open(released=released)
