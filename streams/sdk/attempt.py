@@ -203,7 +203,7 @@ class Attempt:
             self._lock.release()
 
     def decide(self, asked: AskedStep[Any, D], deadline: Deadline) -> D:
-        """Have a step decided: first where it was decided before, then by the other partitions."""
+        """Charge a step: first where it was decided before, then by the other partitions."""
         sent, asked.sent = asked.sent, None
         if sent is not None:
             decisions = self._receive(asked.parts, sent, deadline)
