@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, FloatArray, IntArray
 
 # Relative to the largest loss: nodes that are closer to each other coincide.
@@ -134,11 +135,11 @@ def discretised(source: LossSource, step: float, cut: float) -> StepLoss:
     """Return both discretisations of a step on multiples of `step` plus an offset of its own.
 
     Only outcomes within `cut` are included. `step`: from the largest loss times
-    `SMALLEST_STEP` to 2; others raise ValueError, because losses would coincide, or masses
+    `SMALLEST_STEP` to 2; others raise InvalidInput, because losses would coincide, or masses
     overflow.
     """
     if not max(abs(end) for end in source.extremes(cut)) * SMALLEST_STEP <= step <= 2.0:
-        raise ValueError(f"a lattice of {step} does not suit the losses of {source}")
+        raise InvalidInput("step", step, f"a lattice step that resolves the losses of {source}")
     offset = source.bulk(step)
     cells = _cells(source, step, offset, cut)
     above = _connect_the_dots(cells)

@@ -13,7 +13,6 @@ from accounting import (
     MAX_COST_UNITS,
     MEASURES,
     Gaussian,
-    InvalidInput,
     Laplace,
     MeasureName,
     PureDP,
@@ -25,6 +24,7 @@ from accounting import (
 )
 from accounting.costs.costs import Mechanism
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.refusals import refused
 
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
 norm_lists = st.lists(exact.usual_norm, max_size=12)
@@ -139,43 +139,43 @@ def test_zero_norm_is_free_and_a_huge_one_saturates(measure: MeasureName) -> Non
 
 @pytest.mark.parametrize("mechanism", [PureDP(), Laplace(1.0)])
 def test_gdp_of_a_mechanism_that_is_not_gaussian_is_refused(mechanism: Mechanism) -> None:
-    with pytest.raises(InvalidInput, match="account such steps in zcdp"):
+    with refused("mechanism"):
         gdp_cost(mechanism, [1.0])
-    with pytest.raises(InvalidInput, match="account such steps in zcdp"):
+    with refused("mechanism"):
         charge_units("gdp", mechanism, [1.0])
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "1", None, 2**70 + 1])
-def test_noise_that_is_none_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="noise_stddev"):
+def test_invalid_noise_is_refused(bad: float) -> None:
+    with refused("noise_stddev"):
         Gaussian(bad)
-    with pytest.raises(InvalidInput, match="scale"):
+    with refused("scale"):
         Laplace(bad)
 
 
 @pytest.mark.parametrize("norms", [[-1.0], [math.nan], [math.inf], [[1.0]], 1.0])
-def test_norms_that_are_none_are_refused(norms: npt.ArrayLike) -> None:
+def test_invalid_norms_are_refused(norms: npt.ArrayLike) -> None:
     for call in (zcdp_cost, gdp_cost):
-        with pytest.raises(InvalidInput, match="norms"):
+        with refused("norms"):
             call(Gaussian(1.0), norms)
-    with pytest.raises(InvalidInput, match="norms"):
+    with refused("norms"):
         charge_units("zcdp", Gaussian(1.0), norms)
 
 
 @pytest.mark.parametrize("orders", [[], [1.0], [0.5], [math.inf], [math.nan], [2.0, 2.0], 2.0])
 def test_orders_that_are_not_usable_are_refused(orders: object) -> None:
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         renyi_cost(Gaussian(1.0), [1.0], orders)
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         charge_units("renyi", Gaussian(1.0), [1.0], orders)
 
 
 def test_measure_and_orders_must_agree() -> None:
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         charge_units("renyi", Gaussian(1.0), [1.0])
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         charge_units("zcdp", Gaussian(1.0), [1.0], [2.0])
-    with pytest.raises(InvalidInput, match="measure"):
+    with refused("measure"):
         charge_units("pld", Gaussian(1.0), [1.0])
-    with pytest.raises(InvalidInput, match="mechanism"):
+    with refused("mechanism"):
         zcdp_cost("gaussian", [1.0])

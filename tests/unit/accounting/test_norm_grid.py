@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import InvalidInput
 from accounting.reports import NormGrid
+from tests.unit.accounting.refusals import refused
 
 clip_norms = st.floats(min_value=1e-300, max_value=1e300)
 level_counts = st.integers(min_value=1, max_value=130)
@@ -104,7 +104,7 @@ def test_norms_outside_the_grid_are_refused_and_change_nothing(norm: float) -> N
         lambda: grid.add_step(counts, [0.5, norm]),
     ]
     for call in calls:
-        with pytest.raises(InvalidInput, match="norms"):
+        with refused("norms"):
             call()
     assert not counts.any()
 
@@ -124,8 +124,8 @@ def test_norms_outside_the_grid_are_refused_and_change_nothing(norm: float) -> N
         (1.0, True, "levels"),
     ],
 )
-def test_a_grid_that_is_none_is_refused(clip_norm: float, levels: int, argument: str) -> None:
-    with pytest.raises(InvalidInput, match=argument):
+def test_invalid_grid_is_refused(clip_norm: float, levels: int, argument: str) -> None:
+    with refused(argument):
         NormGrid(clip_norm, levels)
 
 
@@ -146,19 +146,18 @@ def test_a_step_of_users_that_do_not_fit_changes_nothing(
     users: npt.ArrayLike, norms: npt.ArrayLike, argument: str
 ) -> None:
     counts = np.zeros((2, 4), dtype=np.int64)
-    with pytest.raises(InvalidInput, match=argument):
+    with refused(argument):
         NormGrid(1.0, 4).add_step(counts, norms, users)
     assert not counts.any()
 
 
 @pytest.mark.parametrize("counts", [np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0] * 4] * 2])
-def test_counts_that_are_none_are_refused(counts: object) -> None:
-    with pytest.raises(InvalidInput, match="counts"):
+def test_invalid_counts_are_refused(counts: object) -> None:
+    with refused("counts"):
         NormGrid(1.0, 4).add_step(counts, [0.5, 0.5])
 
 
 def test_the_levels_cannot_be_overwritten() -> None:
     grid = NormGrid(1.0, 4)
-    with pytest.raises(ValueError, match="read-only"):
-        grid.norms[0] = 0.0
+    assert not grid.norms.flags.writeable
     assert grid == NormGrid(1.0, 4) != NormGrid(1.0, 5)

@@ -23,6 +23,7 @@ from accounting.exact.validation import FloatArray
 from accounting.release import ContinualCounter
 from accounting.release.counter import COUNTER_METHODS, CounterMethod
 from accounting.release.exact_noise import ExactNoise
+from tests.unit.accounting.refusals import refused
 
 METHODS = pytest.mark.parametrize("method", COUNTER_METHODS)
 
@@ -222,7 +223,7 @@ def test_there_is_no_answer_beyond_the_horizon(method: CounterMethod) -> None:
     for _ in range(3):
         counter.add(1)
     for _ in range(2):
-        with pytest.raises(InvalidInput, match=r"step is 4, but must be at most the horizon, 3"):
+        with refused("step"):
             counter.add(0)
     assert counter.step == 3
 
@@ -231,14 +232,14 @@ BAD_COUNTS = [-1, 1.0, 0.5, math.nan, math.inf, True, "1", None, np.float64(1), 
 
 
 @METHODS
-def test_counts_that_are_none_are_refused_and_leave_no_trace(method: CounterMethod) -> None:
+def test_invalid_counts_are_refused_and_leave_no_trace(method: CounterMethod) -> None:
     clean, tried = (
         ContinualCounter(8, noise_stddev=1.0, method=method, generator=np.random.default_rng(9))
         for _ in range(2)
     )
     for count in range(8):
         for bad in BAD_COUNTS:
-            with pytest.raises(InvalidInput, match="count"):
+            with refused("count"):
                 tried.add(bad)
         assert tried.add(count) == clean.add(count)
 
@@ -251,7 +252,7 @@ def test_total_may_reach_its_limit_and_not_exceed_it(method: CounterMethod) -> N
     for _ in range(2):
         answer = counter.add(2**35)
     assert answer == pytest.approx(2**36, abs=20.0)
-    with pytest.raises(InvalidInput, match="count"):
+    with refused("count"):
         counter.add(1)
     assert counter.add(0) == pytest.approx(2**36, abs=20.0)
 
@@ -317,9 +318,9 @@ def test_steps_outside_the_horizon_have_no_norm_and_no_error(
     counter = ContinualCounter(
         10, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
     )
-    with pytest.raises(InvalidInput, match="step"):
+    with refused("step"):
         counter.standard_error(step)
-    with pytest.raises(InvalidInput, match="step"):
+    with refused("step"):
         counter.norms([1.0], step)
-    with pytest.raises(InvalidInput, match="contributions"):
+    with refused("contributions"):
         counter.norms([-1.0])

@@ -17,7 +17,6 @@ from scipy import stats
 
 from accounting import (
     ContinualCounter,
-    InvalidInput,
     SparseVector,
     release_mean,
     release_quantiles,
@@ -25,6 +24,7 @@ from accounting import (
 from accounting.exact.validation import IntArray
 from accounting.release import exact_noise
 from accounting.release.exact_noise import ExactNoise
+from tests.unit.accounting.refusals import refused
 
 FALSE_POSITIVES = 1e-6
 
@@ -104,7 +104,7 @@ def test_objects_on_one_generator_draw_different_noise() -> None:
 
 @pytest.mark.parametrize("bad", [7, "os", np.random.RandomState(0), np.random.PCG64(0)])
 def test_what_is_no_generator_is_refused(bad: object) -> None:
-    with pytest.raises(InvalidInput, match="generator"):
+    with refused("generator"):
         ExactNoise(bad)
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from accounting import InvalidInput, PureDP, charge_units, zcdp_cost
 from accounting.release import SparseVector
+from tests.unit.accounting.refusals import refused
 
 Pattern = tuple[bool, ...]
 
@@ -207,7 +208,7 @@ def test_after_the_last_positive_there_is_no_answer() -> None:
     assert [sparse.above(10**6), sparse.above(-(10**6)), sparse.above(10**6)] == [True, False, True]
     assert sparse.remaining == 0
     for _ in range(2):
-        with pytest.raises(InvalidInput, match="positives is 2"):
+        with refused("positives"):
             sparse.above(-(10**6))
 
 
@@ -252,7 +253,7 @@ def test_values_that_are_no_integers_are_refused_and_leave_no_trace() -> None:
     )
     for value in range(7):
         for bad in BAD_VALUES:
-            with pytest.raises(InvalidInput, match="value"):
+            with refused("value"):
                 tried.above(bad)
         assert tried.above(value) == clean.above(value)
     assert tried.above(np.int64(3)) == clean.above(3)
@@ -287,9 +288,9 @@ def test_wrong_arguments_are_named(argument: str, arguments: dict[str, object]) 
 def test_contributions_and_bounds_outside_their_range_are_refused() -> None:
     sparse = SparseVector(1, 1.0, generator=np.random.default_rng(0))
     for bad in ([0.5], [-1.0], [math.nan], [[1.0]]):
-        with pytest.raises(InvalidInput, match="contributions"):
+        with refused("contributions"):
             sparse.norms(bad)
-    with pytest.raises(InvalidInput, match="queries"):
+    with refused("queries"):
         sparse.error_bound(0, 0.5)
-    with pytest.raises(InvalidInput, match="beta"):
+    with refused("beta"):
         sparse.error_bound(1, 0.0)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from accounting import InvalidInput
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.reports import METHODS, Method, NormGrid, RenyiReport, ReportAccountant
+from tests.unit.accounting.refusals import refused
 
 GRID = NormGrid(1.0, 10)
 MECHANISMS = [Gaussian(2.0), PoissonGaussian(1.0, 0.05)]
@@ -119,12 +119,8 @@ def test_what_is_computed_from_a_report_is_a_plain_array() -> None:
         assert type(derived) is np.ndarray
     for number in (values.max(), values[2], values[()].sum()):
         assert type(number) is np.float64
-    with pytest.raises(ValueError, match="read-only"):
-        values[0] = 0.0
-    with pytest.raises(ValueError, match="WRITEABLE"):
-        values.setflags(write=True)
-    with pytest.raises(ValueError, match="read-only"):
-        values.bounds.lower[0] = 5.0
+    assert not values.flags.writeable
+    assert not any(part.flags.writeable for part in values.bounds)
 
 
 PARTS = [
@@ -193,23 +189,23 @@ def test_other_arrays_made_of_a_report_have_no_bounds() -> None:
         [],
     ],
 )
-def test_counts_that_are_none_are_refused(counts: npt.ArrayLike) -> None:
+def test_invalid_counts_are_refused(counts: npt.ArrayLike) -> None:
     for method in METHODS:
-        with pytest.raises(InvalidInput, match="counts"):
+        with refused("counts"):
             accountant(MECHANISMS[0]).epsilon(counts, 1e-5, method)
-        with pytest.raises(InvalidInput, match="counts"):
+        with refused("counts"):
             accountant(MECHANISMS[0]).delta(counts, 1.0, method)
 
 
-def test_levels_that_are_none_are_refused() -> None:
+def test_invalid_levels_are_refused() -> None:
     reports = accountant(MECHANISMS[0])
     for delta in (0.0, 1.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InvalidInput, match="delta"):
+        with refused("delta"):
             reports.epsilon(COUNTS, delta)
     for epsilon in (-1.0, math.nan, math.inf):
-        with pytest.raises(InvalidInput, match="epsilon"):
+        with refused("epsilon"):
             reports.delta(COUNTS, epsilon)
-    with pytest.raises(InvalidInput, match="method"):
+    with refused("method"):
         reports.epsilon(COUNTS, 1e-5, "moments")
 
 
@@ -246,16 +242,16 @@ def test_several_mechanisms_have_their_histograms_side_by_side() -> None:
     assert one_grid.epsilon(np.ones(20, np.int64), 1e-5).shape == ()
 
 
-def test_a_mechanism_or_a_grid_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="mechanism"):
+def test_invalid_mechanisms_and_grids_are_refused() -> None:
+    with refused("mechanism"):
         ReportAccountant("gaussian", GRID)
-    with pytest.raises(InvalidInput, match="mechanism"):
+    with refused("mechanism"):
         ReportAccountant([Gaussian(1.0), "laplace"], GRID)
-    with pytest.raises(InvalidInput, match="grid"):
+    with refused("grid"):
         ReportAccountant([Gaussian(1.0), Gaussian(2.0)], [GRID])
-    with pytest.raises(InvalidInput, match="grid"):
+    with refused("grid"):
         ReportAccountant([], GRID)
-    with pytest.raises(InvalidInput, match="grid"):
+    with refused("grid"):
         ReportAccountant(Gaussian(1.0), 1.0)
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         ReportAccountant(Gaussian(1.0), GRID, orders=[1.0])

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import MAX_COST_UNITS, ApproxDPFilter, InvalidInput, PureDP, zcdp_cost
+from accounting import MAX_COST_UNITS, ApproxDPFilter, PureDP, zcdp_cost
 from accounting.research.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.refusals import refused
 
 DIGITS = 60
 epsilons = st.floats(0.01, 100.0)
@@ -260,14 +261,14 @@ def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 512.1, 1e-9, 1e-200, 5e-324])
-def test_epsilon_that_is_none_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="epsilon"):
+def test_invalid_epsilon_is_refused(bad: float) -> None:
+    with refused("epsilon"):
         RogersFilter(bad, 1e-5)
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, -1e-5, math.nan, 0.5, math.exp(-1.0)])
 def test_delta_outside_the_theorem_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="delta"):
+    with refused("delta"):
         RogersFilter(1.0, bad)
 
 
@@ -275,12 +276,12 @@ def test_wrong_states_and_costs_are_refused() -> None:
     rule = RogersFilter(1.0, 1e-5)
     good = rule.initial_state(2)
     for bad in ([-0.1, 0.1], [math.nan, 0.1], [0.1], [[0.1, 0.1]]):
-        with pytest.raises(InvalidInput, match="cost"):
+        with refused("cost"):
             rule.admit(good, bad)
     for state in (good[:, 0], good.astype(np.float64), good - 1, good + 2**44 + 1):
-        with pytest.raises(InvalidInput, match="state"):
+        with refused("state"):
             rule.admit(state, [0.1, 0.1])
-        with pytest.raises(InvalidInput, match="state"):
+        with refused("state"):
             rule.remaining(state)
-    with pytest.raises(InvalidInput, match="n is"):
+    with refused("n"):
         rule.initial_state(-1)

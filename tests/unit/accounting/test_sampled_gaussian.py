@@ -18,7 +18,6 @@ from accounting import (
     ApproxDPFilter,
     Gaussian,
     GdpFilter,
-    InvalidInput,
     RenyiFilter,
     ZcdpFilter,
     charge_units,
@@ -31,6 +30,7 @@ from accounting import (
 from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian, noise_scale
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
 from tests.examples import examples, grid
+from tests.unit.accounting.refusals import refused
 
 SLACK = 1e-9  # what a cost may be above the exact value, relative, in the stated range
 ORDERS = [1.1, 1.5, 2.0, 8.0, 64.0]
@@ -386,26 +386,26 @@ def test_every_user_of_sampled_steps_can_spend_to_the_end_and_no_further() -> No
 def test_sampled_steps_have_no_rho_and_no_mu(q: float) -> None:
     mechanism = PoissonGaussian(1.0, q)
     for call in (zcdp_cost, gdp_cost):
-        with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+        with refused("mechanism"):
             call(mechanism, [1.0])
     for rule in (ZcdpFilter(1.0), GdpFilter(1.0), ApproxDPFilter(1.0, 1e-5)):
-        with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+        with refused("mechanism"):
             charge_units(rule.measure, mechanism, [1.0])
-        with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+        with refused("mechanism"):
             rule.grant(rule.initial_state(1), mechanism, [1.0])
-    with pytest.raises(InvalidInput, match=r"mechanism.*renyi"):
+    with refused("mechanism"):
         noise_scale(mechanism)
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan, math.inf, True, "1", None])
-def test_rates_that_are_none_are_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="sampling_rate"):
+def test_invalid_rates_are_refused(bad: float) -> None:
+    with refused("sampling_rate"):
         PoissonGaussian(1.0, bad)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "1", None])
-def test_noise_that_is_none_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="noise_stddev"):
+def test_invalid_noise_is_refused(bad: float) -> None:
+    with refused("noise_stddev"):
         PoissonGaussian(bad, 0.5)
 
 
@@ -423,21 +423,21 @@ def test_noise_that_is_none_is_refused(bad: float) -> None:
         ([1.0], [2.0, 2.0], "orders"),
     ],
 )
-def test_norms_and_orders_that_are_none_are_refused(
+def test_invalid_norms_and_orders_are_refused(
     q: float, norms: npt.ArrayLike, orders: npt.ArrayLike, argument: str
 ) -> None:
     mechanism = PoissonGaussian(1.0, q)
     for call in (poisson_gaussian_divergence, renyi_cost):
-        with pytest.raises(InvalidInput, match=argument):
+        with refused(argument):
             call(mechanism, norms, orders)
-    with pytest.raises(InvalidInput, match=argument):
+    with refused(argument):
         charge_units("renyi", mechanism, norms, orders)
 
 
 def test_other_mechanisms_and_directions_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="mechanism"):
+    with refused("mechanism"):
         poisson_gaussian_divergence(Gaussian(1.0), [1.0], [2.0])
-    with pytest.raises(InvalidInput, match="direction"):
+    with refused("direction"):
         poisson_gaussian_divergence(
             PoissonGaussian(1.0, 0.5),
             [1.0],

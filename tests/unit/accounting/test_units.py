@@ -20,6 +20,7 @@ from accounting import (
     from_units_down,
 )
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.refusals import refused
 
 
 @given(st.lists(st.floats(min_value=0.0, allow_nan=False), max_size=20))
@@ -70,13 +71,13 @@ def test_a_budget_of_nothing_is_no_units() -> None:
     [-1.0, 2.0**-45, 5e-324, math.nan, math.inf, math.nextafter(2.0**17, 1e9), 1e200, True, "1"],
 )
 def test_budget_outside_the_range_is_refused(budget: float) -> None:
-    with pytest.raises(InvalidInput, match="budget"):
+    with refused("budget"):
         budget_units(budget)
 
 
 @pytest.mark.parametrize("bad", [-1e-300, math.nan, -math.inf])
 def test_cost_that_is_no_cost_is_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput, match="cost"):
+    with refused("cost"):
         cost_units(np.array([0.5, bad]))
 
 
@@ -96,7 +97,6 @@ def test_spend_plus_cost_never_overflows() -> None:
 def test_error_names_argument_value_and_what_is_allowed_and_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(InvalidInput("rho", -1.0, "greater than 0")))
     assert (error.argument, error.value, error.allowed) == ("rho", -1.0, "greater than 0")
-    assert str(error) == "rho is -1.0, but must be greater than 0"
 
 
 @pytest.mark.parametrize("values", [["a"], [1 + 2j], [None], [2**60 + 1], [True]])

@@ -47,6 +47,7 @@ from accounting.exact.validation import (
     sampling_probability,
 )
 from accounting.research import LecuyerOdometer, RenyiTracker, RogersFilter
+from tests.unit.accounting.refusals import refused
 
 JUST_BELOW_ONE = Fraction(2**60 - 1, 2**60)
 JUST_ABOVE_ONE = Fraction(2**60 + 1, 2**60)
@@ -111,7 +112,7 @@ def test_numbers_of_many_kinds(value: Number, up: float, down: float) -> None:
     if up == down:
         assert real_number("x", value) == up
     else:
-        with pytest.raises(InvalidInput, match=r"x is .* exact in float64"):
+        with refused("x"):
             real_number("x", value)
 
 
@@ -144,7 +145,7 @@ def test_what_is_no_number_or_an_inexact_integer_is_refused_in_every_direction(
     value: Number,
 ) -> None:
     for side in (None, UP, DOWN):
-        with pytest.raises(InvalidInput, match="x is "):
+        with refused("x"):
             real_number("x", value, side)
 
 
@@ -180,7 +181,7 @@ def test_not_a_number_is_refused_where_numbers_are_used() -> None:
 )
 def test_what_is_no_array_of_numbers_is_refused(values: object) -> None:
     for side in (None, UP, DOWN):
-        with pytest.raises(InvalidInput, match="x is "):
+        with refused("x"):
             as_float_array("x", values, side)
 
 
@@ -206,7 +207,7 @@ def test_noise_a_rounding_below_one_costs_more_than_one() -> None:
         assert zcdp_cost(Laplace(noise), [1.0])[0] > 0.5
         assert charge_units("gdp", Gaussian(noise), [1.0])[0] > 2**44
         assert PoissonGaussian(noise, 0.5).noise_stddev == ULP_BELOW
-    with pytest.raises(InvalidInput, match="noise_stddev"):
+    with refused("noise_stddev"):
         Gaussian(np.int64(2**60 - 1))
 
 
@@ -257,7 +258,7 @@ def test_sampling_rates_are_rounded_up_and_stay_probabilities() -> None:
     assert PoissonGaussian(1.0, Fraction(1, 3)).sampling_rate == math.nextafter(1 / 3, 1.0)
     assert PoissonGaussian(1.0, JUST_BELOW_ONE).sampling_rate == 1.0
     assert PoissonGaussian(1.0, Decimal("1e-999")).sampling_rate == 1e-290
-    with pytest.raises(InvalidInput, match="sampling_rate"):
+    with refused("sampling_rate"):
         PoissonGaussian(1.0, JUST_ABOVE_ONE)
 
 
@@ -283,9 +284,9 @@ def test_targets_are_rounded_down() -> None:
 
 def test_orders_must_be_exact() -> None:
     assert RenyiFilter([Fraction(3, 2)], [1.0]).orders == (1.5,)
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         RenyiFilter([Fraction(4, 3)], [1.0])
-    with pytest.raises(InvalidInput, match="orders"):
+    with refused("orders"):
         renyi_cost(Gaussian(1.0), [1.0], [np.nextafter(np.longdouble(1.5), 2)])
 
 
