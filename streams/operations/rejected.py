@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from streams.records import Rejected
-from streams.records.packing import unpack_norms, unpack_users
+from streams.records.packing import unpack_norms
 
 
 def utc(seconds: float) -> str | None:
@@ -25,7 +25,7 @@ def utc(seconds: float) -> str | None:
 
 
 _PACKED: Mapping[str, Callable[[bytes], Any]] = {
-    "users": unpack_users,
+    "users": lambda packed: np.frombuffer(packed, dtype="<i8"),
     "norms": unpack_norms,
     "units": lambda packed: np.frombuffer(packed, dtype="<i8"),
     "positions": lambda packed: np.frombuffer(packed, dtype="<u4"),

@@ -1,22 +1,11 @@
-"""Packed arrays of records: users, norms, bit sets and positions."""
+"""Packed arrays of records: norms, bit sets and positions. `UserIds` packs users."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.records.fields import Norms, User, Users
-
-
-def unpack_users(users: Users) -> NDArray[np.int64] | list[User]:
-    """Return packed ids, or a list of integers only, as int64 (n,); any other list as it is."""
-    if isinstance(users, bytes):
-        return np.frombuffer(users, dtype="<i8").astype(np.int64, copy=False)
-    if all(type(user) is int for user in users):
-        return np.array(users, dtype=np.int64)
-    return list(users)
+from streams.records.fields import Norms
 
 
 def unpack_norms(norms: Norms) -> NDArray[np.float64]:
@@ -26,23 +15,9 @@ def unpack_norms(norms: Norms) -> NDArray[np.float64]:
     return np.array(norms, dtype=np.float64)
 
 
-def pack_users(users: NDArray[np.int64] | list[User]) -> Users:
-    """Invert `unpack_users`."""
-    return users if isinstance(users, list) else users.astype("<i8", copy=False).tobytes()
-
-
 def pack_norms(norms: NDArray[np.float64]) -> bytes:
     """Pack norms as little-endian float64."""
     return norms.astype("<f8", copy=False).tobytes()
-
-
-def select_users(
-    users: NDArray[np.int64] | Sequence[User], positions: NDArray[np.int64]
-) -> NDArray[np.int64] | list[User]:
-    """Return the users at these positions: an array if users is one, else a list."""
-    if isinstance(users, np.ndarray):
-        return users[positions]
-    return [users[position] for position in positions.tolist()]
 
 
 def pack_bits(bits: NDArray[np.bool_]) -> bytes:

@@ -24,12 +24,12 @@ from streams.records import (
     Decision,
     Halted,
     RosterDecision,
-    User,
     Users,
     decode_answer,
     encode,
 )
-from streams.records.packing import unpack_bits, unpack_positions, unpack_users
+from streams.records.packing import unpack_bits, unpack_positions
+from streams.records.users import UserIds
 from streams.sdk.errors import ConflictingDecisions
 
 logger = logging.getLogger("turnstile.sdk")
@@ -252,7 +252,7 @@ class LeftOut(NamedTuple):
     users.
     """
 
-    users: NDArray[np.int64] | list[User]
+    users: UserIds
     exhausted: NDArray[np.bool_]
     reasons: NDArray[np.uint8]  # as in a decision
     budgets: list[str]
@@ -261,11 +261,11 @@ class LeftOut(NamedTuple):
 def left_out_by(answer: Decision | Halted) -> LeftOut:
     """Return the users who were left out of a step, and why."""
     if isinstance(answer, Decision):
-        users = unpack_users(answer.halted)
+        users = UserIds.unpack(answer.halted)
         halted = ~unpack_bits(answer.admitted, answer.users)
         exhausted = unpack_bits(answer.exhausted, answer.users)[halted]
     else:
-        users = unpack_users(answer.users)
+        users = UserIds.unpack(answer.users)
         exhausted = unpack_bits(answer.exhausted, len(users))
     reasons = np.frombuffer(answer.reasons, dtype=np.uint8)
     return LeftOut(users, exhausted, reasons, answer.budgets)

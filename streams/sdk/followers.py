@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
-import numpy as np
 
 from streams.records import (
     Decision,
@@ -147,10 +146,8 @@ def distinct_halts(
 def _halts_of(answer: Decision | Halted) -> Iterator[Halt]:
     """Yield the HALT events of one record."""
     left_out = left_out_by(answer)
-    users = left_out.users
-    ids = users.tolist() if isinstance(users, np.ndarray) else users
     lists = left_out.exhausted.tolist(), left_out.reasons.tolist()
-    for user, is_exhausted, reason in zip(ids, *lists, strict=True):
+    for user, is_exhausted, reason in zip(left_out.users, *lists, strict=True):
         yield Halt(
             dataset=answer.dataset,
             run=answer.run,

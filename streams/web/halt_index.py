@@ -143,8 +143,8 @@ class HaltIndex:
         entries["began"] = entries["ended"] = written
         entries["times"] = 1
         entries["reason"], entries["exhausted"] = found.reasons, found.exhausted
-        if isinstance(found.users, np.ndarray):
-            entries["user"] = found.users
+        if found.users.are_integers:
+            entries["user"] = found.users.integers
             run.integers = _merged(run.integers, entries)
             return
         are_strings = np.array([isinstance(user, str) for user in found.users], dtype=np.bool_)

@@ -22,7 +22,8 @@ from streams.records import (
     Request,
     encode,
 )
-from streams.records.packing import pack_norms, pack_users
+from streams.records.packing import pack_norms
+from streams.records.users import UserIds
 from streams.sdk.arguments import price
 from streams.sdk.datasets import policy_from
 
@@ -112,7 +113,7 @@ class Workload:
             run=_RUN,
             attempt=1,
             step=self._step,
-            users=pack_users(users),
+            users=UserIds(users).pack(),
             norms=pack_norms(norms),
             scale=NOISE_STDDEV,
             clip_norm=clip_norm,
@@ -163,7 +164,7 @@ class DenseSteps(Workload):
                     attempt=1,
                     request=f"enrol-{start}",
                     first=start,
-                    users=pack_users(self._ids[start : start + _ENROLLED_AT_ONCE]),
+                    users=UserIds(self._ids[start : start + _ENROLLED_AT_ONCE]).pack(),
                     clip_norm=CLIP_NORM,
                     levels=_LEVELS,
                 )

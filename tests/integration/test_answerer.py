@@ -34,8 +34,9 @@ from streams.local import Child
 from streams.local.ports import free_ports
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
-from streams.records.packing import unpack_norms, unpack_users
+from streams.records.packing import unpack_norms
 from streams.records.signatures import new_keys
+from streams.records.users import UserIds
 from streams.sdk.followers import Reading
 from streams.sdk.kafka import read_signed
 from tests.batches import bomb
@@ -453,7 +454,7 @@ def test_by_the_clock_of_the_broker_an_event_counts_if_it_came_in_time_whatever_
     charged = {
         int(user): float(norm)
         for users, norms in charges_of(shared, name).values()
-        for user, norm in zip(unpack_users(users), unpack_norms(norms), strict=True)
+        for user, norm in zip(UserIds.unpack(users), unpack_norms(norms), strict=True)
     }
     assert charged == pytest.approx({user: 1.0 + user % 3 for user in range(10)})
 

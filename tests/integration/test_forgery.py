@@ -30,8 +30,9 @@ from streams.records import (
     encode,
 )
 from streams.records.digests import charge_digest
-from streams.records.packing import pack_bits, unpack_users
+from streams.records.packing import pack_bits
 from streams.records.signatures import new_keys
+from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.decisions import StepDecision
 from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
@@ -110,7 +111,7 @@ def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, De
     for partition, offset, value in service.log.records["norms"]:
         request = decode_request(value)
         if isinstance(request, Charge) and (request.dataset, request.step) == (dataset, step):
-            users = len(unpack_users(request.users))
+            users = len(UserIds.unpack(request.users))
             forged[partition] = Decision(
                 dataset=dataset,
                 run=request.run,

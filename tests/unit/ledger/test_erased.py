@@ -16,7 +16,7 @@ from streams.ledger import erasure
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
 from streams.records import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
 from streams.records.digests import NO_TOPIC
-from streams.records.packing import unpack_positions, unpack_users
+from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
 from tests.audit.comparison import compare
 from tests.unit.ledger import test_nested
@@ -94,7 +94,7 @@ def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on(
     assert told(decision, "halted") == told(decision, "exhausted") == [1]
     (halted,) = log.halts()
     assert list(halted.reasons) == [ERASED]
-    assert 8 not in unpack_users(halted.users)
+    assert 8 not in UserIds.unpack(halted.users)
     answer = log.enrol([7, 8, 9, 10, 11], request="again")
     assert (answer.members, unpack_positions(answer.erased, 5).tolist()) == (5, [1])
     assert told(log.step(2, members=5), "halted") == []

@@ -10,7 +10,7 @@ from accounting import Gaussian, PoissonGaussian
 from accounting.measures import cost_table
 from streams.ledger.ledger import Ledger
 from streams.records import MAX_BUDGETS, Reason, Rejected
-from streams.records.packing import unpack_users
+from streams.records.users import UserIds
 from tests.unit.ledger.ledgers import admitted, answer_of, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 
@@ -70,7 +70,7 @@ def test_a_charge_counts_against_every_budget_and_the_outermost_holds_over_all_d
     assert first.budgets == ["ads", "person"]
     second = log.charge(0, [1, 2], [1.1, 0.5], dataset="search", scale=3.0)
     assert admitted(second) == [False, True]  # 0.067 fits the budget of search, not of the person
-    assert (list(second.reasons), unpack_users(second.halted).tolist()) == ([1], [1])
+    assert (list(second.reasons), UserIds.unpack(second.halted).tolist()) == ([1], [1])
     third = log.charge(1, [1, 2], [1.0, 1.3], dataset="ads", scale=3.0)
     assert admitted(third) == [False, False]
     assert list(third.reasons) == [0, 0]
@@ -96,7 +96,7 @@ def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
     assert told(step, "halted") == [0]
     (halted,) = log.halts()
     assert (halted.budgets, list(halted.reasons)) == (["search", "person"], [1])
-    assert unpack_users(halted.users).tolist() == [1]
+    assert UserIds.unpack(halted.users).tolist() == [1]
     log.audit()
 
 

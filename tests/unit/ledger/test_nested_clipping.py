@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from accounting import Gaussian
 from accounting.measures import cost_table
 from streams.records import Reason, Rejected
-from streams.records.packing import unpack_norms, unpack_users
+from streams.records.packing import unpack_norms
+from streams.records.users import UserIds
 from tests.unit.ledger.ledgers import admitted, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 
@@ -59,7 +60,7 @@ def test_whoever_has_nothing_left_of_a_budget_is_refused_by_the_first_such_one()
     assert granted(log.charge(0, [1], [1.0], scale=1.0)) == pytest.approx([0.5], rel=2**-48)
     halted = log.charge(1, [1, 2], [1.0, 0.1], scale=1.0)
     assert (admitted(halted), list(halted.reasons)) == ([False, True], [1])
-    assert unpack_users(halted.halted).tolist() == [1]
+    assert UserIds.unpack(halted.halted).tolist() == [1]
     before = {name: log.spent(name)[1] for name in "def"}
     log.charge(2, [1], [1e-6], scale=1.0)
     assert {name: log.spent(name)[1] for name in "def"} == before  # who is halted pays nothing

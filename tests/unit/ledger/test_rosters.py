@@ -16,7 +16,7 @@ from streams.ledger import accounts, columns, rule
 from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
 from streams.records import Enrolled, Reason, Rejected, encode
 from streams.records.digests import NO_TOPIC, page_digests
-from streams.records.packing import unpack_positions, unpack_users
+from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, rebuilt
@@ -175,7 +175,7 @@ def test_who_leaves_who_returns_and_who_has_nothing_left_is_told_once():
     third = log.step(2, positions=[1], levels=[0])  # level 0 costs nothing
     assert told(third, "halted") == [0, 2, 3]
     assert told(third, "exhausted") == []
-    assert [unpack_users(h.users).tolist() for h in log.halts()] == [[7, 9, 10]]
+    assert [UserIds.unpack(h.users).tolist() for h in log.halts()] == [[7, 9, 10]]
     fourth = log.step(3, positions=[0, 1], levels=[0, 1])
     assert told(fourth, "readmitted") == [0]
     assert told(fourth, "halted") == [1]
@@ -253,7 +253,7 @@ def test_a_roster_is_charged_as_the_norms_of_its_levels_are(steps, measure, budg
         )
         norms = norms_of(levels, CLIP, LEVELS)
         same = explicit.charge(step, list(range(6)), norms, scale=scale)
-        now = set(range(6)) - set(unpack_users(same.halted).tolist())
+        now = set(range(6)) - set(UserIds.unpack(same.halted).tolist())
         assert roster.spent() == explicit.spent()
         active = (active - set(told(decision, "halted"))) | set(told(decision, "readmitted"))
         assert active == now

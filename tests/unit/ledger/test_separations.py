@@ -16,7 +16,7 @@ from accounting import MinSeparationFilter, ZcdpFilter, banded_step
 from accounting.exact.units import budget_units
 from streams.ledger.ledger import Ledger
 from streams.records import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened
-from streams.records.packing import unpack_users
+from streams.records.users import UserIds
 from tests.unit.ledger.ledgers import admitted, exhausted, halted_for, rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 from tests.unit.ledger.test_nested import DATASETS, nested
@@ -43,7 +43,7 @@ def test_who_took_part_is_halted_until_the_separation_has_passed_and_charged_not
         decision = log.charge(step, [3, 1], [1.0, 1e-300])
         assert (admitted(decision), too_soon(decision)) == ([False] * 2, [True] * 2)
         assert exhausted(decision) == [False] * 2
-        assert unpack_users(decision.halted).tolist() == [3, 1]
+        assert UserIds.unpack(decision.halted).tolist() == [3, 1]
         assert log.spent() == spent
     assert admitted(log.charge(3, [1, 2, 3], [1.0, 1.0, 1.0])) == [True] * 3
     log.audit()
@@ -113,7 +113,7 @@ def test_clipping_grants_in_the_units_of_contributions_and_nothing_to_who_comes_
     left = log.charge(2, [1, 2], [1.0, 1.0], column.noise_stddev)
     granted = np.frombuffer(left.granted)
     assert granted.tolist() == [pytest.approx(0.5)]
-    assert unpack_users(left.halted).tolist() == []
+    assert UserIds.unpack(left.halted).tolist() == []
     log.charge(3, [], [])
     nothing = log.charge(4, [1], [1.0], column.noise_stddev)
     assert (admitted(nothing), too_soon(nothing), exhausted(nothing)) == ([False], [False], [True])
@@ -129,7 +129,7 @@ def test_too_soon_for_one_is_too_soon_for_all_budgets_that_count():
     decision = log.charge(1, [5, 0, 1], [1.0, 40.0, 0.3], **about)
     assert decision.budgets == ["tuning", "ads", "person"]
     assert too_soon(decision) == [True, False, True]
-    assert unpack_users(decision.halted).tolist() == [5, 0, 1]
+    assert UserIds.unpack(decision.halted).tolist() == [5, 0, 1]
     assert list(decision.reasons) == [TOO_SOON, 0, TOO_SOON]
     assert {name: {u: n for u, n in log.spent(name).items() if u} for name in DATASETS} == spent
     log.audit()

@@ -19,30 +19,12 @@ from streams.records.digests import charge_digest
 from streams.records.packing import (
     pack_bits,
     pack_norms,
-    pack_users,
     unpack_bits,
     unpack_norms,
-    unpack_users,
 )
 from tests.unit.records.records import CHARGE, ENCODINGS, PACKED_NORMS, PACKED_USERS, as_msgpack
 
 # --- packed arrays and bit sets -----------------------------------------------------------------
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_integer_users_survive_packing(users: list[int]) -> None:
-    unpacked = unpack_users(list(users))
-    assert isinstance(unpacked, np.ndarray)
-    assert unpacked.dtype == np.int64
-    packed = pack_users(unpacked)
-    assert packed == struct.pack(f"<{len(users)}q", *users)
-    assert np.array_equal(unpack_users(packed), unpacked)
-
-
-def test_lists_with_strings_stay_lists() -> None:
-    users: list[int | str] = [1, "1", 2**63 - 1]
-    assert unpack_users(users) == users
-    assert pack_users(users) == users
 
 
 @given(st.lists(st.floats()))
@@ -52,8 +34,7 @@ def test_norms_survive_packing(norms: list[float]) -> None:
     assert np.array_equal(unpack_norms(packed), unpack_norms(norms), equal_nan=True)
 
 
-def test_packed_arrays_are_little_endian_whatever_the_array_is() -> None:
-    assert pack_users(np.array([1, 2], dtype=">i8")) == PACKED_USERS
+def test_norms_are_packed_little_endian() -> None:
     assert pack_norms(np.array([0.5, 1.0], dtype=">f8")) == PACKED_NORMS
     assert pack_norms(np.array([0.5, 9.0, 1.0, 9.0])[::2]) == PACKED_NORMS
 

@@ -1,6 +1,8 @@
-"""User ids in their order: the same ids, however they came, and the same bytes for them."""
+"""UserIds: a sequence of ids with one packed form."""
 
 from __future__ import annotations
+
+import struct
 
 import numpy as np
 import pytest
@@ -41,7 +43,7 @@ def test_ids_behave_as_a_list_of_them(users: list[User], data: st.DataObject) ->
 
 
 @given(LISTS)
-def test_the_same_ids_have_the_same_bytes(users: list[User]) -> None:
+def test_equal_ids_have_equal_bytes(users: list[User]) -> None:
     packed = UserIds(users).pack()
     assert isinstance(packed, bytes) == all(isinstance(user, int) for user in users)
     assert UserIds.unpack(packed) == UserIds.unpack(users) == UserIds(users)
@@ -49,12 +51,13 @@ def test_the_same_ids_have_the_same_bytes(users: list[User]) -> None:
 
 
 @given(LISTS, st.integers(1, 9))
-def test_users_live_where_the_partitioner_says(users: list[User], partitions: int) -> None:
+def test_homes_agree_with_the_partitioner(users: list[User], partitions: int) -> None:
     assert UserIds(users).homes(partitions).tolist() == partitions_of(users, partitions).tolist()
 
 
 @pytest.mark.parametrize("dtype", [">i8", "<i4", "u1"])
-def test_arrays_of_any_integers_are_ids(dtype: str) -> None:
+def test_arrays_of_any_integer_type_are_packed_little_endian(dtype: str) -> None:
     assert UserIds(np.array([1, 2], dtype=dtype)) == UserIds([1, 2])
+    assert UserIds(np.array([1, 2], dtype=dtype)).pack() == struct.pack("<2q", 1, 2)
     assert UserIds([1, 2]) != UserIds([1, "2"])
     assert UserIds([1]) != [1]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from streams.ledger.ledger import Channel, Ledger, Output
 from streams.records import (
@@ -23,7 +22,8 @@ from streams.records import (
     decode_request,
     encode,
 )
-from streams.records.packing import unpack_norms, unpack_users
+from streams.records.packing import unpack_norms
+from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
 from streams.sdk.errors import RequestRejected, refusal_of
@@ -124,7 +124,7 @@ class Partitions(MemoryConnection):
         return [
             dict(
                 zip(
-                    np.asarray(unpack_users(record.users), dtype=object).tolist(),
+                    UserIds.unpack(record.users).tolist(),
                     unpack_norms(record.norms).tolist(),
                     strict=True,
                 )

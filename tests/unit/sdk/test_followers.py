@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from streams.ledger.outputs import Channel
 from streams.records import Answer, Decision, Halted, RosterDecision, decode_answer, encode
-from streams.records.packing import unpack_users
+from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.decisions import Witness
 from streams.sdk.errors import ConflictingDecisions
@@ -80,7 +80,7 @@ def test_parts_of_one_step_are_told_apart() -> None:
     (*_, whole) = (answer for answer in published(halting_log()) if isinstance(answer, Halted))
     parts = [
         replace(whole, part=part, parts=2, users=[user], exhausted=b"\1", reasons=b"\0")
-        for part, user in enumerate(unpack_users(whole.users).tolist())
+        for part, user in enumerate(UserIds.unpack(whole.users).tolist())
     ]
     assert seen(halts_in([parts[1], parts[0], parts[1]])) == [(4, 10, True), (4, 7, True)]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from streams.records import Charge, Enrol, decode_request
-from streams.records.packing import unpack_users
 from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, PolicyChanged, RequestRejected
@@ -69,7 +68,7 @@ def test_no_id_reaches_the_log_and_answers_come_in_the_order_of_the_ids():
         user
         for charge in charged
         if isinstance(charge, Charge)
-        for user in unpack_users(charge.users).tolist()
+        for user in UserIds.unpack(charge.users).tolist()
     ]
     assert sorted(users) == sorted(Pseudonyms(KEY).of(UserIds(NAMES)).tolist())
     assert [halt.user for halt in turnstile.halts(follow=False)] in (
@@ -85,7 +84,7 @@ def test_a_roster_has_pseudonyms_too():
     roster = run.enrol(NAMES, clip_norm=1.0)
     roster.charge(noise_stddev=1.0, sampling_rate=0.5)
     enrolled = [r for r in map(decode_request, connection.sent) if isinstance(r, Enrol)]
-    users = [user for record in enrolled for user in unpack_users(record.users).tolist()]
+    users = [user for record in enrolled for user in UserIds.unpack(record.users).tolist()]
     assert sorted(users) == sorted(Pseudonyms(KEY).of(UserIds(NAMES)).tolist())
     for user in NAMES:
         for odometer in turnstile.odometer(user=user, follow=False):

@@ -36,8 +36,8 @@ from streams.records import (
     decode_answer,
     decode_request,
 )
-from streams.records.packing import unpack_bits, unpack_norms, unpack_users
-from streams.records.users import partitions_of
+from streams.records.packing import unpack_bits, unpack_norms
+from streams.records.users import UserIds, partitions_of
 from streams.sdk.decisions import StepDecision, reasons_of
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
 from streams.sdk.run import Run
@@ -173,7 +173,7 @@ class Recorded(Partitions):
         admitted = unpack_bits(decision.admitted, decision.users).tolist()
         norms = unpack_norms(charge.norms).copy()
         norms[np.frombuffer(decision.clipped, "<u4")] = np.frombuffer(decision.granted, "<f8")
-        users = np.asarray(unpack_users(charge.users)).tolist()
+        users = UserIds.unpack(charge.users).tolist()
         return {
             user: norm if is_in else None
             for user, norm, is_in in zip(users, norms.tolist(), admitted, strict=True)
@@ -373,7 +373,7 @@ class Clients(RuleBasedStateMachine):
         clipped: set[tuple[str, int]] = set()
         for (step, partition), (charge, decision) in self.service.made.items():
             granted = self.service.granted(step, partition)
-            users = np.asarray(unpack_users(charge.users)).tolist()
+            users = UserIds.unpack(charge.users).tolist()
             asked = dict(zip(users, unpack_norms(charge.norms).tolist(), strict=True))
             waiting = dict(zip(users, (reasons_of(decision) == TOO_SOON).tolist(), strict=True))
             for user, norm in granted.items():
@@ -418,7 +418,7 @@ class Clients(RuleBasedStateMachine):
     def a_step_has_one_content_or_was_given_up(self) -> None:
         parts: dict[Step, dict[int, Content]] = {}
         for (step, partition), (charge, _) in self.service.made.items():
-            users = tuple(np.asarray(unpack_users(charge.users)).tolist())
+            users = tuple(UserIds.unpack(charge.users).tolist())
             norms = tuple(unpack_norms(charge.norms).tolist())
             parts.setdefault(step, {})[partition] = Content(users, norms, charge.scale)
         for step, found in parts.items():

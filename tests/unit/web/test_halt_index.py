@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from streams.records import TOO_SOON, Decision, Halted, User
-from streams.records.packing import pack_bits, pack_users
+from streams.records.packing import pack_bits
+from streams.records.users import UserIds
 from streams.web.halt_index import HaltIndex
 
 
@@ -28,7 +29,7 @@ def decided(
         users=len(users),
         admitted=pack_bits(np.array([user == 10**6 for user in users])),
         exhausted=pack_bits(np.array([user in (exhausted or ()) for user in users])),
-        halted=pack_users(packed),
+        halted=UserIds(packed).pack(),
         reasons=bytes(len(halted)),
         budgets=["d"],
     )
@@ -74,7 +75,7 @@ def test_members_of_a_roster_are_left_out_from_a_step_on() -> None:
                 offset=9,
                 part=part,
                 parts=2,
-                users=pack_users(np.array([user])),
+                users=UserIds(np.array([user])).pack(),
                 exhausted=b"\0",
                 reasons=b"\0",
                 budgets=["d"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streams.ledger.ledger import Channel
 from streams.records import Answer, Decision, Halted, OdometerRecord, User, decode_answer
-from streams.records.packing import unpack_users
+from streams.records.users import UserIds
 from streams.store.port import Commit, Guard, Verdict
 from streams.worker.heartbeat import BEAT_EVERY
 from streams.worker.metrics import SECONDS, CountingPublisher, Metrics, PartitionsCollector
@@ -96,9 +96,9 @@ class Made:
 def _halted(answer: Answer) -> list[User]:
     match answer:
         case Decision():
-            return list(unpack_users(answer.halted))
+            return list(UserIds.unpack(answer.halted))
         case Halted():
-            return list(unpack_users(answer.users))
+            return list(UserIds.unpack(answer.users))
     return []
 
 
