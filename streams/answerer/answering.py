@@ -52,6 +52,13 @@ class InconsistentRun(UnusableQueries):
     release a window twice.
     """
 
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}. Journal entries are missing, or another program charges the run. Answer "
+            "under another run name, with a start after the last published answer. Users keep what "
+            "they have spent"
+        )
+
 
 class AlreadyAnswered(UnusableQueries):
     """Another run has answered a window. Answering it again would charge its users again.
@@ -215,8 +222,8 @@ class Answering:
                 logger.warning("step %d is not decided yet; asking again: %s", window.step, error)
         if release.step != window.step:
             raise InconsistentRun(
-                f"step {window.step} was charged as step {release.step}, so another program "
-                f"charges run {run.name!r}; nothing was released"
+                f"step {window.step} of run {run.name!r} was charged as step {release.step}; "
+                "nothing was released"
             )
         answered = asked.answered(
             np.atleast_1d(release.value), release.noise_stddev, self.query_file.confidence
@@ -344,7 +351,7 @@ class Answering:
         """Open the run; None if another answerer has answered more since the entries were read.
 
         Raises:
-            InconsistentRun: the charges do not fit the entries.
+            InconsistentRun: the charges do not agree with the journal.
         """
         try:
             return self._open_run(released)
@@ -353,10 +360,7 @@ class Answering:
             if self._history.released != released:
                 return None
             raise InconsistentRun(
-                f"{error}. According to the journal in answers-state, step {released} was answered "
-                "last. If the journal is incomplete, or another program charges this run, answer "
-                "under another run name, with a start after the last published answer. Users keep "
-                "what they have spent"
+                f"{error}. According to the journal, step {released} was answered last"
             ) from error
 
     def _check_unanswered(self, window: Window) -> None:
@@ -410,33 +414,26 @@ class Answering:
         """
         history = self._history
         following = history.released + 1
-        remedy = (
-            "Answer under another run name, with a start after the last published answer. Users "
-            "keep what they have spent"
-        )
         if run.step != following:
             raise InconsistentRun(
                 f"run {run.name!r} was charged up to step {run.step - 1}, but its journal ends at "
-                f"step {history.released}: another program charges it, or entries are missing. "
-                f"{remedy}"
+                f"step {history.released}"
             )
         if run.interrupted and history.closing is None:
             raise InconsistentRun(
-                f"step {following} of run {run.name!r} was charged and has no entry: another "
-                f"program charges the run, or entries are missing. {remedy}"
+                f"step {following} of run {run.name!r} was charged and has no journal entry"
             )
-        behind = 0 if history.answered is None else history.answered.answers_end
+        since = 0 if history.answered is None else history.answered.answers_end
         steps = [
             msgspec.json.decode(answer, type=PrivateAnswer).step
-            for answer in self._journal.published(behind)
+            for answer in self._journal.published(since)
         ]
         last = max(steps, default=-1)
         if last > history.released:
             self._catch_up()
             self._check_owner()
             raise InconsistentRun(
-                f"the answer to step {last} of run {run.name!r} is published and not in the "
-                f"journal: the last entries in answers-state are missing. {remedy}"
+                f"the answer to step {last} of run {run.name!r} is published, but not journaled"
             )
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal[
     "count", "distinct", "sum", "mean", "histogram", "quantiles", "top", "threshold"
@@ -24,17 +24,8 @@ Kind: TypeAlias = Literal[
 Of: TypeAlias = Literal["count", "distinct", "sum"]
 Label: TypeAlias = str | int
 
-KINDS: Final = (
-    "count",
-    "distinct",
-    "sum",
-    "mean",
-    "histogram",
-    "quantiles",
-    "top",
-    "threshold",
-)
-_OF: Final = ("count", "distinct", "sum")
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+_OF: Final[tuple[str, ...]] = get_args(Of)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
 _MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}

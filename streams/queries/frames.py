@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.records import User
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_numbers, read_users
 from streams.sdk.errors import InvalidRequest
@@ -43,7 +42,7 @@ def read_frame(frame: Any, user: str, value: str | Sequence[str]) -> tuple[UserI
             raise InvalidRequest(
                 f"column {name!r} has missing or infinite values: leave those rows out"
             )
-    users, places = _places(ids)
+    users, places = ids.distinct()
     rows = np.zeros((len(users), len(names)))
     with np.errstate(over="ignore"):
         np.add.at(rows, places, np.column_stack(columns))
@@ -63,8 +62,8 @@ def side_by_side(
     Raises:
         InvalidRequest: a query contains a user twice.
     """
-    everyone = reduce(UserIds.join, (ids for ids, _ in queries.values()), UserIds([]))
-    users, places = _places(everyone)
+    joined = reduce(UserIds.join, (ids for ids, _ in queries.values()), UserIds([]))
+    users, places = joined.distinct()
     widths = {n: rows.shape[1] if rows.ndim == 2 else 1 for n, (_, rows) in queries.items()}
     joint = np.zeros((len(users), sum(widths.values())))
     columns, first, begin = {}, 0, 0
@@ -96,13 +95,3 @@ def _column(frame: Any, name: str) -> Any:
             f"column {name!r} is {found} in the frame, which has {', '.join(map(repr, names))}"
         )
     return frame[name]
-
-
-def _places(ids: UserIds) -> tuple[UserIds, NDArray[np.int64]]:
-    """Return the distinct ids, and the index among them of each id."""
-    if ids.are_integers:
-        distinct, places = np.unique(ids.integers, return_inverse=True)
-        return UserIds(distinct), places.astype(np.int64)
-    known: dict[User, int] = {}
-    found = [known.setdefault(user, len(known)) for user in ids]
-    return UserIds(list(known)), np.array(found, dtype=np.int64)

@@ -129,6 +129,22 @@ class UserIds:
             replaced[position] = user
         return UserIds(replaced)
 
+    def distinct(self) -> tuple[UserIds, NDArray[np.int64]]:
+        """Return the distinct ids in the order of their first positions, and where each id is.
+
+        Returns:
+            m distinct ids, and for each of the n ids its index among them, shape (n,).
+        """
+        if not self.are_integers:
+            known: dict[User, int] = {}
+            places = [known.setdefault(user, len(known)) for user in self._mixed]
+            return UserIds(list(known)), np.array(places, dtype=np.int64)
+        found, first, inverse = np.unique(self.integers, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        return UserIds(found[order]), rank[inverse]
+
     def has_duplicates(self) -> bool:
         """Return whether an id appears twice.
 

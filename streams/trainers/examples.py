@@ -13,7 +13,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.records import User
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_users
 from streams.sdk.errors import InvalidRequest
@@ -40,19 +39,7 @@ class ExamplesByUser:
         Raises:
             InvalidRequest: an id is invalid.
         """
-        ids = read_users(user_ids)
-        if not ids.are_integers:
-            places: dict[User, int] = {}
-            owners = np.array([places.setdefault(user, len(places)) for user in ids], np.int64)
-            users = UserIds(list(places))
-        else:
-            distinct, first, inverse = np.unique(
-                ids.integers, return_index=True, return_inverse=True
-            )
-            appearance = np.argsort(first, kind="stable")
-            rank = np.empty_like(appearance)
-            rank[appearance] = np.arange(appearance.size)
-            users, owners = UserIds(distinct[appearance]), rank[inverse]
+        users, owners = read_users(user_ids).distinct()
         counts = np.bincount(owners, minlength=len(users))
         starts = np.concatenate([[0], np.cumsum(counts)])
         return cls(users, np.argsort(owners, kind="stable"), starts)

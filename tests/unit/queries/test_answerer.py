@@ -160,12 +160,14 @@ def test_nothing_is_drawn_or_answered_when_the_charge_fails_and_asking_again_wor
     assert noise.draws == 1
 
 
-def test_one_step_is_never_answered_twice() -> None:
+def test_one_step_is_never_answered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(10.0)
     answerer = QueryAnswerer(run, noise_stddev=2.0)
     noise = silenced(answerer)
     assert [answerer.answer(["a"], [1.0]).step for _ in range(3)] == [0, 1, 2]
-    run.step = 2
+    assert answerer.last_charge is not None
+    again = answerer.last_charge.decision
+    monkeypatch.setattr(run, "charge", lambda *arguments, **options: again)
     with pytest.raises(ReleasedTwice):
         answerer.answer(["a"], [1.0])
     assert noise.draws == 3

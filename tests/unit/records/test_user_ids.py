@@ -33,6 +33,9 @@ def test_ids_behave_as_a_list_of_them(users: list[User], data: st.DataObject) ->
     some = data.draw(st.lists(st.sampled_from(range(len(users))), max_size=9)) if users else []
     assert ids.select(np.array(some, dtype=np.int64)).tolist() == [users[at] for at in some]
     assert ids.has_duplicates() == (len(set(users)) != len(users))
+    distinct, places = ids.distinct()
+    assert distinct.tolist() == list(dict.fromkeys(users))
+    assert distinct.select(places).tolist() == users
     for user in [*users, 0, "", "no"]:
         assert ids.position(user) == position_of(users, user)
     other = data.draw(st.one_of(st.integers(0, 5), st.text(max_size=2)))
