@@ -90,23 +90,22 @@ class ChargePart(NamedTuple):
             )
         if answer.digest != self.digest:
             raise _not_of_a_worker(answer, "is about other content")
-        if answer.users != len(self.norms) or not is_whole(answer):
-            raise _not_of_a_worker(answer, f"does not fit {len(self.norms)} users")
-        admitted = unpack_bits(answer.admitted, answer.users)
-        granted = np.where(admitted, self.norms, 0.0)
-        clipped = np.frombuffer(answer.clipped, dtype="<u4")
-        lower = np.frombuffer(answer.granted, dtype="<f8")
-        if not np.all(admitted[clipped] & (lower >= 0) & (lower <= self.norms[clipped])):
-            raise _not_of_a_worker(answer, "grants what was not asked for")
-        granted[clipped] = lower
-        reasons = reasons_of(answer)
+        try:
+            arrays = DecisionArrays.of(answer)
+        except ValueError as error:
+            raise _not_of_a_worker(answer, str(error)) from error
+        norms, admitted, clipped = self.norms, arrays.admitted, arrays.clipped
+        if answer.users != len(norms):
+            raise _not_of_a_worker(answer, f"is not about {len(norms)} users")
+        granted = np.where(admitted, norms, 0.0)
+        if len(clipped):
+            lower = arrays.granted
+            if not np.all(admitted[clipped] & (lower >= 0) & (lower <= norms[clipped])):
+                raise _not_of_a_worker(answer, "grants what was not asked for")
+            granted[clipped] = lower
+        reasons = arrays.reasons
         return StepDecision(
-            answer.step,
-            admitted,
-            granted,
-            unpack_bits(answer.exhausted, answer.users),
-            reasons == TOO_SOON,
-            reasons == ERASED,
+            answer.step, admitted, granted, arrays.exhausted, reasons == TOO_SOON, reasons == ERASED
         )
 
 
@@ -175,55 +174,63 @@ class Witness:
             raise ConflictingDecisions(self._conflict)
 
 
-def is_whole(decision: Decision) -> bool:
-    """Return whether the arrays of a decision fit each other, as in every worker's decision."""
-    octets = -(-decision.users // 8)
-    if not len(decision.admitted) == len(decision.exhausted) == octets:
-        return False
-    if len(decision.clipped) % 4 or 2 * len(decision.clipped) != len(decision.granted):
-        return False
-    if np.any(np.frombuffer(decision.clipped, dtype="<u4") >= decision.users):
-        return False
-    halted = decision.users - int(unpack_bits(decision.admitted, decision.users).sum())
-    packed = isinstance(decision.halted, bytes)
-    has_ids = len(decision.halted) == (8 * halted if packed else halted)
-    return has_ids and _has_reasons(decision, halted)
+class DecisionArrays(NamedTuple):
+    """The arrays of a decision about n users.
 
+    Attributes:
+        admitted: bool (n,).
+        exhausted: bool (n,).
+        clipped: uint32, the positions of users with a lower norm than they asked for.
+        granted: float64, these norms.
+        reasons: uint8 (n,), why each user was halted; 0 for users who were admitted.
+    """
 
-def reasons_of(decision: Decision) -> NDArray[np.uint8]:
-    """Return the reason byte of every user, 0 for those admitted, (users,)."""
-    reasons = np.zeros(decision.users, dtype=np.uint8)
-    halted = ~unpack_bits(decision.admitted, decision.users)
-    reasons[halted] = np.frombuffer(decision.reasons, dtype=np.uint8)
-    return reasons
+    admitted: NDArray[np.bool_]
+    exhausted: NDArray[np.bool_]
+    clipped: NDArray[np.uint32]
+    granted: NDArray[np.float64]
+    reasons: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, decision: Decision) -> DecisionArrays:
+        """Unpack a decision.
+
+        Raises:
+            ValueError: the arrays do not fit each other, so no worker has made the decision.
+        """
+        count = decision.users
+        if not len(decision.admitted) == len(decision.exhausted) == -(-count // 8):
+            raise ValueError("has bit sets of the wrong length")
+        admitted = unpack_bits(decision.admitted, count)
+        clipped = np.frombuffer(decision.clipped, dtype="<u4")
+        granted = np.frombuffer(decision.granted, dtype="<f8")
+        if len(clipped) != len(granted) or (len(clipped) and int(clipped.max()) >= count):
+            raise ValueError("grants norms at invalid positions")
+        halted = count - int(np.count_nonzero(admitted))
+        if _count_of(decision.halted) != halted or not _has_reasons(decision, halted):
+            raise ValueError("has no ids or no reasons of the halted users")
+        reasons = np.zeros(count, dtype=np.uint8)
+        if halted:
+            reasons[~admitted] = np.frombuffer(decision.reasons, dtype=np.uint8)
+        return cls(admitted, unpack_bits(decision.exhausted, count), clipped, granted, reasons)
 
 
 def _count_of(users: Users) -> int:
+    """Return the number of users.
+
+    Raises:
+        ValueError: packed ids are cut off.
+    """
+    if isinstance(users, bytes) and len(users) % 8:
+        raise ValueError("has a packed id that is cut off")
     return len(users) // 8 if isinstance(users, bytes) else len(users)
 
 
 def _has_reasons(answer: Decision | Halted, halted: int) -> bool:
     """Return whether each of so many halted users has a reason that is defined."""
-    known = {*range(len(answer.budgets)), TOO_SOON, ERASED}
-    return len(answer.reasons) == halted and known.issuperset(answer.reasons)
-
-
-def _is_whole_roster(decision: RosterDecision) -> bool:
-    count = decision.members
-    packed = decision.halted, decision.readmitted, decision.exhausted, decision.regranted
-    try:
-        *_, regranted = (unpack_positions(positions, count) for positions in packed)
-    except ValueError:
+    if len(answer.reasons) != halted:
         return False
-    return count >= 0 and len(regranted) == len(decision.granted)
-
-
-def _is_whole_part(halted: Halted) -> bool:
-    if isinstance(halted.users, bytes) and len(halted.users) % 8:
-        return False
-    users = _count_of(halted.users)
-    fit = len(halted.exhausted) == -(-users // 8) and _has_reasons(halted, users)
-    return fit and 0 <= halted.part < halted.parts
+    return not halted or {*range(len(answer.budgets)), TOO_SOON, ERASED}.issuperset(answer.reasons)
 
 
 def whole_answer(value: bytes) -> Answer:
@@ -233,17 +240,23 @@ def whole_answer(value: bytes) -> Answer:
         msgspec.DecodeError: it is invalid; also the other errors in ``UNREADABLE``.
     """
     answer = decode_answer(value)
-    match answer:
-        case Decision():
-            whole = is_whole(answer)
-        case RosterDecision():
-            whole = _is_whole_roster(answer)
-        case Halted():
-            whole = _is_whole_part(answer)
-        case _:
-            whole = True
-    if not whole:
-        raise msgspec.ValidationError("its arrays do not fit each other")
+    try:
+        match answer:
+            case Decision():
+                DecisionArrays.of(answer)
+            case RosterDecision():
+                packed = answer.halted, answer.readmitted, answer.exhausted, answer.regranted
+                *_, regranted = (unpack_positions(each, answer.members) for each in packed)
+                if answer.members < 0 or len(regranted) != len(answer.granted):
+                    raise ValueError("has levels that do not fit")
+            case Halted():
+                users = _count_of(answer.users)
+                if len(answer.exhausted) != -(-users // 8) or not _has_reasons(answer, users):
+                    raise ValueError("has no reasons of the halted users")
+                if not 0 <= answer.part < answer.parts:
+                    raise ValueError("is a part that does not exist")
+    except ValueError as error:
+        raise msgspec.ValidationError(f"the record {error}") from error
     return answer
 
 

@@ -26,6 +26,7 @@ from streams.records.packing import unpack_norms
 from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.connection import PendingRequest
+from streams.sdk.decisions import DecisionArrays
 from streams.sdk.errors import RequestRejected, refusal_of
 from streams.sdk.memory import MemoryConnection
 from streams.sdk.run import Run
@@ -162,6 +163,15 @@ class Partitions(MemoryConnection):
                 self.hear(heard)
         else:
             super()._answer(partition, outputs)
+
+
+def fits(decision: Decision) -> bool:
+    """Return whether a worker can have made a decision."""
+    try:
+        DecisionArrays.of(decision)
+    except ValueError:
+        return False
+    return True
 
 
 def in_memory_run(budget: float, **policy: object) -> tuple[Partitions, Run]:

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 from streams import Turnstile
 from streams.ledger.outputs import Channel
 from streams.records import ERASED, TOO_SOON, Decision, decode_answer
-from streams.sdk.decisions import is_whole, reasons_of
+from streams.sdk.decisions import DecisionArrays
 from streams.sdk.followers import Reading
+from tests.unit.sdk.partitions import fits
 
 
 def heard() -> Decision:
@@ -23,8 +24,8 @@ def heard() -> Decision:
 
 def test_who_was_erased_and_who_came_too_soon_are_told_apart():
     decision = heard()
-    assert is_whole(decision)
-    assert reasons_of(decision).tolist() == [ERASED, 0, TOO_SOON]
+    assert fits(decision)
+    assert DecisionArrays.of(decision).reasons.tolist() == [ERASED, 0, TOO_SOON]
 
 
 def test_a_decision_that_does_not_fit_itself_was_made_by_no_worker():
@@ -35,4 +36,4 @@ def test_a_decision_that_does_not_fit_itself_was_made_by_no_worker():
         replace(decision, reasons=bytes([1, TOO_SOON])),
         replace(decision, admitted=b"\7"),
     ):
-        assert not is_whole(forged)
+        assert not fits(forged)

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from streams.records import MAX_SEPARATION, TOO_SOON, Answer, Decision
-from streams.sdk.decisions import is_whole
 from streams.sdk.errors import (
     ConflictingDecisions,
     InvalidRequest,
@@ -17,7 +16,7 @@ from streams.sdk.errors import (
     SeparationChanged,
 )
 from streams.sdk.followers import Halt
-from tests.unit.sdk.partitions import Partitions
+from tests.unit.sdk.partitions import Partitions, fits
 
 USERS = list(range(8))
 
@@ -172,8 +171,8 @@ def test_a_decision_that_admits_who_came_too_soon_was_made_by_no_worker(
     service.heard = lambda decision: [heard.append(decision), decision][1:]
     run.charge(USERS, np.ones(8), noise_stddev=4.0)
     (decision, *_) = (d for d in heard if isinstance(d, Decision) and d.users)
-    assert is_whole(decision)
-    assert not any(map(is_whole, forged(decision)))
+    assert fits(decision)
+    assert not any(map(fits, forged(decision)))
     service.heard = lambda decision: [replace(decision, reasons=bytes([TOO_SOON]))]
     with pytest.raises(ConflictingDecisions):
         run.charge(USERS, np.zeros(8), noise_stddev=4.0)

@@ -38,7 +38,7 @@ from streams.records import (
 )
 from streams.records.packing import unpack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
-from streams.sdk.decisions import StepDecision, reasons_of
+from streams.sdk.decisions import DecisionArrays, StepDecision
 from streams.sdk.errors import ConflictingDecisions, TurnstileError
 from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
@@ -375,7 +375,9 @@ class Clients(RuleBasedStateMachine):
             granted = self.service.granted(step, partition)
             users = UserIds.unpack(charge.users).tolist()
             asked = dict(zip(users, unpack_norms(charge.norms).tolist(), strict=True))
-            waiting = dict(zip(users, (reasons_of(decision) == TOO_SOON).tolist(), strict=True))
+            waiting = dict(
+                zip(users, (DecisionArrays.of(decision).reasons == TOO_SOON).tolist(), strict=True)
+            )
             for user, norm in granted.items():
                 key = step[0], user
                 cost = (Fraction(norm or 0.0) / Fraction(charge.scale)) ** 2 / 2
