@@ -19,6 +19,9 @@ less. All other costs are the same bits everywhere. Norms that float64 cannot ho
 
 Costs are float64, in the unit of the measure, for callers that add them up. A charge is a whole
 number of units (`accounting.measures.charge_units`).
+
+Throughout, `mechanism` is the step and defines what the norms measure; `norms` has the shape (n,),
+finite, >= 0; `orders` has the shape (k,), > 1, at most 2**40.
 """
 
 from __future__ import annotations
@@ -46,49 +49,25 @@ from accounting.exact.validation import FloatArray, IntArray, norm_vector, renyi
 
 
 def zcdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
-    """Return rho of each user, in nats: the smallest float64 >= the formula above.
-
-    Args:
-        mechanism: the step, which defines what the norms measure; not `PoissonGaussian`.
-        norms: shape (n,), finite, >= 0.
-
-    Returns:
-        Shape (n,).
-    """
+    """Return rho of each user, in nats, shape (n,): the smallest float64 >= the formula above."""
     scale = noise_scale(mechanism)
     return _half_square_ratio_up(norm_vector("norms", norms), scale)
 
 
 def gdp_cost(mechanism: Mechanism, norms: npt.ArrayLike) -> FloatArray:
-    """Return mu squared of each user: the smallest float64 >= c^2 / s^2 (Koskela et al. App. C.2).
-
-    Args:
-        mechanism: a `Gaussian` step.
-        norms: shape (n,), finite, >= 0.
-
-    Returns:
-        Shape (n,).
-    """
+    """Return mu squared of each user, shape (n,): the smallest float64 >= c^2 / s^2; `Gaussian`."""
     stddev = gaussian_stddev(mechanism)
     return square_ratio_up(norm_vector("norms", norms), stddev)
 
 
 def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> FloatArray:
-    """Return the Rényi divergence of each user at each order, in nats.
+    """Return the Rényi divergence of each user at each order, in nats, shape (n, k).
 
     For `Laplace` and `PureDP` it is the divergence of the worst pair of outputs
     (`accounting.costs.pure.renyi_of_pure`). For `PoissonGaussian` it is
     `poisson_gaussian_divergence` in the larger direction, "remove", which exceeds the exact value
-    by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`.
-
-    Args:
-        mechanism: the step, which defines what the norms measure.
-        norms: shape (n,), finite, >= 0.
-        orders: shape (k,), > 1, at most 2**40.
-
-    Returns:
-        Shape (n, k). No entry exceeds the cost of `Gaussian`, the smallest float64 >= order times
-        `zcdp_cost`.
+    by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`. No entry
+    exceeds that of `Gaussian`, the smallest float64 >= order times `zcdp_cost`.
     """
     alphas = renyi_orders("orders", orders)
     mechanism = simplified(mechanism)
@@ -105,18 +84,11 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
 
 
 def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike) -> IntArray:
-    """Return ceil(a ceil(rho 2**44)) of each user at each order a, exactly.
+    """Return ceil(a ceil(rho 2**44)) of each user at each order a, exactly, shape (n, k).
 
     For `Laplace` and `PureDP`, the smaller of this and ceil(eps 2**44), exactly. For
-    `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up.
-
-    Args:
-        mechanism: the step, which defines what the norms measure.
-        norms: shape (n,), finite, >= 0.
-        orders: shape (k,), > 1, at most 2**40.
-
-    Returns:
-        Units of Rényi divergence, shape (n, k); they saturate at `MAX_COST_UNITS`.
+    `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up. Units saturate at
+    `MAX_COST_UNITS`.
     """
     mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):

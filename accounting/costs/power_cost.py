@@ -52,14 +52,9 @@ class PowerCost:
     scale_of: Callable[[Mechanism], float]
 
     def units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
-        """Return ceil((c / s)^p 2^b) of each norm, exactly.
+        """Return ceil((c / s)^p 2^b) of each norm, exactly; it saturates at `MAX_COST_UNITS`.
 
-        Args:
-            mechanism: the step.
-            norms: shape (n,), finite, >= 0.
-
-        Returns:
-            Shape (n,); saturates at `MAX_COST_UNITS`.
+        `norms`: shape (n,), finite, >= 0.
         """
         scale, vector = self.scale_of(mechanism), norm_vector("norms", norms)
         ceiling = ratio_ceil if self.power == 1 else square_ratio_ceil

@@ -64,24 +64,15 @@ def pure_to_gdp(epsilon: npt.ArrayLike) -> FloatArray:
 
 
 def gdp_units_of_pure(mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
-    """Return mu squared of each norm in units, rounded up, shape (n,): for cost tables only.
-
-    Args:
-        mechanism: `Laplace` or `PureDP`.
-        norms: shape (n,), finite, >= 0.
-    """
+    """Return mu squared of each norm in units, rounded up, shape (n,): for cost tables only."""
     return cost_units(_mu_squared(_epsilons_up(mechanism, norm_vector("norms", norms))))
 
 
 def renyi_of_pure(mechanism: Mechanism, norms: FloatArray, orders: FloatArray) -> FloatArray:
     """Return the Rényi divergence of the worst pair of outputs, rounded up; shape (n, k), nats.
 
-    It covers either direction, and exceeds the exact value by at most 2**-47 epsilon.
-
-    Args:
-        mechanism: `Laplace` or `PureDP`.
-        norms: shape (n,), finite, >= 0.
-        orders: shape (k,), > 1.
+    It covers either direction, and exceeds the exact value by at most 2**-47 epsilon. `norms`:
+    shape (n,), finite, >= 0; `orders`: shape (k,), > 1.
     """
     eps = _epsilons_up(mechanism, norms)[:, np.newaxis]
     # Both divergences are eps + log1p(w expm1(-b eps)) / (a - 1); only eps can cancel.

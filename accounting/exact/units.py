@@ -87,26 +87,15 @@ def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fr
 
 
 def from_units(units: npt.ArrayLike) -> FloatArray:
-    """Return the smallest float64 >= units * 2**-44; for spends.
+    """Return the smallest float64 >= units * 2**-44, in the unit of the measure; for spends.
 
-    Args:
-        units: int64 of any shape, 0 to `MAX_COST_UNITS`.
-
-    Returns:
-        The same shape, in the unit of the measure.
+    `units`: int64 of any shape, 0 to `MAX_COST_UNITS`.
     """
     whole = unit_array("units", units, MAX_COST_UNITS)
     return floats_toward(whole, UP) * _ONE_UNIT
 
 
 def from_units_down(units: npt.ArrayLike) -> FloatArray:
-    """Return the largest float64 <= units * 2**-44; for remaining budgets.
-
-    Args:
-        units: int64 of any shape, 0 to `MAX_COST_UNITS`.
-
-    Returns:
-        The same shape, in the unit of the measure.
-    """
+    """Return the largest float64 <= units * 2**-44; for remaining budgets. See `from_units`."""
     whole = unit_array("units", units, MAX_COST_UNITS)
     return floats_toward(whole, DOWN) * _ONE_UNIT

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Mechanism
+from accounting.costs.mechanisms import Mechanism, known
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.validation import (
@@ -189,15 +189,12 @@ class ReportAccountant:
         grid: NormGrid | Sequence[NormGrid],
         orders: npt.ArrayLike | None = None,
     ) -> None:
-        each = [mechanism] if isinstance(mechanism, Mechanism) else list(_listed(mechanism))
+        listed = mechanism if isinstance(mechanism, Sequence) else [mechanism]
+        each = [known(one) for one in listed]
         grids = list(grid) if isinstance(grid, Sequence) else [grid] * len(each)
         if not each or len(grids) != len(each):
             allowed = "one grid, or one per mechanism, for one mechanism or more"
             raise InvalidInput("grid", f"{len(grids)} for {len(each)} mechanisms", allowed)
-        for one in each:
-            if not isinstance(one, Mechanism):
-                allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
-                raise InvalidInput("mechanism", one, allowed)
         for one_grid in grids:
             if not isinstance(one_grid, NormGrid):
                 raise InvalidInput("grid", one_grid, "a NormGrid")
@@ -325,10 +322,3 @@ class ReportAccountant:
         if method == "pld":
             return PldReport(mechanisms, norms)
         return SaddlePointReport(mechanisms, norms)
-
-
-def _listed(mechanism: Sequence[Mechanism]) -> Sequence[Mechanism]:
-    if not isinstance(mechanism, Sequence) or isinstance(mechanism, str):
-        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP, or a sequence of these"
-        raise InvalidInput("mechanism", mechanism, allowed)
-    return mechanism

@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from accounting.costs.norm_levels import grid_norms
 from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, IntArray, nonnegative_array, positive_finite
+from accounting.exact.validation import (
+    FloatArray,
+    IntArray,
+    nonnegative_array,
+    positive_finite,
+    whole_number,
+)
 
 MAX_LEVELS: Final = 2**16
 # Steps of one user at one level: for any number of levels, a user's total fits in int64.
@@ -42,12 +48,7 @@ class NormGrid:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", positive_finite("clip_norm", self.clip_norm))
-        levels = self.levels
-        if isinstance(levels, (bool, np.bool_)) or not isinstance(levels, (int, np.integer)):
-            raise InvalidInput("levels", levels, "an integer")
-        if not 1 <= levels <= MAX_LEVELS:
-            raise InvalidInput("levels", levels, f"from 1 to {MAX_LEVELS}")
-        object.__setattr__(self, "levels", int(levels))
+        object.__setattr__(self, "levels", whole_number("levels", self.levels, 1, MAX_LEVELS))
         _ = self.norms  # raises InvalidInput for a clip norm with equal levels
 
     @cached_property
@@ -106,12 +107,9 @@ class NormGrid:
         indices = self.levels_of(norms)
         if indices.ndim != 1:
             raise InvalidInput("norms", indices.shape, "one number per user, of shape (m,)")
-        if users is None:
-            rows = np.arange(counts.shape[0])
-            if indices.size != rows.size:
-                raise InvalidInput("norms", indices.shape, f"one number per user, ({rows.size},)")
-        else:
-            rows = _rows(users, counts.shape[0], indices.size)
+        if users is None and indices.size != len(counts):
+            raise InvalidInput("norms", indices.shape, f"one number per user, ({len(counts)},)")
+        rows = _rows(np.arange(len(counts)) if users is None else users, len(counts), indices.size)
         taken = indices >= 0
         counts[rows[taken], indices[taken]] += 1
 

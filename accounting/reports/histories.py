@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP, known
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.grid import MAX_COUNT
@@ -92,11 +92,7 @@ def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
     if len(each) != levels:
         allowed = f"one mechanism, or one for each of the {levels} norms"
         raise InvalidInput("mechanisms", len(each), allowed)
-    for mechanism in each:
-        if not isinstance(mechanism, Mechanism):
-            allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
-            raise InvalidInput("mechanisms", mechanism, allowed)
-    return each
+    return [known(mechanism) for mechanism in each]
 
 
 def level_counts(counts: npt.ArrayLike, levels: int) -> IntArray:

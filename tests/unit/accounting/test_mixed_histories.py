@@ -150,5 +150,5 @@ def test_as_many_mechanisms_as_norms_are_asked_for() -> None:
     for report in (PldReport, RenyiReport):
         with refused("mechanisms"):
             report([Gaussian(1.0)], np.ones(2))
-        with refused("mechanisms"):
+        with refused("mechanism"):
             report([Gaussian(1.0), "laplace"], np.ones(2))
