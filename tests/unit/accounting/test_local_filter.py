@@ -76,20 +76,6 @@ def test_exactly_32_answers_are_given_and_a_cheaper_one_never_after_the_end() ->
     assert device.grant(Gaussian(4.0), 1.0) == 0.0
 
 
-def test_denied_charge_leaves_budget_untouched_and_a_cheaper_one_is_admitted_later() -> None:
-    device = LocalFilter(ZcdpFilter(0.3))
-    assert not device.admit_cost(0.31)
-    assert not device.admit_cost(math.inf)
-    assert device.spent == [0]
-    assert device.admit_cost(0.1)
-    assert device.spent == [exact.units(Fraction(0.1))]
-    renyi = LocalFilter(RenyiFilter([2.0, 3.0], [1.0, 0.5]))
-    assert not renyi.admit_cost([0.1, 0.6])
-    assert renyi.admit_cost([0.1, 0.5])
-    assert renyi.remaining == [pytest.approx(0.9), 0.0]
-    assert renyi.exhausted
-
-
 @pytest.mark.parametrize("rule", [*RULES, RogersFilter(1.0, 1e-5)])
 def test_a_device_restarted_from_what_it_stored_goes_on_as_if_it_had_not(
     rule: BudgetFilter | RogersFilter,

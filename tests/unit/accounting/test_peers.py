@@ -233,11 +233,3 @@ def test_pld_and_saddle_point_bounds_agree_with_the_loss_distributions_of_dp_acc
                 assert ask(below) <= upper + 1e-13
             estimate = bounds["pld"].estimate[user]
             assert estimate == pytest.approx(ask(above), rel=5e-3, abs=1e-12)
-
-
-@pytest.mark.parametrize(("noise", "steps", "epsilon"), [(1.0, 1000, 1.828), (0.65, 2000, 7.751)])
-def test_pld_epsilon_of_dp_sgd_is_the_published_one(
-    noise: float, steps: int, epsilon: float
-) -> None:
-    reports = ReportAccountant(PoissonGaussian(noise, 0.01), NormGrid(1.0, 1))
-    assert float(reports.epsilon([steps], 1e-5, "pld")) == pytest.approx(epsilon, abs=1e-3)

@@ -242,11 +242,6 @@ def test_estimates_lie_between_the_loss_distributions_bounds_for_50_participatio
     assert exact.lower[0] * (1 - 1e-3) <= estimate[0] <= exact.upper[0] * (1 + 1e-3)
 
 
-def test_the_named_history_has_the_epsilon_of_its_loss_distribution() -> None:
-    bounds = SaddlePointReport(PoissonGaussian(2.0, 0.01), np.ones(1)).epsilon(steps(1000), 1e-10)
-    assert bounds.estimate[0] == pytest.approx(1.0433, abs=1e-4)
-
-
 def test_interval_closes_in_on_the_estimate_as_steps_accumulate() -> None:
     widths = []
     for count in (10**3, 10**4, 10**5, 10**6):
