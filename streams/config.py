@@ -377,6 +377,8 @@ def _checked(setting: Field[Any], value: Any) -> Any:
     """
     try:
         converted = msgspec.convert(value, _TYPES[setting.name], strict=False)
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{setting.name} is not valid text") from None
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{setting.name} is {_shown(setting, value)}: {error}") from None
     choices = setting.metadata["choices"]

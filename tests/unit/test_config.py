@@ -49,6 +49,12 @@ def test_unusable_settings_are_rejected(tmp_path, content):
         Config.load(file, {})
 
 
+def test_variable_that_is_not_unicode_is_rejected():
+    for name in ("TIMEOUT", "PARTITIONS", "PREFIX", "KAFKA"):
+        with pytest.raises(ConfigurationError):
+            Config.load(None, {f"TURNSTILE_{name}": "\udcff"})
+
+
 def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError):
         Config.load(tmp_path / "absent.toml", {})

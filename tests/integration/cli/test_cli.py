@@ -94,7 +94,7 @@ def test_from_a_norm_to_its_halt(up):
     assert len({p["owner"] for p in partitions}) == 2
 
 
-def test_a_reader_that_goes_away_is_no_error(up):
+def test_closed_reader_is_no_error(up):
     assert turnstile("dataset", "create", "read", "--budget", "1", environment=up)[0] == 0
     with subprocess.Popen(
         [*COMMAND, "dataset", "list", "--json"],
@@ -108,21 +108,18 @@ def test_a_reader_that_goes_away_is_no_error(up):
         assert process.stderr.read() == ""
 
 
-def test_refusals_and_mistakes_have_their_own_exit_codes(up, tmp_path):
+def test_exit_codes_of_rejections_and_mistakes(up, tmp_path):
     assert turnstile("dataset", "create", "once", "--budget", "1", environment=up)[0] == 0
-    code, _, message = turnstile("dataset", "create", "once", "--budget", "2", environment=up)
-    assert (code, "another policy" in message) == (1, True)
+    assert turnstile("dataset", "create", "once", "--budget", "2", environment=up)[0] == 1
     assert turnstile("dataset", "show", "absent", environment=up)[0] == 1
-    code, _, message = turnstile("dataset", "create", "neither", environment=up)
-    assert (code, "epsilon and delta" in message) == (2, True)
+    assert turnstile("dataset", "create", "neither", environment=up)[0] == 2
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"dataset": "once"}\n')
-    code, _, message = turnstile("publish", str(bad), environment=up)
-    assert (code, "line 1" in message) == (2, True)
+    assert turnstile("publish", str(bad), environment=up)[0] == 2
     assert turnstile("publish", str(tmp_path / "absent"), environment=up)[0] == 2
 
 
-def test_what_was_refused_can_be_read(up):
+def test_rejects_can_be_read(up):
     charge = {"type": "charge", "dataset": "d", "run": "r", "attempt": 7, "step": 3}
     records = [b"\xff\xfe", json.dumps({**charge, "users": [1], "norms": [1.0]}).encode()]
     producer = KafkaProducer(bootstrap_servers=up["TURNSTILE_KAFKA"])
@@ -144,7 +141,7 @@ def test_what_was_refused_can_be_read(up):
     assert turnstile("rejects", "--dataset", "absent", "--json", environment=up)[:2] == (0, [])
 
 
-def test_one_request_that_all_partitions_refused_is_one_line(up):
+def test_reject_of_all_partitions_is_one_line(up):
     line = {"dataset": "nowhere", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
     for _ in range(2):
         assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 1
@@ -159,18 +156,17 @@ def test_one_request_that_all_partitions_refused_is_one_line(up):
     assert {one["reason"] for one in found} == {"unknown-dataset"}
 
 
-def test_a_dataset_is_withdrawn_until_somebody_uses_it(up):
+def test_used_dataset_cannot_be_withdrawn(up):
     for _ in range(2):  # again is fine
         assert turnstile("dataset", "create", "slip", "--budget", "8", environment=up)[0] == 0
         assert turnstile("dataset", "withdraw", "slip", environment=up)[0] == 0
     assert turnstile("dataset", "create", "slip", "--budget", "1", environment=up)[0] == 0
     line = {"dataset": "slip", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
     assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 0
-    code, _, message = turnstile("dataset", "withdraw", "slip", environment=up)
-    assert (code, "dataset-in-use" in message) == (1, True)
+    assert turnstile("dataset", "withdraw", "slip", environment=up)[0] == 1
 
 
-def test_a_mistyped_dataset_is_told_of(up):
+def test_unknown_dataset_has_exit_code_1(up):
     assert turnstile("dataset", "create", "quiet", "--budget", "1", environment=up)[0] == 0
     for command_line in (
         *("halts", "odometer", "runs", "runs --json", "report", "explain --user 1"),
@@ -178,23 +174,19 @@ def test_a_mistyped_dataset_is_told_of(up):
     ):
         words = command_line.split()
         of = [] if words[0] == "dataset" else ["--dataset"]
-        code, _, message = turnstile(*words, *of, "quite", environment=up)
-        assert (code, message.count("dataset 'quite'")) == (1, 1), command_line
+        assert turnstile(*words, *of, "quite", environment=up)[0] == 1, command_line
         if words[-1] not in ("close", "--json", "report"):
             code = turnstile(*words, *of, "quiet", environment=up)[0]
             assert code == 0, command_line
-    code, _, message = turnstile("halts", "--dataset", "quiet", environment=up)
-    assert (code, "dataset 'quiet'" in message) == (0, True)
-    code, _, message = turnstile("rejects", "--dataset", "quiet", environment=up)
-    assert (code, "dataset 'quiet'" in message) == (0, True)
+    assert turnstile("halts", "--dataset", "quiet", environment=up)[0] == 0
+    assert turnstile("rejects", "--dataset", "quiet", environment=up)[0] == 0
 
 
-def test_a_run_is_closed_for_good_and_only_a_run_that_there_is(up):
+def test_only_existing_runs_can_be_closed(up):
     assert turnstile("dataset", "create", "runs", "--budget", "1", environment=up)[0] == 0
     line = {"dataset": "runs", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
     assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 0
-    code, _, message = turnstile("run", "close", "runs", "typo", environment=up)
-    assert (code, "typo" in message) == (1, True)
+    assert turnstile("run", "close", "runs", "typo", environment=up)[0] == 1
     for _ in range(2):  # again is fine
         code, closed, _ = turnstile("run", "close", "runs", "r", "--json", environment=up)
         assert (code, closed) == (
@@ -202,7 +194,7 @@ def test_a_run_is_closed_for_good_and_only_a_run_that_there_is(up):
             [{"type": "closed_run", "dataset": "runs", "run": "r", "closed": True}],
         )
     code, _, message = turnstile("publish", "-", environment=up, stdin=json.dumps(line))
-    assert (code, "run-closed" in message, "line 1" in message) == (1, True, True)
+    assert (code, "line 1" in message) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +220,7 @@ def test_a_run_is_closed_for_good_and_only_a_run_that_there_is(up):
         "--measure renyi --budget 1 --orders inf",
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_in_a_sentence(up, policy, monkeypatch, capsys):
+def test_unusable_policy_is_rejected_in_one_line(up, policy, monkeypatch, capsys):
     for name, value in up.items():
         monkeypatch.setenv(name, value)
     code = main(["dataset", "create", "odd", *policy.split()])
@@ -238,7 +230,7 @@ def test_a_policy_that_makes_no_sense_is_refused_in_a_sentence(up, policy, monke
     assert message.count("\n") == 1
 
 
-def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
+def test_demo_prints_json_lines(up, tmp_path):
     """On a broker whose workers are running."""
     out = tmp_path / "out"
     where = ["--kafka", up["TURNSTILE_KAFKA"], "--out", str(out)]
@@ -256,7 +248,7 @@ def test_the_demo_prints_one_json_object_a_line(up, tmp_path):
     assert turnstile(*asked)[1][0]["query"] == "revenue"
 
 
-def test_a_worker_logs_one_json_object_a_line(servers):
+def test_running_worker_logs_json_lines(servers):
     """Under a prefix of its own, so that no partition of another moves."""
     worker = [
         *COMMAND,
@@ -280,9 +272,7 @@ def test_a_worker_logs_one_json_object_a_line(servers):
     assert "turnstile.worker" in {line["logger"] for line in lines}
 
 
-def test_a_broker_that_is_not_there_is_unavailable():
+def test_missing_broker_has_exit_code_69():
     nowhere = {"TURNSTILE_KAFKA": "127.0.0.1:1", "TURNSTILE_TIMEOUT": "1"}
-    code, _, message = turnstile("halts", environment=nowhere)
-    assert (code, "127.0.0.1:1" in message) == (69, True)
-    code, _, message = turnstile("status", environment=nowhere)
-    assert (code, "127.0.0.1:1" in message) == (69, True)
+    assert turnstile("halts", environment=nowhere)[0] == 69
+    assert turnstile("status", environment=nowhere)[0] == 69

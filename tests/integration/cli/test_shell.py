@@ -44,7 +44,7 @@ def test_bash_completes_commands_options_and_values(
     assert completed in done.stdout.split()
 
 
-def test_a_worker_logs_as_json_where_it_is_asked_to() -> None:
+def test_failing_worker_logs_json_lines() -> None:
     settings = {"KAFKA": "127.0.0.1:1", "TIMEOUT": "0.1", "LOG_FORMAT": "json"}
     done = subprocess.run(
         [sys.executable, "-m", "streams.cli", "worker"],

@@ -82,7 +82,7 @@ def nothing_is_left(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_signal_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
+def test_signal_at_any_moment_leaves_nothing_behind(moment: str, tmp_path: Path) -> None:
     with started(tmp_path) as process:
         MOMENTS[moment](process, tmp_path)
         process.send_signal(signal.SIGTERM)
@@ -90,7 +90,7 @@ def test_a_signal_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> N
         nothing_is_left(tmp_path)
 
 
-def test_a_second_signal_makes_it_faster_and_leaves_nothing(tmp_path: Path) -> None:
+def test_second_signal_leaves_nothing_behind(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         MOMENTS["as Kafka starts"](process, tmp_path)
         process.send_signal(signal.SIGINT)
@@ -100,7 +100,7 @@ def test_a_second_signal_makes_it_faster_and_leaves_nothing(tmp_path: Path) -> N
         nothing_is_left(tmp_path)
 
 
-def test_a_closed_terminal_does_not_change_the_exit_code() -> None:
+def test_closed_terminal_does_not_change_the_exit_code() -> None:
     terminal, its_end = pty.openpty()
     command = [
         sys.executable,
@@ -116,7 +116,7 @@ def test_a_closed_terminal_does_not_change_the_exit_code() -> None:
         assert process.returncode == Exit.USAGE
 
 
-def test_a_terminal_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
+def test_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
     """With the terminal even what is said on the way has nowhere to go; signals follow signals."""
     terminal, its_end = pty.openpty()
     with started(tmp_path, stderr=its_end) as process:
@@ -131,7 +131,7 @@ def test_a_terminal_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
         nothing_is_left(tmp_path)
 
 
-def test_under_nohup_it_outlives_the_terminal_and_when_all_is_ready_leaves_nothing(
+def test_nohup_survives_hangup_and_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
     with started(tmp_path, ["nohup", *UP]) as process:
@@ -142,7 +142,7 @@ def test_under_nohup_it_outlives_the_terminal_and_when_all_is_ready_leaves_nothi
         nothing_is_left(tmp_path)
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = [sys.executable, "-m", "streams.cli", "demo", "training", "--out", str(tmp_path / "out")]
     with started(tmp_path, demo) as process:
         says(process, "Starting 2 workers")

@@ -27,7 +27,7 @@ def table(capsys: pytest.CaptureFixture[str], *options: str) -> set[tuple[Any, .
     }
 
 
-def test_the_commands_give_what_the_table_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kafka_acl_commands_match_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     found = set()
     for line in lines(capsys, "--format", "kafka-acls", "--kafka", "broker:1"):
         words = shlex.split(line)
@@ -45,7 +45,7 @@ def test_the_commands_give_what_the_table_says(capsys: pytest.CaptureFixture[str
     assert found == table(capsys)
 
 
-def test_the_manifests_give_what_the_table_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_strimzi_manifests_match_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     names = {"transactionalId": "transactional-id"}
     found = set()
     for user in yaml.safe_load_all("\n".join(lines(capsys, "--format", "strimzi"))):
@@ -65,7 +65,7 @@ def test_the_manifests_give_what_the_table_says(capsys: pytest.CaptureFixture[st
     assert found == table(capsys)
 
 
-def test_who_writes_norms_has_no_transactions_and_decides_nothing(
+def test_only_workers_write_halts_and_only_trimmers_delete(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rights = table(capsys)
@@ -81,14 +81,14 @@ def test_who_writes_norms_has_no_transactions_and_decides_nothing(
     assert {who for who, *_, what in rights if what == "Delete"} == {"User:trimmer"}
 
 
-def test_several_principals_can_have_a_role_and_others_are_left_out(
+def test_only_named_principals_are_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = ("--principal", "trainer=User:a", "--principal", "trainer=User:CN=b, O=c")
     assert {row[0] for row in table(capsys, *given)} == {"User:a", "User:CN=b, O=c"}
 
 
-def test_redis_has_users_for_those_who_need_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_redis_users_match_the_roles(capsys: pytest.CaptureFixture[str]) -> None:
     said = lines(capsys, "--format", "redis", "--prefix", "mine.")
     users = {line.split()[1]: line.split()[2:] for line in said if line.startswith("user ")}
     assert users.pop("default") == ["off"]
@@ -99,13 +99,11 @@ def test_redis_has_users_for_those_who_need_one(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("text", ["trainer", "nobody=User:a", "trainer=a", "trainer=User:a;b"])
-def test_a_principal_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_principal_is_rejected(text: str) -> None:
     with pytest.raises(SystemExit):
         main(["acl", "--principal", text])
-    assert "ROLE=User:NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["table", "kafka-acls", "strimzi", "redis"])
-def test_no_rights_are_given_on_everything(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_prefix_is_rejected(form: str) -> None:
     assert main(["acl", "--prefix", "", "--format", form]) == 2
-    assert "the prefix is empty" in capsys.readouterr().err

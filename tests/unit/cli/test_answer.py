@@ -39,7 +39,7 @@ def answer_at(seconds: float, window: float = 20.0, since: str | None = None) ->
     )
 
 
-def test_a_line_has_as_much_of_the_time_as_its_window_needs() -> None:
+def test_seconds_are_shown_only_if_needed() -> None:
     seconds = [line_of(answer_at(at)).split()[0] for at in (0, 20, 40)]
     assert seconds == ["2026-11-23T01:34:00", "2026-11-23T01:34:20", "2026-11-23T01:34:40"]
     parts = [line_of(answer_at(at, window=0.5)).split()[0] for at in (0, 0.5)]
@@ -48,13 +48,13 @@ def test_a_line_has_as_much_of_the_time_as_its_window_needs() -> None:
     assert line_of(answer_at(60, window=60)).split()[0] == "2026-11-23T01:35"
 
 
-def test_a_line_says_since_when_users_can_be_missing() -> None:
+def test_line_contains_exhaustible_since() -> None:
     assert "2026-11-01T00:00" not in line_of(answer_at(0))
     assert "2026-11-01T00:00" in line_of(answer_at(0, since="2026-11-01T00:00:00Z"))
     assert "2026-11-01T00:00:20" in line_of(answer_at(0, since="2026-11-01T00:00:20Z"))
 
 
-def test_people_are_told_once_what_such_a_line_means(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exhaustible_since_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
     print_answer = Printer(as_json=False)
     said = []
     for since in (None, "2026-11-01T00:00:00Z", "2026-11-01T00:00:00Z"):
@@ -63,6 +63,6 @@ def test_people_are_told_once_what_such_a_line_means(capsys: pytest.CaptureFixtu
     assert said == [False, True, False]
 
 
-def test_programs_are_told_nothing_beside_the_record(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_no_notes(capfd: pytest.CaptureFixture[str]) -> None:
     Printer(as_json=True)(answer_at(0, since="2026-11-01T00:00:00Z"))
     assert capfd.readouterr().err == ""

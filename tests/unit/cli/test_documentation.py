@@ -46,24 +46,24 @@ def help_of(command: str) -> str:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_commands_and_options_that_are_named_exist(path) -> None:
+def test_documented_commands_and_options_exist(path) -> None:
     for command, option in named_commands(path.read_text(encoding="utf-8")):
         assert option in help_of(command), (command, option)
 
 
-def test_every_command_is_on_the_page_of_commands() -> None:
+def test_every_command_is_documented() -> None:
     listed = re.findall(r"^    ([a-z]+)  ", help_of(""), re.MULTILINE)
     assert len(listed) >= 10
     named = {command.split()[0] for command, _ in named_commands(COMMANDS)}
     assert set(listed) <= named
 
 
-def test_exit_codes_are_the_ones_there_are() -> None:
+def test_documented_exit_codes_are_complete() -> None:
     (sentence,) = re.findall(r"Exit codes: (.*?interrupted)", COMMANDS, re.DOTALL)
     assert {int(code) for code in re.findall(r"\b\d+\b", sentence)} == {*Exit, 75}
 
 
-def test_topics_are_kept_for_as_long_as_the_page_says() -> None:
+def test_documented_retention_is_configured() -> None:
     for topic in (HALTS, REJECTS):
         (days,) = re.findall(
             rf"^\| `turnstile\.{topic}` .* for (\d+) days \|$", COMMANDS, re.MULTILINE
@@ -74,20 +74,20 @@ def test_topics_are_kept_for_as_long_as_the_page_says() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_files(path) -> None:
+def test_links_resolve(path) -> None:
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", text):
         assert (path.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_targets_that_are_named_can_be_made(path) -> None:
+def test_documented_make_targets_exist(path) -> None:
     there = set(re.findall(r"^([a-z]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= there
 
 
-def test_every_block_is_of_a_kind_that_is_tested() -> None:
+def test_every_code_block_has_a_tested_language() -> None:
     for path in DOCUMENTS:
         fenced = path.read_text(encoding="utf-8").split("```")[1::2]
         kinds = {block.partition("\n")[0] for block in fenced}
@@ -102,7 +102,7 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
 @pytest.mark.parametrize(
     "path", [p for p in DOCUMENTS if p.name != "pytorch.md"], ids=lambda path: path.name
 )
-def test_python_in_the_documents_parses_and_finds_what_it_imports(path) -> None:
+def test_documented_python_parses_and_imports(path) -> None:
     for block in blocks(path.read_text(encoding="utf-8")):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Import):
@@ -122,7 +122,7 @@ SHELL = [
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", SHELL)
-def test_commands_of_the_documents_are_understood(command) -> None:
+def test_documented_shell_commands_parse(command) -> None:
     """What make would run is made out and not run; the command line only reads its arguments."""
     match command:
         case ["make", *arguments]:

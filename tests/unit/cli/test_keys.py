@@ -11,7 +11,7 @@ from streams.cli.main import main
 from streams.records.signatures import Signer
 
 
-def test_a_pair_is_made_and_its_private_key_is_for_its_owner(
+def test_private_key_file_is_private_and_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "signing.key"
@@ -26,7 +26,7 @@ def test_a_pair_is_made_and_its_private_key_is_for_its_owner(
     assert path.read_text().strip() == private
 
 
-def test_without_a_file_both_are_printed_whatever_the_settings_are(
+def test_keys_are_printed_without_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_SIGNING_KEY_FILE", "/absent")  # that is what keys are made for
@@ -42,7 +42,7 @@ def test_without_a_file_both_are_printed_whatever_the_settings_are(
         ("requests", "request_key", "public_key"),
     ],
 )
-def test_keys_are_named_as_the_settings_that_they_are_for(capsys, purpose, private, public):
+def test_keys_have_the_names_of_their_settings(capsys, purpose, private, public):
     assert main(["keys", "new", "--for", purpose, "--json"]) == 0
     pair = json.loads(capsys.readouterr().out)
     assert Signer(pair[private]).public == pair[public]

@@ -12,7 +12,7 @@ from streams.config import Config
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_stack_is_ready_when_all_partitions_that_were_asked_for_are_owned(
+def test_local_stack_waits_for_all_partitions(
     secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "operator.toml"

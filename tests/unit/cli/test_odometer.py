@@ -37,7 +37,7 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
 
 
 @pytest.mark.parametrize("dataset", ["plain", "sampled", "stated"])
-def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
+def test_only_the_budget_has_an_epsilon_with_sampled_levels(
     turnstile: Turnstile, dataset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["odometer", "--dataset", dataset, "--json"]) == Exit.OK
@@ -48,4 +48,4 @@ def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
     assert all(line["budget_epsilon"] > 0.0 for line in shown)
     hidden = dataset != "plain"
     assert {line["epsilon"] is None for line in shown} == {hidden}
-    assert captured.err.count("sampled_levels") == hidden  # once, however many records there are
+    assert bool(captured.err) == hidden

@@ -12,17 +12,17 @@ import pytest
 from streams.cli.output import JsonLines, note, show
 
 
-def test_what_others_wrote_cannot_command_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
     show("reject", {"detail": "a\x1b[2Jb\nc\u202e", "users": ["\x07", 1]}, as_json=False)
     assert capfd.readouterr().out == "detail=a\\x1b[2Jb\\nc\\u202e  users=\\x07,1\n"
 
 
-def test_nothing_is_shown_as_a_dash(capfd: pytest.CaptureFixture[str]) -> None:
+def test_none_is_shown_as_a_dash(capfd: pytest.CaptureFixture[str]) -> None:
     show("step", {"halted": 0, "halted_users": [], "step": None}, as_json=False)
     assert capfd.readouterr().out == "halted=0  halted_users=-  step=-\n"
 
 
-def test_json_is_utf8_whatever_the_terminal_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_utf8_on_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     show("event", {"user": "ü"}, as_json=True)
@@ -30,7 +30,7 @@ def test_json_is_utf8_whatever_the_terminal_speaks(monkeypatch: pytest.MonkeyPat
     assert written.getvalue() == '{"type":"event","user":"ü"}\nuser=\\xfc\n'.encode()
 
 
-def test_notes_show_no_password_and_need_no_terminal(
+def test_notes_hide_passwords_and_need_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note("Redis at redis://:secret@host does not answer")
@@ -41,7 +41,7 @@ def test_notes_show_no_password_and_need_no_terminal(
     note("nobody hears this, and nothing fails")
 
 
-def test_the_log_of_a_worker_can_be_json_without_passwords() -> None:
+def test_json_log_hides_passwords() -> None:
     try:
         raise OSError("redis://:secret@host is not there")
     except OSError:

@@ -56,7 +56,7 @@ def in_partition(rejected: Rejected, partition: int, **changes: object) -> tuple
         ([in_partition(STEP, 0), in_partition(TOKEN, 0), in_partition(STEP, 1)], [[0, 1], [0]]),
     ],
 )
-def test_refusals_are_grouped_by_what_identifies_the_request(
+def test_rejects_are_grouped_by_request(
     refused: list[tuple[float, Rejected]], groups: list[list[int]]
 ) -> None:
     found = list(by_request(lambda: iter(refused)))
@@ -65,14 +65,14 @@ def test_refusals_are_grouped_by_what_identifies_the_request(
     assert set(firsts) <= {rejected.partition for _, rejected in refused}
 
 
-def test_packed_ids_and_norms_are_shown_as_numbers() -> None:
+def test_packed_ids_and_norms_are_decoded() -> None:
     record = decoded(encode(CHARGE))
     assert record["users"] == [1, -(2**63)]
     assert record["norms"] == [0.5, 1.0]
     assert record["type"] == "charge"
 
 
-def test_the_packed_arrays_of_a_roster_are_shown_as_numbers() -> None:
+def test_packed_roster_arrays_are_decoded() -> None:
     step = ChargeRoster(
         dataset="d",
         run="r",
@@ -102,7 +102,7 @@ def test_the_packed_arrays_of_a_roster_are_shown_as_numbers() -> None:
     assert (record["users"], record["levels"]) == ([1, -(2**63)], 7)
 
 
-def test_a_record_in_json_is_shown_as_it_is() -> None:
+def test_json_record_is_decoded() -> None:
     assert decoded(b'{"type": "charge", "users": ["\xc3\xbc"]}')["users"] == ["ü"]
 
 
@@ -110,7 +110,7 @@ UNREADABLE = [b"", b"\xff", b"{", b"\x93\x01", b"A", b"\x81\xa1a", b'["no", "obj
 
 
 @pytest.mark.parametrize("record", [*UNREADABLE, b"[" * 10_000])
-def test_what_cannot_be_read_is_kept_as_bytes(record: bytes, capfd) -> None:
+def test_unreadable_record_is_kept_as_bytes(record: bytes, capfd) -> None:
     assert decoded(record) is None
     shown = readable(0.0, reject(record))
     show("reject", shown, as_json=True)
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_kept_as_bytes(record: bytes, capfd) -> None:
     assert f"bytes={record.hex()}" in capfd.readouterr().out
 
 
-def test_half_a_number_stays_as_bytes() -> None:
+def test_incomplete_number_is_kept_as_bytes() -> None:
     for name in ("users", "norms", "units", "positions"):
         assert decoded(msgspec.msgpack.encode({name: b"123"}))[name] == b"123"
 
@@ -130,11 +130,11 @@ def test_half_a_number_stays_as_bytes() -> None:
     ("written", "time"),
     [(0.0, "1970-01-01T00:00:00.000+00:00"), (-0.001, None), (9e15, None)],
 )
-def test_when_is_a_time_or_unknown(written: float, time: str | None) -> None:
+def test_unreadable_time_is_none(written: float, time: str | None) -> None:
     assert readable(written, reject(b""))["time"] == time
 
 
-def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
+def test_long_lists_are_cut_for_people(capfd) -> None:
     long = msgspec.structs.replace(CHARGE, users=list(range(4096)))
     show("reject", readable(0.0, reject(encode(long))), as_json=False)
     line = capfd.readouterr().out
@@ -142,7 +142,7 @@ def test_people_see_the_beginning_of_a_long_list(capfd) -> None:
     assert "reason=duplicate-user" in line
 
 
-def test_what_was_signed_is_shown_in_what_signed_it():
+def test_signed_request_is_decoded_one_level_deep():
     record = decoded(signed(CHARGE, "alice"))
     assert (record["type"], record["key"]) == ("signed", public_key("alice"))
     assert record["request"] == decoded(encode(CHARGE))

@@ -17,25 +17,21 @@ from streams.operations.status import Unavailable
 
 
 @pytest.mark.parametrize("given", ["ada\n", "ada", "ada\r\n", " ada \n", "-\n", "\u00ff #\n"])
-def test_a_dash_reads_the_id_from_standard_input(
-    given: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dash_reads_the_id_from_standard_input(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", StringIO(given))
     assert user_of(Namespace(user="-")) == given.rstrip("\r\n")
     assert user_of(Namespace(user="eve")) == "eve"
 
 
 @pytest.mark.parametrize("given", ["", "\n", "ada\neve\n", "ada\n\n"])
-def test_standard_input_that_is_not_one_id_is_refused(
-    given: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_must_be_one_id(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", StringIO(given))
     with pytest.raises(UnusableInput):
         user_of(Namespace(user="-"))
 
 
 @pytest.mark.parametrize("command", ["erase", "explain", "portal link"])
-def test_commands_read_the_id_before_they_ask_anybody(
+def test_id_is_read_before_the_service_is_asked(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_PORTAL_KEY", "k" * 32)
@@ -52,7 +48,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("case", FOUND)
-def test_a_command_that_shows_nothing_says_why(
+def test_unknown_dataset_is_reported(
     case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset, found, code = FOUND[case]

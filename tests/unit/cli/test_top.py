@@ -56,20 +56,20 @@ def row(text: str) -> str:
     return line
 
 
-def test_a_row_is_grey_and_as_old_as_the_last_answer_when_nobody_answers() -> None:
+def test_old_rows_are_grey() -> None:
     new, old = row(shown(0.2, away=False)), row(shown(1432.0, away=True))
     assert re.search(r"\b5 s\b", new)
     assert "1,437 s" in old
     assert (GREEN in new, GREEN in old, GREY in old) == (True, False, True)
 
 
-def test_a_row_has_the_last_snapshot_and_the_users() -> None:
+def test_row_has_snapshot_and_users() -> None:
     line = row(shown(0.0, away=False))
     assert "11,382" in line
     assert " 40 " in line
 
 
-def test_no_number_of_halted_users_is_shown() -> None:
+def test_halted_users_are_not_shown() -> None:
     text = shown(0.0, away=False)
     assert "night" in text
     assert not re.search("3,?333|4,?444|5,?555", text)

@@ -21,25 +21,25 @@ def changed(number: int = 1) -> SignedLog:
     return log
 
 
-def test_the_list_in_force_is_told_and_not_the_one_of_the_policy():
+def test_status_has_the_list_in_force():
     dataset = seen(changed(), changed(2))
     assert (dataset.allow, dataset.allow_agrees) == (FEWER, True)
     assert dataset.policy.allow == ALLOW
 
 
-def test_a_change_that_reached_some_partitions_is_told():
+def test_partial_access_change_is_shown():
     for logs in ((listed(), changed()), (changed(), listed())):
         assert not seen(*logs).allow_agrees
 
 
-def test_an_open_dataset_has_no_list():
+def test_open_dataset_has_no_access_list():
     log = SignedLog()
     log.create()
     dataset = seen(log, log)
     assert (dataset.allow, dataset.allow_agrees) == (None, True)
 
 
-def test_a_dataset_inside_another_one_has_its_list():
+def test_nested_dataset_has_the_access_list_of_its_parent():
     log = listed()
     with log.signing("mary"):
         log.create("inner", parent="d")

@@ -227,27 +227,23 @@ def bad(found: list[Finding]) -> list[Finding]:
     return [one for one in found if one.level is not Level.OK]
 
 
-def test_a_redis_that_is_away_is_said_once_to_be() -> None:
+def test_missing_redis_is_unavailable() -> None:
     nowhere = Config(redis="redis://127.0.0.1:1")
-    for read, said in (
-        (read_redis_facts, "Redis does not answer"),
-        (lambda config: read_glances(config, 1), "Redis fails for partition 0"),
-    ):
-        with pytest.raises(Unavailable, match=f"^{said}: ConnectionError") as away:
+    for read in (read_redis_facts, lambda config: read_glances(config, 1)):
+        with pytest.raises(Unavailable):
             read(nowhere)
-        assert str(away.value).count("Redis ") == 1
 
 
-def test_nothing_is_wrong_with_what_is_well() -> None:
+def test_healthy_service_has_no_problems() -> None:
     found = diagnose(WELL, CONFIG)
-    assert any("3 brokers of Kafka 4.1" in one.what for one in found)
+    assert {"brokers": 3, "release": "4.1"} in [one.about for one in found]
     assert bad(found) == []
     assert {one.area for one in found} == {
         *("Kafka", "topics", "Redis", "partitions", "workers", "clocks", "disk", "settings")
     }
 
 
-def test_of_answerers_nothing_is_said_where_there_are_none() -> None:
+def test_no_findings_about_answerers_without_any() -> None:
     assert not [one for one in diagnose(WELL, CONFIG) if one.area == "answerers"]
     unseen = replace(WELL, kafka=replace(KAFKA, answers=None))
     assert bad(diagnose(unseen, CONFIG)) == []
@@ -263,38 +259,36 @@ def test_of_answerers_nothing_is_said_where_there_are_none() -> None:
         replace(ANSWERING, inputs={}),  # it may not be seen
     ],
 )
-def test_nothing_is_wrong_with_answerers_that_are_well(facts: Facts) -> None:
+def test_healthy_answerers_have_no_problems(facts: Facts) -> None:
     found = diagnose(facts, CONFIG)
     assert bad(found) == []
-    shown = "".join(one.what for one in found if one.area == "answerers")
-    assert "a:1 answers" in shown
-    assert "2027-01-15T08:01:00+00:00" in shown
+    assert {"answerer": "a:1"} in [one.about for one in found]
 
 
 @pytest.mark.parametrize(
-    ("level", "area", "words", "facts"), CASES, ids=[f"{case[1]}: {case[2]}" for case in CASES]
+    ("level", "area", "facts"),
+    [(level, area, facts) for level, area, _, facts in CASES],
+    ids=[f"{area}: {name}" for _, area, name, _ in CASES],
 )
-def test_what_is_wrong_is_said_with_what_to_do(
-    level: str, area: str, words: str, facts: Facts
-) -> None:
+def test_problems_are_found_with_a_remedy(level: str, area: str, facts: Facts) -> None:
     found = [one for one in bad(diagnose(facts, CONFIG)) if one.area == area]
-    assert [one.level for one in found if words in one.what] == [Level[level]]
+    assert Level[level] in [one.level for one in found]
     assert all(one.means and one.do for one in found)
 
 
 @pytest.mark.parametrize(
-    ("where", "words"),
+    ("where", "area"),
     [
-        (Config(kafka="kafka.example:9092"), "not encrypted"),
-        (Config(redis="redis://redis.example:6379/0"), "not encrypted"),
-        (Config(snapshot_seconds=0), "snapshot_seconds is 0"),
-        (Config(signing_key="k"), "signing_key is set"),
+        (Config(kafka="kafka.example:9092"), "Kafka"),
+        (Config(redis="redis://redis.example:6379/0"), "Redis"),
+        (Config(snapshot_seconds=0), "settings"),
+        (Config(signing_key="k"), "settings"),
     ],
 )
-def test_settings_that_leave_something_open_are_said(where: Config, words: str) -> None:
-    assert any(words in one.what for one in bad(diagnose(WELL, where)))
+def test_incomplete_settings_are_found(where: Config, area: str) -> None:
+    assert {one.area for one in bad(diagnose(WELL, where))} == {area}
 
 
-def test_an_old_record_says_nothing_about_a_clock() -> None:
+def test_old_record_is_no_evidence_about_a_clock() -> None:
     old = replace(WELL, kafka=replace(KAFKA, newest=NOW - 10_000))
     assert bad(diagnose(old, CONFIG)) == []

@@ -38,13 +38,13 @@ def policy(measure: str, epsilon: float, delta: float | None, orders: object = N
     ("measure", "orders"),
     [("zcdp", None), ("gdp", None), ("approx-dp", None), ("renyi", None), ("renyi", ORDERS)],
 )
-def test_a_budget_is_told_as_the_epsilon_that_was_asked_for(measure, orders, epsilon) -> None:
+def test_budget_epsilon_is_the_requested_one(measure, orders, epsilon) -> None:
     found = policy(measure, epsilon, 1e-5, orders).epsilon(1e-5)
     assert found <= epsilon * (1 + 1e-6)
     assert found > 0.9 * epsilon
 
 
-def test_with_per_user_orders_the_worst_of_them_is_told() -> None:
+def test_budget_epsilon_is_the_worst_per_user_order() -> None:
     kept = policy("renyi", 2.0, 1e-6)
     assert has_per_user_order(kept)
     budgets = from_units_down(np.array(kept.budget))
@@ -53,7 +53,7 @@ def test_with_per_user_orders_the_worst_of_them_is_told() -> None:
         assert kept.epsilon(1e-9) >= budget_epsilon(kept, order, 1e-9) >= implied
 
 
-def test_what_was_spent_wholly_is_the_whole_budget() -> None:
+def test_full_spending_is_the_whole_budget() -> None:
     for measure in ("zcdp", "gdp", "approx-dp"):
         kept = policy(measure, 1.0, 1e-5)
         bound = MEASURES[measure].stated(np.array(kept.budget)).tolist()
@@ -67,7 +67,7 @@ def test_what_was_spent_wholly_is_the_whole_budget() -> None:
     assert spent_share(kept, [half], None) == pytest.approx(0.25)
 
 
-def test_a_bound_of_another_policy_is_told_as_nothing() -> None:
+def test_bound_of_another_policy_has_no_epsilon() -> None:
     kept = policy("renyi", 1.0, 1e-5, ORDERS)
     assert spent_epsilon(kept, [0.1], None, 1e-5) is None
     assert spent_share(kept, [0.1], None) is None
@@ -78,7 +78,7 @@ def test_a_bound_of_another_policy_is_told_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "approx-dp", "pure-dp", "renyi"])
-def test_nothing_below_the_budget_has_an_epsilon_if_levels_may_follow_samples(measure) -> None:
+def test_no_smaller_epsilon_with_sampled_levels(measure) -> None:
     given = {**NOTHING, "epsilon": 1.0, "delta": 1e-5, "sampled_levels": True}
     kept = policy_from("d", partitions=4, measure=measure, **given)
     order = kept.orders[3] if kept.orders else None
@@ -88,9 +88,9 @@ def test_nothing_below_the_budget_has_an_epsilon_if_levels_may_follow_samples(me
     assert first_epsilon(kept, 1e-5) is None
     assert spent_share(kept, bound, order) == pytest.approx(0.5)
     assert 0 < budget_epsilon(kept, order, 1e-5) <= 1.0 + 1e-6
-    with pytest.raises(InvalidInput, match="sampled_levels"):
+    with pytest.raises(InvalidInput):
         kept.first_epsilon()
-    with pytest.raises(InvalidInput, match="sampled_levels"):
+    with pytest.raises(InvalidInput):
         odometer(kept, 0.5, bound=bound).epsilon(kept)
 
 
@@ -103,7 +103,7 @@ def odometer(kept: Policy, share: float, **fields: object) -> OdometerRecord:
 
 
 @pytest.mark.parametrize("measure", ["zcdp", "gdp", "approx-dp", "pure-dp", "renyi"])
-def test_a_record_is_shown_as_the_any_time_epsilon_of_its_bound(measure) -> None:
+def test_odometer_record_has_the_any_time_epsilon(measure) -> None:
     kept = policy(measure, 1.0, 1e-5, ORDERS if measure == "renyi" else None)
     whole, part = odometer(kept, 1.0), odometer(kept, 0.25)
     row, orders = MEASURES[measure], kept.orders or None
@@ -117,7 +117,7 @@ def test_a_record_is_shown_as_the_any_time_epsilon_of_its_bound(measure) -> None
     assert kept.epsilon() == kept.epsilon(1e-5)
 
 
-def test_who_is_bound_to_an_order_is_told_the_epsilon_of_that_one() -> None:
+def test_epsilon_uses_the_own_order() -> None:
     kept = policy("renyi", 2.0, 1e-6)
     at = 3
     one = odometer(kept, 1.0)
@@ -126,9 +126,9 @@ def test_who_is_bound_to_an_order_is_told_the_epsilon_of_that_one() -> None:
     assert own.epsilon(kept, 1e-6) <= 2.0 * (1 + 1e-9)
 
 
-def test_an_odometer_is_not_told_by_the_policy_of_another_dataset() -> None:
+def test_record_of_another_dataset_is_rejected() -> None:
     kept = policy("zcdp", 1.0, 1e-5)
-    with pytest.raises(InvalidInput, match=r"dataset 'd'.*that of dataset 'e'"):
+    with pytest.raises(InvalidInput):
         odometer(kept, 1.0, dataset="e").epsilon(kept)
     with pytest.raises(InvalidInput):
         odometer(kept, 1.0, bound=[0.1, 0.2]).epsilon(kept)
@@ -139,5 +139,5 @@ def test_an_odometer_is_not_told_by_the_policy_of_another_dataset() -> None:
     one = odometer(kept, 1.0)
     for wrong in (0.0, 1.0, -1.0, float("nan")):
         for told in (kept.epsilon, kept.first_epsilon, partial(one.epsilon, kept)):
-            with pytest.raises(InvalidInput, match="delta"):
+            with pytest.raises(InvalidInput):
                 told(wrong)

@@ -76,7 +76,7 @@ LOOKS = """
 
 
 @pytest.mark.parametrize("row", LOOKS.strip().splitlines()[1:])
-def test_a_run_is_judged_by_itself_whoever_else_is_at_work(row: str) -> None:
+def test_state_of_a_run_does_not_depend_on_other_runs(row: str) -> None:
     first, second, last, state = (part.strip() for part in row.strip().split("  ") if part.strip())
     before = [glance(said(words)) for words in first.split(" / ")]
     # Others are at work: there is more in the log than anybody has told of.
@@ -86,7 +86,7 @@ def test_a_run_is_judged_by_itself_whoever_else_is_at_work(row: str) -> None:
 
 
 @pytest.mark.parametrize("unmoved", [True, False])
-def test_who_asks_while_others_train_looks_again(
+def test_runs_are_read_again_while_they_move(
     monkeypatch: pytest.MonkeyPatch, *, unmoved: bool
 ) -> None:
     clock = 0.0
@@ -121,19 +121,19 @@ def test_who_asks_while_others_train_looks_again(
     assert 2.0 < clock < 6.0
 
 
-def test_users_are_told_where_every_partition_knows_them() -> None:
+def test_users_need_all_partitions() -> None:
     known, unknown = said("4 1 open"), [RunSummary("d", "r", 1, 4, False)]
     runs = [runs_of([glance(known), glance(other)], [8, 8]).runs[0] for other in (known, unknown)]
     assert [(run.users, run.halted) for run in runs] == [(20, 6), (None, None)]
 
 
-def test_a_partition_of_which_nobody_has_said_anything_is_no_empty_one() -> None:
+def test_missing_summary_is_unavailable() -> None:
     silent = Glance(0, {}, None, b"", b"", {})
-    with pytest.raises(Unavailable, match=r"partitions \[1\]"):
+    with pytest.raises(Unavailable):
         runs_of([glance(said("4 1 open")), silent], [8, 0])
 
 
-def test_runs_of_a_service_with_dense_steps_and_rosters() -> None:
+def test_runs_with_dense_steps_and_rosters() -> None:
     with Turnstile.in_memory(partitions=2) as t:
         t.create_dataset("d", budget=1.0, assume_independent_timing=True)
         t.create_dataset("e", measure="renyi", orders=[2.0], budget=[1.0])
@@ -159,7 +159,7 @@ def test_runs_of_a_service_with_dense_steps_and_rosters() -> None:
     ]
 
 
-def test_a_summary_tells_of_the_open_runs_first_and_of_a_few() -> None:
+def test_summary_has_open_runs_first() -> None:
     with Turnstile.in_memory(partitions=1) as t:
         t.create_dataset("d", budget=1.0)
         for number in range(MOST_RUNS + 5):

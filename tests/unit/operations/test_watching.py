@@ -76,7 +76,7 @@ def roster(step: int, halted: list[int], readmitted: list[int]) -> RosterDecisio
     )
 
 
-def test_a_step_counts_once_over_its_partitions_however_often_it_is_published() -> None:
+def test_repeated_step_counts_once() -> None:
     activity = Activity()
     for _ in range(2):
         activity.see(decision(0, [1, 1, 0]), 100.0)
@@ -90,7 +90,7 @@ def test_a_step_counts_once_over_its_partitions_however_often_it_is_published() 
     assert "eve" not in repr(vars(activity))
 
 
-def test_a_roster_is_counted_by_who_comes_and_goes() -> None:
+def test_roster_counts_follow_the_changes() -> None:
     activity = Activity()
     activity.see(roster(0, [1, 2, 3], []), 0.0)
     activity.see(roster(1, [4], [1, 2]), 1.0)
@@ -101,7 +101,7 @@ def test_a_roster_is_counted_by_who_comes_and_goes() -> None:
     assert late.runs(now=2.0)[0]["counted_from"] == 5
 
 
-def test_only_so_many_runs_are_kept_and_a_closed_one_is_said_to_be() -> None:
+def test_number_of_kept_runs_is_bounded() -> None:
     activity = Activity()
     for number in range(MOST_RUNS + 5):
         activity.see(decision(0, [1], run=f"r{number}"), float(number))
@@ -120,7 +120,7 @@ def odometer(user: int) -> OdometerRecord:
     return OdometerRecord(dataset="d", user=user, partition=0, offset=1, bound=[1.0])
 
 
-def test_a_user_is_counted_once_where_the_bound_is_highest() -> None:
+def test_user_counts_once_at_the_highest_bound() -> None:
     spending = Spending()
     for user in range(10):
         for share in (1 / 8, 3 / 8 + 1e-9, 2 / 8):
@@ -131,7 +131,7 @@ def test_a_user_is_counted_once_where_the_bound_is_highest() -> None:
     assert len(told["parts"]) == PARTS
 
 
-def test_of_many_users_some_stand_for_all() -> None:
+def test_many_users_are_sampled() -> None:
     random.seed(5)
     spending = Spending(most_users=500)
     for user in range(8_000):
@@ -142,7 +142,7 @@ def test_of_many_users_some_stand_for_all() -> None:
     assert len(spending._parts) <= 500
 
 
-def test_what_is_wrong_comes_first_with_what_to_do() -> None:
+def test_worst_alarm_comes_first() -> None:
     sides = {"Kafka": Side(None, 100.0), "halts": Side("not admitted", 0.0)}
     gone = WorkerSeen("h:1", "does not answer")
     alarms = alarms_of(sides, [WELL, SUSPENDED], [gone], now=101.0)
@@ -155,7 +155,7 @@ def test_what_is_wrong_comes_first_with_what_to_do() -> None:
     assert all(alarm["do"] for alarm in alarms)
 
 
-def test_what_has_not_answered_for_a_while_is_away() -> None:
+def test_silent_source_is_away() -> None:
     sides = {"Redis": Side(None, 100.0), "odometer": Side(NOT_YET)}
     assert alarms_of(sides, [WELL], [], now=100.0 + STALE_AFTER) == []
     (alarm,) = alarms_of(sides, [WELL], [], now=107.0)
@@ -167,9 +167,7 @@ def test_what_has_not_answered_for_a_while_is_away() -> None:
 @pytest.mark.parametrize(
     ("side", "setting"), [("Redis", "TURNSTILE_REDIS"), ("Kafka", "TURNSTILE_KAFKA")]
 )
-def test_of_a_side_that_is_away_it_is_said_how_old_its_part_is_and_what_to_do(
-    side: str, setting: str
-) -> None:
+def test_alarm_of_a_silent_source(side: str, setting: str) -> None:
     watch = Watch(Config(), [], delta=1e-5)
     for name, age in (("Kafka", 0.5), ("Redis", 0.5), (side, 43.0)):
         watch._sides[name] = Side(None, time.monotonic() - age)
@@ -182,18 +180,18 @@ def test_of_a_side_that_is_away_it_is_said_how_old_its_part_is_and_what_to_do(
     assert f"Start {side}, or set {setting}" in alarm["do"]
 
 
-def test_of_a_side_that_never_answered_there_is_no_age() -> None:
+def test_source_that_never_answered_has_no_age() -> None:
     told = Watch(Config(), [], delta=1e-5).service()["sides"]
     assert told == {name: {"age": None, "away": True} for name in ("Kafka", "Redis")}
 
 
-def test_a_worker_that_does_not_answer_is_one_with_a_problem() -> None:
+def test_silent_worker_has_a_problem() -> None:
     (seen,) = ask_workers(["127.0.0.1:1"])
     assert seen.problem is not None
     assert "does not answer" in seen.problem
 
 
-def test_what_is_read_again_is_not_counted_again() -> None:
+def test_records_read_again_count_once() -> None:
     """A topic is read from some records back again when Kafka was away."""
     refused = Rejected(partition=0, offset=5, reason="malformed", detail="odd", record=b"x")
     watch = Watch(Config(), [], delta=1e-5)
@@ -203,7 +201,7 @@ def test_what_is_read_again_is_not_counted_again() -> None:
     assert len(watch.people()["refused"]) == 1
 
 
-def test_the_end_of_the_log_is_asked_for_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what is decided in between would be beyond the end of the log."""
     decided = 7
 
@@ -265,7 +263,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[int], list[int]]
     return Watch(Config(), [], delta=1e-5, channels=()), decided, ends
 
 
-def test_no_record_seems_to_wait_that_does_not(
+def test_decided_records_do_not_seem_to_wait(
     looks: tuple[Watch, list[int], list[int]],
 ) -> None:
     watch, decided, ends = looks
@@ -280,7 +278,7 @@ def test_no_record_seems_to_wait_that_does_not(
     assert watch.service()["lag"] == 5
 
 
-def test_a_log_that_ends_too_early_is_told_of(looks: tuple[Watch, list[int], list[int]]) -> None:
+def test_log_that_ends_early_is_shown(looks: tuple[Watch, list[int], list[int]]) -> None:
     watch, _, ends = looks
     watch._look_at_kafka()
     watch._look_at_redis()
@@ -292,7 +290,7 @@ def test_a_log_that_ends_too_early_is_told_of(looks: tuple[Watch, list[int], lis
 
 @pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("counts", [(5, 3), (6, 0)])
-def test_the_state_of_the_service_tells_nothing_of_users(
+def test_service_state_contains_no_user_data(
     counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watched(users: int, exhausted: int) -> Watch:
@@ -319,7 +317,7 @@ def test_the_state_of_the_service_tells_nothing_of_users(
     assert other.people()["users"]["datasets"] == {"d": counts[0]}
 
 
-def test_a_failure_while_a_topic_is_read_names_no_user(
+def test_failure_log_contains_no_user(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

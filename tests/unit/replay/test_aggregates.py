@@ -43,7 +43,7 @@ def spent(archived: Archived) -> dict[int, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", SPENT.values(), ids=SPENT)
-def test_everybody_pays_for_it_and_what_is_released_is_near_the_truth(policy: Any) -> None:
+def test_all_users_pay_and_the_release_is_accurate(policy: Any) -> None:
     archived, client = served(**policy)
     before, shares = spent(archived), shares_of(archived, "d")
     assert sorted(shares.users) == USERS.tolist()
@@ -65,7 +65,7 @@ def test_everybody_pays_for_it_and_what_is_released_is_near_the_truth(policy: An
     assert 0.049 < mean.cost.rho + quantiles.cost.rho <= 0.05
 
 
-def test_an_aggregate_that_broke_off_is_paid_for_and_another_one_is_made() -> None:
+def test_interrupted_release_is_charged_and_can_be_repeated() -> None:
     archived, client = served(budget=1.0)
     run = client.run("d", "aggregates")
     run.charge(USERS, np.ones(len(USERS)), noise_stddev=20.0)
@@ -77,7 +77,7 @@ def test_an_aggregate_that_broke_off_is_paid_for_and_another_one_is_made() -> No
     assert all((units > before[user]).all() for user, units in spent(archived).items())
 
 
-def test_what_is_charged_is_no_more_than_rho_and_what_the_contribution_costs() -> None:
+def test_release_costs_at_most_rho() -> None:
     archived, client = served(budget=1.0)
     before, shares = spent(archived), shares_of(archived, "d")
     aggregate(client.run("d", "a"), shares, rho=0.02, quantiles=[0.5])
@@ -86,7 +86,7 @@ def test_what_is_charged_is_no_more_than_rho_and_what_the_contribution_costs() -
     assert 0.0 < charged.min() < charged.max() <= 0.02 * (1 + 1e-9)
 
 
-def test_who_cannot_pay_is_left_out_and_who_was_erased_is_not_asked() -> None:
+def test_users_without_budget_are_left_out_and_erased_ones_not_charged() -> None:
     archived, client = new_service(2)
     client.create_dataset("d", budget=0.1)
     run = client.run("d", "r")
@@ -108,7 +108,7 @@ def test_who_cannot_pay_is_left_out_and_who_was_erased_is_not_asked() -> None:
     assert released.mean.estimate < 0.2
 
 
-def test_where_norms_are_clipped_who_was_granted_less_is_left_out() -> None:
+def test_clipped_users_are_left_out() -> None:
     archived, client = new_service(2)
     client.create_dataset("d", budget=0.1, on_exhaustion="clip")
     run = client.run("d", "r")

@@ -67,9 +67,7 @@ def test_no_stopping_rule_exceeds_delta_by_odometer_records(terms, mu_squared, s
 
 
 @each_case
-def test_no_stopping_rule_exceeds_delta_by_what_a_user_is_explained(
-    terms, mu_squared, steps
-) -> None:
+def test_no_stopping_rule_exceeds_delta_by_explained_epsilons(terms, mu_squared, steps) -> None:
     archived, turnstile = new_service(1)
     policy = turnstile.create_dataset("d", **terms)
     run = turnstile.run("d", "r")
@@ -87,9 +85,7 @@ def test_no_stopping_rule_exceeds_delta_by_what_a_user_is_explained(
 
 
 @each_case
-def test_a_report_has_the_any_time_epsilon_beside_that_of_a_fixed_schedule(
-    terms, mu_squared, steps
-) -> None:
+def test_report_has_both_epsilons(terms, mu_squared, steps) -> None:
     archived, turnstile = new_service(1)
     policy = turnstile.create_dataset("d", **terms)
     run = turnstile.run("d", "r")
@@ -131,7 +127,7 @@ def epsilons(archived: Archived, user: int) -> list[tuple[str, bool]]:
     ]
 
 
-def test_after_a_sampled_step_only_the_budget_is_shown() -> None:
+def test_only_the_budget_is_shown_after_a_sampled_step() -> None:
     archived, turnstile = new_service(1)
     sampled(turnstile)
     assert epsilons(archived, 1) == [
@@ -148,7 +144,7 @@ def test_after_a_sampled_step_only_the_budget_is_shown() -> None:
     assert [one["epsilon"] is None for one in said] == [False] * 3 + [True] * 3
 
 
-def test_sampled_steps_hide_no_epsilon_if_the_policy_denies_that_levels_follow_them() -> None:
+def test_epsilon_is_shown_if_the_policy_denies_sampled_levels() -> None:
     archived, turnstile = new_service(1)
     sampled(turnstile, sampled_levels=False)
     assert all(shown for _, shown in epsilons(archived, 1))
@@ -156,7 +152,7 @@ def test_sampled_steps_hide_no_epsilon_if_the_policy_denies_that_levels_follow_t
     assert all(line["budgets"][0]["epsilon"] > 0.0 for line in lines if line["what"] == "charged")
 
 
-def test_only_the_budget_is_shown_if_the_policy_says_that_levels_follow_samples() -> None:
+def test_only_the_budget_is_shown_if_the_policy_states_sampled_levels() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("d", budget=1.0, sampled_levels=True)
     turnstile.run("d", "r").charge([1], [0.5], noise_stddev=4.0)  # the coins were another service's
@@ -168,7 +164,7 @@ def test_only_the_budget_is_shown_if_the_policy_says_that_levels_follow_samples(
 EXPLAIN = ("explain", "--user", "1", "--json")
 
 
-def test_of_a_trimmed_log_that_may_have_had_sampled_steps_only_the_budget_is_shown() -> None:
+def test_only_the_budget_is_shown_if_trimmed_steps_may_be_sampled() -> None:
     archived, turnstile = new_service(1)
     sampled(turnstile)
     archived.draw(0)
@@ -185,7 +181,7 @@ def test_of_a_trimmed_log_that_may_have_had_sampled_steps_only_the_budget_is_sho
 
 
 @pytest.mark.parametrize("is_denied", [False, True])
-def test_a_report_of_sampled_steps_has_an_any_time_epsilon_only_if_levels_do_not_follow_them(
+def test_report_hides_any_time_epsilon_with_sampled_levels(
     is_denied: bool,
 ) -> None:
     archived, turnstile = new_service(1)

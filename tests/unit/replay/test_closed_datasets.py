@@ -12,7 +12,7 @@ from tests.unit.replay.service import used
 
 
 @pytest.mark.slow
-def test_what_was_charged_before_it_was_closed_is_reported_and_all_of_it_fits() -> None:
+def test_closed_datasets_are_reported_and_fit() -> None:
     archived = used()
     before = report(archived, delta=1e-5).losses
     turnstile = Turnstile(connection=archived)

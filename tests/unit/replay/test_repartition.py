@@ -48,7 +48,7 @@ def live(logs: MemoryLogs) -> list[Ledger]:
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 5])
-def test_all_numbers_of_users_are_the_same_in_the_new_log(partitions):
+def test_new_log_has_the_same_numbers_of_users(partitions):
     old = retirable()
     logs = MemoryLogs(old)
     quietly(logs, partitions)
@@ -68,7 +68,7 @@ def test_all_numbers_of_users_are_the_same_in_the_new_log(partitions):
         assert {policy.partitions for policy in state.policies.values()} == {partitions}
 
 
-def test_users_go_on_with_what_is_left_of_their_budgets():
+def test_users_continue_with_their_remaining_budgets():
     """The same steps after a repartition get the same decisions as without one."""
     twins = []
     for repartitioned in (False, True):
@@ -86,7 +86,7 @@ def test_users_go_on_with_what_is_left_of_their_budgets():
     assert sum(twins[0][0]) > sum(twins[0][-1])
 
 
-def test_the_odometer_of_the_new_log_says_no_less_than_the_old_one():
+def test_new_odometer_has_no_smaller_bounds():
     old = retirable()
     logs = MemoryLogs(old)
     quietly(logs, 3)
@@ -114,9 +114,7 @@ def effects() -> int:
 
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("crash_at", range(effects()))
-def test_an_interrupted_repartition_leaves_one_log_alive_at_most_and_can_be_resumed(
-    crash_at, is_done
-):
+def test_interrupted_repartition_can_be_resumed_with_one_live_log(crash_at, is_done):
     old = retirable()
     expected = numbers(old.ledgers, erased=False)
     logs = MemoryLogs(old, crash_at=crash_at, is_done=is_done)
@@ -128,7 +126,7 @@ def test_an_interrupted_repartition_leaves_one_log_alive_at_most_and_can_be_resu
     assert _refuses(old)
 
 
-def test_a_repartition_that_is_done_can_be_repeated_and_changes_nothing():
+def test_repeated_repartition_changes_nothing():
     logs = MemoryLogs(retirable())
     first = quietly(logs, 3)
     assert logs.next is not None
@@ -145,7 +143,7 @@ def test_a_repartition_that_is_done_can_be_repeated_and_changes_nothing():
     assert {place: len(found) for place, found in service.topics.items()} == records
 
 
-def test_the_new_log_cannot_be_applied_without_its_snapshot():
+def test_new_log_needs_its_snapshot():
     logs = MemoryLogs(retirable())
     quietly(logs, 3)
     assert logs.next is not None
@@ -155,7 +153,7 @@ def test_the_new_log_cannot_be_applied_without_its_snapshot():
             Ledger(partition, 3, NEW).apply(first.offset, first.value)
 
 
-def test_an_import_that_comes_later_is_refused():
+def test_later_import_is_rejected():
     service, turnstile = new_service(1)
     turnstile.create_dataset("d", budget=1.0)
     logs = MemoryLogs(retirable())
@@ -170,14 +168,14 @@ def test_an_import_that_comes_later_is_refused():
 # --- refused, and nothing has changed -----------------------------------------------------------
 
 
-def test_a_log_with_an_open_run_is_not_retired():
+def test_log_with_an_open_run_is_not_retired():
     service, turnstile = new_service()
     turnstile.create_dataset("d", budget=1.0)
     turnstile.run("d", "r")
     _assert_refused(MemoryLogs(service))
 
 
-def test_a_log_whose_partitions_have_different_datasets_is_not_retired():
+def test_log_with_different_datasets_is_not_retired():
     service, turnstile = new_service()
     turnstile.create_dataset("d", budget=1.0)
     policy = msgspec.structs.replace(
@@ -187,7 +185,7 @@ def test_a_log_whose_partitions_have_different_datasets_is_not_retired():
     _assert_refused(MemoryLogs(service))
 
 
-def test_a_new_log_that_another_service_uses_is_left_alone():
+def test_log_of_another_service_is_not_changed():
     logs = MemoryLogs(retirable())
     logs._create(3)
     assert logs.next is not None
@@ -195,13 +193,13 @@ def test_a_new_log_that_another_service_uses_is_left_alone():
     _assert_refused(logs)
 
 
-def test_a_new_log_with_another_number_of_partitions_is_refused():
+def test_new_log_with_another_partition_count_is_rejected():
     logs = MemoryLogs(retirable())
     logs._create(4)
     _assert_refused(logs)
 
 
-def test_no_second_log_can_continue_a_retired_one():
+def test_only_one_log_can_continue_a_retired_one():
     old = retirable()
     quietly(MemoryLogs(old), 3)
     second = MemoryLogs(old)
@@ -215,7 +213,7 @@ def test_no_second_log_can_continue_a_retired_one():
     assert all(("norms", p) not in second.next.topics for p in range(3))
 
 
-def test_a_dry_run_changes_nothing():
+def test_dry_run_changes_nothing():
     logs = MemoryLogs(retirable())
     planned = quietly(logs, 3, dry_run=True)
     assert logs.effects == 0
@@ -223,7 +221,7 @@ def test_a_dry_run_changes_nothing():
     assert [part.partition for part in planned.partitions] == [0, 1, 2]
 
 
-def test_a_dataset_that_comes_during_the_repartition_keeps_its_partition_alive():
+def test_dataset_created_meanwhile_prevents_retirement():
     """It is not lost: the partition refuses to retire, and says so."""
 
     class Racing(MemoryLogs):
@@ -304,7 +302,7 @@ def test_the_new_log_fits_the_replayed_old_one(both):
     assert verify(old, old).fits
 
 
-def test_an_import_that_the_old_log_does_not_lead_to_is_found(both):
+def test_wrong_import_is_found(both):
     old, new = both
     origins = retired(old, new.topic, new.partitions)
     accounts = origins[0].state.datasets["d"]
@@ -314,7 +312,7 @@ def test_an_import_that_the_old_log_does_not_lead_to_is_found(both):
     assert {finding.check for finding in verified.findings} >= {Check.STATE, Check.SNAPSHOT}
 
 
-def test_a_log_that_is_not_retired_for_this_one_is_no_origin(both):
+def test_unrelated_log_is_no_origin(both):
     _, new = both
     for other in (retirable(), new):
         with pytest.raises(CannotRepartition):

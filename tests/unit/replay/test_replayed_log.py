@@ -74,7 +74,7 @@ TAMPERED = {
 
 @pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS)
 @pytest.mark.parametrize(("tamper", "holder", "offset"), TAMPERED.values(), ids=TAMPERED)
-def test_a_log_that_is_not_the_applied_one_has_no_result(
+def test_other_log_has_no_result(
     archived: Archived,
     tamper: Callable[[Archived], object],
     holder: HeadSource,
@@ -91,7 +91,7 @@ def test_a_log_that_is_not_the_applied_one_has_no_result(
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["for people", "json"])
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_command_shows_nothing_of_a_log_that_is_not_the_applied_one(
+def test_commands_show_nothing_of_another_log(
     archived: Archived, command: tuple[str, ...], form: tuple[str, ...]
 ) -> None:
     charge_less(archived)
@@ -100,16 +100,14 @@ def test_a_command_shows_nothing_of_a_log_that_is_not_the_applied_one(
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_command_says_at_which_offsets_heads_were_compared(
-    archived: Archived, command: tuple[str, ...]
-) -> None:
+def test_commands_show_the_compared_offsets(archived: Archived, command: tuple[str, ...]) -> None:
     done = command_on(archived, *command, "--json")
     assert done.code == 0
     compared = [line["compared"] for line in done.lines]
     assert compared == [{"redis": 5, "snapshot": 4}] * 3
 
 
-def test_verification_blames_the_log_and_nothing_that_follows_from_it(archived: Archived) -> None:
+def test_verification_of_another_log_has_one_finding(archived: Archived) -> None:
     charge_less(archived)
     verified = verify(archived, archived)
     assert not verified.fits
@@ -119,7 +117,7 @@ def test_verification_blames_the_log_and_nothing_that_follows_from_it(archived: 
     assert command_on(archived, "verify").code == 1
 
 
-def test_what_is_reached_of_redis_and_the_snapshot_is_compared(archived: Archived) -> None:
+def test_heads_of_redis_and_snapshot_are_compared(archived: Archived) -> None:
     assert LogReplay(archived, 0).compared.offsets == {}
     replay = LogReplay(without_redis(archived), 0)
     list(replay.steps())
@@ -132,14 +130,14 @@ def test_what_is_reached_of_redis_and_the_snapshot_is_compared(archived: Archive
         list(LogReplay(archived, 0).steps())
 
 
-def test_a_service_that_lags_is_compared_where_it_stands(archived: Archived) -> None:
+def test_lagging_service_is_compared_at_its_offset(archived: Archived) -> None:
     archived.append("norms", 0, b"not applied yet", None)
     replay = LogReplay(archived, 0)
     list(replay.steps())
     assert (replay.next, replay.compared.offsets[HeadSource.REDIS]) == (6, 5)
 
 
-def test_a_snapshot_that_a_replay_begins_with_proves_nothing(archived: Archived) -> None:
+def test_snapshot_at_the_start_is_not_compared(archived: Archived) -> None:
     archived.trim("norms", 0, 4)
     replay = LogReplay(archived, 0)
     list(replay.steps())
@@ -147,7 +145,7 @@ def test_a_snapshot_that_a_replay_begins_with_proves_nothing(archived: Archived)
     assert replay.compared.lacking.keys() == {HeadSource.SNAPSHOT}
 
 
-def test_a_snapshot_of_another_log_is_found_and_the_state_is_compared(archived: Archived) -> None:
+def test_snapshot_of_another_log_is_found(archived: Archived) -> None:
     other, _ = new_service(1, b"another topic id")
     other._apply(0, b"a record")
     other.draw(0)
@@ -159,7 +157,7 @@ def test_a_snapshot_of_another_log_is_found_and_the_state_is_compared(archived: 
 
 
 @pytest.mark.parametrize("fields", [{"before": OTHER.hex()}, {"last": "3"}])
-def test_a_state_that_names_another_last_record_is_found(
+def test_state_with_another_last_record_is_found(
     archived: Archived, fields: dict[str, str]
 ) -> None:
     archived.kept[0].fields.update(fields)
@@ -168,7 +166,7 @@ def test_a_state_that_names_another_last_record_is_found(
 
 
 @pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS)
-def test_a_log_with_a_gap_has_no_result(
+def test_log_with_a_gap_has_no_result(
     archived: Archived, replay: Callable[[Archived], Any]
 ) -> None:
     del archived.topics["norms", 0][3]
@@ -181,7 +179,7 @@ def test_a_log_with_a_gap_has_no_result(
     assert (missing.value.partition, missing.value.offset) == (0, 3)
 
 
-def test_a_trimmed_log_is_replayed_with_the_erasure_keys() -> None:
+def test_trimmed_log_needs_the_erasure_keys() -> None:
     archived, turnstile = new_service(1, erasure_keys="a secret of some length")
     turnstile.create_dataset("d", budget=1.0)
     turnstile.run("d", "r").charge([7, 8], [1.0, 1.0], noise_stddev=4.0)

@@ -75,9 +75,7 @@ def archived() -> Archived:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["d", "inner", "faces"])
-def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
-    archived: Archived, dataset: str
-) -> None:
+def test_epsilon_is_of_the_explained_history(archived: Archived, dataset: str) -> None:
     rows = reported(archived, dataset=dataset, method="renyi")
     assert len(rows) == 40
     for user in range(0, 40, 5):
@@ -87,7 +85,7 @@ def test_an_epsilon_is_that_of_the_history_that_a_user_is_told(
 
 
 @pytest.mark.slow
-def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> None:
+def test_steps_and_amounts_match_the_explanation(archived: Archived) -> None:
     rows = reported(archived, method="renyi")
     for dataset in ("d", "inner", "faces"):
         for user in (0, 1, 2, 17, 39):
@@ -100,7 +98,7 @@ def test_steps_and_amounts_are_those_that_a_user_is_told(archived: Archived) -> 
 
 
 @pytest.mark.slow
-def test_noise_of_any_scale_and_norms_of_their_own_are_counted_together() -> None:
+def test_steps_of_any_noise_scale_are_counted_together() -> None:
     archived, turnstile = new_service()
     turnstile.create_dataset("e", budget=50.0)
     run = turnstile.run("e", "r")
@@ -122,7 +120,7 @@ def test_noise_of_any_scale_and_norms_of_their_own_are_counted_together() -> Non
     assert rows["e", 0]["steps"] == 0
 
 
-def test_rosters_that_grow_change_their_noise_and_close_are_counted() -> None:
+def test_growing_and_closed_rosters_are_counted() -> None:
     archived, turnstile = new_service()
     turnstile.create_dataset("f", measure="renyi", epsilon=6.0, delta=1e-5)
     run = turnstile.run("f", "s")
@@ -142,7 +140,7 @@ def test_rosters_that_grow_change_their_noise_and_close_are_counted() -> None:
 
 
 @pytest.mark.parametrize("method", ["tightest", "pld", "renyi", "saddlepoint"])
-def test_every_method_gives_upper_bounds_within_what_the_budget_allows(method: str) -> None:
+def test_every_method_is_an_upper_bound(method: str) -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("f", measure="renyi", epsilon=2.0, delta=DELTA)
     roster = turnstile.run("f", "s").enrol([1, 2, 3], clip_norm=1.0, levels=4)
@@ -181,7 +179,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
-def test_a_report_is_refused_if_levels_may_have_followed_coins(move: Any) -> None:
+def test_report_is_refused_if_levels_may_follow_coins(move: Any) -> None:
     archived = sampled(new_service(1), move)
     with pytest.raises(ReportRefused):
         losses(archived)
@@ -190,7 +188,7 @@ def test_a_report_is_refused_if_levels_may_have_followed_coins(move: Any) -> Non
     assert (done.code, done.out) == (1, "")
 
 
-def test_levels_may_move_if_the_policy_denies_that_they_follow_coins() -> None:
+def test_report_is_made_if_the_policy_denies_sampled_levels() -> None:
     moved = sampled(
         new_service(1), lambda turnstile, roster: roster.set_norms([0.1], [0]), sampled_levels=False
     )
@@ -206,14 +204,14 @@ def test_levels_may_move_if_the_policy_denies_that_they_follow_coins() -> None:
     ],
     ids=["nothing moved", "a dataset with nothing in common"],
 )
-def test_levels_that_cannot_have_followed_coins_are_reported(move: Any) -> None:
+def test_report_is_made_if_levels_cannot_follow_coins(move: Any) -> None:
     archived = sampled(new_service(1), move)
     rows = reported(archived, dataset="f")
     assert [rows["f", user]["steps"] for user in (1, 2, 3)] == [2, 2, 2]
     assert rows["f", 1]["epsilon"] < rows["f", 2]["epsilon"] < rows["f", 3]["epsilon"]
 
 
-def test_what_a_budget_around_it_shares_with_coins_is_refused() -> None:
+def test_report_is_refused_if_a_shared_budget_has_coins() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA, measure="renyi")
     turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", parent="person")
@@ -227,7 +225,7 @@ def test_what_a_budget_around_it_shares_with_coins_is_refused() -> None:
     assert (losses(archived, dataset="a")[0].epsilon > 0).all()
 
 
-def test_a_log_without_its_beginning_is_refused() -> None:
+def test_report_of_a_trimmed_log_is_refused() -> None:
     archived = used()
     archived.trim("norms", 1, 4)
     with pytest.raises(ReportRefused):
@@ -245,9 +243,7 @@ def mixed() -> Archived:
     return archived
 
 
-def test_a_csv_has_a_row_for_every_user_and_is_for_its_owner_alone(
-    mixed: Archived, tmp_path: Path
-) -> None:
+def test_csv_has_every_user_and_is_private(mixed: Archived, tmp_path: Path) -> None:
     path = tmp_path / "report.csv"
     done = command_on(mixed, "report", "--output", str(path), "--json")
     assert done.code == 0
@@ -267,7 +263,7 @@ def test_a_csv_has_a_row_for_every_user_and_is_for_its_owner_alone(
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "1=1", "a-b"]
 
 
-def test_no_string_id_is_a_formula_in_a_csv_and_every_id_can_be_read_back(tmp_path: Path) -> None:
+def test_csv_ids_are_no_formulas_and_can_be_read_back(tmp_path: Path) -> None:
     archived, turnstile = new_service()
     turnstile.create_dataset("m", budget=1.0, user_ids="mixed")
     turnstile.run("m", "r").charge([-7, *FORMULAS], [0.5] * 10, noise_stddev=4.0)
@@ -281,7 +277,7 @@ def test_no_string_id_is_a_formula_in_a_csv_and_every_id_can_be_read_back(tmp_pa
     assert {user.removeprefix("'") for user in strings} == set(FORMULAS)
 
 
-def test_a_parquet_file_says_the_same(mixed: Archived, tmp_path: Path) -> None:
+def test_parquet_equals_csv(mixed: Archived, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "report.parquet"
     assert command_on(mixed, "report", "--output", str(path)).code == 0
@@ -296,11 +292,11 @@ def test_a_parquet_file_says_the_same(mixed: Archived, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("report.txt", ".csv or .parquet"), ("gone/report.csv", "folder")],
+    "name",
+    ["report.txt", "gone/report.csv"],
 )
-def test_a_file_that_cannot_be_written_is_refused_first(
-    mixed: Archived, tmp_path: Path, name: str, said: str
+def test_unwritable_file_is_rejected_before_the_replay(
+    mixed: Archived, tmp_path: Path, name: str
 ) -> None:
     done = command_on(mixed, "report", "--output", str(tmp_path / name))
-    assert (done.code, said in done.said) == (2, True), done.said
+    assert done.code == 2, done.said
