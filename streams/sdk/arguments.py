@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import (
     Gaussian,
-    InvalidInput,
     Laplace,
     Mechanism,
     PoissonGaussian,
@@ -28,10 +27,10 @@ from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
 from accounting.measures import cost_table
 from streams.ledger.policies import MECHANISMS, measure_of, mechanism_of
-from streams.records import MechanismName, Policy, Rejection, RosterMechanism, User
+from streams.records import MechanismName, Policy, RosterMechanism, User
 from streams.records.digests import cost_table_digest
 from streams.records.users import UserIds
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import InvalidRequest, invalid_requests
 
 UsersLike: TypeAlias = ArrayLike | UserIds
 """User ids as callers may give them: see ``read_users``."""
@@ -73,10 +72,8 @@ def read_numbers(argument: str, values: object) -> tuple[NDArray[np.float64], np
     elements = elements_of(argument, values)
     array = _array_of(argument, elements) if isinstance(elements, list) else elements
     narrow = array.dtype.kind == "f" and array.dtype.itemsize < 8
-    try:
+    with invalid_requests():
         return as_float_array(argument, array), array.dtype if narrow else None
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
 
 
 def read_rows(argument: str, values: Any) -> NDArray[np.float64]:
@@ -121,10 +118,8 @@ def read_norms(
         )
     limit = np.inf
     if clip_norm is not None:
-        try:
+        with invalid_requests():
             limit = clip_norm = _rounded_up(nonnegative_finite("clip_norm", clip_norm), narrow)
-        except InvalidInput as error:
-            raise InvalidRequest(str(error)) from error
     bad = ~((values >= 0) & (values < np.inf) & (values <= limit))
     if bad.any():
         position = int(np.flatnonzero(bad)[0])
@@ -174,7 +169,7 @@ def read_mechanism(
     """
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
-    try:
+    with invalid_requests():
         chosen: Mechanism = (
             Gaussian(noise_stddev) if noise_stddev is not None else read_event(mechanism, clip_norm)
         )
@@ -187,10 +182,6 @@ def read_mechanism(
             )
         scale = noise_scale(chosen)
         mechanism_of(name, scale, *policies)
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
-    except Rejection as refused:
-        raise InvalidRequest(refused.detail) from refused
     return name, scale
 
 
@@ -382,10 +373,19 @@ def price(
     Raises:
         InvalidRequest: a measure cannot charge the mechanism.
     """
-    units = b"".join(_cost_table(mechanism, policy, clip_norm, levels) for policy in policies)
+    with invalid_requests():
+        tables = [
+            cost_table(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
+            for policy in policies
+        ]
+    units = b"".join(table.astype("<i8").tobytes() for table in tables)
+    if isinstance(mechanism, PoissonGaussian):
+        scale = mechanism.noise_stddev
+    else:
+        scale = noise_scale(mechanism)
     return Priced(
         name=_ROSTER_MECHANISMS[type(mechanism)],
-        scale=_scale_of(mechanism),
+        scale=scale,
         sampling_rate=getattr(mechanism, "sampling_rate", 1.0),
         units=units,
         digest=cost_table_digest(units),
@@ -402,14 +402,12 @@ def chosen_mechanism(
     """
     if (noise_stddev is None) == (mechanism is None):
         raise InvalidRequest("give either noise_stddev or mechanism")
-    try:
+    with invalid_requests():
         if noise_stddev is not None:
             if sampling_rate == 1:
                 return Gaussian(noise_stddev)
             return PoissonGaussian(noise_stddev, sampling_rate)
         chosen = read_event(mechanism, clip_norm)
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
     if sampling_rate != 1:
         raise InvalidRequest(
             f"sampling_rate is {sampling_rate}, but a mechanism was given: give the rate with the "
@@ -419,17 +417,3 @@ def chosen_mechanism(
         known = ", ".join(kind.__name__ for kind in _ROSTER_MECHANISMS)
         raise InvalidRequest(f"mechanism is {mechanism!r}; a roster charges steps of {known}")
     return chosen
-
-
-def _cost_table(mechanism: Mechanism, policy: Policy, clip_norm: float, levels: int) -> bytes:
-    try:
-        units = cost_table(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
-    except InvalidInput as error:
-        raise InvalidRequest(str(error)) from error
-    return units.astype("<i8").tobytes()
-
-
-def _scale_of(mechanism: Mechanism) -> float:
-    if isinstance(mechanism, PoissonGaussian):
-        return mechanism.noise_stddev
-    return noise_scale(mechanism)

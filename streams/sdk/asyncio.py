@@ -46,19 +46,6 @@ def _awaited(
     return awaited
 
 
-def _opened(
-    method: Callable[Concatenate[Turnstile, P], Run],
-) -> Callable[Concatenate[AsyncTurnstile, P], Coroutine[Any, Any, AsyncRun]]:
-    """Return a coroutine function that opens an ``AsyncRun`` in another thread."""
-    open_run = _awaited(method)
-
-    @functools.wraps(method)
-    async def opened(self: AsyncTurnstile, /, *args: P.args, **options: P.kwargs) -> AsyncRun:
-        return AsyncRun(await open_run(self, *args, **options))
-
-    return opened
-
-
 def _followed(
     method: Callable[Concatenate[Turnstile, P], Iterator[T]],
 ) -> Callable[Concatenate[AsyncTurnstile, P], Following[T]]:
@@ -129,13 +116,16 @@ class AsyncTurnstile:
         """Register an observer that wraps every request; this does not block."""
         self.blocking.observe(observer)
 
+    async def run(self, dataset: str, name: str, **options: Any) -> AsyncRun:
+        """Open a run, as ``Turnstile.run`` does."""
+        return AsyncRun(await asyncio.to_thread(self.blocking.run, dataset, name, **options))
+
     close = _awaited(Turnstile.close)
     create_dataset = _awaited(Turnstile.create_dataset)
     withdraw_dataset = _awaited(Turnstile.withdraw_dataset)
     close_dataset = _awaited(Turnstile.close_dataset)
     close_run = _awaited(Turnstile.close_run)
     erase = _awaited(Turnstile.erase)
-    run = _opened(Turnstile.run)
     set_access = _awaited(Turnstile.set_access)
     halts = _followed(Turnstile.halts)
     odometer = _followed(Turnstile.odometer)
@@ -144,79 +134,58 @@ class AsyncTurnstile:
 class AsyncRun:
     """``Run`` for the tasks of one event loop; one task at a time may use it.
 
+    It has the attributes of ``Run``, and its methods as coroutines. Arguments and errors are the
+    same. After a call that was cancelled before its answer arrived, all calls raise ``Unusable``.
+
     Attributes:
         blocking: the ``Run`` that makes the calls.
     """
+
+    step: int
+    attempt: int
+    interrupted: bool
+    policy: Policy
+    outer: tuple[Policy, ...]
+    min_separation: int | None
 
     def __init__(self, blocking: Run) -> None:
         self.blocking = blocking
         self._cancelled = False
 
-    @property
-    def step(self) -> int:
-        """Return the next step to charge."""
-        return self.blocking.step
-
-    @property
-    def attempt(self) -> int:
-        """Return the number of this attempt."""
-        return self.blocking.attempt
-
-    @property
-    def interrupted(self) -> bool:
-        """Return whether ``step`` was handed back by an earlier attempt."""
-        return self.blocking.interrupted
-
-    @property
-    def policy(self) -> Policy:
-        """Return the policy of the dataset."""
-        return self.blocking.policy
-
-    @property
-    def outer(self) -> tuple[Policy, ...]:
-        """Return the policies of the parent datasets, the nearest first."""
-        return self.blocking.outer
-
-    @property
-    def min_separation(self) -> int | None:
-        """Return how many steps after a participation the same user may take part again."""
-        return self.blocking.min_separation
+    def __getattr__(self, name: str) -> Any:
+        if name not in AsyncRun.__annotations__:
+            raise AttributeError(f"AsyncRun has no attribute {name!r}")
+        return getattr(self.blocking, name)
 
     async def charge(self, users: UsersLike, norms: ArrayLike, **options: Any) -> StepDecision:
-        """Charge one step; arguments and errors are those of ``Run.charge``.
-
-        Raises:
-            Unusable: an earlier call was cancelled before its answer arrived.
-        """
-        return await self.make(functools.partial(self.blocking.charge, users, norms, **options))
+        """Charge one step, as ``Run.charge`` does."""
+        return await self.make(self.blocking.charge, users, norms, **options)
 
     async def charge_ahead(
         self, users: UsersLike, norms: ArrayLike, **options: Any
     ) -> AsyncAhead[StepDecision]:
         """Send the next step, as ``Run.charge_ahead`` does."""
-        ahead = await self.make(
-            functools.partial(self.blocking.charge_ahead, users, norms, **options)
+        return AsyncAhead(
+            await self.make(self.blocking.charge_ahead, users, norms, **options), self
         )
-        return AsyncAhead(ahead, self)
 
     async def enrol(self, users: UsersLike, **options: Any) -> AsyncRoster:
         """Enrol users, as ``Run.enrol`` does."""
-        roster = await self.make(functools.partial(self.blocking.enrol, users, **options))
-        return AsyncRoster(roster, self)
+        return AsyncRoster(await self.make(self.blocking.enrol, users, **options), self)
 
     async def abandon(self, timeout: float | None = None) -> None:
         """Give up the step that was handed back, as ``Run.abandon`` does."""
-        await self.make(functools.partial(self.blocking.abandon, timeout))
+        await self.make(self.blocking.abandon, timeout)
 
     async def check_attempt(self, timeout: float | None = None) -> None:
         """Check that this attempt is the newest, as ``Run.check_attempt`` does."""
-        await self.make(functools.partial(self.blocking.check_attempt, timeout))
+        await self.make(self.blocking.check_attempt, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
         """Close the run permanently, as ``Run.close`` does."""
-        await self.make(functools.partial(self.blocking.close, timeout))
+        await self.make(self.blocking.close, timeout)
 
-    async def make(self, call: Callable[[], T]) -> T:
+    async def make(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Make a call of the blocking run in another thread.
 
         Raises:
@@ -228,7 +197,7 @@ class AsyncRun:
                 "its outcome is unknown: open the run again, with released="
             )
         try:
-            return await asyncio.to_thread(call)
+            return await asyncio.to_thread(call, *args, **options)
         except asyncio.CancelledError:
             self._cancelled = True
             raise
@@ -249,13 +218,12 @@ class AsyncRoster:
         return len(self.blocking)
 
     async def charge(self, **options: Any) -> RosterStep:
-        """Charge one step; arguments and errors are those of ``Roster.charge``."""
-        return await self._run.make(functools.partial(self.blocking.charge, **options))
+        """Charge one step, as ``Roster.charge`` does."""
+        return await self._run.make(self.blocking.charge, **options)
 
     async def charge_ahead(self, **options: Any) -> AsyncAhead[RosterStep]:
         """Send the next step, as ``Roster.charge_ahead`` does."""
-        ahead = await self._run.make(functools.partial(self.blocking.charge_ahead, **options))
-        return AsyncAhead(ahead, self._run)
+        return AsyncAhead(await self._run.make(self.blocking.charge_ahead, **options), self._run)
 
 
 class AsyncAhead(Generic[T]):
@@ -270,7 +238,7 @@ class AsyncAhead(Generic[T]):
 
     async def decision(self, timeout: float | None = None) -> T:
         """Wait for the decision, as ``Ahead.decision`` does."""
-        return await self._run.make(functools.partial(self.blocking.decision, timeout))
+        return await self._run.make(self.blocking.decision, timeout)
 
 
 class Following(AsyncIterator[T]):

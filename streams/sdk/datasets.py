@@ -181,23 +181,19 @@ def create(
 ) -> Policy:
     """Create the dataset, or complete it; return the policy that the partitions hold.
 
-    Args:
-        connection: to the service.
-        policy: of the dataset.
-        deadline: of the whole call.
-        delta: at which an error message states epsilons, if the dataset exists under another
-            policy.
-
-    Raises:
-        PolicyChanged: it exists under another policy.
-        PartitionsDisagree: some partitions hold it under another policy.
-        DecisionTimeout: not all partitions answered; try again.
+    An error message states epsilons at ``delta``. See ``Turnstile.create_dataset`` for the errors.
     """
     home, others = _home_and_others(policy.dataset, connection.partitions)
     try:
         created = _created(connection, policy, [home], deadline)[home]
     except PolicyChanged as error:
-        raise changed(error, policy, delta) from error
+        if error.held is None:
+            raise
+        detail = f"dataset {policy.dataset!r} exists with another policy: " + _differences(
+            error.held, policy, DELTA if delta is None else delta
+        )
+        reason = Reason.POLICY_CHANGED
+        raise PolicyChanged(reason, detail, error.partition, held=error.held) from error
     try:
         # The other partitions must hold the policy of the home partition.
         replies = _created(connection, created.policy, others, deadline)
@@ -214,12 +210,7 @@ def create(
 
 
 def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
-    """Withdraw a dataset of which no run was ever opened; do nothing if it does not exist.
-
-    Raises:
-        DatasetInUse: a run of it was opened.
-        DecisionTimeout: not all partitions answered; try again.
-    """
+    """Withdraw an unused dataset, as ``Turnstile.withdraw_dataset`` does."""
     check_names(name)
     home, others = _home_and_others(name, connection.partitions)
     for somewhere in (others, [home]):
@@ -229,16 +220,7 @@ def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
 
 
 def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
-    """Close a dataset and those nested in it permanently; another call completes an interrupted
-    one.
-
-    Returns:
-        The names of all datasets that are closed by this call.
-
-    Raises:
-        RequestRejected: the dataset does not exist.
-        DecisionTimeout: not all partitions answered; try again.
-    """
+    """Close a dataset and those nested in it, as ``Turnstile.close_dataset`` does."""
     check_names(name)
     home, others = _home_and_others(name, connection.partitions)
     datasets: set[str] = set()
@@ -418,19 +400,9 @@ def set_access(
     deadline: Deadline,
     copied_from: str | None = None,
 ) -> None:
-    """Replace the access list of a dataset in all partitions.
+    """Replace the access list of a dataset in all partitions, as ``Turnstile.set_access`` does.
 
-    Args:
-        connection: to the service.
-        name: of the dataset.
-        allow: the whole new list.
-        deadline: of the whole call.
-        copied_from: the id of the log that the dataset's signatures were for until now.
-
-    Raises:
-        InvalidRequest: the client has no request_key, or an argument is invalid.
-        RequestRejected: this client may not manage the dataset, or a later change was made.
-        DecisionTimeout: not all partitions answered; try again.
+    A partition that was not reached keeps its list; the same call again completes the change.
     """
     check_names(name)
     if connection.signer is None:
@@ -461,17 +433,7 @@ def _log_of(text: str) -> bytes:
 
 
 def erase(connection: Connection, user: User, dataset: str | None, deadline: Deadline) -> list[str]:
-    """Have the user's partition erase the id.
-
-    Returns:
-        The datasets in which the user is erased.
-
-    Raises:
-        InvalidRequest: the id or the name is invalid.
-        RequestRejected: the dataset does not exist, or has users by other pseudonyms.
-        ErasedInPart: no dataset was given, and this client may not manage all of them.
-        DecisionTimeout: no answer in time; try again.
-    """
+    """Have the user's partition erase the id, as ``Turnstile.erase`` does."""
     if dataset is not None:
         check_names(dataset)
     known = read_users([user])[0]
@@ -499,31 +461,16 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
     return answer.datasets
 
 
-_SAID_BY_THE_BUDGET = ("dataset", "partitions", "measure", "budget", "orders", "per_user_order")
-
-
-def changed(error: PolicyChanged, asked: Policy, delta: float | None) -> PolicyChanged:
-    """Return the error with a text that states how the two policies differ."""
-    if error.held is None:
-        return error
-    there, wanted = _differences(error.held, asked, delta)
-    detail = (
-        f"dataset {asked.dataset!r} exists with another policy: it has {there}, but the request "
-        f"has {wanted}. See `turnstile dataset show {asked.dataset}`"
-    )
-    return PolicyChanged(Reason.POLICY_CHANGED, detail, error.partition, held=error.held)
-
-
 def terms(policy: Policy) -> str:
     """Return a policy as arguments of ``create_dataset``; budgets rounded down, for gdp mu
     squared.
     """
-    said = {name: value for name, value in _terms(policy).items() if value not in ([], UNSET)}
+    said = {name: value for name, value in _terms(policy).items() if value not in ([], None)}
     return ", ".join(f"{name}={value!r}" for name, value in said.items())
 
 
 def _terms(policy: Policy) -> dict[str, Any]:
-    found = asdict(policy)
+    found = {name: None if value is UNSET else value for name, value in asdict(policy).items()}
     for field in ("budget", "odometer_step"):
         found[field] = [float(from_units_down(units)) for units in found[field]]
     if policy.allow is not UNSET:
@@ -531,41 +478,15 @@ def _terms(policy: Policy) -> dict[str, Any]:
     return found
 
 
-def _differences(held: Policy, asked: Policy, delta: float | None) -> tuple[str, str]:
-    """Return the differing terms, held and requested; all terms if the short form hides the
-    difference.
-    """
-    there, wanted = [], []
-    if any(getattr(held, name) != getattr(asked, name) for name in _SAID_BY_THE_BUDGET):
-        there.append(_budget(held, delta))
-        wanted.append(_budget(asked, delta))
-    held_terms, asked_terms = _terms(held), _terms(asked)
-    for name in held_terms:
-        skipped = _SAID_BY_THE_BUDGET + (("odometer_step",) if there else ())
-        unsaid = name == "user_ids" and asked.user_ids is UNSET
-        if name not in skipped and not unsaid and held_terms[name] != asked_terms[name]:
-            there.append(f"{name} {_value(held_terms[name])}")
-            wanted.append(f"{name} {_value(asked_terms[name])}")
-    if there == wanted:
-        return terms(held), terms(asked)
-    return ", ".join(there), ", ".join(wanted)
-
-
-def _value(value: object) -> str:
-    return "none" if value is UNSET else repr(value)
-
-
-def _budget(policy: Policy, delta: float | None) -> str:
-    """Return the budget in the unit of its measure, with the epsilon that it implies."""
-    first = float(from_units_down(policy.budget[0]))
-    if policy.measure == "pure-dp":
-        return f"pure-dp epsilon {first:.6g}"
-    at = DELTA if delta is None else delta
-    implied = f"(epsilon {policy.epsilon(at):.6g} at delta {at:g})"
-    match policy.measure:
-        case "renyi":
-            own = ", each user its own" if policy.per_user_order is not UNSET else ""
-            return f"renyi of {len(policy.orders)} orders{own} {implied}"
-        case "gdp":
-            return f"gdp mu {first**0.5:.6g} {implied}"
-    return f"{policy.measure} rho {first:.6g} {implied}"
+def _differences(held: Policy, asked: Policy, delta: float) -> str:
+    """Return the fields in which two policies differ, with both values."""
+    here, there = _terms(asked), _terms(held)
+    found = []
+    for name in there:
+        is_default = name == "user_ids" and asked.user_ids is UNSET
+        if getattr(held, name) != getattr(asked, name) and not is_default:
+            found.append(f"{name} is {there[name]!r}, not {here[name]!r}")
+    if held.budget != asked.budget and "pure-dp" not in (held.measure, asked.measure):
+        epsilons = f"{held.epsilon(delta):.6g}, not {asked.epsilon(delta):.6g}"
+        found.append(f"epsilon at delta {delta:g} is {epsilons}")
+    return "; ".join(found)

@@ -5,10 +5,13 @@ After any of these nothing may be released. The message says what happened and w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from streams.records import Policy, Reason, Rejected
+from accounting import InvalidInput
+from streams.records import Policy, Reason, Rejected, Rejection
 
 
 class TurnstileError(Exception):
@@ -274,3 +277,14 @@ def refusal_of(rejected: Rejected) -> RequestRejected:
         rejected.held,
         None if rejected.holder is None else (rejected.holder.dataset, rejected.holder.run),
     )
+
+
+@contextmanager
+def invalid_requests() -> Iterator[None]:
+    """Raise ``InvalidRequest`` for arguments that accounting or the ledger's checks reject."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidRequest(str(error)) from error
+    except Rejection as rejected:
+        raise InvalidRequest(rejected.detail) from rejected

@@ -28,7 +28,6 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from accounting import InvalidInput
 from accounting.exact.validation import whole_number
 from streams.records import (
     MAX_SEPARATION,
@@ -48,6 +47,7 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     ReleaseUnknown,
     RequestRejected,
+    invalid_requests,
 )
 from streams.sdk.layout import check_key
 from streams.sdk.run import Run
@@ -161,10 +161,8 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
 def _separation(min_separation: int | None) -> int | UnsetType:
     if min_separation is None:
         return UNSET
-    try:
+    with invalid_requests():
         return whole_number("min_separation", min_separation, 2, MAX_SEPARATION)
-    except InvalidInput as error:
-        raise InvalidRequest(f"{error}; leave it out to have none") from error
 
 
 def _open_request(

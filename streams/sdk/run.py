@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike
 
-from accounting import InvalidInput
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
 from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
@@ -18,7 +17,7 @@ from streams.sdk.arguments import UsersLike, chargeable, read_mechanism, read_no
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
 from streams.sdk.connection import Connection
 from streams.sdk.decisions import StepDecision
-from streams.sdk.errors import InvalidRequest
+from streams.sdk.errors import InvalidRequest, invalid_requests
 from streams.sdk.layout import KnownUsers, Layout, lay_out
 from streams.sdk.roster import Roster, enrol
 
@@ -189,12 +188,10 @@ class Run:
                     f"run {self.name!r} has min_separation={self.min_separation}, but a roster "
                     "charges every user at every step: charge the run with Run.charge"
                 )
-            try:
+            with invalid_requests():
                 limit = positive_finite("clip_norm", clip_norm)
                 count = whole_number("levels", levels, 1, MAX_LEVELS)
                 grid_norms(limit, count)
-            except InvalidInput as error:
-                raise InvalidRequest(str(error)) from error
             if self.policy.user_ids is UNSET:
                 raise InvalidRequest(
                     f"dataset {self.dataset!r} has no kind of user ids, so it has no rosters: "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     PolicyChanged,
 )
+from tests.keys import public
 from tests.unit.sdk.partitions import Partitions
 
 HOME = int(partitions_of(["d"], 3)[0])
@@ -148,3 +151,29 @@ def test_what_another_client_left_in_other_partitions_can_be_withdrawn() -> None
     service.withdraw()
     service.create()
     assert service.open().policy.budget == [2**44]
+
+
+EPSILON_1 = {"epsilon": 1.0, "delta": 1e-5, "budget": None}
+OTHER_POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "epsilon": (EPSILON_1, {**EPSILON_1, "epsilon": 2.0}),
+    "measure": ({"measure": "pure-dp"}, {}),
+    "mu": ({"measure": "gdp"}, {"measure": "gdp", "budget": 2.0}),
+    "orders": (
+        {"measure": "renyi", "orders": [2.0, 4.0], "budget": [1.0, 2.0]},
+        {"measure": "renyi", "orders": [2.0], "budget": [1.0]},
+    ),
+    "several": ({}, {"on_exhaustion": "clip", "user_ids": "mixed"}),
+    "access": ({"allow": {public("ada"): ["manage"]}}, {}),
+    "odometer": ({}, {"odometer_step": 0.5}),
+    "one unit": ({}, {"budget": 1.0 + 2.0**-44}),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_POLICIES)
+def test_other_policy_is_rejected_with_the_held_one(case: str) -> None:
+    first, second = OTHER_POLICIES[case]
+    service = Partitions()
+    held = service.create(**first)
+    with pytest.raises(PolicyChanged) as rejected:
+        service.create(**second)
+    assert rejected.value.held == held
