@@ -1,13 +1,15 @@
-"""Runs as many records as are asked for; see the package."""
+"""The command of the fuzzer."""
 
 import argparse
 import time
 
-from tests.fuzz.edge import LOG_RECORDS, Fuzz, Watch, apply_largest
+from tests.fuzz.watch import LOG_RECORDS, Fuzz, Watch, apply_largest
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the edge.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Fuzz the ledger with records."
+    )
     parser.add_argument("records", type=int, nargs="?", default=100_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first log; others follow")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Records that are built to take more than they are: time, memory, or the stack.
+"""Records that are built to take much time, memory or stack for their size.
 
-Each maker is given a size, and makes at most so many bytes and a thousand or so more.
+Each maker takes a size, and returns a record of about that many bytes.
 """
 
 from base64 import b64encode
@@ -24,20 +24,20 @@ _PACKED = b"\x84\xa4type\xa6charge\xa1v\x01\xa7dataset\xa1a\xa5users"
 
 
 def hostile(name: str, size: int, step: int) -> bytes:
-    """One of ``HOSTILE``; if it is a charge, of this step of run r of dataset a.
+    """Return a record of ``HOSTILE``. Charges are for this step of run r of dataset a.
 
-    There three users are enrolled, at levels up to 3.
+    Three users are enrolled in that run, at levels up to 3.
     """
     return HOSTILE[name](size).replace(b"STEP", b"%d" % step)
 
 
 def _charge(users: bytes, norms: bytes = b"[]") -> bytes:
-    """A charge in JSON, with these texts in it."""
+    """Return a charge in JSON with these users and norms."""
     return _CHARGE % (users, norms)
 
 
 def _step(levels: bytes = b"", positions: bytes = b"", units: bytes = bytes(32)) -> bytes:
-    """A step of a roster in JSON, with these packed arrays in it."""
+    """Return a roster step in JSON with these packed arrays."""
     return _STEP % tuple(map(b64encode, (cost_table_digest(units), units, positions, levels)))
 
 

@@ -27,7 +27,7 @@ SIGNERS = ["alice", "mary", "eve"]
 RUNS = ["r", "s", "separated", "nobody-opened-this"]
 FIELDS = sorted({"type", "v", *POLICY, *(name for r in REQUESTS.values() for name in r)})
 MOST_FIELDS = 28
-"""Of a map that is made up: in more of them some would be there twice."""
+"""The maximum number of fields of a random map."""
 NAMES = ["x", "é", "e\u0308", "\U0001f9ee", "1", "\u212b"]
 INTEGERS = [0, 1, 2, 3, -1, 2**53, 2**63 - 1, -(2**63)]
 NORMS = [0.0, 0.25, 1.0, 3.0, 30.0, 1e-300, 1e300, -1.0, 2.5]
@@ -47,11 +47,11 @@ DAMAGES = {"not": 80, "octets": 9, "cut": 6, "splice": 6, "random": 6, "structur
 
 
 class Records:
-    """Makes records that a log with these runs might get.
+    """Makes records for a log, most of them damaged.
 
     Args:
-        rng: where all chance comes from.
-        ledger: of the log, so that some records get through.
+        rng: the source of randomness.
+        ledger: the ledger of the log, so that some records are applied.
     """
 
     def __init__(self, rng: random.Random, ledger: Ledger) -> None:
@@ -61,7 +61,7 @@ class Records:
         self._number = 100
 
     def next(self) -> bytes | None:
-        """The next record."""
+        """Return the next record."""
         request = self._request()
         value = self._damaged(self._signed(request, self._encoded(request)))
         self._last = value or self._last
@@ -280,10 +280,9 @@ class Records:
 
 
 def repeats_a_field(value: bytes | None) -> bool:
-    """Whether a field may be there twice.
+    """Return whether a field may appear twice.
 
-    The last one counts, but the first is looked at too: what becomes of such a record depends on
-    how it is read, so that the auditor cannot tell.
+    The outcome of such a record depends on the decoder, so the auditor cannot judge it.
     """
     octets = value or b""
     try:  # a signed one has a record in it, which repeats nothing by having the same fields

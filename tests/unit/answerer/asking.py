@@ -35,27 +35,27 @@ noise = 1.0
 
 
 def asked_of(text: str) -> QueryFile:
-    """The query_file of a file."""
+    """Return the content of a file of queries."""
     return parse_queries(tomllib.loads(text))
 
 
 def query_of(text: str, **settings: Any) -> Query:
-    """One query, of windows of 10 ms and with noise 1, from its other keys."""
+    """Return one query, with windows of 10 ms and noise 1, from its other keys."""
     rest = {"window": '"10ms"', "noise": "1.0", "name": '"q"', **settings}
     lines = "\n".join(f"{key} = {value}" for key, value in rest.items())
     return asked_of(f"{FILE}\n[[query]]\n{text}\n{lines}\n").queries[0]
 
 
 def ask(text: str, **settings: Any) -> AskedQuery:
-    """The same, ready to be asked."""
+    """Return one query with everything that is computed from it."""
     return AskedQuery(query_of(text, **settings))
 
 
 def event(user: int, time: int, **columns: Any) -> bytes:
-    """An event as it is sent."""
+    """Return an event as it is sent."""
     return msgspec.json.encode({"u": user, "t": time, **columns})
 
 
 def at(offset: int, partition: int = 0) -> EventPlace:
-    """A place in the input."""
+    """Return a place in the input."""
     return EventPlace(partition, offset)

@@ -1,4 +1,4 @@
-"""Lives of an answerer that end, pause or take turns at any effect that they have on the world."""
+"""Answerers that are killed, paused or interleaved at any of their reads and writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 
 class Places:
-    """Every place of a life at which it writes to the world or reads from it."""
+    """The places at which an answerer reads or writes."""
 
     def write(self) -> None:
         """Called before and after each write."""
@@ -102,11 +102,11 @@ class Turn(Places):
 
 
 Goes = Callable[[JournalEntry], bool]
-"""Whether compaction has removed a entry that was forgotten."""
+"""Returns whether compaction has removed a deleted entry."""
 
 
 class WatchedJournal(MemoryJournal):
-    """Tells a life's places of all that it does."""
+    """A journal in memory that reports each read and write to an answerer's places."""
 
     def __init__(
         self, places: Places, pages: MemoryTopics, query_file: QueryFile, goes: Goes
@@ -145,7 +145,7 @@ class WatchedJournal(MemoryJournal):
 
 
 class WatchedPartitions(Partitions):
-    """Publishes a charge partition by partition: a life may end with a part of it published."""
+    """Publishes a charge partition by partition, so an answerer can be killed between two."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -153,7 +153,7 @@ class WatchedPartitions(Partitions):
 
     @contextmanager
     def watched_by(self, places: Places) -> Iterator[None]:
-        """Tell these places of the charges that this thread publishes meanwhile."""
+        """Report the charges that this thread publishes to these places."""
         outer = getattr(self._of_thread, "places", None)
         self._of_thread.places = places
         try:

@@ -1,4 +1,4 @@
-"""Every window is charged once and answered once, whoever is killed when, or comes back."""
+"""Every window is charged once and answered once, also if answerers are killed or paused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHARGED = 10  # the write with which a life has charged its first window in ever
 
 
 def assert_whole(world: World, rejects: Set[Reason] = frozenset()) -> None:
-    """What was charged is what a life without an end would have charged, and nothing twice."""
+    """Check that charges and answers are those of an answerer that was never interrupted."""
     assert world.answers.keys() == CALM.answers.keys()
     assert all(len(answers) == 1 for answers in world.answers.values())
     assert world.contents == CALM.contents
@@ -63,9 +63,7 @@ def test_without_kills_every_window_that_has_ended_is_answered_once() -> None:
 
 
 @pytest.mark.slow
-def test_an_answerer_that_is_killed_anywhere_goes_on_and_nothing_is_charged_or_answered_twice() -> (
-    None
-):
+def test_killed_answerer_charges_and_answers_each_window_once() -> None:
     places = 0
     for place in range(1, PLACES):
         world = World()
@@ -78,7 +76,7 @@ def test_an_answerer_that_is_killed_anywhere_goes_on_and_nothing_is_charged_or_a
 
 @given(st.lists(st.integers(1, 30), max_size=12), st.randoms(use_true_random=False))
 @examples(50)
-def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(
+def test_repeatedly_killed_answerer_reaches_the_same_result(
     dooms: list[int], chance: Random
 ) -> None:
     """Whichever of the entries that were forgotten are still there."""
@@ -87,7 +85,7 @@ def test_an_answerer_that_is_killed_again_and_again_comes_to_the_same(
     assert_whole(world)
 
 
-def test_what_is_kept_of_a_run_does_not_grow_with_its_windows() -> None:
+def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
     long = World()
     long.events = [event(user, time) for time in range(0, 240, 2) for user in (time % 3, 5)]
     long.live()
@@ -102,9 +100,7 @@ def test_what_is_kept_of_a_run_does_not_grow_with_its_windows() -> None:
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
-def test_what_is_killed_before_marks_are_forgotten_leaves_no_more_than_the_next_answer_does() -> (
-    None
-):
+def test_next_answer_deletes_entries_that_a_killed_answerer_left() -> None:
     for place in range(1, PLACES):
         world = World()
         killed = survive(world, [place])
@@ -114,7 +110,7 @@ def test_what_is_killed_before_marks_are_forgotten_leaves_no_more_than_the_next_
             break
 
 
-def test_of_two_files_that_begin_at_once_the_one_that_was_first_answers_the_run() -> None:
+def test_of_two_answerers_with_other_files_the_first_answers_the_run() -> None:
     """The other one looks before there is anything, and begins when something was answered."""
     world = World()
     other = asked_of(FILE + COUNT.replace('"10ms"', '"6ms"'))
@@ -136,7 +132,7 @@ def test_of_two_files_that_begin_at_once_the_one_that_was_first_answers_the_run(
 
 
 @pytest.mark.slow
-def test_a_life_that_pauses_anywhere_while_another_answers_all_releases_nothing_more() -> None:
+def test_paused_answerer_releases_nothing_after_its_successor() -> None:
     """It wakes up before or after anything that it does, with a decision in hand or without."""
     overtaken = 0
     for place in range(1, PLACES):
@@ -154,9 +150,7 @@ def test_a_life_that_pauses_anywhere_while_another_answers_all_releases_nothing_
 
 @given(st.integers(2, 3), st.lists(st.integers(1, 4) | st.integers(1, 40), max_size=20))
 @examples(100)
-def test_lives_that_take_turns_anywhere_charge_and_answer_every_window_once(
-    lives: int, turns: list[int]
-) -> None:
+def test_concurrent_answerers_answer_each_window_once(lives: int, turns: list[int]) -> None:
     world = World()
     errors = take_turns(world, lives, turns)
     assert {type(error) for error in errors} <= {type(None), *OVERTAKEN}
@@ -164,7 +158,7 @@ def test_lives_that_take_turns_anywhere_charge_and_answer_every_window_once(
     assert_whole(world, rejects={Reason.OLDER_ATTEMPT})
 
 
-def test_an_answerer_that_is_overtaken_before_it_looks_at_the_answers_is_superseded() -> None:
+def test_answerer_overtaken_before_it_reads_answers_is_superseded() -> None:
     """The other one begins and publishes between its begin and its look: no entry is missing."""
     world = World()
     with pytest.raises(Superseded):
@@ -174,9 +168,7 @@ def test_an_answerer_that_is_overtaken_before_it_looks_at_the_answers_is_superse
 
 @pytest.mark.parametrize("before", [1, 20], ids=["new run", "old run"])
 @pytest.mark.parametrize("until", [CHARGED, 1000], ids=["charges", "answers all"])
-def test_an_answerer_that_is_overtaken_while_it_opens_the_run_takes_it_over(
-    before: int, until: int
-) -> None:
+def test_answerer_overtaken_while_opening_takes_the_run_over(before: int, until: int) -> None:
     """The entries that it has read are behind the run that it opens. No entry is missing."""
     world = World()
 
@@ -211,7 +203,7 @@ def test_the_last_answer_is_published_by_whoever_comes_next() -> None:
 
 
 @pytest.mark.parametrize(("kept", "forgets"), [(0, True), (0, False), (1, False), (5, False)])
-def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(
+def test_missing_entries_are_found_before_anything_is_answered_again(
     kept: int, forgets: bool
 ) -> None:
     world = World(goes=lambda entry: forgets)
@@ -223,7 +215,7 @@ def test_marks_that_are_gone_are_noticed_before_anything_is_answered_again(
     assert world.topics.answers == answers
 
 
-def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
+def test_missing_entry_of_the_last_answer_is_found() -> None:
     """The service would hand its step back, as one that did not go out."""
     world = World(goes=lambda entry: False)
     world.live()
@@ -233,7 +225,7 @@ def test_the_mark_of_the_last_answer_alone_being_gone_is_noticed() -> None:
     assert_whole(world)
 
 
-def test_a_run_goes_on_with_the_same_questions_and_the_same_input_alone() -> None:
+def test_run_continues_only_with_the_same_queries_and_input() -> None:
     world = World()
     world.live()
     journal = MemoryJournal(world.topics, "d", "r")
@@ -243,7 +235,7 @@ def test_a_run_goes_on_with_the_same_questions_and_the_same_input_alone() -> Non
         journal = MemoryJournal(world.topics, "d", "r")
 
 
-def test_a_run_that_something_else_charges_is_not_answered() -> None:
+def test_run_charged_by_another_program_is_not_answered() -> None:
     world = World()
     world.service.open().charge([1], [1.0], noise_stddev=1.0)
     with pytest.raises(InconsistentRun):
@@ -261,7 +253,7 @@ def test_a_run_that_something_else_charges_is_not_answered() -> None:
         ({}, "noise = 1e-200"),
     ],
 )
-def test_what_a_dataset_cannot_be_charged_is_refused_before_anything_is(
+def test_queries_that_the_dataset_cannot_charge_are_rejected_first(
     policy: dict[str, object], text: str
 ) -> None:
     turnstile = Turnstile.in_memory(partitions=1)
@@ -278,7 +270,7 @@ def test_what_a_dataset_cannot_be_charged_is_refused_before_anything_is(
     assert turnstile.run("d", "r").step == 0
 
 
-def test_noise_follows_from_the_budget_and_every_user_counts_on_so_many_windows() -> None:
+def test_noise_from_the_budget_covers_the_active_windows() -> None:
     world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "active_windows = 3")))
     world.service.withdraw("d")
     world.service.create("d", budget=2.0, user_ids="integer")
@@ -294,7 +286,7 @@ def test_noise_follows_from_the_budget_and_every_user_counts_on_so_many_windows(
     assert world.service.spent()[7] == pytest.approx(2.0, rel=1e-6)
 
 
-def test_the_noise_of_an_answer_is_drawn_anew_and_is_as_large_as_it_says() -> None:
+def test_noise_of_answers_is_fresh_and_of_the_stated_size() -> None:
     errors = []
     for seed in range(40):
         world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "noise = 3.0")))

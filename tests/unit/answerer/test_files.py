@@ -1,4 +1,4 @@
-"""Files of events: the same answers from each kind, in the order of their times."""
+"""Files of events: each format gives the same answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ WRITERS = {".csv": csv_file, ".jsonl": jsonl_file, ".parquet": parquet_file}
 
 
 def charged(path: Path) -> list[dict[int | str, float]]:
-    """What the windows of a file cost whom."""
+    """Return the charge of each window, by user."""
     world = World(QUESTIONS)
     file = EventFile(path, QUESTIONS)
     answering = Answering(
@@ -83,7 +83,7 @@ def charged(path: Path) -> list[dict[int | str, float]]:
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_file_of_any_kind_and_order_is_charged_the_same(suffix: str, tmp_path: Path) -> None:
+def test_file_format_and_order_do_not_change_the_charges(suffix: str, tmp_path: Path) -> None:
     rows = [{**row, "c": row["c"] if row["c"] == "a" else 2} for row in ROWS]
     if suffix == ".parquet":  # a column has one type there
         rows = [{**row, "c": str(row["c"])} for row in rows]
@@ -108,9 +108,7 @@ def test_a_file_of_any_kind_and_order_is_charged_the_same(suffix: str, tmp_path:
         ("none/x.csv", None),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(
-    name: str, content: str | None, tmp_path: Path
-) -> None:
+def test_unreadable_file_is_rejected(name: str, content: str | None, tmp_path: Path) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_text(content)

@@ -1,4 +1,4 @@
-"""Kinds of queries: nobody changes a noisy sum by more than is charged, whoever else there is."""
+"""Kinds of queries: no user changes a noisy sum by more than the charged norm."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def content_of(asked: AskedQuery, events: list[tuple[int, float, str]]) -> Conte
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @given(events=EVENTS, order=st.randoms(use_true_random=False))
-def test_a_user_changes_its_own_row_alone_and_by_no_more_than_the_bound(
+def test_user_changes_its_own_row_by_at_most_the_bound(
     kind: str, events: list[tuple[int, float, str]], order: random.Random
 ) -> None:
     asked = ask(kind)
@@ -78,7 +78,7 @@ def test_a_user_changes_its_own_row_alone_and_by_no_more_than_the_bound(
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_no_history_of_one_user_exceeds_the_bound_and_some_comes_close(kind: str) -> None:
+def test_bound_is_valid_and_nearly_reached(kind: str) -> None:
     """All of up to four events: what the worst case pays for is not more than it needs."""
     asked = ask(kind)
     few = itertools.product(VALUES[1:7], "abz")
@@ -97,7 +97,7 @@ def answered(kind: str, value: list[float], stddev: float = 1e-9) -> Any:
     return ask(kind).answered(np.array(value), stddev, 0.95)
 
 
-def test_counts_and_sums_say_the_noisy_sum() -> None:
+def test_counts_and_sums_are_the_noisy_sum() -> None:
     found = answered(KINDS["sum by"], [1.0, 2.0, -3.0], 1.0)
     assert (found.value, found.labels) == ([1.0, 2.0, -3.0], ["a", "b", "z"])
     width = found.upper[0] - 1.0
@@ -128,7 +128,7 @@ def test_a_mean_is_that_of_its_values_and_stays_in_its_range() -> None:
     assert noisy.value == 9.0
 
 
-def test_quantiles_are_read_off_the_running_counts_and_their_intervals_hold() -> None:
+def test_quantiles_and_their_intervals_hold() -> None:
     kind = KINDS["quantiles"].replace("[0.5]", "[0.25, 0.5, 0.75]").replace("= 8\nq", "= 64\nq")
     asked = ask(kind.replace("each = 2", "each = 1"))
     random_values = np.random.default_rng(5).uniform(0.0, 8.0, 4000)
@@ -150,7 +150,7 @@ def test_quantiles_are_read_off_the_running_counts_and_their_intervals_hold() ->
     assert (nothing.lower[0], nothing.upper[0]) == (0.0, 8.0) or nothing.upper[0] <= 8.0
 
 
-def test_an_event_that_is_not_asked_for_adds_nothing() -> None:
+def test_event_outside_the_query_adds_nothing() -> None:
     asked = ask(KINDS["where"])
     assert asked.added(UserEvent(1, 0, {"c": "z", "x": 1.0})) == []
     assert asked.added(UserEvent(1, 0, {"c": "a", "x": -1.0})) == []

@@ -1,4 +1,4 @@
-"""An answerer is healthy while it answers, and says which partition or window is stuck if not."""
+"""Health and metrics of an answerer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def problems(watched: InputHealth) -> dict[int, str]:
     return {view.partition: view.problem.reason for view in watched.views() if view.problem}
 
 
-def test_it_is_ready_when_the_run_is_its_own(clock: SimpleNamespace) -> None:
+def test_answerer_is_ready_when_it_holds_the_run(clock: SimpleNamespace) -> None:
     fake = Fake()
     watched = InputHealth(fake)
     assert (watched.is_assigned, problems(watched)) == (True, {})
@@ -60,7 +60,7 @@ def test_it_is_ready_when_the_run_is_its_own(clock: SimpleNamespace) -> None:
     assert set(problems(watched)) == {0, 1}
 
 
-def test_events_that_wait_and_are_not_taken_are_a_problem_and_slow_ones_are_none(
+def test_waiting_events_are_a_problem_but_slow_progress_is_not(
     clock: SimpleNamespace,
 ) -> None:
     fake = Fake()
@@ -78,7 +78,7 @@ def test_events_that_wait_and_are_not_taken_are_a_problem_and_slow_ones_are_none
     assert problems(watched) == {}
 
 
-def test_a_window_that_is_due_and_not_answered_is_a_problem(clock: SimpleNamespace) -> None:
+def test_overdue_window_is_a_problem(clock: SimpleNamespace) -> None:
     fake = Fake()
     watched = InputHealth(fake)
     fake.now = 1000
@@ -92,7 +92,7 @@ def test_a_window_that_is_due_and_not_answered_is_a_problem(clock: SimpleNamespa
     assert problems(watched)[0] == "window-overdue"
 
 
-def test_metrics_say_how_far_it_is_and_who_nobody_is() -> None:
+def test_metrics_show_progress() -> None:
     fake = Fake()
     measured = AnswererMetrics(fake, LOG)
     measured.answers.inc()

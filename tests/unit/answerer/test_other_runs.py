@@ -1,4 +1,4 @@
-"""A window that one run has answered is charged by no other run, unless the operator says so."""
+"""No run charges a window that another run has answered, without charge_again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ms_of(moment: str) -> int:
     return round(1000 * datetime.fromisoformat(moment).timestamp())
 
 
-def test_windows_of_another_run_are_refused_before_anything_changes() -> None:
+def test_windows_of_another_run_are_rejected_before_any_change() -> None:
     world = World(parse_queries(run="r"))
     world.live()
     before = (
@@ -83,7 +83,7 @@ def test_windows_of_another_run_are_refused_before_anything_changes() -> None:
     assert (error.run, error.query, ms_of(error.until)) == ("r", "count", 20)
 
 
-def test_windows_of_another_run_are_charged_again_if_the_operator_says_so() -> None:
+def test_charge_again_answers_windows_of_another_run() -> None:
     world = World(parse_queries(COUNT + SLID, run="r"))
     world.live()
     spent = world.service.spent_units()
@@ -93,7 +93,7 @@ def test_windows_of_another_run_are_charged_again_if_the_operator_says_so() -> N
 
 
 @pytest.mark.parametrize("queries", [COUNT, SLIDING, COUNT + SLID])
-def test_another_run_can_start_where_the_refusal_says(queries: str) -> None:
+def test_another_run_can_start_where_the_error_says(queries: str) -> None:
     world = World(parse_queries(queries, run="r"))
     world.live()
     with pytest.raises(AlreadyAnswered) as refused:
@@ -116,7 +116,7 @@ def test_a_run_about_earlier_windows_ends_where_another_run_began() -> None:
     assert world.service.open("s", released=1).step == 2  # the third window was not charged
 
 
-def test_a_run_that_another_one_has_succeeded_answers_nothing_more() -> None:
+def test_succeeded_run_answers_no_more_windows() -> None:
     world = World(parse_queries(run="r"))
     world.live()
     world.events += LATER
@@ -126,7 +126,7 @@ def test_a_run_that_another_one_has_succeeded_answers_nothing_more() -> None:
     assert windows_of(world, "r") == [("count", 0, 10), ("count", 10, 20)]
 
 
-def test_a_run_that_is_refused_publishes_its_last_answer_if_that_is_missing() -> None:
+def test_rejected_run_publishes_its_missing_last_answer() -> None:
     world = World(parse_queries(run="r"))
     world.live()
     lost = world.topics.answers.pop()
@@ -149,7 +149,7 @@ def test_of_two_runs_that_start_at_once_one_answers_a_window() -> None:
     assert windows_of(world, "s") == []
 
 
-def test_a_run_that_another_one_takes_the_budget_from_charges_and_publishes_nothing_more() -> None:
+def test_run_that_lost_the_budget_publishes_nothing_more() -> None:
     world = World()
     first, second = (life_of(world, parse_queries(run=run)) for run in ("r", "s"))
     first.start()
@@ -163,7 +163,7 @@ def test_a_run_that_another_one_takes_the_budget_from_charges_and_publishes_noth
     assert windows_of(world, "r") == []
 
 
-def test_a_run_takes_the_budget_of_another_one_only_if_it_is_told_to() -> None:
+def test_run_takes_over_a_budget_only_on_request() -> None:
     world = World(parse_queries(run="r"))
     world.live()
     with pytest.raises(BudgetHeld) as held:
@@ -177,7 +177,7 @@ def test_a_run_takes_the_budget_of_another_one_only_if_it_is_told_to() -> None:
 @pytest.mark.parametrize(
     ("queries", "dataset"), [(SLID, "d"), (COUNT, "e")], ids=["another query", "another dataset"]
 )
-def test_what_no_other_run_has_answered_is_answered(queries: str, dataset: str) -> None:
+def test_windows_without_an_answer_are_answered(queries: str, dataset: str) -> None:
     world = World(parse_queries(run="r"))
     world.live()
     world.service.create("e", budget=1000.0, user_ids="integer")
@@ -186,7 +186,7 @@ def test_what_no_other_run_has_answered_is_answered(queries: str, dataset: str) 
 
 
 @pytest.mark.parametrize("window", ["5ms", "20ms"])
-def test_a_query_of_the_same_name_with_other_windows_is_the_same_query(window: str) -> None:
+def test_queries_of_one_name_are_the_same_query(window: str) -> None:
     world = World(parse_queries(run="r"))
     world.live()
     with pytest.raises(AlreadyAnswered):

@@ -103,7 +103,7 @@ def test_no_user_is_left_out_of_an_answer_that_says_that_none_can_be(
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_a_user_in_every_window_is_left_out_soon_after_the_window_that_an_answer_names(
+def test_exhaustible_since_is_followed_by_exhausted_users(
     policy: dict[str, Any],
 ) -> None:
     events = [event(0, time, x=2.0) for time in range(160)]

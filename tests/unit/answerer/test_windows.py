@@ -1,4 +1,4 @@
-"""Windows: what is in them, when they close, what is too late; and the same when built again."""
+"""Windows: their events, when they close, which events are too late, and rebuilding them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_windows_close_in_the_order_of_their_ends_and_of_the_file() -> None:
     steps=st.integers(0, 60),
 )
 @examples(100)
-def test_the_number_of_a_window_says_which_windows_close_before_it(
+def test_window_number_determines_the_windows_closed_before(
     windows: list[tuple[int, int]], steps: int
 ) -> None:
     queries = (
@@ -66,7 +66,7 @@ def test_the_number_of_a_window_says_which_windows_close_before_it(
     events=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=30),
     windows=st.sampled_from([(10, 10), (12, 4), (6, 3), (5, 1)]),
 )
-def test_a_window_holds_the_events_of_its_time(
+def test_window_contains_the_events_of_its_time(
     events: list[tuple[int, int]], windows: tuple[int, int]
 ) -> None:
     window, every = windows
@@ -87,7 +87,7 @@ def test_a_window_holds_the_events_of_its_time(
         state.close(inside)
 
 
-def test_an_event_that_comes_after_its_window_has_closed_is_counted_as_too_late() -> None:
+def test_event_after_its_window_closed_is_too_late() -> None:
     state = desk_of(FILE.replace("start", 'lateness = "3ms"\nstart') + COUNT)
     state.take(at(0), event(1, 12), None)
     assert not state.is_due(state.clock(1, {}))  # it waits for those that are late
@@ -101,7 +101,7 @@ def test_an_event_that_comes_after_its_window_has_closed_is_counted_as_too_late(
     assert state.content_of(state.calendar.next)[0] == [1, 3]
 
 
-def test_by_the_broker_s_clock_nobody_decides_whether_others_are_too_late() -> None:
+def test_lateness_by_arrival_does_not_depend_on_other_events() -> None:
     """What counts is when an event came itself, even while its window is still open."""
     text = FILE.replace('clock = "events"', 'clock = "arrival"\nlateness = "5ms"') + SLIDING
     for others in ([], [(9, 11, 100)], [(9, 100, 90)]):
@@ -118,7 +118,7 @@ def test_by_the_broker_s_clock_nobody_decides_whether_others_are_too_late() -> N
         assert state.skipped == {SkipReason.TOO_LATE: too_late, SkipReason.LATE: 1}
 
 
-def test_an_event_in_the_future_of_the_broker_moves_no_clock() -> None:
+def test_event_in_the_future_does_not_move_the_clock() -> None:
     state = desk_of(FILE.replace("start", 'ahead = "5ms"\nstart') + COUNT)
     state.take(at(0), event(1, 1000), 3)
     assert state.clock(1, {}) is None
@@ -127,7 +127,7 @@ def test_an_event_in_the_future_of_the_broker_moves_no_clock() -> None:
     assert state.clock(1, {}) == 8
 
 
-def test_the_input_is_asked_to_keep_events_for_as_long_as_they_may_count() -> None:
+def test_required_retention_covers_every_event_that_counts() -> None:
     text = FILE.replace('clock = "events"', 'lateness = "20ms"\nahead = "30ms"') + COUNT
     state = InputState(
         asked_of(text + COUNT.replace("10ms", "7ms").replace('"count"\nkind', '"b"\nkind'))
@@ -141,7 +141,7 @@ def test_the_input_is_asked_to_keep_events_for_as_long_as_they_may_count() -> No
     assert state.begins() == {0: 1}
 
 
-def test_the_clock_is_that_of_the_slowest_partition_and_quiet_ones_hold_nobody_up() -> None:
+def test_clock_follows_the_slowest_partition_that_is_not_idle() -> None:
     state = desk_of(FILE + COUNT)
     state.take(at(0, 0), event(1, 30), None)
     assert state.clock(2, {}) is None
@@ -174,9 +174,7 @@ def test_the_clock_is_that_of_the_slowest_partition_and_quiet_ones_hold_nobody_u
         (b'{"u": 1, "t": 1, "x": 1e999}', SkipReason.NO_EVENT),
     ],
 )
-def test_an_event_that_cannot_be_used_is_counted_and_stops_nobody(
-    value: bytes | None, why: SkipReason
-) -> None:
+def test_unusable_event_is_counted_and_skipped(value: bytes | None, why: SkipReason) -> None:
     asked = COUNT.replace('kind = "count"', 'kind = "sum"\ncolumn = "x"')
     state = desk_of(FILE + asked)
     state.take(at(0), value, None)
@@ -195,7 +193,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.randoms(use_true_random=False), st.booleans())
-def test_windows_that_are_built_again_from_a_mark_are_the_same(
+def test_windows_rebuilt_from_an_entry_are_equal(
     events: list[tuple[int, int, int]], order: random.Random, again_at_once: bool
 ) -> None:
     """Whatever came when: the cut of the offsets says what is in a window."""

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from tests.fuzz.edge import LOG_RECORDS, MOST_BYTES, MOST_BYTES_PER_BYTE, Fuzz, Watch
 from tests.fuzz.hostile import HOSTILE, hostile
+from tests.fuzz.watch import LOG_RECORDS, MOST_BYTES, MOST_BYTES_PER_BYTE, Fuzz, Watch
 from tests.unit.ledger.roster_logs import RosterLog
 
 SEEDS = [

@@ -80,7 +80,7 @@ def test_users_without_a_contribution_are_not_sent_and_pay_nothing() -> None:
     assert service.spent().keys() == {"b"}
 
 
-def test_a_query_to_which_nobody_contributes_is_charged_and_answered() -> None:
+def test_query_without_contributions_is_charged_and_answered() -> None:
     service, run = in_memory_run(1.0)
     answerer = quiet(run)
     assert answerer.answer(np.array([1, 2]), [0.0, 0.0]).value == 0.0
@@ -147,7 +147,7 @@ def test_contributions_are_clipped_to_the_granted_norm() -> None:
     assert answerer.answer(["a"], [[6.0, 8.0]]).value.tolist() == [0.0, 0.0]
 
 
-def test_nothing_is_drawn_or_answered_when_the_charge_fails_and_asking_again_works() -> None:
+def test_failed_charge_draws_nothing_and_can_be_repeated() -> None:
     service, run = in_memory_run(1.0)
     answerer = QueryAnswerer(run, noise_stddev=2.0)
     noise = silenced(answerer)
@@ -188,7 +188,7 @@ def test_one_step_is_never_answered_twice(monkeypatch: pytest.MonkeyPatch) -> No
     ],
     ids=str,
 )
-def test_contributions_that_cannot_be_answered_are_refused_before_the_charge(
+def test_invalid_contributions_are_rejected_before_the_charge(
     contributions: object,
 ) -> None:
     service, run = in_memory_run(1.0)
@@ -270,7 +270,7 @@ def test_contributions_are_rounded_towards_zero_to_a_grid_far_below_the_noise() 
     np.testing.assert_allclose(value, rows[0], atol=2.0**-38)
 
 
-def test_answers_lie_on_the_grid_so_that_their_last_digits_tell_nothing() -> None:
+def test_answers_are_on_the_grid() -> None:
     answerer = QueryAnswerer(run_of(10.0), noise_stddev=3.0)
     values = answerer.answer(["a"], np.full((1, 200), 0.1)).value * 2.0**38
     assert np.all(values == np.trunc(values))
@@ -283,7 +283,7 @@ def test_noise_without_a_grid_is_refused(stddev: float) -> None:
 
 
 @pytest.mark.parametrize("size", [1e292, 1e300])
-def test_contributions_too_large_beside_the_noise_are_refused_before_the_charge(
+def test_contributions_too_large_for_the_noise_are_rejected(
     size: float,
 ) -> None:
     service, run = in_memory_run(1.0)

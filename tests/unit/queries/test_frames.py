@@ -36,7 +36,7 @@ FRAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_a_frame_is_read_by_name_and_a_user_contributes_the_sum_of_its_rows(frame: Any) -> None:
+def test_frame_is_read_by_name_and_summed_by_user(frame: Any) -> None:
     service, run = in_memory_run(1.0)
     answerer = quiet(run, norm_budget=64.0)
     assert answerer.answer_frame(frame, user="customer", value="amount").value == 2.0
@@ -73,9 +73,7 @@ TWICE = pd.DataFrame([["ann", 1.0, 2.0]], columns=["customer", "x", "x"])
         (pd.Series([1.0]), "u", "x"),
     ],
 )
-def test_a_frame_that_cannot_be_read_is_refused_before_the_charge(
-    frame: Any, user: str, value: Any
-) -> None:
+def test_invalid_frame_is_rejected_before_the_charge(frame: Any, user: str, value: Any) -> None:
     service, run = in_memory_run(1.0)
     with pytest.raises(InvalidRequest):
         quiet(run).answer_frame(frame, user=user, value=value)
@@ -134,7 +132,7 @@ def test_joint_contributions_are_clipped_together() -> None:
         ({"a": (["x"], [1.0, 2.0])}, {}),
     ],
 )
-def test_queries_that_cannot_be_charged_together_are_refused_before_the_charge(
+def test_invalid_joint_queries_are_rejected_before_the_charge(
     queries: dict[str, Any], scales: dict[str, float]
 ) -> None:
     service, run = in_memory_run(1.0)

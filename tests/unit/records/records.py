@@ -1,4 +1,4 @@
-"""Records of the wire, and how they are written."""
+"""Examples of records, in JSON and MessagePack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The running digest of a log: the same for the same records of one topic, and for no others."""
+"""The hash chain of a log depends on its topic, partition and every record."""
 
 import pytest
 
@@ -17,8 +17,8 @@ def chain_over(records, topic=TOPIC, partition=1, partitions=4):
     return chain
 
 
-def test_the_head_is_what_it_was_when_logs_were_first_chained():
-    """It is kept with the state, and shown as a receipt: another formula would break both."""
+def test_head_of_a_fixed_log_is_fixed():
+    """State and receipts contain the head, so its formula must not change."""
     assert chain_over([]).head.hex() == (
         "6f0fead162b4159d618e0a2bbfc604758ca637c12754c4796cc402920c957689"
     )
@@ -47,7 +47,7 @@ def test_another_log_has_another_head(change):
     assert chain_over(**{"records": RECORDS, **change}).head != chain_over(RECORDS).head
 
 
-def test_the_last_record_can_be_recognised_by_itself():
+def test_chain_recognises_its_last_record():
     for count, (_, value) in enumerate(RECORDS, start=1):
         chain = chain_over(RECORDS[:count])
         assert chain.ends_with(value)
@@ -56,11 +56,11 @@ def test_the_last_record_can_be_recognised_by_itself():
 
 
 @pytest.mark.parametrize("value", [None, b"", b"one"])
-def test_no_record_is_the_last_of_a_log_of_which_none_was_applied(value):
+def test_empty_chain_ends_with_no_record(value):
     assert not genesis(TOPIC, 0, 1).ends_with(value)
 
 
-def test_a_ledger_chains_what_it_applies_and_the_auditor_finds_the_same():
+def test_ledger_and_auditor_compute_the_same_chain():
     ledger, auditor = Ledger(1, 4, TOPIC), Auditor(4, TOPIC)
     assert ledger.chain == genesis(TOPIC, 1, 4)
     for offset, value in RECORDS:

@@ -1,4 +1,4 @@
-"""One way to write a name, the same with every Python for ever."""
+"""The normal form of a name is the same with every version of Python."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_names_have_the_composed_form_of_unicode_3_2(what: str, name: str, form:
     assert first_irregular(["a", name, 7]) == (None if name == form else name)
 
 
-def test_the_table_has_characters_that_python_would_compose_by_newer_tables() -> None:
+def test_table_has_characters_that_newer_tables_compose() -> None:
     name = "\U00011131\U00011127"
     assert OLD.category(name[0]) == "Cn"
     assert OLD.normalize("NFC", name) != name == normal_form(name)
 
 
 @given(names)
-def test_a_normal_form_is_its_own_and_that_of_what_it_was(name: str) -> None:
+def test_normal_form_is_idempotent(name: str) -> None:
     regular = normal_form(name)
     assert normal_form(regular) == regular
     assert (first_irregular([name]) is None) == (regular == name)
@@ -64,7 +64,7 @@ def parts(name: str) -> list[str]:
 
 
 @given(names.filter(lambda name: all(OLD.category(c) != "Cn" for c in name)))
-def test_names_that_unicode_3_2_knows_have_the_form_that_everybody_computes(name: str) -> None:
+def test_characters_of_unicode_3_2_have_the_standard_form(name: str) -> None:
     """Normalisation is stable, but for a few ideographs whose mistakes were mended later."""
     if all(OLD.normalize("NFC", c) == unicodedata.normalize("NFC", c) for c in name):
         assert normal_form(name) == unicodedata.normalize("NFC", name)
@@ -80,14 +80,14 @@ MENDED = "\U0002f868\U0002f874\U0002f91f\U0002f95f\U0002f9bf"
 
 
 @pytest.mark.parametrize("ideograph", MENDED)
-def test_ideographs_that_were_mended_later_keep_the_form_of_unicode_3_2(ideograph: str) -> None:
+def test_corrected_ideographs_keep_the_form_of_unicode_3_2(ideograph: str) -> None:
     assert normal_form(ideograph) == OLD.normalize("NFC", ideograph) != ideograph
     assert unicodedata.normalize("NFC", ideograph) != normal_form(ideograph)
     assert first_irregular([ideograph]) == ideograph
 
 
 @pytest.mark.slow
-def test_every_character_alone_is_judged_by_its_normal_form() -> None:
+def test_first_irregular_agrees_with_normal_form_on_every_character() -> None:
     for code in (*range(0xD800), *range(0xE000, 0x30000)):
         character = chr(code)
         assert (first_irregular([character]) is None) == (normal_form(character) == character)

@@ -1,4 +1,4 @@
-"""Arrays on the wire, and the digest by which a charge is known again."""
+"""Packed arrays, and the digest that identifies a charge."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_digest_depends_on_all_content() -> None:
         {"users": b"", "norms": PACKED_USERS + PACKED_NORMS},
     ],
 )
-def test_digest_tells_users_from_norms(changes: dict[str, Any]) -> None:
+def test_digest_separates_users_and_norms(changes: dict[str, Any]) -> None:
     assert digest_of(**changes) != digest_of()
 
 

@@ -54,7 +54,7 @@ def test_golden_table_covers_the_edges() -> None:
 
 
 @pytest.mark.parametrize("partitions", COUNTS)
-def test_integer_array_lives_where_the_java_client_says(partitions: int) -> None:
+def test_partitions_of_integers_agree_with_the_java_client(partitions: int) -> None:
     homes = partitions_of(np.array(INTEGERS, dtype=np.int64), partitions)
     assert homes.dtype == np.int64
     assert homes.tolist() == golden(partitions, list(INTEGERS))
@@ -62,7 +62,7 @@ def test_integer_array_lives_where_the_java_client_says(partitions: int) -> None
 
 @pytest.mark.parametrize("partitions", COUNTS)
 @pytest.mark.parametrize("users", [INTEGERS, STRINGS, IDS], ids=["integers", "strings", "mixed"])
-def test_list_lives_where_the_java_client_says(users: list[User], partitions: int) -> None:
+def test_partitions_of_lists_agree_with_the_java_client(users: list[User], partitions: int) -> None:
     assert partitions_of(users, partitions).tolist() == golden(partitions, users)
 
 
@@ -117,7 +117,7 @@ def test_blocks_of_any_size_agree_with_kafka_python(users: list[User], block: in
     assert homes.tolist() == [by_kafka_python(user, 100_000) for user in users]
 
 
-def test_one_long_name_among_many_short_ones_does_not_make_them_all_long() -> None:
+def test_one_long_name_does_not_pad_all_others() -> None:
     """It made 500,000 of them take 1.27 GB."""
     short: list[User] = [f"u{i}" for i in range(50_000)]
     users = [*short, "\U0001f9ee" * 256]

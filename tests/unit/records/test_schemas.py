@@ -1,4 +1,4 @@
-"""The edge of the wire: what comes in is right, or is refused with a reason; nothing else."""
+"""Decoding: a record is valid, or is rejected with a reason."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_request_without_optional_fields_gets_their_defaults(
 
 @ENCODINGS
 @REQUESTS
-def test_a_record_without_a_version_has_the_only_one(encoded: Any, record: dict[str, Any]) -> None:
+def test_record_without_a_version_has_the_current_one(encoded: Any, record: dict[str, Any]) -> None:
     unsaid = {name: value for name, value in record.items() if name != "v"}
     assert decode_request(encoded(unsaid)).v == VERSION
 
@@ -182,10 +182,10 @@ def test_odometer_records_survive_the_wire(user: int | str) -> None:
     assert msgspec.json.decode(odometer_key("d", user)) == ["d", user]
 
 
-# --- refused ------------------------------------------------------------------------------------
+# --- rejected ------------------------------------------------------------------------------------
 
 
-def test_tombstone_is_refused() -> None:
+def test_tombstone_is_rejected() -> None:
     assert refusal(None).reason is Reason.MALFORMED
 
 
@@ -227,13 +227,13 @@ def test_tombstone_is_refused() -> None:
         b"\xdf\xff\xff\xff\xff",
     ],
 )
-def test_bytes_that_are_no_request_are_refused(value: bytes) -> None:
+def test_invalid_bytes_are_rejected(value: bytes) -> None:
     assert refusal(value).reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("header", [b"\xdd", b"\xc6", b"\xdb"], ids=["array", "bin", "str"])
 @pytest.mark.parametrize("field", [b"users", b"norms"])
-def test_a_length_that_the_record_does_not_have_is_refused(header: bytes, field: bytes) -> None:
+def test_length_beyond_the_record_is_rejected(header: bytes, field: bytes) -> None:
     value = as_msgpack(CHARGE)
     start = value.index(field) + len(field)
     assert refusal(value[:start] + header + b"\xff\xff\xff\xff").reason is Reason.MALFORMED
@@ -241,7 +241,7 @@ def test_a_length_that_the_record_does_not_have_is_refused(header: bytes, field:
 
 @ENCODINGS
 @REQUESTS
-def test_truncated_record_is_refused(encoded: Any, record: dict[str, Any]) -> None:
+def test_truncated_record_is_rejected(encoded: Any, record: dict[str, Any]) -> None:
     value = encoded(record)
     for length in range(len(value)):
         assert refusal(value[:length]).reason is Reason.MALFORMED
@@ -249,7 +249,7 @@ def test_truncated_record_is_refused(encoded: Any, record: dict[str, Any]) -> No
 
 @ENCODINGS
 @REQUESTS
-def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
+def test_missing_field_is_rejected(encoded: Any, record: dict[str, Any]) -> None:
     for name in record.keys() - {"v"}:
         rest = {other: value for other, value in record.items() if other != name}
         assert refusal(encoded(rest)).reason is Reason.MALFORMED
@@ -336,34 +336,34 @@ def test_missing_field_is_refused(encoded: Any, record: dict[str, Any]) -> None:
         (WITHDRAW, {"run": "r"}),
     ],
 )
-def test_wrong_types_and_ranges_are_refused(
+def test_wrong_types_and_ranges_are_rejected(
     encoded: Any, record: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     assert refusal(encoded({**record, **changes})).reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("user", ["9223372036854775808", "-9223372036854775809", "1" * 100])
-def test_json_integer_beyond_64_bits_is_refused(user: str) -> None:
+def test_json_integer_beyond_64_bits_is_rejected(user: str) -> None:
     value = as_json(CHARGE).replace(b"[1,2]", f"[{user}]".encode())
     assert refusal(value).reason is Reason.MALFORMED
 
 
-def test_not_a_number_is_no_renyi_order() -> None:
+def test_nan_order_is_rejected() -> None:
     record = {**CREATE, "policy": {**POLICY, "orders": [float("nan"), 2.0]}}
     assert refusal(as_msgpack(record)).reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("users", ["AQIDBAUGBw", "AQIDBAUGB===", "!!!!", "AQ ID"])
-def test_bytes_in_json_are_proper_base64(users: str) -> None:
+def test_invalid_base64_is_rejected(users: str) -> None:
     assert refusal(as_json({**CHARGE, "users": users})).reason is Reason.MALFORMED
 
 
-def test_bytes_in_messagepack_are_not_text() -> None:
+def test_text_instead_of_bytes_is_rejected() -> None:
     assert refusal(as_msgpack({**CHARGE, "users": "AQIDBAUGBwg="})).reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize("excess", [0, 1])
-def test_request_beyond_the_largest_size_is_refused(excess: int) -> None:
+def test_request_above_the_maximum_size_is_rejected(excess: int) -> None:
     record = {**CHARGE, "users": b"", "norms": bytes(MAX_REQUEST_BYTES - 184)}
     spare = MAX_REQUEST_BYTES - len(as_msgpack({**record, "run": ""}))
     name = "r" * (spare + excess - 1)  # a name of more than 31 characters takes a byte more
@@ -377,26 +377,26 @@ def test_request_beyond_the_largest_size_is_refused(excess: int) -> None:
 
 @ENCODINGS
 @pytest.mark.parametrize("version", [0, -1, VERSION + 1, 2**53])
-def test_another_version_is_refused_by_name(encoded: Any, version: int) -> None:
+def test_other_version_is_rejected(encoded: Any, version: int) -> None:
     refused = refusal(encoded({**CHARGE, "v": version}))
     assert refused.reason is Reason.UNSUPPORTED_VERSION
 
 
 @ENCODINGS
 @pytest.mark.parametrize("changes", [{"new": 1}, {"type": "erase-user"}, {"step": "1a"}])
-def test_a_newer_record_is_refused_for_its_version(encoded: Any, changes: dict[str, Any]) -> None:
+def test_newer_record_is_rejected_for_its_version(encoded: Any, changes: dict[str, Any]) -> None:
     refused = refusal(encoded({**CHARGE, "v": VERSION + 1, **changes}))
     assert refused.reason is Reason.UNSUPPORTED_VERSION
 
 
 @ENCODINGS
 @pytest.mark.parametrize("field", ["dataset", "run"])
-def test_a_name_does_not_end_with_a_newline(encoded: Any, field: str) -> None:
+def test_name_with_a_final_newline_is_rejected(encoded: Any, field: str) -> None:
     assert refusal(encoded({**CHARGE, field: "d\n"})).reason is Reason.MALFORMED
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_decode_or_are_refused(value: bytes) -> None:
+def test_any_bytes_decode_or_are_rejected(value: bytes) -> None:
     with suppress(Rejection):
         decode_request(value)
 
@@ -411,7 +411,7 @@ def test_any_bytes_decode_or_are_refused(value: bytes) -> None:
     ),
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
 )
-def test_damaged_requests_decode_or_are_refused(
+def test_damaged_requests_decode_or_are_rejected(
     value: bytes, damages: list[tuple[int, int]]
 ) -> None:
     damaged = bytearray(value)
@@ -427,20 +427,20 @@ def test_damaged_requests_decode_or_are_refused(
 @pytest.mark.parametrize(
     "change", [{"users": bytes(31)}, {"norms": bytes(31)}, {"users": ["e\u0308"]}]
 )
-def test_what_is_refused_for_its_content_can_be_answered(change: dict[str, Any]) -> None:
+def test_rejection_for_content_has_the_request(change: dict[str, Any]) -> None:
     refused = refusal(as_msgpack({**CHARGE, **change}))
     assert refused.reason is Reason.MALFORMED
     assert isinstance(refused.request, Charge)
     assert refused.request.run == "r"
 
 
-def test_a_policy_carries_as_many_units_as_a_filter_takes() -> None:
+def test_policy_and_filter_have_the_same_maximum_budget() -> None:
     (limits,) = BudgetUnits.__metadata__
     assert limits.le == MAX_BUDGET_UNITS
 
 
 @pytest.mark.process
-def test_the_records_need_neither_kafka_nor_scipy() -> None:
+def test_records_import_neither_kafka_nor_scipy() -> None:
     heavy = "{'accounting', 'kafka', 'redis', 'scipy'} & set(sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", f"import sys, streams.records; print({heavy})"],

@@ -29,7 +29,7 @@ def contents(count: int) -> list[Content]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, TOGETHER - 1, TOGETHER, TOGETHER + 1, 100])
-def test_each_of_many_records_has_a_signature_of_its_own(count: int) -> None:
+def test_each_of_many_records_has_its_own_signature(count: int) -> None:
     records = contents(count)
     signatures = SIGNER.sign(PLACE, records)
     for record, signature in zip(records, signatures, strict=True):
@@ -82,7 +82,7 @@ def test_what_is_signed_is_believed() -> None:
 
 
 @pytest.mark.parametrize("case", FORGERIES.values(), ids=FORGERIES)
-def test_what_is_not_signed_for_where_it_is_is_not_believed(case: Case) -> None:
+def test_signature_for_another_place_or_content_is_invalid(case: Case) -> None:
     TRUST_STORE.check(TRUE.place, TRUE.content, TRUE.signature)
     with pytest.raises(Unsigned):
         TRUST_STORE.check(case.place, case.content, case.signature)
@@ -108,7 +108,7 @@ def test_keys_are_exchanged_without_a_gap() -> None:
         only_new.check(PLACE, CONTENT, old)
 
 
-def test_a_ring_knows_its_keys() -> None:
+def test_trust_store_contains_its_keys() -> None:
     trust_store = TrustStore(f"{PUBLIC},\n # nobody: {OTHER_PUBLIC}\n")
     assert PUBLIC in trust_store
     assert OTHER_PUBLIC not in trust_store

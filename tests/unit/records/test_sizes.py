@@ -1,7 +1,6 @@
-"""Whatever comes in, what a worker publishes about it fits in its topic.
+"""The answers to every record fit in their topics.
 
-A record that the broker refuses would end the worker, and the next one, for ever: it is in the
-outbox.
+A record that the broker rejects would end each worker that reads it from the outbox.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ CHARGE = {"type": "charge", "dataset": "d", "run": "r", "attempt": 1, "step": 0}
 
 
 def outputs_fit(value: bytes, **policy: Any) -> bool:
-    """Whether every output fits that one partition gives to a record of an open run."""
+    """Return whether every output of a record of an open run fits."""
     ledger = Ledger(partition=0, partitions=1)
     rules = {"measure": "zcdp", "budget": [1], "odometer_step": [1]} | policy
     policy = Policy(dataset="d", partitions=1, **rules)
@@ -47,13 +46,13 @@ def outputs_fit(value: bytes, **policy: Any) -> bool:
 
 
 def fits(output: Output) -> bool:
-    """Whether the broker takes an output."""
+    """Return whether the broker accepts an output."""
     most = int(SETTINGS[output.channel.value].get("max.message.bytes", KAFKA_DEFAULT))
     return len(output.value) + len(output.key or b"") + BATCH <= most
 
 
 @pytest.mark.parametrize("value", [b"x" * 2**23, b"x" * (2**23 + 1), b"{" * 2**23])
-def test_what_cannot_be_read_fits_in_the_rejects(value: bytes) -> None:
+def test_unreadable_record_fits_in_the_rejects(value: bytes) -> None:
     assert outputs_fit(value)
 
 
@@ -67,7 +66,7 @@ def test_what_cannot_be_read_fits_in_the_rejects(value: bytes) -> None:
     ],
     ids=["field", "type", "value"],
 )
-def test_a_refusal_does_not_repeat_a_long_mistake(encoded: Any, record: dict[str, Any]) -> None:
+def test_rejection_does_not_repeat_a_long_value(encoded: Any, record: dict[str, Any]) -> None:
     assert outputs_fit(encoded(record))
 
 
@@ -104,14 +103,14 @@ def test_the_largest_list_of_small_integers_fits_when_all_are_halted() -> None:
 def roster_outputs(
     parts: list[Any], price: int, levels: bytes, dataset: str = "d" * 128, **policy: Any
 ) -> list[Output]:
-    """What is said of two steps of a roster of these users, and of the roster in the end.
+    """Return the outputs of enrolling users, of two roster steps, and of asking for the roster.
 
     Args:
-        parts: who is enrolled at once.
-        price: of the highest level, at which the first step is; that of level 1 is 3, of 5 in all.
-        levels: of the second step.
-        dataset: its name.
-        policy: what is not as usual in it.
+        parts: the users of each enrolment.
+        price: the units of the highest level, which the first step charges; level 1 costs 3 of 5.
+        levels: the levels of the second step.
+        dataset: the name of the dataset.
+        policy: fields of the policy.
     """
     ledger = Ledger(partition=0, partitions=1)
     rules = {"measure": "zcdp", "budget": [5], "odometer_step": [5]} | policy
@@ -138,7 +137,7 @@ def roster_outputs(
 
 
 @pytest.mark.slow
-def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
+def test_halts_of_a_roster_with_the_longest_names_fit() -> None:
     users = [f"{i:05}" + "\U0001f9ee" * 251 for i in range(16_000)]
     parts = [users[i : i + 4_000] for i in range(0, 16_000, 4_000)]
     outputs = roster_outputs(parts, 6, b"\2" * len(users))
@@ -151,7 +150,7 @@ def test_the_halts_of_a_roster_of_the_longest_names_fit() -> None:
 @pytest.mark.parametrize(
     ("on_exhaustion", "price"), [pytest.param("halt", 4, marks=pytest.mark.thorough), ("clip", 6)]
 )
-def test_what_is_said_of_the_largest_roster_fits(on_exhaustion: str, price: int) -> None:
+def test_answers_about_the_largest_roster_fit(on_exhaustion: str, price: int) -> None:
     """All members are charged, then halted or granted a lower level."""
     count = MAX_ACCOUNTS
     ids = np.arange(count, dtype="<i8")
@@ -188,7 +187,7 @@ def test_the_largest_charge_fits_when_every_odometer_rises(budgets: int, orders:
     assert all(map(fits, outputs))
 
 
-def test_an_answer_can_name_all_datasets() -> None:
+def test_answer_with_all_datasets_fits() -> None:
     names = ["d" * 128] * MAX_DATASETS
     about = {"v": 1, "dataset": "d" * 128, "request": "t" * 64, "partition": 0, "offset": 2**53}
     answer = encode(DatasetClosed(**about, datasets=names))

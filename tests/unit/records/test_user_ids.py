@@ -22,7 +22,7 @@ def position_of(users: list[User], user: User) -> int | None:
 
 
 @given(LISTS, st.data())
-def test_ids_behave_as_a_list_of_them(users: list[User], data: st.DataObject) -> None:
+def test_user_ids_behave_like_a_list(users: list[User], data: st.DataObject) -> None:
     ids = UserIds(users)
     assert (len(ids), list(ids), ids.tolist()) == (len(users), users, users)
     assert [type(user) for user in ids] == [type(user) for user in users]

@@ -1,6 +1,6 @@
 """A roster in memory that charges every user at every step by a filter of ``accounting``.
 
-It is what the service promises, spelled out: nothing stands, nothing is packed.
+It is the plain form of what the service does, without recurring charges or packed records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FilterDecision:
 
 @dataclass(eq=False)
 class FilterService:
-    """What lasts: budgets, spending, the last decision of the run, the levels."""
+    """The durable state: budgets, spending, decisions and levels."""
 
     epsilon: float = 8.0
     delta: float = 1e-5
@@ -56,7 +56,7 @@ class FilterService:
     _rule: RenyiFilter | None = None
 
     def rule(self, noise_stddev: float, sampling_rate: float, norm: float) -> RenyiFilter:
-        """The filter at the order that admits most steps of the first charge; then it stays."""
+        """Return the filter at the order that admits most steps of the first charge."""
         if self._rule is None:
             budgets = renyi_budgets(self.epsilon, self.delta, ORDERS)
             cost = renyi_cost(PoissonGaussian(noise_stddev, sampling_rate), [norm], ORDERS)[0]
@@ -67,7 +67,7 @@ class FilterService:
         return self._rule
 
     def open(self, released: int | None = None) -> FilterRun:
-        """A new attempt; with ``released``, a decision beyond it is handed back."""
+        """Open a new attempt; with ``released``, a later decision is handed back."""
         self.attempts += 1
         return FilterRun(self, released)
 

@@ -12,7 +12,7 @@ from streams.trainers.checkpoint import Checkpoint
 NAME = ("digits", "night-7")
 
 
-def test_what_was_saved_is_loaded_with_the_released_step(tmp_path: Path) -> None:
+def test_checkpoint_returns_the_model_and_the_released_step(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "run.npz")
     assert checkpoint.released() == -1
     assert checkpoint.load(NAME) is None
@@ -45,7 +45,7 @@ def test_a_write_that_fails_leaves_the_one_before(
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
 
 
-def test_the_checkpoint_of_another_run_is_refused_and_not_replaced(tmp_path: Path) -> None:
+def test_checkpoint_of_another_run_is_not_replaced(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "run.npz")
     checkpoint.save(NAME, 1, 3, {"model": np.ones(2)})
     other = ("digits", "night-8")

@@ -1,4 +1,4 @@
-"""Cohorts under which rows differ, with and without a user, by at most what was charged."""
+"""Cohorts with which the contributions of other users do not depend on one user."""
 
 from __future__ import annotations
 
@@ -117,9 +117,7 @@ def test_every_user_has_one_turn_in_each_period(ids: Any) -> None:
         assert np.array_equal(first, second)
 
 
-def test_the_group_of_a_user_does_not_depend_on_the_other_users_or_on_how_the_id_is_written() -> (
-    None
-):
+def test_group_of_a_user_depends_on_the_id_alone() -> None:
     names = [f"José {n}" for n in range(30)]
     for step in range(3):
         chosen = {names[place] for place in rotating_cohort(names, step, period=3, key=b"a")}
@@ -159,7 +157,7 @@ def test_each_user_is_asked_by_a_coin_of_that_user() -> None:
         lambda: rotating_cohort({1, 2}, 0, period=3, key="a"),
     ],
 )
-def test_arguments_that_make_no_cohort_are_refused(call: Callable[[], Any]) -> None:
+def test_invalid_cohort_arguments_are_rejected(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         call()
 

@@ -15,7 +15,7 @@ OWNERS = [7, 3, 7, 9, 3, 7]
     [OWNERS, np.array(OWNERS), pd.Series(OWNERS), [str(owner) for owner in OWNERS]],
     ids=["list", "array", "series", "strings"],
 )
-def test_users_come_in_the_order_in_which_they_appear_with_all_their_examples(ids: object) -> None:
+def test_users_are_in_the_order_of_their_first_example(ids: object) -> None:
     grouped = ExamplesByUser.of(ids)
     assert [int(user) for user in grouped.users] == [7, 3, 9]
     assert len(grouped) == 3
@@ -47,7 +47,7 @@ def test_another_number_of_examples_is_refused() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 6, 100])
-def test_parts_have_all_users_once_and_no_more_examples_than_memory_and_one_user_take(
+def test_parts_contain_each_user_once_and_bound_the_examples(
     at_once: int,
 ) -> None:
     grouped = ExamplesByUser.of(OWNERS)
@@ -61,7 +61,7 @@ def test_parts_have_all_users_once_and_no_more_examples_than_memory_and_one_user
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 5, 16, 100])
-def test_sums_by_user_do_not_depend_on_where_examples_are_cut_into_pieces(piece: int) -> None:
+def test_sums_by_user_do_not_depend_on_the_pieces(piece: int) -> None:
     counts = np.array([1, 12, 3, 1, 1, 40, 2])
     rows = np.random.default_rng(1).normal(size=(60, 3)) * np.geomspace(1e-9, 1e9, 60)[:, None]
     expected, end = [], 0

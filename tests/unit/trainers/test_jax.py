@@ -129,7 +129,7 @@ def test_nobody_drawn_is_released_as_noise() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_is_learnt_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_training_continues_from_a_checkpoint(tmp_path: Path) -> None:
     service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "jax.npz")
     optimizer = optax.adam(0.1)
     for seen in (15, 30):

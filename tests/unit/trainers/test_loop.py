@@ -90,7 +90,7 @@ def test_descent_with_momentum_adds_up_what_was_before() -> None:
     ],
 )
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_training_that_died_is_charged_for_every_step_once_and_draws_none_again(
+def test_interrupted_training_charges_and_draws_each_step_once(
     tmp_path: Path, momentum: float, rate: float, hands_back: bool, goes_on: int
 ) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
@@ -117,7 +117,7 @@ def test_a_training_that_died_is_charged_for_every_step_once_and_draws_none_agai
     assert np.abs(first.arrays["model"]).max() < 5.0
 
 
-def test_what_was_released_is_written_down_before_anybody_sees_it(tmp_path: Path) -> None:
+def test_model_is_saved_before_it_is_published(tmp_path: Path) -> None:
     service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
 
     def seen(step: int, model: Floats) -> None:
@@ -129,7 +129,7 @@ def test_what_was_released_is_written_down_before_anybody_sees_it(tmp_path: Path
     trainer(service, checkpoint).run(np.zeros(2), 5, released=seen)
 
 
-def test_models_between_checkpoints_are_shown_to_nobody(tmp_path: Path) -> None:
+def test_models_between_checkpoints_are_not_published(tmp_path: Path) -> None:
     seen: list[int] = []
     trainer(FilterService(), Checkpoint(tmp_path / "run.npz"), every=4).run(
         np.zeros(2), 10, released=lambda step, model: seen.append(step)
@@ -137,7 +137,7 @@ def test_models_between_checkpoints_are_shown_to_nobody(tmp_path: Path) -> None:
     assert seen == [3, 7, 9]
 
 
-def test_an_error_in_between_loses_nothing_of_a_training_that_goes_on() -> None:
+def test_training_continues_after_an_error() -> None:
     service = FilterService()
     failing = trainer(service)
     failing.run(np.zeros(2), 3)

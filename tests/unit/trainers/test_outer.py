@@ -195,6 +195,6 @@ def test_what_was_not_said_to_come_as_outer_products_is_refused() -> None:
 
 
 @pytest.mark.parametrize("noise_stddev", [1e-7, 1e-34])
-def test_grids_on_which_sums_are_not_exact_are_refused(noise_stddev: float) -> None:
+def test_grids_without_exact_sums_are_rejected(noise_stddev: float) -> None:
     with pytest.raises(InvalidRequest):
         steps(noise_stddev=noise_stddev)

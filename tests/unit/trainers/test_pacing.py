@@ -57,7 +57,7 @@ def train(steps: PrivateSteps, until: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lasting", [STEPS, 20, 10])
-def test_with_a_pace_nobody_is_left_out_before_the_end(service: Turnstile, lasting: int) -> None:
+def test_paced_users_last_until_the_end(service: Turnstile, lasting: int) -> None:
     assert train(steps_of(service, lasting), STEPS) == [50] * STEPS
 
 
@@ -67,7 +67,7 @@ def test_without_a_pace_the_same_users_are(service: Turnstile) -> None:
     assert admitted[-1] < 40
 
 
-def test_who_needs_little_is_charged_little_and_what_was_saved_may_be_spent_later() -> None:
+def test_unspent_budget_of_a_paced_user_can_be_spent_later() -> None:
     pace = Pace(4.0, 1e-5, STEPS)
     mechanism = PoissonGaussian(noise_for_steps(4.0, 1e-5, 10, sampling_rate=0.4), 0.4)
     first = pace.begin(2, 0, mechanism, 1.0, 100)
@@ -87,13 +87,13 @@ def test_who_needs_little_is_charged_little_and_what_was_saved_may_be_spent_late
     assert later[1] == 1.0
 
 
-def test_a_training_that_was_started_again_lasts_as_well(service: Turnstile) -> None:
+def test_restarted_paced_training_lasts_until_the_end(service: Turnstile) -> None:
     admitted = train(steps_of(service, 15), 17)
     admitted += train(steps_of(service, 15), STEPS)
     assert admitted == [50] * STEPS
 
 
-def test_noise_lasts_for_the_steps_asked_for_and_hardly_more() -> None:
+def test_noise_lasts_for_the_requested_steps_and_few_more() -> None:
     for epsilon, steps, rate in ((1.0, 100, 0.1), (8.0, 7, 1.0)):
         with Turnstile.in_memory(partitions=1) as turnstile:
             turnstile.create_dataset("d", measure="renyi", epsilon=epsilon, delta=1e-5)
@@ -118,7 +118,7 @@ def test_noise_lasts_for_the_steps_asked_for_and_hardly_more() -> None:
         (1.0, 2.0, 10),
     ],
 )
-def test_what_makes_no_pace_and_no_noise_is_refused(arguments: tuple[float, float, int]) -> None:
+def test_invalid_pace_and_noise_arguments_are_rejected(arguments: tuple[float, float, int]) -> None:
     with pytest.raises(InvalidRequest):
         Pace(*arguments)
     with pytest.raises(InvalidRequest):
@@ -129,7 +129,7 @@ def test_what_makes_no_pace_and_no_noise_is_refused(arguments: tuple[float, floa
         noise_for_steps(1.0, 1e-5, 10, clip_norm=0.0)
 
 
-def test_a_pace_without_own_coins_is_refused(service: Turnstile) -> None:
+def test_pace_needs_own_coins(service: Turnstile) -> None:
     with pytest.raises(InvalidRequest):
         PrivateSteps(
             service.run("digits", "night-7"),

@@ -50,7 +50,7 @@ def test_a_loop_over_a_roster_trains_and_goes_on_after_a_crash() -> None:
     assert len(np.unique(step.clip_norms)) > 10  # levels followed what was seen
 
 
-def test_no_contribution_of_the_loop_is_longer_than_it_is_charged_for() -> None:
+def test_no_contribution_of_the_loop_exceeds_its_charged_level() -> None:
     loop, _ = blocks_of_sampled_training()
     data = np.random.default_rng(2).normal(size=(500, DIMENSION)).astype(np.float32)
     longest: list[Fraction] = []

@@ -54,7 +54,7 @@ def gradients(model: NDArray[np.float64], positions: NDArray[np.int64]) -> NDArr
     return np.asarray(SIZES[positions, None] * [1.0, 0.0])
 
 
-def test_the_service_admits_whom_a_filter_admits_that_charges_everybody_at_every_step(
+def test_service_admits_the_users_that_a_step_by_step_filter_admits(
     service: Turnstile,
 ) -> None:
     filtered = FilterService(order=ORDER, _rule=RenyiFilter([ORDER], [BUDGET]))
@@ -106,7 +106,7 @@ def test_a_training_that_died_gives_up_the_step_that_it_had_drawn(
     assert checkpoint.released() == 11
 
 
-def test_a_step_that_may_have_been_drawn_is_given_up_even_if_it_was_handed_back(
+def test_step_that_may_have_been_drawn_is_given_up(
     service: Turnstile,
 ) -> None:
     steps_of(service.run("digits", "night-7")).begin()
@@ -204,7 +204,7 @@ def test_a_trainer_that_wakes_up_after_its_successor_releases_nothing(
     assert Checkpoint(path).released() == 7
 
 
-def test_a_trainer_without_a_file_that_wakes_up_after_its_successor_releases_nothing(
+def test_resumed_trainer_without_a_checkpoint_releases_nothing(
     service: Turnstile,
 ) -> None:
     shown: list[int] = []
@@ -215,7 +215,7 @@ def test_a_trainer_without_a_file_that_wakes_up_after_its_successor_releases_not
     assert shown == [0, 1, 2]
 
 
-def test_a_release_that_was_not_confirmed_is_shown_when_the_training_goes_on(
+def test_unconfirmed_release_is_published_when_training_continues(
     tmp_path: Path,
 ) -> None:
     lossy = Partitions(3)
@@ -240,7 +240,7 @@ def test_a_release_that_was_not_confirmed_is_shown_when_the_training_goes_on(
     assert (shown, file.released()) == ([0], 0)
 
 
-def test_levels_that_were_seen_are_charged_one_step_later_if_steps_are_charged_ahead(
+def test_observed_levels_apply_one_step_later_when_charging_ahead(
     service: Turnstile,
 ) -> None:
     def levels(name: str, ahead: bool) -> list[NDArray[np.float64]]:

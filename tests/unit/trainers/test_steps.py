@@ -47,7 +47,7 @@ def silenced(steps: PrivateSteps) -> Silence:
     return silence
 
 
-def test_everybody_is_charged_before_any_coin_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_users_are_charged_before_any_coin_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     service = FilterService()
     steps = steps_of(service, not_private_generator=None)
     charged_at_draw: list[int] = []
@@ -79,7 +79,7 @@ def test_release_is_the_sum_of_clipped_gradients_over_the_expected_batch() -> No
     assert [count for _, count in silence.draws] == [3]
 
 
-def test_no_contribution_is_longer_than_its_level_as_an_exact_number() -> None:
+def test_no_contribution_exceeds_its_level_exactly() -> None:
     service = FilterService()
     rng = np.random.default_rng(0)
     for scale in (1e-9, 1.0, 1e9):
@@ -141,7 +141,7 @@ def test_sums_do_not_depend_on_the_order_of_users() -> None:
     assert np.array_equal(*values)
 
 
-def test_norms_of_the_drawn_become_their_levels_from_the_next_step_on() -> None:
+def test_observed_norms_become_levels_from_the_next_step() -> None:
     service = FilterService()
     steps = steps_of(service)
     step = steps.begin()
@@ -193,7 +193,7 @@ def test_nobody_is_drawn_or_charged_beyond_the_budget() -> None:
     assert taken[0] > 2 * taken[-1]
 
 
-def test_a_step_that_failed_is_handed_out_again_with_the_same_batch_and_charged_once() -> None:
+def test_failed_step_is_repeated_with_the_same_batch_and_charge() -> None:
     service = FilterService()
     steps = steps_of(service)
     silenced(steps)
@@ -229,7 +229,7 @@ def test_no_step_is_released_twice() -> None:
         steps.begin()
 
 
-def test_incomplete_and_doubled_gradients_are_refused_and_release_nothing() -> None:
+def test_missing_or_repeated_gradients_release_nothing() -> None:
     steps = steps_of(sampling_rate=1.0)
     silence = silenced(steps)
     step = steps.begin()
@@ -270,7 +270,7 @@ def test_incomplete_and_doubled_gradients_are_refused_and_release_nothing() -> N
         slice(0, 3, 0),
     ],
 )
-def test_places_that_are_not_distinct_users_who_were_drawn_are_refused_and_nothing_is_added(
+def test_invalid_places_are_rejected_and_add_nothing(
     places: object,
 ) -> None:
     steps = steps_of(sampling_rate=1.0)
@@ -283,7 +283,7 @@ def test_places_that_are_not_distinct_users_who_were_drawn_are_refused_and_nothi
 
 
 @pytest.mark.parametrize("order", [np.array([7, 2, 19]), np.array([7, 2, 19], dtype=np.uint8)])
-def test_rows_may_come_in_any_order_of_distinct_users(order: NDArray[np.int64]) -> None:
+def test_rows_may_be_added_in_any_order(order: NDArray[np.int64]) -> None:
     service = FilterService()
     steps = steps_of(service, sampling_rate=1.0)
     silenced(steps)
@@ -300,7 +300,7 @@ def test_rows_may_come_in_any_order_of_distinct_users(order: NDArray[np.int64]) 
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
-def test_a_gradient_that_is_no_vector_counts_as_zero_for_this_user_alone(bad: float) -> None:
+def test_gradient_that_is_not_finite_counts_as_zero_for_its_user(bad: float) -> None:
     service = FilterService()
     steps = steps_of(service, sampling_rate=1.0)
     silenced(steps)
@@ -347,7 +347,7 @@ def test_noise_and_rate_may_follow_a_public_schedule() -> None:
         {"sampling": "shuffled"},
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused_before_anybody_is_enrolled(
+def test_invalid_arguments_enrol_no_user(
     changes: dict[str, object],
 ) -> None:
     service = FilterService()

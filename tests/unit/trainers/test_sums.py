@@ -185,7 +185,7 @@ def test_rows_that_are_not_finite_count_as_zero(dtype: type, bad: float) -> None
 @pytest.mark.filterwarnings("ignore:gradients that are not finite")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "longdouble"])
-def test_a_row_that_is_not_finite_changes_nothing_of_others_however_numbers_are_laid_out(
+def test_row_that_is_not_finite_does_not_change_others(
     dtype: str, order: Literal["C", "F"]
 ) -> None:
     rng = np.random.default_rng(5)
@@ -203,7 +203,7 @@ def test_a_row_that_is_not_finite_changes_nothing_of_others_however_numbers_are_
     assert norms[0] == norms[1] == norms[2]
 
 
-def test_float32_rows_whose_squares_overflow_are_clipped_like_others() -> None:
+def test_float32_rows_with_overflowing_squares_are_clipped() -> None:
     rows = np.full((1, 4), 3e38, dtype=np.float32)
     clipped = ClippedSum(-24)
     assert clipped.add([rows], np.array([1.0])) == pytest.approx([6e38])
@@ -216,7 +216,7 @@ def test_a_row_of_zeros_has_no_norm() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_nobody_adds_nothing_however_wide_the_rows_are(dtype: type) -> None:
+def test_empty_batches_add_nothing(dtype: type) -> None:
     for width in (0, 1, 256, 1000):
         clipped = ClippedSum(-24)
         assert len(clipped.add([np.zeros((0, width), dtype)], np.zeros(0))) == 0
@@ -241,7 +241,7 @@ def test_how_a_row_is_rounded_does_not_depend_on_the_levels_of_others(
     assert (total_of(alone) == total_of(beside)).all()
 
 
-def test_factors_below_what_float32_has_in_full_count_as_nothing() -> None:
+def test_subnormal_float32_factors_count_as_zero() -> None:
     entry = np.float32(float.fromhex("0x1.fc1ae4p+127"))
     for limit in (0.99999998509, 1.0 - 2.0**-30, 2.0 - 2.0**-26, 3.0):
         clipped = ClippedSum(0)

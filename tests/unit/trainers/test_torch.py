@@ -127,7 +127,7 @@ def test_an_empty_batch_is_released_as_noise(mode: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.5, 1e-9])
-def test_batches_of_tensors_are_those_of_examples_taken_one_by_one(rate: float) -> None:
+def test_indexed_tensors_equal_collated_examples(rate: float) -> None:
     mine, theirs = (
         next(iter(made(FilterService(), sampling_rate=rate, collate_fn=collate)[2]))
         for collate in (
@@ -301,7 +301,7 @@ DATASET = torch.utils.data.TensorDataset(ROWS, LABELS)
         {"population": float("nan")},
     ],
 )
-def test_what_would_not_be_private_is_refused_by_name(changes: Any) -> None:
+def test_arguments_without_privacy_are_rejected(changes: Any) -> None:
     service = FilterService()
     with pytest.raises(InvalidRequest):
         made(service, **changes)
@@ -379,7 +379,7 @@ def contributions(
 @pytest.mark.parametrize(
     ("examples_each", "mode"), [(1, "hooks"), (1, "ghost"), (3, "hooks")], ids=str
 )
-def test_what_a_user_adds_is_the_same_with_and_without_another_user_in_the_batch(
+def test_contribution_does_not_depend_on_other_users_in_the_batch(
     monkeypatch: pytest.MonkeyPatch, examples_each: int, mode: str
 ) -> None:
     """Bit for bit, where all batches have one shape; whether it is so depends on the library."""
@@ -445,7 +445,7 @@ def drawn_afterwards() -> list[float]:
     return [float(torch.rand(())), random.random(), float(np.random.rand())]
 
 
-def test_masks_and_augmentations_of_an_open_step_follow_no_seed_that_is_known() -> None:
+def test_masks_and_augmentations_do_not_follow_a_known_seed() -> None:
     seen = []
     seed_everything()
     undisturbed = drawn_afterwards()

@@ -1,4 +1,4 @@
-"""Sends records to a ledger, and watches what each does to it."""
+"""Applies records to a ledger, and measures the time and memory of each."""
 
 import gc
 import random
@@ -19,22 +19,22 @@ from tests.unit.ledger.ledgers import rebuilt
 from tests.unit.ledger.roster_logs import RosterLog
 
 LOG_RECORDS = 2_000
-"""In one log, under one seed."""
+"""The number of records in one log, under one seed."""
 
 MOST_SECONDS, MOST_SECONDS_PER_BYTE = 1.0, 5e-7
-"""Of a processor, that one record may take: ten times what they take on a slow machine."""
+"""The maximum CPU time of one record: ten times that of a slow machine."""
 MOST_BYTES, MOST_BYTES_PER_BYTE = 2**20, 32
-"""Of memory, that one record may take."""
+"""The maximum memory of one record."""
 
 _HOSTILE_SHARE = 0.02
 _HOSTILE_SIZES = [1, 40, 400, 4_000, 40_000]
 _MEASURED_SHARE = 0.02
-"""Of the records, have their memory measured, which slows them down."""
+"""The share of records whose memory is measured, which slows them down."""
 
 
 @dataclass
 class Watch:
-    """What records took, and became."""
+    """The outcomes and the cost of records."""
 
     records: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Watch:
     def apply(
         self, ledger: Ledger, offset: int, value: bytes | None, measure: bool
     ) -> list[Output]:
-        """Apply a record, which is within all bounds or an error."""
+        """Apply a record; fail if it exceeds a limit."""
         size = len(value or b"")
         if measure:
             tracemalloc.start()
@@ -68,7 +68,7 @@ class Watch:
         return outputs
 
     def report(self) -> str:
-        """All of it, for people."""
+        """Return the report as text."""
         rows = [f"{count:>10}  {outcome}" for outcome, count in self.outcomes.most_common()]
         (seconds, size), (peak, of) = self.slowest, self.largest
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -84,7 +84,7 @@ class Watch:
 
 
 class _WatchedLog(RosterLog):
-    """Ledger and auditor, one of them watched."""
+    """A log with a ledger, which is measured, and an auditor."""
 
     watch: Watch | None = None  # until it is set up
     measured = False
@@ -96,7 +96,7 @@ class _WatchedLog(RosterLog):
 
 
 class Fuzz:
-    """One log of one seed, and a ledger for records of which the auditor cannot judge."""
+    """One log of one seed, and a second ledger for records that the auditor cannot judge."""
 
     def __init__(self, seed: int, watch: Watch) -> None:
         self.seed = seed
@@ -123,7 +123,7 @@ class Fuzz:
         log.create("guarded", budget=9.0, allow=LISTS[0])
         opening = OpenRun(dataset="guarded", run="r", attempt=1, request="t")
         log.send(signed(opening, "alice"))
-        self._aside = rebuilt(log.changes)
+        self._unjudged = rebuilt(log.changes)
         log.watch = watch
         self._records = Records(self._rng, log.ledger)
 
@@ -134,10 +134,10 @@ class Fuzz:
             try:
                 if self._rng.random() < _HOSTILE_SHARE:
                     name, size = self._rng.choice(list(HOSTILE)), self._rng.choice(_HOSTILE_SIZES)
-                    value = hostile(name, size, self._aside.state.runs["a", "r"].step + 1)
-                    self._apply_aside(number, value)
+                    value = hostile(name, size, self._unjudged.state.runs["a", "r"].step + 1)
+                    self._apply_unjudged(number, value)
                 elif repeats_a_field(value := self._records.next()):
-                    self._apply_aside(number, value)
+                    self._apply_unjudged(number, value)
                 else:
                     self._judge(value)
             except BaseException as error:
@@ -152,15 +152,15 @@ class Fuzz:
         assert reason == (self.log.reason() or "applied")
         self.watch.judged += 1
 
-    def _apply_aside(self, number: int, value: bytes | None) -> None:
-        """Nobody else says what has to become of it; but it must become something."""
+    def _apply_unjudged(self, number: int, value: bytes | None) -> None:
+        """Apply a record that the auditor cannot judge: it must be applied or rejected."""
         measured = self._rng.random() < _MEASURED_SHARE
-        self.watch.apply(self._aside, number, value, measured)
-        self._aside.state.take_changes()
+        self.watch.apply(self._unjudged, number, value, measured)
+        self._unjudged.state.take_changes()
 
 
 def apply_largest(watch: Watch) -> None:
-    """Apply every hostile record in the largest size that is looked at."""
+    """Apply every hostile record in the largest size."""
     log = Fuzz(0, Watch()).log
     for name in HOSTILE:
         value = hostile(name, MAX_REQUEST_BYTES - 2_000, step=0)
@@ -178,7 +178,7 @@ def _described(value: bytes | None) -> str:
 
 
 def outcome_of(outputs: list[Output]) -> str:
-    """Why a record was refused, or that it was not."""
+    """Return the reason of a rejection, or "applied"."""
     first = outputs[0]
     if first.channel is not Channel.REJECTS:
         return "applied"
