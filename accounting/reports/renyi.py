@@ -90,7 +90,7 @@ class RenyiReport:
         levels = self._table.shape[0]
         rows = max(8, min(_MOST_ROWS, _MOST_ENTRIES // levels))
         steps = np.zeros((rows, levels))
-        # One rounding per product and per sum, whatever their order.
+        # One rounding per product and per sum, in any order.
         slack = 1.0 + (levels + 4) * 2.0**-52
         for start in range(0, counts.shape[0], rows):
             block = slice(start, min(start + rows, counts.shape[0]))

@@ -44,7 +44,7 @@ from accounting.exact.validation import (
 _ONE_UNIT: Final = 2.0**-UNIT_BITS
 _LARGEST_EPSILON: Final = 512.0  # spread, at most epsilon^2 / 2, then fits the range of units
 _PRIOR: Final = Decimal("28.04")
-# The float64 form of the condition has a relative error far below this, whatever the libm.
+# The float64 form of the condition has a relative error far below this, with any libm.
 _MARGIN: Final = 2.0**-45
 # eps expm1(eps) is known to a relative 2**-50: four units in the last place, and two products.
 _DRIFT_ERROR: Final = 2.0**-49
@@ -90,7 +90,7 @@ class RogersFilter:
         object.__setattr__(self, "_log_inverse_delta", -math.log(small))
         object.__setattr__(self, "_prior", largest * largest / (28.04 * self._log_inverse_delta))
         if largest > 0.0:
-            # One unit of spread alone takes more than 2**-22, whatever delta.
+            # One unit of spread alone takes more than 2**-22, for any delta.
             least = np.ones((1, 2), dtype=np.int64)
             if largest < 2.0 ** -(UNIT_BITS // 2) or not self._fits(least)[0]:
                 allowed = f"0, or enough for one charge of 2**-{UNIT_BITS}"

@@ -92,8 +92,8 @@ class LatticeLoss:
 class StepLoss:
     """The two discretisations of one step; `below` is None if the step counts as harmless.
 
-    `largest`: the largest absolute loss among the nodes. `outside`: the mass, in either direction,
-    outside the range of outcomes; above, it counts as an infinite loss. `error`:
+    `largest`: the largest absolute loss among the nodes. `infinity_mass`: the mass, in either
+    direction, beyond the cut; above, it counts as an infinite loss. `error`:
     what Gauss's rule and rounding keep the relative error of each mass within, and how far the
     masses of a discretisation are from adding up.
     """
@@ -101,7 +101,7 @@ class StepLoss:
     above: LatticeLoss
     below: LatticeLoss | None
     largest: float
-    outside: float
+    infinity_mass: float
     error: float
 
 
@@ -112,7 +112,7 @@ class LossSource(Protocol):
         """Return the least and the largest loss of the outcomes within a cut."""
         ...
 
-    def outside(self, cut: float) -> float:
+    def tail_mass(self, cut: float) -> float:
         """Return the larger of the masses under P and under Q beyond the cut, rounded up."""
         ...
 
@@ -154,18 +154,18 @@ def discretised(source: LossSource, step: float, cut: float) -> StepLoss:
         lower_cells = _cells(source, step, offset, cut)
     dominating = _lattice(cells, np.arange(above.size), above)
     dominated = None if below is None else _lattice(lower_cells, *below)
-    outside = source.outside(cut)
-    missing = max(1.0 - min(_totals(dominating)) - outside, 0.0)
+    infinity_mass = source.tail_mass(cut)
+    missing = max(1.0 - min(_totals(dominating)) - infinity_mass, 0.0)
     excess = max(max(_totals(dominated)) - 1.0, 0.0) if dominated is not None else 0.0
     if excess > _LARGEST_EXCESS:
         dominated, excess = None, 0.0
     if missing > _LARGEST_EXCESS:
-        outside, missing = 1.0, 0.0
+        infinity_mass, missing = 1.0, 0.0
     return StepLoss(
         above=dominating,
         below=dominated,
         largest=float(np.abs(cells.nodes).max()),
-        outside=outside,
+        infinity_mass=infinity_mass,
         error=2.0**-47 + cut * cut * 2.0**-51 + 2.0 * max(missing, excess),
     )
 

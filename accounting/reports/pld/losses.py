@@ -29,7 +29,7 @@ from accounting.reports.pld.discretisation import integrated
 # Larger norms, in noise standard deviations, are reported as an unbounded loss.
 LARGEST_RATIO: Final = 128.0
 _SMALLEST_SIZE: Final = 1e-150  # smaller sizes count as this
-# In standard deviations of the loss of a step that is not sampled; and of the loss itself, so that
+# The largest distance of nodes, in standard deviations of the unsampled loss and in nats, so that
 # halves of cells are not of too different a scale.
 _LARGEST_STEP, _LARGEST_WIDTH = 0.05, 2.0
 _PANEL = 0.08  # in standard deviations of the noise
@@ -42,13 +42,6 @@ def outcome_range(ratio: float, sampling_rate: float, cut: float) -> tuple[float
     tail = float(ndtr(-cut)) / sampling_rate
     shifted = ratio - float(ndtri(tail)) if tail < 0.5 else ratio
     return -cut, max(cut, shifted)
-
-
-def outside_mass(ratio: float, sampling_rate: float, cut: float) -> float:
-    """Return the larger of the masses under P and under Q outside of the range, rounded up."""
-    low, high = outcome_range(ratio, sampling_rate, cut)
-    above = (1.0 - sampling_rate) * float(ndtr(-high)) + sampling_rate * float(ndtr(ratio - high))
-    return (float(ndtr(low)) + max(above, float(ndtr(-high)))) * (1.0 + 2.0**-30)
 
 
 def loss(ratio: float, sampling_rate: float, x: FloatArray) -> FloatArray:
@@ -93,9 +86,12 @@ class SampledGaussian:
         lowest, highest = loss(self.ratio, self.sampling_rate, ends).tolist()
         return lowest, highest
 
-    def outside(self, cut: float) -> float:
+    def tail_mass(self, cut: float) -> float:
         """Return the larger of the masses under P and under Q beyond the cut, rounded up."""
-        return outside_mass(self.ratio, self.sampling_rate, cut)
+        low, high = outcome_range(self.ratio, self.sampling_rate, cut)
+        unshifted, shifted = float(ndtr(-high)), float(ndtr(self.ratio - high))
+        above = (1.0 - self.sampling_rate) * unshifted + self.sampling_rate * shifted
+        return (float(ndtr(low)) + max(above, unshifted)) * (1.0 + 2.0**-30)
 
     def largest_step(self) -> float:
         """Return the largest allowed distance of nodes."""
@@ -145,7 +141,7 @@ class _Bounded:
         """Return the least and the largest loss; nothing is cut."""
         return -self.size, self.size
 
-    def outside(self, cut: float) -> float:
+    def tail_mass(self, cut: float) -> float:
         """Return 0: all outcomes are within the cut."""
         return 0.0
 

@@ -30,9 +30,9 @@ from accounting.reports.pld.discretisation import LOSS_ERROR, LatticeLoss, StepL
 
 # Tilts, relative to that of the table, at which Chernoff's bound limits what is aliased.
 CHERNOFF_TILTS: Final = (1.125, 1.25, 1.5, 2.0, 3.0)
-# Of the transform of one step, relative to its value at 0, besides the error of the masses:
-# logarithm and power; and the transform itself, per doubling of its size (each term passes through
-# that many additions and products).
+# Errors of a step's transform, relative to its value at 0 and beyond those of the masses: of its
+# logarithm and power; and of itself, per doubling of its size (each term passes through that many
+# additions and products).
 _STEP_ERROR, _STAGE_ERROR = 2.0**-48, 2.0**-50
 _ROUNDING = 2.0**-50
 _SUM_ERROR = 2.0**-46
@@ -56,7 +56,7 @@ class LossTransforms:
         self._filled: BoolArray = np.zeros(levels, dtype=np.bool_)
         self._log_mass = np.zeros((levels, 1 + len(CHERNOFF_TILTS)))
         self._offset, self._offset_error = np.zeros(levels), np.zeros(levels)
-        self._outside, self._error = np.zeros(levels), np.zeros(levels)
+        self._infinity_mass, self._error = np.zeros(levels), np.zeros(levels)
         self._log_modulus = np.zeros((levels, self._columns))
         self._phase = np.zeros((levels, self._columns))
         # Powers of two that the frequencies kept may reach, and how large those above can be.
@@ -64,7 +64,7 @@ class LossTransforms:
         self._log_above = np.zeros((levels, self.cutoffs.size))
         weights = _weights(step, size, tilt)
         self.weights = weights[: self._columns].copy()
-        # Of the weights up to each of the cutoffs, and above it.
+        # The sums of the weights' sizes up to each cutoff, and above it.
         sizes = np.abs(weights)
         self._size_below = np.cumsum(sizes)[self.cutoffs]
         above = np.append(np.add.reduceat(sizes, self.cutoffs[:-1] + 1), 0.0)
@@ -107,7 +107,7 @@ class LossTransforms:
         self._phase[level] = np.angle(kept)
         self._error[level] = error
         if self.upper:
-            self._outside[level] = 1.0 if unbounded else losses.outside
+            self._infinity_mass[level] = 1.0 if unbounded else losses.infinity_mass
         self._offset[level], self._offset_error[level] = offset, LOSS_ERROR * losses.largest
 
     def _directed(self, lattice: LatticeLoss) -> tuple[IntArray, FloatArray, float]:
@@ -167,12 +167,12 @@ class Composition:
         keep = slice(0, cutoff + 1)
         log_masses = counts @ table._log_mass
         self._log_mass, self._chernoff = log_masses[:, 0], log_masses[:, 1:]
-        # Sums of as many products as there are levels.
+        # A sum of one product per level.
         rounding = _ROUNDING * (4.0 + counts.shape[1])
         self._relative = counts @ table._error + rounding * (counts @ np.abs(table._log_mass[:, 0]))
         shift = counts @ table._offset_error + rounding * (counts @ np.abs(table._offset))
         self.offset = counts @ table._offset + (shift if self._upper else -shift)
-        self._outside = np.minimum(counts @ table._outside * (1.0 + 2.0**-40), 1.0)
+        self._infinity_mass = np.minimum(counts @ table._infinity_mass * (1.0 + 2.0**-40), 1.0)
         modulus = np.exp(counts @ table._log_modulus[:, keep])
         phase = counts @ table._phase[:, keep]
         self._terms = table.weights[keep] * modulus * np.exp(1.0j * phase)
@@ -203,7 +203,7 @@ class Composition:
                 log_chernoff = log_mass - tilt * place + log_largest_weight(tilt) + slack
                 bound = np.where(np.isnan(bound), np.inf, bound)
                 bound = np.minimum(bound, np.exp(np.minimum(log_chernoff, 1.0)))
-                bound += self._outside[users] + np.nextafter(0.0, 1.0)
+                bound += self._infinity_mass[users] + np.nextafter(0.0, 1.0)
                 return np.asarray(np.minimum(bound * (1.0 + 2.0**-48), 1.0))
             bound = np.exp(log_scale - slack) * (total - self._error[users])
             bound -= self._aliased(place, slack, users)

@@ -1,1 +1,1 @@
-"""Saddle points: (epsilon, delta) of compositions from cumulants, whatever their length."""
+"""Saddle points: (epsilon, delta) of compositions from cumulants, for any length."""

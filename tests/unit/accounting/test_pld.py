@@ -79,7 +79,7 @@ def test_step_lies_between_its_two_discretisations_at_every_epsilon(
     losses = discretised(SampledGaussian(ratio, rate), step, 12.0)
     for epsilon in [-2.0, -0.1, -0.0051, 0.0, 1e-5, 0.003, 0.02, 0.1, 0.5, 2.0, 8.0]:
         exact = one_step(ratio, rate, epsilon, added)
-        above = lattice_delta(losses.above, step, epsilon, added) + losses.outside
+        above = lattice_delta(losses.above, step, epsilon, added) + losses.infinity_mass
         assert exact <= above * (1.0 + losses.error)
         if losses.below is not None:
             below = lattice_delta(losses.below, step, epsilon, added)
@@ -101,7 +101,7 @@ def test_masses_of_a_dominated_lattice_add_up_to_at_most_one_and_those_above_to_
     exponent = math.ceil(exponent + part * (1.0 - exponent))
     losses = discretised(SampledGaussian(ratio, rate), 2.0 ** min(exponent, 1), cut)
     for masses in (losses.above.log_removed, losses.above.log_added):
-        assert math.fsum(np.exp(masses)) + losses.outside >= 1.0 - losses.error
+        assert math.fsum(np.exp(masses)) + losses.infinity_mass >= 1.0 - losses.error
     if losses.below is not None:
         for masses in (losses.below.log_removed, losses.below.log_added):
             assert math.fsum(np.exp(masses)) <= 1.0 + losses.error
@@ -150,7 +150,7 @@ def test_transforms_give_the_delta_of_a_plain_convolution(added: bool, upper: bo
     for _ in range(power - 1):
         masses = np.convolve(masses, mass)
     distance = step * (power * int(indices.min()) + np.arange(masses.size))
-    outside = power * losses.outside if upper else 0.0
+    outside = power * losses.infinity_mass if upper else 0.0
     for at in (-20, 0, 15, 30):
         direct = float(masses @ np.maximum(-np.expm1(at * step - distance), 0.0)) + outside
         found = float(composition.delta(np.array([at]), np.zeros(1, dtype=np.int64))[0])
