@@ -176,10 +176,8 @@ _DATASETS: Final = (
             arg("--delta", "the delta of --epsilon", float),
             arg(
                 "--budget",
-                (
-                    "the budget in the unit of the measure: rho (zcdp), mu (gdp), epsilon "
-                    "(pure-dp), one for each order (renyi)"
-                ),
+                "the budget in the unit of the measure: rho (zcdp), mu (gdp), epsilon "
+                "(pure-dp), one for each order (renyi)",
                 float,
                 nargs="+",
             ),
@@ -208,10 +206,8 @@ _DATASETS: Final = (
             ),
             arg(
                 "--share-of DATASET",
-                (
-                    "another dataset of the same users; the new dataset has a fixed share of its "
-                    "budget"
-                ),
+                "another dataset of the same users; the new dataset has a fixed share of its "
+                "budget",
                 name_of,
             ),
             arg("--share", "this share, above 0 and at most 1", float),
@@ -222,10 +218,8 @@ _DATASETS: Final = (
             ),
             arg(
                 "--sampled-levels",
-                (
-                    "norm levels may follow sampling coins, so only the whole budget has an epsilon"
-                    " (default: only if the measure is renyi)"
-                ),
+                "norm levels may follow sampling coins, so only the whole budget has an epsilon"
+                " (default: only if the measure is renyi)",
                 action=BooleanOptionalAction,
             ),
             access_option(),
@@ -550,10 +544,7 @@ _OPERATIONS: Final = (
             ),
             arg(
                 "--dataset",
-                (
-                    "show this one; may be given several times (default: all with records of the "
-                    "user)"
-                ),
+                "show this one; may be given several times (default: all with records of the user)",
                 name_of,
                 action="append",
             ),
@@ -597,10 +588,8 @@ _REPLAY: Final = (
             arg("--against RECEIPT", "an earlier receipt, which the log must continue", path_of),
             arg(
                 "--public-key FILE",
-                (
-                    "the public key of that receipt's signer, as `turnstile keys new` prints it or "
-                    "in PEM"
-                ),
+                "the public key of that receipt's signer, as `turnstile keys new` prints it or "
+                "in PEM",
                 path_of,
             ),
             arg("--origin PREFIX", "the prefix of the retired log that this one continues"),
@@ -653,10 +642,8 @@ _REPLAY: Final = (
             AT_DELTA,
             arg(
                 "--method",
-                (
-                    "loss distributions (pld), Rényi divergences, the saddle point, or the smaller "
-                    "bound of the first two"
-                ),
+                "loss distributions (pld), Rényi divergences, the saddle point, or the smaller "
+                "bound of the first two",
                 default="tightest",
                 choices=("tightest", "pld", "renyi", "saddlepoint"),
             ),

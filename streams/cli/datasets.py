@@ -20,10 +20,10 @@ from streams.config import Config
 from streams.operations.guarantees import budget_of
 from streams.operations.runs import RunStatus, read_runs
 from streams.operations.status import DatasetStatus, read_datasets
-from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, Reason, User
+from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, User
 from streams.records.signatures import public_text
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import ErasedInPart, RequestRejected
+from streams.sdk.errors import ErasedInPart
 from streams.sdk.run import Run
 
 
@@ -66,12 +66,7 @@ def set_access(options: argparse.Namespace, config: Config) -> int:
     """Replace the access list of a dataset."""
     allow = dict(options.allow)
     with Turnstile(config=config) as turnstile:
-        try:
-            turnstile.set_access(options.name, allow, copied_from=options.copied_from)
-        except RequestRejected as refused:
-            if refused.reason is Reason.UNKNOWN_DATASET:
-                return no_dataset(options.name)
-            raise
+        turnstile.set_access(options.name, allow, copied_from=options.copied_from)
     show("access_list", {"dataset": options.name, "allow": allow}, options.json)
     return Exit.OK
 
@@ -87,12 +82,7 @@ def withdraw(options: argparse.Namespace, config: Config) -> int:
 def close(options: argparse.Namespace, config: Config) -> int:
     """Close a dataset permanently, with the datasets inside it."""
     with Turnstile(config=config) as turnstile:
-        try:
-            closed = turnstile.close_dataset(options.name)
-        except RequestRejected as refused:
-            if refused.reason is Reason.UNKNOWN_DATASET:
-                return no_dataset(options.name)
-            raise
+        closed = turnstile.close_dataset(options.name)
     for name in closed:
         show("closed_dataset", {"dataset": name, "closed": True}, options.json)
     return Exit.OK
@@ -101,12 +91,7 @@ def close(options: argparse.Namespace, config: Config) -> int:
 def close_run(options: argparse.Namespace, config: Config) -> int:
     """Close a run permanently."""
     with Turnstile(config=config) as turnstile:
-        try:
-            found = turnstile.close_run(options.dataset, options.name)
-        except RequestRejected as refused:
-            if refused.reason is Reason.UNKNOWN_DATASET:
-                return no_dataset(options.dataset)
-            raise
+        found = turnstile.close_run(options.dataset, options.name)
     if not found:
         note(
             f"turnstile: dataset {options.dataset!r} has no run {options.name!r}, so nothing was "

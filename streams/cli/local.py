@@ -8,12 +8,12 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streams.cli.output import Exit, log_as_json, note, say, show
 from streams.config import Config
@@ -37,39 +37,44 @@ def up(options: argparse.Namespace, config: Config) -> int:
         if getattr(config, name) != getattr(Config, name):
             note(f"the setting {name} is ignored: `up` starts its own, see below")
 
-    def on_ready(addresses: Mapping[str, Any]) -> None:
-        roles = addresses.get("roles", {})
-        show("service", addresses if options.json else _without(addresses, "roles"), options.json)
-        if options.json:
-            return
-        for role, path in roles.items():
-            show("role", {"role": role, "config": path}, False)
-        if roles:
-            note(f"\nfor example: turnstile status --config {roles['operator']}")
-            note("a dataset that only the trainer's key charges and manages:")
-            create = "turnstile dataset create NAME --epsilon 1 --delta 1e-5"
-            public = shlex.quote(roles["trainer"].removesuffix(".toml") + ".public")
-            note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
-            return
-        note("\nFor other commands, in another terminal:")
-        for name in ("kafka", "redis"):
-            say(f"export TURNSTILE_{name.upper()}={shlex.quote(addresses[name])}")
-        if config.prefix != Config.prefix:
-            say(f"export TURNSTILE_PREFIX={shlex.quote(config.prefix)}")
-
-    return run_until_stopped(
-        config,
-        workers=options.workers,
-        data=options.data,
-        on_ready=on_ready,
-        secure=options.secure,
-        # Clients that use these default ports have no login.
-        known_ports=not (options.free_ports or options.secure),
-    )
+    secure = options.secure
+    # Clients that use the default ports have no login.
+    known_ports = not (options.free_ports or secure)
+    try:
+        with (
+            stopped_by_signals(),
+            local_stack(config, options.workers, options.data, secure, known_ports) as stack,
+        ):
+            _show_addresses(stack, config, options)
+            while True:
+                time.sleep(1)
+                stack.check()
+    except SignalReceived:
+        note("stopped")
+    return Exit.OK
 
 
-def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != name}
+def _show_addresses(stack: LocalStack, config: Config, options: argparse.Namespace) -> None:
+    addresses = {"kafka": stack.kafka, "redis": stack.redis, "workers": options.workers}
+    roles = {role: str(path) for role, path in getattr(stack, "roles", {}).items()}
+    if options.json:
+        show("service", {**addresses, **({"roles": roles} if options.secure else {})}, True)
+        return
+    show("service", addresses, False)
+    for role, path in roles.items():
+        show("role", {"role": role, "config": path}, False)
+    if roles:
+        note(f"\nfor example: turnstile status --config {roles['operator']}")
+        note("a dataset that only the trainer's key charges and manages:")
+        create = "turnstile dataset create NAME --epsilon 1 --delta 1e-5"
+        public = shlex.quote(roles["trainer"].removesuffix(".toml") + ".public")
+        note(f"  {create} --allow $(cat {public}):charge,manage --config {roles['trainer']}")
+        return
+    note("\nFor other commands, in another terminal:")
+    say(f"export TURNSTILE_KAFKA={shlex.quote(stack.kafka)}")
+    say(f"export TURNSTILE_REDIS={shlex.quote(stack.redis)}")
+    if config.prefix != Config.prefix:
+        say(f"export TURNSTILE_PREFIX={shlex.quote(config.prefix)}")
 
 
 def topics_create(options: argparse.Namespace, config: Config) -> int:
@@ -175,7 +180,9 @@ def local_stack(
         data=data,
         progress=note,
     ) as stack:
-        here = replace(_observed_by(stack, config), partitions=config.partitions)
+        here = replace(config, kafka=stack.kafka, redis=stack.redis)
+        if roles := getattr(stack, "roles", None):  # this one may read the state
+            here = replace(Config.load(roles["operator"], {}), partitions=config.partitions)
         before = read_owners(here, config.partitions)  # from an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
         for _ in range(workers):
@@ -183,36 +190,6 @@ def local_stack(
         if workers:
             _wait_for_owners(stack, here, before, workers)
         yield stack
-
-
-def run_until_stopped(
-    config: Config,
-    workers: int,
-    data: Path | None,
-    on_ready: Callable[[Mapping[str, Any]], None],
-    secure: bool = False,
-    known_ports: bool = False,
-) -> int:
-    """Run a broker, a Redis and workers; call ``on_ready`` with their addresses."""
-    try:
-        with (
-            stopped_by_signals(),
-            local_stack(config, workers, data, secure, known_ports) as stack,
-        ):
-            on_ready(
-                {
-                    "kafka": stack.kafka,
-                    "redis": stack.redis,
-                    "workers": workers,
-                    **({"roles": _roles(stack)} if secure else {}),
-                }
-            )
-            while True:
-                time.sleep(1)
-                stack.check()
-    except SignalReceived:
-        note("stopped")
-    return Exit.OK
 
 
 def _secure_stack() -> type[LocalStack]:
@@ -228,18 +205,6 @@ def _secure_stack() -> type[LocalStack]:
         how = how_to_install("local,secure")
         raise LocalStackError(f"{what} ({error}): {how} installs it.") from error
     return SecureStack
-
-
-def _observed_by(stack: LocalStack, config: Config) -> Config:
-    """Return the settings of a role that may read the state."""
-    if roles := getattr(stack, "roles", None):
-        return Config.load(roles["operator"], {})
-    return replace(config, kafka=stack.kafka, redis=stack.redis)
-
-
-def _roles(stack: LocalStack) -> dict[str, str]:
-    """Return the settings file of each role, if the stack has roles."""
-    return {role: str(path) for role, path in getattr(stack, "roles", {}).items()}
 
 
 def _wait_for_owners(stack: LocalStack, config: Config, before: list[str], workers: int) -> None:

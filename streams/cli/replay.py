@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -407,6 +408,7 @@ REPORT_COLUMNS = (
     "method",
 )
 _PRIVATE = 0o600
+_ROWS_AT_ONCE = 2**16
 _RUN = "aggregates"
 _QUANTILES = (0.1, 0.5, 0.9)
 _MEANING = (
@@ -589,22 +591,9 @@ def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) 
     )
     schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in REPORT_COLUMNS])
     with ParquetWriter(path, schema) as writer:
-        for part in losses:
-            users = len(part.users)
-            columns = {
-                "dataset": [part.dataset] * users,
-                "user": [str(user) for user in part.users],
-                "id_kind": [kind_of(user) for user in part.users],
-                "measure": [part.measure] * users,
-                "steps": part.steps,
-                "order": arrow.array(part.order, from_pandas=True),  # NaN becomes null
-                "spent": part.spent,
-                "remaining": part.remaining,
-                "epsilon": part.epsilon,
-                "any_time_epsilon": arrow.array(part.any_time_epsilon, from_pandas=True),
-                **{name: [value] * users for name, value in given.items()},
-            }
-            writer.write_table(arrow.table(columns, schema=schema))
+        rows = _loss_rows(losses, given)
+        while some := [{**row, "user": str(row["user"])} for row in islice(rows, _ROWS_AT_ONCE)]:
+            writer.write_table(arrow.Table.from_pylist(some, schema=schema))
 
 
 def _summarise(reported: Report, path: Path, as_json: bool) -> None:
