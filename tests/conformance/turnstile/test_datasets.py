@@ -44,9 +44,7 @@ def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str
         turnstile.withdraw_dataset(name)
 
 
-def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_closing_closes_nested_datasets(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
     turnstile.create_dataset(f"{name}-in", budget=1.0, parent=name)
     run = turnstile.run(f"{name}-in", "r")
@@ -67,7 +65,7 @@ def test_a_dataset_that_is_closed_stays_closed_with_those_within_it(
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
 
 
-def test_a_dataset_is_charged_and_managed_with_the_keys_of_its_list_and_no_others(
+def test_only_listed_keys_charge_and_manage(
     signers: Callable[[str | None], Any],
 ) -> None:
     allow = {public("alice"): ["charge"], public("mary"): ["manage"]}
@@ -97,9 +95,7 @@ def test_a_dataset_is_charged_and_managed_with_the_keys_of_its_list_and_no_other
     assert allowed("bob", lambda client: client.close_dataset("d"))
 
 
-def test_who_was_erased_is_told_of_as_such_and_never_admitted_again(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_erased_user_is_never_admitted_again(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(
         name, budget=1.0, odometer_step=0.01, user_ids="mixed", assume_independent_timing=True
     )
@@ -132,7 +128,7 @@ def test_who_was_erased_is_told_of_as_such_and_never_admitted_again(
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
 
 
-def test_pseudonyms_are_erased_by_those_who_can_make_them(name: str) -> None:
+def test_pseudonyms_are_erased_with_their_key(name: str) -> None:
     with Turnstile.in_memory(pseudonym_key="k" * 32) as turnstile:
         turnstile.create_dataset(name, budget=1.0)
         run = turnstile.run(name, "r")

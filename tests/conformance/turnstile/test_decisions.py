@@ -72,7 +72,7 @@ def bounds_of(turnstile: Turnstile, name: str) -> dict[int | str, list[float]]:
     return {seen.user: seen.bound for seen in turnstile.odometer(name, follow=False)}
 
 
-def test_what_a_user_has_spent_is_told_in_epsilon(turnstile: Turnstile, name: str) -> None:
+def test_spending_is_reported_in_epsilon(turnstile: Turnstile, name: str) -> None:
     for measure in ("zcdp", "gdp", "renyi"):
         dataset = f"{name}-{measure}"
         made = turnstile.create_dataset(

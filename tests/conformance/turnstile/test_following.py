@@ -17,7 +17,7 @@ from streams import (
 )
 
 
-def test_who_follows_hears_what_others_charge(turnstile: Turnstile, name: str) -> None:
+def test_follower_receives_charges_of_others(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=0.25, odometer_step=0.1)
     run = turnstile.run(name, "r")
     halts = turnstile.halts(name)  # the position is fixed here
@@ -56,7 +56,7 @@ def test_following_ends_when_the_turnstile_is_closed(turnstile: Turnstile, name:
 
 
 @pytest.mark.parametrize("options", [{"since": "yesterday"}, {"idle_timeout": -1.0}], ids=str)
-def test_what_cannot_be_followed_is_refused(turnstile: Turnstile, options: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(turnstile: Turnstile, options: dict[str, Any]) -> None:
     for follow in (turnstile.halts, turnstile.odometer):
         with pytest.raises(InvalidRequest):
             list(follow("d", follow=False, **options))

@@ -51,9 +51,7 @@ def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, na
     }
 
 
-def test_an_outer_dataset_has_to_be_there_and_is_withdrawn_last(
-    turnstile: Turnstile, name: str
-) -> None:
+def test_parent_must_exist_and_is_withdrawn_last(turnstile: Turnstile, name: str) -> None:
     with pytest.raises(RequestRejected) as rejected:
         turnstile.create_dataset(name, budget=1.0, parent=f"{name}-outer")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET

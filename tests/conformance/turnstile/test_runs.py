@@ -67,7 +67,7 @@ def test_an_attempt_holds_until_the_next_one_is_opened(turnstile: Turnstile, nam
         second.check_attempt()
 
 
-def test_what_is_printed_of_a_run_says_which_and_how_far(turnstile: Turnstile, name: str) -> None:
+def test_repr_names_the_run_and_its_step(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
     charge(turnstile.run(name, "r"))
     run = turnstile.run(name, "r", released=-1)
@@ -89,7 +89,7 @@ def test_a_step_that_is_handed_back_can_be_given_up(turnstile: Turnstile, name: 
     assert charge(run).step == 1
 
 
-def test_a_run_is_closed_for_good(turnstile: Turnstile, name: str) -> None:
+def test_closed_run_cannot_be_used(turnstile: Turnstile, name: str) -> None:
     with pytest.raises(RequestRejected) as rejected:
         turnstile.close_run(name, "r")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
@@ -117,7 +117,7 @@ def test_a_run_is_closed_for_good(turnstile: Turnstile, name: str) -> None:
         charge(later)
 
 
-def test_what_is_refused_changes_nothing(turnstile: Turnstile, name: str) -> None:
+def test_rejected_charge_changes_nothing(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
     run = turnstile.run(name, "r")
     for users, norms, options in (
@@ -132,7 +132,7 @@ def test_what_is_refused_changes_nothing(turnstile: Turnstile, name: str) -> Non
     assert run.charge([1], [1.0], noise_stddev=4.0).step == 0
 
 
-def test_a_closed_turnstile_is_of_no_more_use(turnstile: Turnstile, name: str) -> None:
+def test_closed_turnstile_is_unusable(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, budget=1.0)
     run = turnstile.run(name, "r")
     turnstile.close()

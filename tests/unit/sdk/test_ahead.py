@@ -25,7 +25,7 @@ def ahead(run: Run, norms: Any = NORMS) -> Any:
     return run.charge_ahead(USERS, norms, noise_stddev=4.0)
 
 
-def test_it_is_decided_as_a_step_that_is_waited_for() -> None:
+def test_decision_equals_that_of_charge() -> None:
     decided = []
     for charge in (Run.charge, lambda *given, **how: Run.charge_ahead(*given, **how).decision()):
         _, run = opened()
@@ -37,7 +37,7 @@ def test_it_is_decided_as_a_step_that_is_waited_for() -> None:
     assert not decided[0][-1].admitted.all()
 
 
-def test_it_is_sent_at_once_and_the_run_does_nothing_else_until_the_decision() -> None:
+def test_run_accepts_no_other_call_until_the_decision() -> None:
     service, run = opened()
     sent = ahead(run)
     assert_charged(service, times=1)
@@ -58,7 +58,7 @@ def test_it_is_sent_at_once_and_the_run_does_nothing_else_until_the_decision() -
 
 
 @pytest.mark.parametrize("reached", [set(), {0}, {1, 2}, {0, 1, 2}], ids=str)
-def test_an_answer_that_is_missing_can_be_asked_for_again(reached: set[int]) -> None:
+def test_decision_can_be_repeated_after_a_timeout(reached: set[int]) -> None:
     service, run = opened()
     service.deaf, service.mute = {0, 1, 2} - reached, reached
     sent = ahead(run)
@@ -71,7 +71,7 @@ def test_an_answer_that_is_missing_can_be_asked_for_again(reached: set[int]) -> 
     assert service.rejects == []
 
 
-def test_what_cannot_be_charged_is_not_under_way() -> None:
+def test_invalid_arguments_leave_the_run_usable() -> None:
     service, run = opened()
     with pytest.raises(InvalidRequest):
         ahead(run, -NORMS)
@@ -79,7 +79,7 @@ def test_what_cannot_be_charged_is_not_under_way() -> None:
     assert_charged(service, times=1)
 
 
-def test_who_is_fenced_learns_it_with_the_decision_and_goes_on_with_nothing() -> None:
+def test_fenced_run_fails_at_the_decision() -> None:
     service, run = opened()
     service.open()
     sent = ahead(run)
@@ -91,7 +91,7 @@ def test_who_is_fenced_learns_it_with_the_decision_and_goes_on_with_nothing() ->
     assert all(spent == 0 for spent in service.spent().values())
 
 
-def test_a_step_that_was_handed_back_is_first_asked_for_where_it_was_decided() -> None:
+def test_handed_back_step_is_first_sent_where_it_was_decided() -> None:
     service, run = opened()
     service.deaf = {1, 2}
     with pytest.raises(DecisionTimeout):
@@ -114,7 +114,7 @@ def test_a_step_that_was_handed_back_is_first_asked_for_where_it_was_decided() -
     assert_charged(service, times=1)
 
 
-def test_of_two_steps_that_did_not_go_out_the_last_one_is_handed_back() -> None:
+def test_last_of_two_unreleased_steps_is_handed_back() -> None:
     service, run = opened()
     for _ in range(3):
         ahead(run).decision()
@@ -129,7 +129,7 @@ def test_of_two_steps_that_did_not_go_out_the_last_one_is_handed_back() -> None:
     assert service.open(released=2, charges_ahead=True).step == 3
 
 
-def test_who_writes_down_what_was_given_up_goes_on_after_the_next_such_end() -> None:
+def test_second_crash_is_survived_if_the_first_was_recorded() -> None:
     service, run = opened()
     for _ in range(2):
         ahead(run).decision()
@@ -145,7 +145,7 @@ def test_who_writes_down_what_was_given_up_goes_on_after_the_next_such_end() -> 
 
 
 @pytest.mark.parametrize("reached", [{0}, {1, 2}], ids=str)
-def test_a_half_decided_step_after_one_that_did_not_go_out_is_handed_back(
+def test_half_decided_step_after_an_unreleased_one_is_handed_back(
     reached: set[int],
 ) -> None:
     service, run = opened()
@@ -166,7 +166,7 @@ MOVES = st.lists(
 
 
 @given(MOVES, st.sets(st.integers(0, 5)), st.sets(st.integers(0, 2)))
-def test_levels_that_are_set_while_a_step_is_under_way_hold_from_the_step_after_it(
+def test_levels_set_before_the_decision_apply_to_the_next_step(
     moves: list[list[tuple[int, int]]], timeouts: set[int], lost: set[int]
 ) -> None:
     service, run = opened()

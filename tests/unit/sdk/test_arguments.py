@@ -73,7 +73,7 @@ INTEGERS = {
 
 
 @pytest.mark.parametrize("users", INTEGERS.values(), ids=INTEGERS)
-def test_integer_ids_are_taken_in_their_order_however_they_come(users: Any) -> None:
+def test_integer_ids_keep_their_order(users: Any) -> None:
     ids = read_users(users)
     assert ids.are_integers
     assert ids.tolist() == [1, 2, 3]
@@ -99,13 +99,13 @@ STRINGS = {
 
 
 @pytest.mark.parametrize("users", STRINGS.values(), ids=STRINGS)
-def test_string_ids_are_taken_whole_and_in_their_order_however_they_come(users: Any) -> None:
+def test_string_ids_keep_their_order(users: Any) -> None:
     ids = read_users(users)
     assert ids.tolist() == ["a", "b\0", "ü"]
     assert {type(user) for user in ids} == {str}
 
 
-def test_ids_of_both_kinds_stay_what_they_are() -> None:
+def test_mixed_ids_keep_their_kinds() -> None:
     assert read_users([1, "1", np.int8(-1)]).tolist() == [1, "1", -1]
     assert read_users(pd.Series([1, "1"])).tolist() == [1, "1"]
     assert len(read_users([])) == 0
@@ -156,7 +156,7 @@ NO_IDS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("users", NO_IDS.values(), ids=NO_IDS)
-def test_what_is_no_id_is_refused_with_what_to_do(users: Callable[[], Any]) -> None:
+def test_invalid_id_is_rejected(users: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         read_users(users())
 
@@ -179,14 +179,14 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("norms", NUMBERS.values(), ids=NUMBERS)
-def test_norms_and_contributions_are_taken_in_their_order_however_they_come(norms: Any) -> None:
+def test_norms_keep_their_order(norms: Any) -> None:
     values, _ = read_norms(norms, 3, None)
     assert values.dtype == np.float64
     assert values.tolist() == [0.1, 0.2, 0.3]
     assert read_contributions(norms, 3).tolist() == [0.1, 0.2, 0.3]
 
 
-def test_whole_numbers_are_numbers() -> None:
+def test_integers_are_valid_norms() -> None:
     for norms in ([1, 2], [1, 2.0], np.array([1, 2]), pd.Series([1, 2]), pl.Series([1, 2])):
         assert read_norms(norms, 2, None)[0].tolist() == [1.0, 2.0]
     assert read_norms([], 0, None)[0].shape == (0,)
@@ -218,7 +218,7 @@ NO_NUMBERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("numbers", NO_NUMBERS.values(), ids=NO_NUMBERS)
-def test_what_is_no_number_is_refused_with_what_to_do(numbers: Callable[[], Any]) -> None:
+def test_invalid_number_is_rejected(numbers: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         read_norms(numbers(), 2, None)
     with pytest.raises(InvalidRequest):
@@ -238,7 +238,7 @@ NO_NORMS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("norms", NO_NORMS.values(), ids=NO_NORMS)
-def test_what_is_no_norm_is_refused(norms: Callable[[], Any]) -> None:
+def test_invalid_norm_is_rejected(norms: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         read_norms(norms(), 2, None)
 
@@ -261,7 +261,7 @@ VECTORS = {
 
 
 @pytest.mark.parametrize("contributions", VECTORS.values(), ids=VECTORS)
-def test_vectors_are_taken_row_by_row_however_they_come(contributions: Any) -> None:
+def test_vectors_keep_their_order(contributions: Any) -> None:
     assert read_contributions(contributions, 2).tolist() == [[1.0, 3.0], [2.0, 4.0]]
 
 
@@ -282,7 +282,7 @@ NO_VECTORS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("contributions", NO_VECTORS.values(), ids=NO_VECTORS)
-def test_what_is_no_vector_is_refused(contributions: Callable[[], Any]) -> None:
+def test_invalid_vector_is_rejected(contributions: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         read_contributions(contributions(), 2)
 
@@ -303,11 +303,11 @@ def test_norms_clipped_in_a_narrower_type_are_not_above_the_clip_norm(
         read_norms(np.array([0.0, above], dtype=kind), 2, clip_norm)
 
 
-def test_a_clip_norm_beyond_the_narrower_type_stays_as_it_is() -> None:
+def test_clip_norm_beyond_float16_is_kept() -> None:
     assert read_norms(np.ones(1, np.float32), 1, 1e300)[1] == 1e300
 
 
-def test_float64_norms_are_held_against_the_clip_norm_itself() -> None:
+def test_float64_norms_are_compared_with_the_exact_clip_norm() -> None:
     with pytest.raises(InvalidRequest):
         read_norms([np.nextafter(0.1, 1)], 1, 0.1)
     assert read_norms([0.1], 1, 0.1)[1] == 0.1

@@ -59,7 +59,7 @@ def refusal(partition: int, record: bytes | None = None) -> Rejected:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e300])
-def test_a_time_that_cannot_be_waited_for_is_refused(seconds: float) -> None:
+def test_invalid_timeout_is_rejected(seconds: float) -> None:
     with pytest.raises(InvalidRequest):
         Deadline.after(seconds)
 
@@ -74,7 +74,7 @@ def test_all_partitions_must_answer() -> None:
     assert waiting.result(NOW) == {0: answer(0), 1: answer(1)}
 
 
-def test_a_partition_that_answers_and_refuses_is_not_believed() -> None:
+def test_rejection_beats_an_answer_of_the_same_partition() -> None:
     waiting = PendingRequest({0: SENT[0]})
     waiting.hear(answer(0))
     waiting.hear(refusal(0))
@@ -89,7 +89,7 @@ def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
     assert survey.result(NOW) == {0: answer(0)}
 
 
-def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
+def test_rejection_ends_the_wait_except_in_a_survey() -> None:
     waiting = PendingRequest(SENT)
     waiting.hear(refusal(0))
     with pytest.raises(Fenced) as fenced:
@@ -105,7 +105,7 @@ def test_a_refusal_ends_the_wait_unless_all_are_waited_for() -> None:
     assert replies[1] == answer(1)
 
 
-def test_a_refusal_of_something_else_is_none_of_this() -> None:
+def test_rejection_of_another_request_is_ignored() -> None:
     waiting = PendingRequest({0: SENT[0]})
     waiting.hear(refusal(0, record=b"sent before, for the same step"))
     waiting.hear(refusal(1))  # nobody asked that one
@@ -125,9 +125,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("request_", "key"), REQUESTS, ids=lambda value: type(value).__name__)
-def test_who_was_refused_is_found_even_if_an_older_worker_could_not_read_the_request(
-    request_: Any, key: object
-) -> None:
+def test_sender_of_an_unreadable_request_is_found(request_: Any, key: object) -> None:
     unnamed = Rejected(
         partition=0,
         offset=0,
@@ -139,7 +137,7 @@ def test_who_was_refused_is_found_even_if_an_older_worker_could_not_read_the_req
     assert "upgrade the workers" in str(refusal_of(unnamed))
 
 
-def test_junk_that_was_refused_is_nobody_s() -> None:
+def test_rejected_junk_has_no_sender() -> None:
     junk = Rejected(partition=0, offset=0, reason=Reason.MALFORMED, detail="", record=b"\xc1")
     assert key_of(junk) is None
 
@@ -154,7 +152,7 @@ def test_junk_that_was_refused_is_nobody_s() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_error_of_publishing_tells_whether_it_can_be_retried(
+def test_retriable_publishing_error_is_a_timeout(
     error: KafkaError, kind: type[TurnstileError]
 ) -> None:
     raised = publishing_error(error)
@@ -162,6 +160,6 @@ def test_error_of_publishing_tells_whether_it_can_be_retried(
     assert raised.__cause__ is error
 
 
-def test_no_error_of_the_kafka_client_leaves_as_it_is() -> None:
+def test_kafka_errors_become_sdk_errors() -> None:
     with pytest.raises(ServiceUnavailable), reaching_kafka(Config()):
         raise BrokerNotAvailableError("gone")

@@ -10,7 +10,6 @@ import pytest
 from streams.records import CreateDataset, Policy, encode
 from streams.records.users import partitions_of
 from streams.sdk.errors import (
-    DatasetInUse,
     DecisionTimeout,
     InvalidRequest,
     PartitionsDisagree,
@@ -27,7 +26,7 @@ def holders(service: Partitions) -> list[int]:
     return [p for p, ledger in enumerate(service.ledgers) if "d" in ledger.state.datasets]
 
 
-def test_nothing_is_created_elsewhere_before_the_home_partition_has_decided() -> None:
+def test_home_partition_decides_the_creation_first() -> None:
     service = Partitions()
     service.deaf = {HOME}
     with pytest.raises(DecisionTimeout):
@@ -55,7 +54,7 @@ def test_two_creators_with_different_budgets_leave_one_dataset() -> None:
     assert service.open().policy.budget == [8 * 2**44]
 
 
-def test_creating_a_dataset_again_is_fine_and_tells_its_policy() -> None:
+def test_creation_is_idempotent() -> None:
     service = Partitions()
     made = service.create(user_ids="string")
     assert made.user_ids == "string"
@@ -65,7 +64,7 @@ def test_creating_a_dataset_again_is_fine_and_tells_its_policy() -> None:
         service.create(user_ids="mixed")
 
 
-def test_a_dataset_has_one_kind_of_ids_unless_something_else_is_asked_for() -> None:
+def test_dataset_has_one_kind_of_ids_by_default() -> None:
     service = Partitions()
     assert service.create().user_ids == "one-kind"
     run = service.open()
@@ -81,7 +80,7 @@ def test_a_dataset_has_one_kind_of_ids_unless_something_else_is_asked_for() -> N
 
 
 @pytest.mark.parametrize("lost", [{0}, {1}, {2}, {0, 1}, {1, 2}])
-def test_a_withdrawal_that_came_half_way_can_be_completed_or_taken_back(lost: set[int]) -> None:
+def test_partial_withdrawal_can_be_completed_or_undone(lost: set[int]) -> None:
     for go_on in ("withdraw", "create"):
         service = Partitions()
         service.create()
@@ -100,7 +99,7 @@ def test_a_withdrawal_that_came_half_way_can_be_completed_or_taken_back(lost: se
         assert service.open().charge([1], [1.0], noise_stddev=4.0).admitted.all()
 
 
-def test_a_half_made_dataset_can_be_withdrawn_by_anyone() -> None:
+def test_incomplete_dataset_can_be_withdrawn() -> None:
     service = Partitions()
     service.deaf = {OTHERS[0]}
     with pytest.raises(DecisionTimeout):
@@ -110,23 +109,6 @@ def test_a_half_made_dataset_can_be_withdrawn_by_anyone() -> None:
     assert holders(service) == []
     service.create(budget=1.0)
     assert service.open().policy.budget == [2**44]
-
-
-def test_a_dataset_of_which_a_run_was_opened_cannot_be_withdrawn() -> None:
-    service = Partitions()
-    service.create()
-    run = service.open()
-    with pytest.raises(DatasetInUse):
-        service.withdraw()
-    assert holders(service) == [0, 1, 2]
-    assert run.charge([1], [1.0], noise_stddev=4.0).admitted.all()
-
-
-def test_withdrawing_what_is_not_there_is_fine() -> None:
-    service = Partitions()
-    service.withdraw()
-    service.withdraw("never-heard-of")
-    assert service.rejects == []
 
 
 def test_a_service_of_one_partition_creates_and_withdraws() -> None:
@@ -143,7 +125,7 @@ def left_behind(budget: int = 2**44) -> bytes:
     return encode(CreateDataset(request="token", policy=policy))
 
 
-def test_what_another_client_left_in_other_partitions_can_be_withdrawn() -> None:
+def test_dataset_of_an_interrupted_client_can_be_withdrawn() -> None:
     service = Partitions()
     service.publish(OTHERS[0], left_behind(8 * 2**44))
     with pytest.raises(PartitionsDisagree):

@@ -22,13 +22,13 @@ def heard() -> Decision:
     return next(a for a in answers if isinstance(a, Decision) and a.reasons)
 
 
-def test_who_was_erased_and_who_came_too_soon_are_told_apart():
+def test_erased_and_too_soon_are_distinct_reasons():
     decision = heard()
     assert fits(decision)
     assert DecisionArrays.of(decision).reasons.tolist() == [ERASED, 0, TOO_SOON]
 
 
-def test_a_decision_that_does_not_fit_itself_was_made_by_no_worker():
+def test_decision_with_inconsistent_arrays_is_invalid():
     decision = heard()
     for forged in (
         replace(decision, reasons=b""),

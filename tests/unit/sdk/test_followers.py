@@ -64,19 +64,19 @@ def test_rosters_have_halt_events_as_charges_have() -> None:
     assert last.offset == len(halting_log().records) - 1
 
 
-def test_what_is_published_again_is_heard_once() -> None:
+def test_repeated_record_is_reported_once() -> None:
     answers = published(halting_log())
     assert halts_in(answers * 2) == halts_in(answers)
     assert halts_in([answer for answer in answers for _ in range(3)]) == halts_in(answers)
 
 
-def test_halts_of_other_runs_and_datasets_are_left_out() -> None:
+def test_halts_are_filtered_by_run_and_dataset() -> None:
     answers = published(halting_log())
     assert halts_in(answers, "d", "r") == halts_in(answers)
     assert halts_in(answers, "e") == halts_in(answers, run="s") == []
 
 
-def test_parts_of_one_step_are_told_apart() -> None:
+def test_parts_of_one_step_are_distinct() -> None:
     (*_, whole) = (answer for answer in published(halting_log()) if isinstance(answer, Halted))
     parts = [
         replace(whole, part=part, parts=2, users=[user], exhausted=b"\1", reasons=b"\0")
@@ -106,7 +106,7 @@ CONTRADICTIONS = [
     [row[1:] for row in CONTRADICTIONS],
     ids=[row[0] for row in CONTRADICTIONS],
 )
-def test_two_different_records_about_one_step_end_the_following(answer, changes) -> None:
+def test_conflicting_records_end_the_iteration(answer, changes) -> None:
     with pytest.raises(ConflictingDecisions):
         halts_in([answer, replace(answer, **changes)])
     witness = Witness("d", "r")
@@ -140,12 +140,12 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("kind", "changes"), DAMAGED, ids=str)
-def test_what_no_worker_has_written_is_skipped(kind, changes) -> None:
+def test_inconsistent_record_is_skipped(kind, changes) -> None:
     answers = published(halting_log())
     assert halts_in([replace(of_kind(kind), **changes, step=77), *answers]) == halts_in(answers)
 
 
-def test_records_that_are_none_are_skipped() -> None:
+def test_undecodable_record_is_skipped() -> None:
     answers = published(halting_log())
     records = [b"", b"{", b"\xc1", msgspec.msgpack.encode({"type": "halted"})]
     assert halts_in([*records, *map(encode, answers)]) == halts_in(answers)

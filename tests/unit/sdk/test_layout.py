@@ -91,7 +91,7 @@ def test_rejected_ids_leave_the_cache():
     ],
     ids=["text", "mixed", "integers"],
 )
-def test_a_layout_that_grows_is_that_of_all_its_users(ids: Any, more: Any):
+def test_extended_layout_equals_a_new_one(ids: Any, more: Any):
     first = UserIds(ids)
     whole = first.join(UserIds(more))
     at_once, grown = lay_out(whole, POLICY), lay_out(whole, POLICY, lay_out(first, POLICY))

@@ -30,13 +30,13 @@ print(heavy & set(sys.modules), threading.active_count())
 
 
 @pytest.mark.process
-def test_it_needs_no_kafka_no_redis_and_no_thread() -> None:
+def test_memory_service_starts_no_thread() -> None:
     command = [sys.executable, "-c", ALONE]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     assert found.stdout == "set() 1\n"
 
 
-def test_it_cannot_be_used_by_a_copy_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     turnstile = Turnstile.in_memory()
     turnstile.create_dataset("d", budget=1.0)
     run = turnstile.run("d", "r")
@@ -49,7 +49,7 @@ def test_it_cannot_be_used_by_a_copy_of_the_process(monkeypatch: pytest.MonkeyPa
     turnstile.close()  # what belongs to the other process is left to it
 
 
-def test_a_ledger_in_which_a_charge_broke_off_is_not_used_again(
+def test_interrupted_ledger_is_not_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turnstile = Turnstile.in_memory(partitions=1)
@@ -89,7 +89,7 @@ def test_decisions_are_kept_up_to_a_bound_and_only_the_newest_odometers(
     assert dict(newest).keys() == {"a", "b"}
 
 
-def test_nothing_piles_up_in_the_ledgers() -> None:
+def test_ledger_changes_are_dropped() -> None:
     service = Partitions(1)
     service.create(budget=1e3)
     run = service.open()
@@ -98,7 +98,7 @@ def test_nothing_piles_up_in_the_ledgers() -> None:
     assert [ledger.state.unwritten_bytes for ledger in service.ledgers] == [0]
 
 
-def test_who_follows_wakes_up_when_somebody_charges() -> None:
+def test_follower_wakes_up_at_a_charge() -> None:
     service = Partitions(1)
     service.create(budget=2.0**-44)
     run = service.open()

@@ -45,7 +45,7 @@ def test_a_pseudonym_is_the_first_bytes_of_a_keyed_hash_of_the_id_as_text():
 
 
 @pytest.mark.parametrize("same", [(1, "1"), (-7, "-7"), ("\u00e9", "e\u0301"), (np.int64(3), "3")])
-def test_ids_that_a_person_may_be_written_as_are_one_user(same):
+def test_spellings_of_one_id_are_one_user(same):
     one, other = (Pseudonyms(KEY).of_user(user) for user in same)
     assert one == other
 
@@ -56,7 +56,7 @@ def test_pseudonyms_of_another_key_have_nothing_in_common():
     assert len({*one.tolist(), *other.tolist()}) == 20_000
 
 
-def test_no_id_reaches_the_log_and_answers_come_in_the_order_of_the_ids():
+def test_log_contains_no_id():
     connection = Recorded()
     turnstile, run = opened(connection)
     decision = run.charge(NAMES, [0.1, 0.1, 9.0, 0.1, 9.0], noise_stddev=1.0)
@@ -91,7 +91,7 @@ def test_a_roster_has_pseudonyms_too():
             assert odometer.user == user
 
 
-def test_who_was_not_seen_by_a_client_has_a_pseudonym_there():
+def test_unseen_user_keeps_the_pseudonym():
     connection = Recorded()
     _, run = opened(connection)
     run.charge(NAMES, np.full(5, 9.0), noise_stddev=1.0)
@@ -104,7 +104,7 @@ def test_who_was_not_seen_by_a_client_has_a_pseudonym_there():
 
 
 @pytest.mark.parametrize("key", [None, OTHER_KEY])
-def test_a_dataset_is_not_charged_under_another_key_or_none(key):
+def test_another_key_cannot_charge_a_dataset(key):
     connection = Recorded()
     opened(connection)
     turnstile = Turnstile(connection=connection, pseudonym_key=key)
@@ -145,7 +145,7 @@ def test_one_user_twice_and_two_users_of_one_pseudonym_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["short", "x" * 65])
-def test_a_key_that_can_be_guessed_or_is_too_long_is_refused(key):
+def test_key_of_invalid_length_is_rejected(key):
     with pytest.raises(InvalidRequest):
         Turnstile.in_memory(pseudonym_key=key)
 
@@ -156,7 +156,7 @@ def test_with_a_key_a_dataset_has_integers():
         turnstile.create_dataset("d", budget=1.0, user_ids="string")
 
 
-def test_many_users_are_known_again_however_often_they_come():
+def test_ids_of_many_pseudonyms_are_found():
     pseudonyms = Pseudonyms(KEY)
     made = [pseudonyms.of(UserIds(range(start, start + 50_000))) for start in (0, 25_000, 0)]
     assert pseudonyms.user_of(int(made[1][-1])) == 74999

@@ -89,7 +89,7 @@ PLACES = [{0}, {1, 2}, {0, 1, 2}]
 
 
 @pytest.mark.parametrize("reached", PLACES, ids=str)
-def test_a_step_that_a_trainer_left_behind_is_charged_once(reached: set[int]) -> None:
+def test_handed_back_step_is_charged_once(reached: set[int]) -> None:
     service, run, roster = begun()
     roster.charge(noise_stddev=4.0)
     roster.set_norms(NORMS)
@@ -124,23 +124,6 @@ def test_an_interrupted_step_can_be_given_up(reached: set[int]) -> None:
     assert service.rejects == []
 
 
-def test_with_nothing_to_abandon_abandon_does_nothing() -> None:
-    service, run, roster = begun()
-    for step in range(2):
-        roster.set_norms(NORMS)
-        lengths = [len(log) for log in service.logs]
-        run.abandon()
-        assert (run.step, run.interrupted) == (step, False)
-        assert [len(log) for log in service.logs] == lengths
-        decided = roster.charge(noise_stddev=4.0)
-        assert decided.step == step
-        assert (decided.clip_norms >= NORMS).all()
-    spent = service.spent()
-    expected = 2 * decided.clip_norms**2 / 32
-    np.testing.assert_allclose([spent[user] for user in USERS], expected, rtol=1e-9)
-    assert service.rejects == []
-
-
 @pytest.mark.parametrize("place", range(3))
 def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int) -> None:
     service, _, roster = begun()
@@ -156,7 +139,7 @@ def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int)
     np.testing.assert_allclose([spent[user] for user in USERS], step.clip_norms**2 / 32, rtol=1e-9)
 
 
-def test_other_ways_to_charge_an_interrupted_step_are_refused_before_anything_is_charged() -> None:
+def test_other_content_for_a_handed_back_step_is_rejected() -> None:
     service, run, roster = begun()
     roster.charge(noise_stddev=4.0)
     run = service.open(released=-1)
@@ -171,7 +154,7 @@ def test_other_ways_to_charge_an_interrupted_step_are_refused_before_anything_is
     assert service.spent() == before
 
 
-def test_a_step_that_norms_were_charged_for_does_not_come_back_to_the_roster() -> None:
+def test_step_charged_by_norms_is_not_handed_back_to_the_roster() -> None:
     service, run, roster = begun()
     run.charge(USERS, NORMS, noise_stddev=4.0)
     run = service.open(released=-1)
@@ -203,7 +186,7 @@ def test_a_step_that_norms_were_charged_for_does_not_come_back_to_the_roster() -
     ],
     ids=str,
 )
-def test_what_cannot_be_charged_is_refused_here_and_changes_nothing(arguments: Any) -> None:
+def test_invalid_step_changes_nothing(arguments: Any) -> None:
     service, run, roster = begun()
     sent = [len(log) for log in service.logs]
     with pytest.raises((InvalidRequest, InvalidInput)):
@@ -227,7 +210,7 @@ def test_what_cannot_be_charged_is_refused_here_and_changes_nothing(arguments: A
     ],
     ids=str,
 )
-def test_what_makes_no_roster_is_refused_here(arguments: Any) -> None:
+def test_invalid_roster_is_rejected(arguments: Any) -> None:
     service = Partitions(3)
     service.create()
     run = service.open()
@@ -238,13 +221,13 @@ def test_what_makes_no_roster_is_refused_here(arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("positions", [[12], [-1], [0.5], [[1]]], ids=str)
-def test_positions_that_are_none_are_refused(positions: Any) -> None:
+def test_invalid_positions_are_rejected(positions: Any) -> None:
     _, _, roster = begun()
     with pytest.raises(InvalidRequest):
         roster.observe(positions, [0.5])
 
 
-def test_another_clip_norm_is_another_run() -> None:
+def test_clip_norm_cannot_change() -> None:
     service, _, _ = begun()
     with pytest.raises(RequestRejected):
         service.open().enrol(USERS, clip_norm=2.0)
@@ -263,7 +246,7 @@ def test_another_clip_norm_is_another_run() -> None:
     ],
     ids=str,
 )
-def test_a_decision_that_no_worker_made_ends_the_run(changes: dict[str, Any]) -> None:
+def test_impossible_decision_ends_the_run(changes: dict[str, Any]) -> None:
     service, _, roster = begun()
     service.heard = lambda decision: (
         [replace(decision, **changes)] if isinstance(decision, RosterDecision) else [decision]
@@ -272,7 +255,7 @@ def test_a_decision_that_no_worker_made_ends_the_run(changes: dict[str, Any]) ->
         roster.charge(noise_stddev=4.0)
 
 
-def test_who_is_granted_more_again_is_clipped_to_that_however_levels_are_sent() -> None:
+def test_readmitted_user_is_clipped_to_the_granted_level() -> None:
     """With most levels a step sends all of them: of those that stay the grant is anew, too."""
     service = Partitions(1)
     service.create(budget=0.6, on_exhaustion="clip")
@@ -285,7 +268,7 @@ def test_who_is_granted_more_again_is_clipped_to_that_however_levels_are_sent() 
     assert again.clip_norms.tolist() == [1.0, 1.0, 0.1, 0.1]
 
 
-def test_a_decision_that_contradicts_what_was_heard_ends_the_run() -> None:
+def test_conflicting_decision_ends_the_run() -> None:
     service, _, roster = begun()
     roster.charge(noise_stddev=4.0)
     stored = decode_answer(service.ledgers[0].state.runs["d", "r"].decision)
@@ -320,7 +303,7 @@ def assert_as_charged(service: Partitions, step: Any, users: list[int] = USERS) 
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["heard", "asked for again"])
-def test_levels_that_are_set_while_a_charge_is_under_way_hold_from_the_step_after_it(
+def test_levels_set_during_a_charge_apply_to_the_next_step(
     known: bool,
 ) -> None:
     service, _, roster = begun()
@@ -369,7 +352,7 @@ def test_a_run_has_one_roster() -> None:
     assert_as_charged(service, second.charge(noise_stddev=4.0))
 
 
-def test_who_is_interrupted_where_a_decision_is_taken_in_asks_again_for_what_was_charged() -> None:
+def test_interrupted_update_is_repeated() -> None:
     """At every line of it."""
     interrupted = 0
     while True:
@@ -412,7 +395,7 @@ def interruption(at: int) -> Iterator[list[bool]]:
         sys.settrace(None)
 
 
-def test_a_step_that_was_handed_back_is_not_of_those_who_are_enrolled_since() -> None:
+def test_handed_back_step_excludes_new_members() -> None:
     service, _, roster = begun()
     service.deaf, service.mute = {2}, {0, 1}
     with pytest.raises(DecisionTimeout):

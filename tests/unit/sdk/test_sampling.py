@@ -11,7 +11,7 @@ from streams.sdk.run import Run
 from tests.unit.sdk.partitions import Partitions
 
 
-def test_everybody_admitted_is_drawn_at_the_rate_independently_of_the_others() -> None:
+def test_admitted_users_are_drawn_independently() -> None:
     rng = np.random.default_rng(1)
     admitted = np.array([True, False, True, True, False, True])
     draws = [poisson_sample(admitted, 0.3, not_private_generator=rng) for _ in range(4000)]
@@ -23,14 +23,14 @@ def test_everybody_admitted_is_drawn_at_the_rate_independently_of_the_others() -
     assert stats.chisquare(counts, np.array(chances) * len(draws)).pvalue > 1e-6
 
 
-def test_positions_come_in_order_and_each_once() -> None:
+def test_positions_are_distinct_and_increasing() -> None:
     drawn = poisson_sample(np.ones(10_000, dtype=np.bool_), 0.3)
     assert drawn.dtype == np.int64
     assert (np.diff(drawn) > 0).all()
     assert 2500 < len(drawn) < 3500
 
 
-def test_rate_one_draws_all_who_are_admitted_and_rate_zero_nobody() -> None:
+def test_rates_zero_and_one() -> None:
     admitted = np.array([False, True, True])
     assert poisson_sample(admitted, 1.0).tolist() == [1, 2]
     assert poisson_sample(admitted, 0.0).tolist() == []
@@ -47,7 +47,7 @@ def test_coins_are_fresh_whatever_seeds_were_set() -> None:
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_what_is_no_probability_is_refused(rate: float) -> None:
+def test_invalid_rate_is_rejected(rate: float) -> None:
     with pytest.raises(InvalidInput):
         poisson_sample(np.ones(3, dtype=np.bool_), rate)
 
@@ -87,7 +87,7 @@ def test_a_step_keeps_its_draw_when_the_next_one_is_charged() -> None:
     assert not np.array_equal(second.sample(), drawn)
 
 
-def test_a_step_that_an_earlier_attempt_had_decided_is_not_drawn_again() -> None:
+def test_step_decided_earlier_is_not_drawn_again() -> None:
     service = sampled_service()
     charged(service.open()).sample()
     step = charged(service.open(released=-1))
@@ -98,7 +98,7 @@ def test_a_step_that_an_earlier_attempt_had_decided_is_not_drawn_again() -> None
     assert np.array_equal(step.sample(), drawn)
 
 
-def test_a_step_that_no_attempt_had_the_decision_of_is_drawn() -> None:
+def test_step_without_an_earlier_decision_is_drawn() -> None:
     service = sampled_service()
     roster = service.open().enrol(range(200), clip_norm=1.0)
     service.deaf = {2}

@@ -28,7 +28,7 @@ def service() -> Partitions:
     return service
 
 
-def test_a_trainer_is_told_who_came_too_soon_in_the_order_of_its_users(service: Partitions) -> None:
+def test_too_soon_is_in_the_order_of_the_users(service: Partitions) -> None:
     run = service.open(min_separation=3)
     assert run.min_separation == 3
     first = run.charge(USERS[::2], np.ones(4), noise_stddev=4.0)
@@ -41,7 +41,7 @@ def test_a_trainer_is_told_who_came_too_soon_in_the_order_of_its_users(service: 
     assert not second.exhausted.any()
 
 
-def test_in_other_runs_nobody_comes_too_soon(service: Partitions) -> None:
+def test_runs_without_separation_have_no_too_soon(service: Partitions) -> None:
     run = service.open()
     assert run.min_separation is None
     decisions = [run.charge(USERS, np.ones(8), noise_stddev=4.0) for _ in range(4)]
@@ -69,7 +69,7 @@ def test_a_halt_is_for_the_budget_unless_it_says_otherwise() -> None:
     assert halt.reason == "budget"
 
 
-def test_it_is_kept_by_every_attempt_whether_it_says_so_or_not(service: Partitions) -> None:
+def test_every_attempt_keeps_the_separation(service: Partitions) -> None:
     service.open(min_separation=5).charge(USERS, np.ones(8), noise_stddev=4.0)
     for asked in (None, 5):
         run = service.open(min_separation=asked)
@@ -78,9 +78,7 @@ def test_it_is_kept_by_every_attempt_whether_it_says_so_or_not(service: Partitio
 
 
 @pytest.mark.parametrize("asked", [2, 6])
-def test_another_one_is_refused_with_what_to_do_and_fences_nobody(
-    service: Partitions, asked: int
-) -> None:
+def test_other_separation_is_rejected(service: Partitions, asked: int) -> None:
     run = service.open(min_separation=5)
     run.charge(USERS, np.ones(8), noise_stddev=4.0)
     with pytest.raises(SeparationChanged):
@@ -88,13 +86,13 @@ def test_another_one_is_refused_with_what_to_do_and_fences_nobody(
     assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
 
 
-def test_a_run_that_was_charged_without_is_refused(service: Partitions) -> None:
+def test_charged_run_cannot_get_a_separation(service: Partitions) -> None:
     service.open().charge(USERS, np.ones(8), noise_stddev=4.0)
     with pytest.raises(SeparationChanged):
         service.open(min_separation=2)
 
 
-def test_a_run_that_was_only_looked_for_can_be_given_one(service: Partitions) -> None:
+def test_uncharged_run_can_get_a_separation(service: Partitions) -> None:
     assert not service.close_run("r")
     assert service.open(min_separation=4).min_separation == 4
 
@@ -119,16 +117,14 @@ def test_partitions_that_differ_are_not_charged(service: Partitions) -> None:
 
 
 @pytest.mark.parametrize("wrong", [1, 0, -3, 2.0, True, "3", MAX_SEPARATION + 1])
-def test_what_is_no_separation_is_refused_before_anything_is_published(
-    service: Partitions, wrong: Any
-) -> None:
+def test_invalid_separation_publishes_nothing(service: Partitions, wrong: Any) -> None:
     sent = [len(log) for log in service.logs]
     with pytest.raises(InvalidRequest):
         service.open(min_separation=wrong)
     assert [len(log) for log in service.logs] == sent
 
 
-def test_it_has_no_roster(service: Partitions) -> None:
+def test_run_with_separation_has_no_roster(service: Partitions) -> None:
     run = service.open(min_separation=2)
     with pytest.raises(InvalidRequest):
         run.enrol(USERS, clip_norm=1.0)
@@ -147,7 +143,7 @@ def test_a_step_that_was_handed_back_is_completed_as_it_was_decided(service: Par
     assert (after.too_soon == ~lost.too_soon).all()
 
 
-def test_who_was_charged_for_a_step_that_is_given_up_has_taken_part(service: Partitions) -> None:
+def test_charge_of_an_abandoned_step_is_a_participation(service: Partitions) -> None:
     run = service.open(min_separation=2)
     run.charge(USERS, np.ones(8), noise_stddev=4.0)
     run = service.open(released=-1)
@@ -163,7 +159,7 @@ def forged(decision: Decision) -> list[Decision]:
     ]
 
 
-def test_a_decision_that_admits_who_came_too_soon_was_made_by_no_worker(
+def test_decision_that_admits_a_too_soon_user_is_invalid(
     service: Partitions,
 ) -> None:
     run = service.open(min_separation=2)

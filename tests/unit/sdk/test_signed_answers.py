@@ -112,7 +112,7 @@ def exhausted(connection: SignedConnection) -> Turnstile:
     return turnstile
 
 
-def test_without_a_ring_a_forged_decision_is_believed() -> None:
+def test_without_a_trust_store_a_forged_decision_counts() -> None:
     """What the ring is for; the contradiction is noticed, too late."""
     connection = SignedConnection(None)
     run = exhausted(connection).run("d", "r")
@@ -121,7 +121,7 @@ def test_without_a_ring_a_forged_decision_is_believed() -> None:
 
 
 @pytest.mark.parametrize("forge", [admission, refusal])
-def test_with_a_ring_what_is_forged_changes_nothing(forge: Forge) -> None:
+def test_forged_record_is_ignored(forge: Forge) -> None:
     connection = SignedConnection(TrustStore(PUBLIC))
     turnstile = exhausted(connection)
     connection.forge = forge
@@ -130,7 +130,7 @@ def test_with_a_ring_what_is_forged_changes_nothing(forge: Forge) -> None:
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
 
 
-def test_without_the_workers_a_forged_decision_releases_nothing_and_is_named() -> None:
+def test_forged_decision_alone_is_a_timeout() -> None:
     connection = SignedConnection(TrustStore(PUBLIC))
     turnstile = exhausted(connection)
     run = turnstile.run("d", "r")
@@ -142,13 +142,13 @@ def test_without_the_workers_a_forged_decision_releases_nothing_and_is_named() -
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
 
 
-def test_who_trusts_another_key_waits_and_is_told_why() -> None:
+def test_untrusted_workers_are_a_timeout() -> None:
     connection = SignedConnection(TrustStore(new_keys()[1]))
     with pytest.raises(DecisionTimeout):
         Turnstile(connection=connection).create_dataset("d", budget=1.0)
 
 
-def test_two_decisions_that_are_signed_still_contradict_each_other() -> None:
+def test_signed_decisions_can_conflict() -> None:
     """A worker whose key was stolen is noticed as without signatures."""
     connection = SignedConnection(TrustStore(PUBLIC))
     turnstile = exhausted(connection)

@@ -93,7 +93,7 @@ def test_the_event_loop_goes_on_while_a_charge_waits(held: HeldRun) -> None:
     asyncio.run(train())
 
 
-def test_halts_are_heard_while_others_charge_and_a_loop_that_is_left_ends() -> None:
+def test_halts_are_received_and_an_abandoned_loop_ends() -> None:
     async def train() -> list[Halt]:
         async with AsyncTurnstile.in_memory() as t:
             await t.create_dataset("d", budget=0.5)
@@ -116,7 +116,7 @@ def test_halts_are_heard_while_others_charge_and_a_loop_that_is_left_ends() -> N
     assert "turnstile-follower" not in [t.name for t in threading.enumerate()], names
 
 
-def test_what_goes_wrong_in_following_is_raised_where_it_is_awaited() -> None:
+def test_error_of_the_iterator_is_raised_at_the_await() -> None:
     async def follow() -> None:
         async with AsyncTurnstile.in_memory() as t:
             heard = t.halts("d")
@@ -129,7 +129,7 @@ def test_what_goes_wrong_in_following_is_raised_where_it_is_awaited() -> None:
     asyncio.run(follow())
 
 
-def test_every_name_of_the_blocking_one_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert {name for name in vars(Turnstile) if not name.startswith("_")} <= {
         name for name in dir(AsyncTurnstile) if not name.startswith("_")
     }
