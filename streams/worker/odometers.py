@@ -54,6 +54,9 @@ from streams.worker.ports import FencedProducer
 
 WAITING_BYTES = 32 * 1024 * 1024
 """If more bytes wait to be sent, publishing waits, and thus deciding."""
+LINGER = 0.1
+"""Seconds for which records wait for others. A transaction costs the broker about as much as a
+small step, so one for each step would slow down the decisions."""
 
 
 class NotTheOwner(Exception):
@@ -144,6 +147,7 @@ class OdometerPublisher:
             if not self._begun:
                 await self._begin()
             # Step 4.
+            await asyncio.sleep(LINGER)
             sending, self._waiting = self._waiting, []
             marks, self._marks = self._marks, False
             newer = [(batch.origin, batch.since(self._newest)) for batch in sending]

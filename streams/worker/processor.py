@@ -5,7 +5,7 @@
 The steps, which the code repeats:
 
 1. Take the records that have arrived, in order (``inbox``). Offsets without a record are skipped
-   if the log proves that they hold nothing to apply (``gaps``). Records of another leader epoch are
+   if the log proves that they hold nothing to apply (``Gaps``). Records of another leader epoch are
    taken if the log proves that no earlier record was replaced (``continuity``). Otherwise the
    partition is suspended.
 2. Apply them in memory. A batch ends when it is large enough, when its commit would write enough,

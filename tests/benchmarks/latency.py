@@ -1,10 +1,17 @@
-"""How long one small step takes: the SDK and a worker against a no-op baseline, in turns."""
+"""Measures one small step: the SDK and a worker against a no-op baseline, in turns.
+
+The breakdown says where a step spends its time. The records in Kafka have timestamps: those of
+``norms`` are set when the client sends them, those of ``halts`` when the worker or the relay does.
+"""
 
 from __future__ import annotations
 
+import os
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,21 +33,36 @@ _ECHO_BYTES = 300  # about as long as a charge of a few users and its decision
 
 
 @dataclass
-class Latency:
-    """Milliseconds of each step."""
+class Path:
+    """The steps of the service or of the baseline.
 
-    partitions: int
-    turnstile: list[float] = field(default_factory=list)
-    echo: list[float] = field(default_factory=list)
+    Attributes:
+        milliseconds: of each step.
+        there: mean milliseconds from the client's last record to the last decision that is sent.
+        cpu: CPU milliseconds per step, by process.
+    """
+
+    milliseconds: list[float] = field(default_factory=list)
+    there: float = 0.0
+    cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
-    def ratio(self) -> float:
-        """Of the 99th percentiles."""
-        return percentile(self.turnstile, 99) / percentile(self.echo, 99)
+    def rest(self) -> float:
+        """Mean milliseconds in the client, and on the way back to it."""
+        return statistics.mean(self.milliseconds) - self.there
+
+
+@dataclass
+class Latency:
+    """Both paths over so many partitions."""
+
+    partitions: int
+    turnstile: Path = field(default_factory=Path)
+    echo: Path = field(default_factory=Path)
 
 
 def percentile(milliseconds: list[float], percent: float) -> float:
-    """The smallest time that so many percent of the steps do not exceed, interpolated."""
+    """Return the time that so many percent of the steps do not exceed, interpolated."""
     return float(np.percentile(milliseconds, percent))
 
 
@@ -135,17 +157,35 @@ def measure(stack: LocalStack, partitions: int, steps: int) -> Latency:
                 prefix=config.prefix,
                 kafka=stack.kafka,
                 redis=stack.redis,
-            ),
+            ) as service,
             Turnstile(config=config) as turnstile,
         ):
-            return _in_turns(turnstile, echo, partitions, steps)
+            servers = {"broker": stack.broker.pid, "Redis": stack.redis_server.pid}
+            latency = _in_turns(
+                turnstile,
+                echo,
+                Latency(partitions),
+                steps,
+                servers | {"worker": service.workers[0].pid or 0},
+                servers | {"relay": relay.pid},
+            )
+            latency.turnstile.there = _there(config, steps)
+            latency.echo.there = _there(echo_config, steps)
+            return latency
     finally:
         echo.close()
         relay.stop()
 
 
-def _in_turns(turnstile: Turnstile, echo: Echo, partitions: int, steps: int) -> Latency:
-    random = np.random.default_rng(partitions)
+def _in_turns(
+    turnstile: Turnstile,
+    echo: Echo,
+    latency: Latency,
+    steps: int,
+    service: Mapping[str, int],
+    baseline: Mapping[str, int],
+) -> Latency:
+    random = np.random.default_rng(latency.partitions)
     turnstile.create_dataset("population", epsilon=1.0, delta=1e-6)
     run = turnstile.run("population", "training")
 
@@ -157,11 +197,52 @@ def _in_turns(turnstile: Turnstile, echo: Echo, partitions: int, steps: int) -> 
     for _ in range(_WARM_UP):
         charge()
         echo.step()
-    latency = Latency(partitions)
-    while len(latency.echo) < steps:
-        latency.turnstile += [milliseconds(charge) for _ in range(_BLOCK)]
-        latency.echo += [milliseconds(echo.step) for _ in range(_BLOCK)]
+    while len(latency.echo.milliseconds) < steps:
+        _measure_block(latency.turnstile, charge, service, steps)
+        _measure_block(latency.echo, echo.step, baseline, steps)
     return latency
+
+
+def _measure_block(
+    path: Path, step: Callable[[], None], processes: Mapping[str, int], steps: int
+) -> None:
+    before = {name: _cpu_seconds(pid) for name, pid in processes.items()}
+    client = time.process_time()
+    path.milliseconds += [milliseconds(step) for _ in range(_BLOCK)]
+    path.cpu["client"] += (time.process_time() - client) * 1000 / steps
+    for name, pid in processes.items():
+        path.cpu[name] += (_cpu_seconds(pid) - before[name]) * 1000 / steps
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _there(config: Config, steps: int) -> float:
+    """Return the mean time from the last record of a step to its last decision, over all steps."""
+    sent, decided = (_last_times(config, topic, steps) for topic in (NORMS, HALTS))
+    return statistics.mean(b - a for a, b in zip(sent, decided, strict=True))
+
+
+def _last_times(config: Config, topic: str, steps: int) -> list[int]:
+    """Return when the last record of each of the last steps was sent, in milliseconds."""
+    places = [TopicPartition(config.topic(topic), number) for number in range(config.partitions)]
+    consumer = KafkaConsumer(bootstrap_servers=config.kafka)
+    times: dict[TopicPartition, list[int]] = {place: [] for place in places}
+    try:
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        for place in places:
+            consumer.seek(place, max(0, ends[place] - steps))
+        while any(consumer.position(place) < ends[place] for place in places):
+            for place, records in consumer.poll(timeout_ms=500).items():
+                times[place] += [record.timestamp for record in records]
+    finally:
+        consumer.close()
+    return [max(step) for step in zip(*times.values(), strict=True)]
 
 
 def milliseconds(work: Callable[[], None]) -> float:

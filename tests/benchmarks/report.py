@@ -78,7 +78,8 @@ def latency_lines(results: Sequence[Latency]) -> list[str]:
     lines = [
         "## Latency of one step",
         "",
-        f"Milliseconds, {USERS_PER_SMALL_STEP} users a step, {len(results[0].turnstile):,} steps "
+        f"Milliseconds, {USERS_PER_SMALL_STEP} users a step, "
+        f"{len(results[0].turnstile.milliseconds):,} steps "
         "each, in alternating blocks. The echo goes the same two hops through the same broker: "
         "kafka-python producer, bare aiokafka relay, kafka-python consumer.",
         "",
@@ -86,11 +87,24 @@ def latency_lines(results: Sequence[Latency]) -> list[str]:
         "|---:|---|---:|---:|---:|",
     ]
     for result in results:
-        mine = [percentile(result.turnstile, percent) for percent in _PERCENTS]
-        bare = [percentile(result.echo, percent) for percent in _PERCENTS]
+        mine = [percentile(result.turnstile.milliseconds, percent) for percent in _PERCENTS]
+        bare = [percentile(result.echo.milliseconds, percent) for percent in _PERCENTS]
         ratios = [a / b for a, b in zip(mine, bare, strict=True)]
         for name, numbers in (("charge", mine), ("no-op baseline", bare), ("ratio", ratios)):
             cells = " | ".join(f"{number:.2f}" for number in numbers)
+            lines.append(f"| {result.partitions} | {name} | {cells} |")
+    lines += [
+        "",
+        "Where the time goes, in milliseconds per step (means): until the last partition has "
+        "answered; in the client and back to it; CPU time of each process.",
+        "",
+        "| partitions | | to the answer | the rest | CPU |",
+        "|---:|---|---:|---:|---|",
+    ]
+    for result in results:
+        for name, path in (("charge", result.turnstile), ("no-op baseline", result.echo)):
+            cpu = ", ".join(f"{process} {spent:.2f}" for process, spent in path.cpu.items())
+            cells = f"{path.there:.2f} | {path.rest:.2f} | {cpu}"
             lines.append(f"| {result.partitions} | {name} | {cells} |")
     return [*lines, ""]
 

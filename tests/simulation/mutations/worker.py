@@ -9,7 +9,7 @@ from typing import Any
 from streams.kafka.results import Missing
 from streams.store import snapshot
 from streams.worker import (
-    gaps,
+    continuity,
     inbox,
     merge,
     odometers,
@@ -170,7 +170,7 @@ def snapshots_not_fenced() -> Patches:
 @mutation
 def holes_passed_over() -> Patches:
     """Records that the log has lost are taken for control records."""
-    real = gaps.Gaps.__init__
+    real = continuity.Gaps.__init__
 
     def init(self: Any, taken: Any, proof: Any, stops: Any, end: Any) -> None:
         async def lenient(first: int, last: int) -> Missing:
@@ -179,13 +179,13 @@ def holes_passed_over() -> Patches:
 
         real(self, taken, lenient, stops, end)
 
-    yield replaced(gaps.Gaps, "__init__", init)
+    yield replaced(continuity.Gaps, "__init__", init)
 
 
 @mutation
 def overdue_records_awaited() -> Patches:
     """The last records of the log may be on their way for ever."""
-    yield replaced(gaps, "OVERDUE_AFTER", float("inf"))
+    yield replaced(continuity, "OVERDUE_AFTER", float("inf"))
 
 
 @mutation
