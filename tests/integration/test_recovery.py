@@ -1,16 +1,16 @@
-"""What a worker finds when it comes to a partition: nothing, something old, or nonsense."""
+"""What a worker finds when it comes to a partition: nothing, something old, or nonsense.
+
+A fault-injection smoke test: it has no mark `fault`, so that `make test` runs it.
+"""
 
 import os
 import signal
 
 import numpy as np
-import pytest
 import redis
 
 from streams.operations.status import read_owners
 from tests.integration.service import Service, ServiceFactory, eventually
-
-pytestmark = pytest.mark.fault
 
 USERS = np.arange(60)
 NORMS = np.full(60, 0.9)

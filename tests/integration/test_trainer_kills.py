@@ -1,4 +1,7 @@
-"""Trainers that are killed: no paid step is lost, none is charged twice or with other content."""
+"""Trainers that are killed: no paid step is lost, none is charged twice or with other content.
+
+A fault-injection smoke test: it has no mark `fault`, so that `make test` runs it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,6 @@ from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from tests.integration import trainer
 from tests.integration.service import KILLED, Life, Service, ServiceFactory
-
-pytestmark = pytest.mark.fault
 
 KILLS = [("opened", 0), ("half", 0), ("published", 1), ("decided", 2), ("released", 3)]
 
