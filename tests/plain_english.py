@@ -95,7 +95,7 @@ def checked_files() -> list[Path]:
         ["git", "ls-files", "--", *patterns], cwd=TOP, capture_output=True, text=True, check=True
     )
     found = sorted({TOP / name for name in listed.stdout.split()})
-    return [path for path in found if path.exists() and "tests" not in path.parts[-3:]]
+    return [path for path in found if path.exists()]
 
 
 def main(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Bad input is rejected with its reason, changes no budget and stops nothing.
 
-Here one case of each reason goes through Kafka, a worker and Redis. All cases are applied to a ledger
-in ``tests/unit/ledger/test_bad_input.py``; every value in every field of every request in
+Here one case of each reason goes through Kafka, a worker and Redis. All cases are applied to a
+ledger in ``tests/unit/ledger/test_bad_input.py``; every value in every field of every request in
 ``tests/unit/ledger/test_bad_requests.py``; the SDK's checks are in
 ``tests/unit/sdk/test_bad_arguments.py``.
 """
