@@ -92,14 +92,14 @@ class Activity:
 
     def runs(self, now: float) -> list[dict[str, Any]]:
         """Return all runs, the fastest first."""
-        told = [
-            {"dataset": dataset, "run": name, **_told(run, now)}
+        shown = [
+            {"dataset": dataset, "run": name, **_fields(run, now)}
             for (dataset, name), run in list(self._runs.items())
         ]
-        return sorted(told, key=lambda run: (-run["rate"], -run["moved"]))
+        return sorted(shown, key=lambda run: (-run["rate"], -run["moved"]))
 
 
-def _told(run: _Run, now: float) -> dict[str, Any]:
+def _fields(run: _Run, now: float) -> dict[str, Any]:
     while run.steps and run.steps[0] < now - RATE_OVER:
         run.steps.popleft()
     counts = list(run.partitions.values())
@@ -168,7 +168,7 @@ class Spending:
             kept = {user: at for user, at in self._parts.items() if user % self._one_in == 0}
             self._parts = kept
 
-    def told(self, users: Mapping[str, int]) -> list[dict[str, Any]]:
+    def distribution(self, users: Mapping[str, int]) -> list[dict[str, Any]]:
         """Return, for each dataset, the number of users in every eighth of the budget.
 
         Args:

@@ -54,29 +54,30 @@ def ask_answerers(addresses: Sequence[str]) -> list[AnswererSeen]:
 
 def _ask_answerer(address: str) -> AnswererSeen:
     try:
-        healthy, said, _ = _get(f"http://{address}/healthz")
-        problems = _problems(json.loads(said))
+        healthy, body, _ = _get(f"http://{address}/healthz")
+        problems = _problems(json.loads(body))
         _, metrics, _ = _get(f"http://{address}/metrics")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         return AnswererSeen(address, f"does not answer: {reason}")
-    told = [
+    found = [
         (name.removeprefix(_ANSWERER), labels, value)
         for name, labels, value in _samples(metrics)
         if name.startswith(_ANSWERER)
     ]
-    if not told:
+    if not found:
         return AnswererSeen(address, "is not an answerer: it lacks an answerer's metrics")
     named = "; ".join(dict.fromkeys(text for _, text in problems))
     source, keeps = next(
-        ((labels, value) for name, labels, value in told if name == "input_seconds"), ({}, 0.0)
+        ((labels, value) for name, labels, value in found if name == "input_seconds"),
+        ({}, 0.0),
     )
     return AnswererSeen(
         address,
         None if healthy else named or "it reports that it is not healthy",
-        ready=any(name == "ready" and value for name, _, value in told),
-        lag=sum(value for name, _, value in told if name == "lag"),
-        closes=next((value for name, _, value in told if name == "window_closes_seconds"), None),
+        ready=any(name == "ready" and value for name, _, value in found),
+        lag=sum(value for name, _, value in found if name == "lag"),
+        closes=next((value for name, _, value in found if name == "window_closes_seconds"), None),
         topic=source.get("topic", ""),
         clock=source.get("clock", ""),
         keeps=keeps,
@@ -90,14 +91,14 @@ def ask_workers(addresses: Sequence[str]) -> list[WorkerSeen]:
 
 def _ask(address: str) -> WorkerSeen:
     try:
-        healthy, said, date = _get(f"http://{address}/healthz")
-        told = json.loads(said)
+        healthy, body, date = _get(f"http://{address}/healthz")
+        health = json.loads(body)
         _, metrics, _ = _get(f"http://{address}/metrics")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         return WorkerSeen(address, f"does not answer: {reason}")
     samples = list(_samples(metrics))
-    named = "; ".join(f"partition {number}: {text}" for number, text in _problems(told))
+    named = "; ".join(f"partition {number}: {text}" for number, text in _problems(health))
     return WorkerSeen(
         address,
         None if healthy else named or "it reports that it is not healthy",
@@ -105,7 +106,7 @@ def _ask(address: str) -> WorkerSeen:
             (labels["version"] for name, labels, _ in samples if name == "turnstile_build_info"),
             None,
         ),
-        partitions=list(told.get("partitions") or []),
+        partitions=list(health.get("partitions") or []),
         records=sum(v for name, _, v in samples if name == "turnstile_records_total"),
         rejects={
             labels.get("reason", "unknown"): value
@@ -135,10 +136,10 @@ def _get(url: str) -> tuple[bool, str, float | None]:
     except HTTPError as error:
         answer = error  # the body of a 503 has the problems
     with answer:
-        said = answer.read(_MOST_BYTES).decode(errors="replace")
+        body = answer.read(_MOST_BYTES).decode(errors="replace")
         date = answer.headers.get("Date")
         ahead = None if date is None else parsedate_to_datetime(date).timestamp() - time.time()
-        return answer.status == 200, said, ahead
+        return answer.status == 200, body, ahead
 
 
 def _samples(exposition: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -50,11 +50,11 @@ def by_request(read: Callable[[], Refusals]) -> Iterator[tuple[float, Rejected, 
     for _, rejected in read():
         if (request := _request_of(rejected)) is not None:
             partitions[request].append(rejected.partition)
-    told: set[Hashable] = set()
+    seen: set[Hashable] = set()
     for written, rejected in read():
         request = _request_of(rejected)
-        if request is None or request not in told:
-            told.add(request)
+        if request is None or request not in seen:
+            seen.add(request)
             yield written, rejected, sorted(partitions.get(request) or [rejected.partition])
 
 
@@ -89,9 +89,9 @@ def readable(written: float, rejected: Rejected) -> dict[str, Any]:
 
 
 def decoded(record: bytes) -> Any:
-    """The record as JSON or MessagePack, with packed arrays as lists; None if neither.
+    """Return the fields of a record in JSON or MessagePack, with packed arrays as lists.
 
-    What is signed stands as a record in the record.
+    Return None if it is neither. A signed request is decoded, too.
     """
     content = _content(record)
     if content is not None and content.get("type") == "signed":

@@ -114,10 +114,10 @@ def runs_of(
         )
         for name, parts in sorted(found.items())
     ]
-    told = sum(run.state == "closed" for run in runs)
+    listed = sum(run.state == "closed" for run in runs)
     closed = max((inventory.summary.closed_runs for inventory in inventories), default=0)
     runs.sort(key=lambda run: run.state == "closed")
-    return RunsSeen(runs, max(0, closed - told))
+    return RunsSeen(runs, max(0, closed - listed))
 
 
 def _ends(topics: Topics, partitions: int) -> list[int]:

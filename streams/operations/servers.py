@@ -30,9 +30,9 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
         return
     brokers = facts.kafka.brokers
     many = f"{brokers} broker{'s' if brokers > 1 else ''}"
-    told = f"{config.kafka} answers: {many} of Kafka {facts.kafka.release}"
+    text = f"{config.kafka} answers: {many} of Kafka {facts.kafka.release}"
     about = {"brokers": brokers, "release": facts.kafka.release}
-    yield Finding("Kafka", Level.OK, told, about=about)
+    yield Finding("Kafka", Level.OK, text, about=about)
     if not config.kafka_security.endswith("SSL") and not _is_here(config.kafka):
         yield Finding(
             "Kafka",
@@ -220,9 +220,9 @@ def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
 def _of_server(redis: Mapping[str, Any]) -> Iterator[Finding]:
     used = int(redis.get("used_memory", 0))
     most = int(redis.get("maxmemory", 0)) or int(redis.get("total_system_memory", 0))
-    told = f"{size_of(used)} used" + (f" of {size_of(most)}" if most else "")
+    text = f"{size_of(used)} used" + (f" of {size_of(most)}" if most else "")
     yield Finding(
-        "Redis", Level.OK, f"answers: release {redis.get('redis_version', 'unknown')}, {told}"
+        "Redis", Level.OK, f"answers: release {redis.get('redis_version', 'unknown')}, {text}"
     )
     policy = redis.get("maxmemory_policy")
     if policy not in (None, "noeviction"):
@@ -240,7 +240,7 @@ def _of_server(redis: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "Redis",
             Level.WARNING,
-            f"{told}: little memory is left",
+            f"{text}: little memory is left",
             "When the memory is full, Redis rejects writes, and nothing is decided",
             "Add memory, or close runs that have ended (`turnstile run close`)",
         )

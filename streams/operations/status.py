@@ -231,7 +231,7 @@ def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
 
 
 def read_owners(config: Config, partitions: int) -> list[str]:
-    """The owner of every partition; empty for one that was never acquired.
+    """Return the owner of every partition; empty if it was never owned.
 
     Raises:
         Unavailable: Redis does not answer.

@@ -328,7 +328,7 @@ class Watch:
                     "datasets": users,
                 },
                 "runs": self._activity.runs(time.time()),
-                "spending": self._spending.told(users),
+                "spending": self._spending.distribution(users),
                 "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
             }
 
@@ -459,14 +459,14 @@ class Watch:
             self._reasons.clear()
             self._rejects.clear()
         for written, rejected in distinct_rejects(records):
-            told = readable(written, rejected)
-            record = told.pop("record")
+            shown = readable(written, rejected)
+            record = shown.pop("record")
             whole = msgspec.json.encode(record, enc_hook=str).decode() if record else ""
-            told["bytes"] = len(rejected.record)
-            told["record"] = whole if len(whole) <= _ROOM else f"{whole[:_ROOM]} …"
+            shown["bytes"] = len(rejected.record)
+            shown["record"] = whole if len(whole) <= _ROOM else f"{whole[:_ROOM]} …"
             with self._lock:
                 self._reasons[rejected.reason] += 1
-                self._rejects.appendleft(told)
+                self._rejects.appendleft(shown)
 
     def _follow_odometer(self, records: Iterator[Followed]) -> None:
         decoder = msgspec.msgpack.Decoder(OdometerRecord)

@@ -77,7 +77,7 @@ def test_from_a_norm_to_its_halt(up):
     # What Redis shows of a dataset comes with the owners' signs of life.
     shown = ("dataset", "show", "cli", "--json")
     eventually(lambda: [d["users"] for d in turnstile(*shown, environment=up)[1]] == [3])
-    # Digits find the integer and the string: whoever asks may not know which one the trainer used.
+    # Digits find the integer and the string: the caller may not know which one the trainer used.
     code, rises, _ = turnstile("odometer", "--user", "1", "--json", environment=up)
     assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
     assert {type(r["user"]) for r in rises} == {int, str}

@@ -1,4 +1,4 @@
-"""What a shell and a collector of logs get: completion that completes, lines that can be read."""
+"""Completion in a shell, and logs as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever asks `turnstile up` to stop, and whenever: no process and no folder stays behind."""
+"""A stopped `turnstile up` leaves no process and no folder behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def started(
         stderr=stderr,
         text=True,
     ) as process:
-        # Whoever waits for what it never says waits no longer than this.
+        # The limit for a test that waits for output.
         too_late = threading.Timer(HANGS_AFTER, process.kill)
         too_late.start()
         try:

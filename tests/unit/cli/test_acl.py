@@ -1,4 +1,4 @@
-"""Rights as commands, as manifests and as users of Redis are those of the table."""
+"""Commands, manifests and Redis users grant the rights in the table of roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say of commands, exit codes, topics, targets and files is so."""
+"""The documents name existing commands, exit codes, topics, targets and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys are made in pairs, and the private one is shown or overwritten by no mistake."""
+"""Keys are created in pairs, and a private key is not shown or overwritten by mistake."""
 
 from __future__ import annotations
 

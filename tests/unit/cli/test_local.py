@@ -1,4 +1,4 @@
-"""What the commands that run an installation wait for."""
+"""The commands that start a local service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`turnstile odometer` says what a bound means under the dataset's policy, and no more."""
+"""`turnstile odometer` converts bounds by the policy of the dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed: for terminals that are not to be trusted, for programs, for nobody."""
+"""Output is safe for terminals, and readable for programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_notes_hide_passwords_and_need_no_terminal(
     gone = io.StringIO()
     gone.close()
     monkeypatch.setattr(sys, "stderr", gone)
-    note("nobody hears this, and nothing fails")
+    note("this is lost, and nothing fails")
 
 
 def test_json_log_hides_passwords() -> None:

@@ -1,4 +1,4 @@
-"""The commands of the portal: the page, links, and the end of a link."""
+"""The commands of the portal: the page, links, and their revocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of steps is charged once, however often it is sent and wherever it broke off."""
+"""A file of steps is charged once, even if it is sent again or was interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was refused can be read: the reason, the time, the run, and the record itself."""
+"""Rejects can be read: reason, time, run, and the record itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An id of a user need not be on a command line, where others can read it."""
+"""A user id can be read from standard input, where others cannot see it."""
 
 from __future__ import annotations
 

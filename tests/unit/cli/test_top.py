@@ -1,4 +1,4 @@
-"""`turnstile top` says how old its rows are, and shows no halted user."""
+"""`turnstile top` marks old rows, and shows no halted users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The access list of a dataset is told of all partitions, and whether they agree about it."""
+"""The access list of a dataset over all partitions."""
 
 from streams.operations.status import datasets_of
 from streams.records import encode

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, calls nothing wrong that is not, and always says what to do."""
+"""The doctor finds every problem, invents none, and always has a remedy."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ def reads(**changes: str) -> Facts:
 
 
 CASES = [
-    ("WRONG", "Kafka", "nobody home", replace(WELL, kafka="nobody home", overview="-")),
+    ("WRONG", "Kafka", "no answer", replace(WELL, kafka="no answer", overview="-")),
     (
         "WRONG",
         "Redis",
         "127.0.0.1:7001: this is a replica",
         replace(WELL, redis=[REDIS, {**REDIS, "address": "127.0.0.1:7001", "role": "slave"}]),
     ),
-    ("WRONG", "Redis", "nobody home", replace(WELL, redis="nobody home", overview="-")),
+    ("WRONG", "Redis", "no answer", replace(WELL, redis="no answer", overview="-")),
     ("WRONG", "topics", "no turnstile.norms", without("norms")),
     ("WRONG", "topics", "no turnstile.rejects", without("rejects")),
     ("WRONG", "topics", "retention.ms=1000", settings("norms", retention_ms="1000")),
@@ -253,7 +253,7 @@ def test_no_findings_about_answerers_without_any() -> None:
     "facts",
     [
         ANSWERING,
-        answers_set("answers", retention_ms="86400000"),  # as long as somebody likes
+        answers_set("answers", retention_ms="86400000"),  # any retention is fine
         reads(retention_ms="7200000"),
         replace(reads(retention_ms="1"), answerers=[replace(ANSWERER, clock="events")]),
         replace(ANSWERING, inputs={}),  # it may not be seen

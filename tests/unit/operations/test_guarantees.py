@@ -1,4 +1,4 @@
-"""An epsilon that is shown is never less than what a budget or a bound implies."""
+"""No shown epsilon is below what a budget or a bound implies."""
 
 from __future__ import annotations
 
@@ -138,6 +138,6 @@ def test_record_of_another_dataset_is_rejected() -> None:
         odometer(kept, 1.0, bound=[2.0]).epsilon(kept)  # more than this budget
     one = odometer(kept, 1.0)
     for wrong in (0.0, 1.0, -1.0, float("nan")):
-        for told in (kept.epsilon, kept.first_epsilon, partial(one.epsilon, kept)):
+        for epsilon in (kept.epsilon, kept.first_epsilon, partial(one.epsilon, kept)):
             with pytest.raises(InvalidInput):
-                told(wrong)
+                epsilon(wrong)

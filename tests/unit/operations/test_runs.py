@@ -1,4 +1,4 @@
-"""A run is told to be where all partitions are, and interrupted only when it is sure."""
+"""The state of a run over all partitions; it is interrupted only if that is certain."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ LOOKS = """
 def test_state_of_a_run_does_not_depend_on_other_runs(row: str) -> None:
     first, second, last, state = (part.strip() for part in row.strip().split("  ") if part.strip())
     before = [glance(said(words)) for words in first.split(" / ")]
-    # Others are at work: there is more in the log than anybody has told of.
+    # Others are at work: the log has records that no owner has reported.
     now = [glance(said(words), last=int(last), decided=30) for words in second.split(" / ")]
     ((run,), _) = runs_of(now, [8, 8], before)
     assert run.state == state

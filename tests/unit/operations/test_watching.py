@@ -1,4 +1,4 @@
-"""What is shown of a service is what happened, once, and keeps no user."""
+"""The watch counts records once, and keeps no user ids."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def test_user_counts_once_at_the_highest_bound() -> None:
         for share in (1 / 8, 3 / 8 + 1e-9, 2 / 8):
             spending.see(odometer(user), share)
     spending.see(odometer(10), 1.0)
-    (told,) = spending.told({"d": 20})
-    assert told["parts"] == [9, 0, 10, 0, 0, 0, 0, 1]
-    assert len(told["parts"]) == PARTS
+    (shown,) = spending.distribution({"d": 20})
+    assert shown["parts"] == [9, 0, 10, 0, 0, 0, 0, 1]
+    assert len(shown["parts"]) == PARTS
 
 
 def test_many_users_are_sampled() -> None:
@@ -136,9 +136,9 @@ def test_many_users_are_sampled() -> None:
     spending = Spending(most_users=500)
     for user in range(8_000):
         spending.see(odometer(user), 1.0 if user % 4 == 0 else 0.5)
-    (told,) = spending.told({"d": 8_000})
-    assert told["one_in"] in (16, 32)
-    assert told["parts"][-1] == pytest.approx(2_000, rel=0.4)
+    (shown,) = spending.distribution({"d": 8_000})
+    assert shown["one_in"] in (16, 32)
+    assert shown["parts"][-1] == pytest.approx(2_000, rel=0.4)
     assert len(spending._parts) <= 500
 
 
@@ -172,7 +172,7 @@ def test_alarm_of_a_silent_source(side: str, setting: str) -> None:
     for name, age in (("Kafka", 0.5), ("Redis", 0.5), (side, 43.0)):
         watch._sides[name] = Side(None, time.monotonic() - age)
     seen = watch.service()
-    assert {name: told["away"] for name, told in seen["sides"].items()} == {
+    assert {name: shown["away"] for name, shown in seen["sides"].items()} == {
         name: name == side for name in ("Kafka", "Redis")
     }
     assert seen["sides"][side]["age"] == pytest.approx(43.0, abs=1.0)
@@ -181,8 +181,8 @@ def test_alarm_of_a_silent_source(side: str, setting: str) -> None:
 
 
 def test_source_that_never_answered_has_no_age() -> None:
-    told = Watch(Config(), [], delta=1e-5).service()["sides"]
-    assert told == {name: {"age": None, "away": True} for name in ("Kafka", "Redis")}
+    shown = Watch(Config(), [], delta=1e-5).service()["sides"]
+    assert shown == {name: {"age": None, "away": True} for name in ("Kafka", "Redis")}
 
 
 def test_silent_worker_has_a_problem() -> None:
@@ -306,13 +306,13 @@ def test_service_state_contains_no_user_data(
         watch._look_at_redis()
         return watch
 
-    def told(watch: Watch) -> dict[str, Any]:
+    def shown(watch: Watch) -> dict[str, Any]:
         service = watch.service()
         return {name: service[name] for name in service if name not in ("time", "sides", "rates")}
 
     usual, other = watched(5, 0), watched(*counts)
-    assert told(usual)["datasets"][0]["dataset"] == "d"
-    assert told(other) == told(usual)
+    assert shown(usual)["datasets"][0]["dataset"] == "d"
+    assert shown(other) == shown(usual)
     assert usual.people()["users"] == {"partitions": {0: 5}, "datasets": {"d": 5}}
     assert other.people()["users"]["datasets"] == {"d": counts[0]}
 
@@ -329,6 +329,6 @@ def test_failure_log_contains_no_user(
     watch._seen.kafka, watch._seen.glances = (TopicsSeen(b"t" * 16, 1, None), [(0, 0)]), []
     monkeypatch.setattr(watching, "tail", fail)
     watch._follow(Channel.HALTS, watch._follow_halts)
-    told = f"{watch.service()['alarms']}{caplog.text}"
-    assert "KeyError" in told
-    assert user not in told
+    shown = f"{watch.service()['alarms']}{caplog.text}"
+    assert "KeyError" in shown
+    assert user not in shown

@@ -1,4 +1,4 @@
-"""Commands that read a service, on one in this process."""
+"""Runs commands on a service in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repartition in this process: two services in memory, and crashes at any of its effects."""
+"""A repartition in memory, with a crash at any of its effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service in this process that keeps what Kafka and Redis would have, to be tampered with."""
+"""A service in memory with the topics and the state that tests tamper with."""
 
 from __future__ import annotations
 

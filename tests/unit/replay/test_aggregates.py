@@ -1,4 +1,4 @@
-"""What is released of all users together is charged to each of them, and to nobody else."""
+"""Statistics of all users are charged to each of them, and to no other user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every epsilon that is shown of a spend holds whenever a run ends."""
+"""Every any-time epsilon holds at every stopping time."""
 
 from __future__ import annotations
 

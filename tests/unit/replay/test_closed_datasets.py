@@ -1,4 +1,4 @@
-"""A dataset that was closed is proven and reported as it was when it ended."""
+"""A closed dataset is verified and reported as it was when it was closed."""
 
 from __future__ import annotations
 

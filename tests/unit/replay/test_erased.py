@@ -1,4 +1,4 @@
-"""Who was erased is told of to nobody but that user, and the rest of the service is proven."""
+"""Explanation, report and verification after a user was erased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user is told everything that happened to that user, and nothing of anybody else."""
+"""A user gets everything that happened to that user, and nothing about others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
 
 
-def told(archived: Archived, user: User, **options: Any) -> list[AccountEvent]:
+def events_of(archived: Archived, user: User, **options: Any) -> list[AccountEvent]:
     return list(explain(archived, user, **{"delta": 1e-5, **options}).events)
 
 
@@ -26,7 +26,7 @@ def archived() -> Archived:
 
 @pytest.mark.parametrize("user", range(0, 40, 3))
 def test_explained_costs_add_up_to_the_spending(archived: Archived, user: int) -> None:
-    events = told(archived, user)
+    events = events_of(archived, user)
     for name in ("d", "faces", "inner"):
         ledger = next(
             ledger
@@ -43,7 +43,7 @@ def test_explained_costs_add_up_to_the_spending(archived: Archived, user: int) -
 
 
 def test_every_halt_is_explained(archived: Archived) -> None:
-    events = told(archived, 39)
+    events = events_of(archived, 39)
     halted = [(event.run, event.step) for event in events if event.what == "halted"]
     admitted = [(event.run, event.step) for event in events if event.what == "charged"]
     assert halted == [("r", 2), ("r", 3), *(("s", step) for step in range(6)), *TOO_MUCH]
@@ -62,7 +62,7 @@ TOO_MUCH = [("n", step) for step in range(5)]
 
 
 def test_parent_budget_is_explained(archived: Archived) -> None:
-    events = told(archived, 0, dataset="d")
+    events = events_of(archived, 0, dataset="d")
     nested = [event for event in events if event.run == "n"]
     assert [event.what for event in nested] == ["enrolled", *["charged"] * 2, *["halted"] * 3]
     assert {tuple(s.dataset for s in event.budgets) for event in nested} == {("inner", "d")}
@@ -71,9 +71,9 @@ def test_parent_budget_is_explained(archived: Archived) -> None:
 
 
 def test_levels_are_explained_as_norms(archived: Archived) -> None:
-    levels = [event.level for event in told(archived, 1, dataset="faces")]
+    levels = [event.level for event in events_of(archived, 1, dataset="faces")]
     assert levels == [10, 10, 1, 2, 2, 2, 2]
-    norms = [event.norm for event in told(archived, 1, dataset="faces")]
+    norms = [event.norm for event in events_of(archived, 1, dataset="faces")]
     assert norms == [1.0, 1.0, 0.1, 0.2, 0.2, 0.2, 0.2]
 
 
@@ -83,7 +83,7 @@ def test_clipped_norm_is_explained() -> None:
     run = turnstile.run("c", "r")
     for _ in range(3):
         run.charge([7], [3.0], noise_stddev=4.0)
-    charged, clipped, halted = told(archived, 7)
+    charged, clipped, halted = events_of(archived, 7)
     assert (charged.what, clipped.what, halted.what) == ("charged", "clipped", "halted")
     assert 0 < clipped.granted < clipped.norm == 3.0
     assert clipped.exhausted
@@ -97,7 +97,7 @@ def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
     run = turnstile.run("d", "r")
     for _ in range(2):
         run.charge([7], [3.0], noise_stddev=4.0)
-    clipped, halted = told(archived, 7)
+    clipped, halted = events_of(archived, 7)
     assert (clipped.what, halted.what) == ("clipped", "halted")
     assert clipped.granted == pytest.approx(2.0)
     own, person = clipped.budgets
@@ -108,7 +108,7 @@ def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
     roster = turnstile.run("d", "s", take_over=True).enrol([8], clip_norm=4.0, levels=8)
     for _ in range(2):
         roster.charge(noise_stddev=4.0)
-    _, first, second = told(archived, 8)
+    _, first, second = events_of(archived, 8)
     assert (first.what, first.granted, second.what) == ("clipped", 2.0, "halted")
     assert second.refused_by == "person"
 
@@ -120,7 +120,7 @@ def test_too_soon_is_explained() -> None:
     run = turnstile.run("d", "r", min_separation=3)
     for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
         run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
-    events = told(archived, 7)
+    events = events_of(archived, 7)
     assert [event.what for event in events] == [
         *("charged", "halted", "halted", "halted", "charged", "charged", "halted"),
     ]
@@ -135,7 +135,7 @@ def test_repeated_step_is_explained_once() -> None:
     run.charge([7], [1.0], noise_stddev=4.0)
     again = turnstile.run("d", "r", released=-1)
     again.charge([7], [1.0], noise_stddev=4.0)
-    assert [event.step for event in told(archived, 7)] == [0]
+    assert [event.step for event in events_of(archived, 7)] == [0]
 
 
 def mixed(others: list[User], norms: list[float]) -> Archived:
@@ -172,7 +172,7 @@ def test_unknown_user_gets_the_answer_of_an_uncharged_one() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     asked = (
         ("--user", "99"),
-        ("--user", "nobody"),
+        ("--user", "unknown"),
         ("--user", "99", "--dataset", "d"),
         ("--user", "7", "--dataset", "unknown"),
         ("--user", "99999999999999999999999"),
@@ -199,7 +199,7 @@ def test_trimmed_log_without_snapshot_is_not_explained() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     archived.trim("norms", 0, 3)
     with pytest.raises(CutOff):
-        told(archived, 7)
+        events_of(archived, 7)
     assert command_on(archived, "explain", "--user", "7").code == 69
 
 
@@ -211,15 +211,15 @@ def test_trimmed_log_is_explained_from_its_snapshot() -> None:
         roster.charge(noise_stddev=4.0)
         if step == 2:
             archived.draw(0)
-    whole = told(archived, 7)
+    whole = events_of(archived, 7)
     archived.trim("norms", 0, 4)
-    earlier, *others = told(archived, 7)
+    earlier, *others = events_of(archived, 7)
     assert (earlier.what, earlier.dataset, earlier.offset) == ("earlier", "d", 7)
     assert others == whole[4:]
     assert earlier.budgets[0].spent == whole[3].budgets[0].spent
     shown = command_on(archived, "explain", "--user", "7").out
     assert "before offset 7" in shown
-    assert told(archived, 9) == []
+    assert events_of(archived, 9) == []
 
 
 def test_trimmed_halt_of_nested_budgets_has_no_reason() -> None:
@@ -231,12 +231,12 @@ def test_trimmed_halt_of_nested_budgets_has_no_reason() -> None:
         roster.charge(noise_stddev=4.0)
         if step == 4:
             archived.draw(0)
-    whole = [event for event in told(archived, 7) if event.what == "halted"]
+    whole = [event for event in events_of(archived, 7) if event.what == "halted"]
     assert [(event.step, event.refused_by) for event in whole] == [
         (step, "outer") for step in (3, 4, 5)
     ]
     archived.trim("norms", 0, 8)
-    halted = [event for event in told(archived, 7) if event.what == "halted"]
+    halted = [event for event in events_of(archived, 7) if event.what == "halted"]
     assert [(event.step, event.refused_by) for event in halted] == [(5, None)]
     assert command_on(archived, "explain", "--user", "7").code == 0
 
@@ -257,7 +257,7 @@ def test_unusable_delta_is_rejected(delta: str, capsys: pytest.CaptureFixture[st
 
 
 def test_user_with_a_pseudonym_is_shown_by_id() -> None:
-    key = "a key that nobody guesses"
+    key = "a key that is hard to guess"
     archived = Archived(2)
     turnstile = Turnstile(connection=archived, pseudonym_key=key)
     turnstile.create_dataset("p", budget=1.0)
@@ -271,7 +271,7 @@ def test_user_with_a_pseudonym_is_shown_by_id() -> None:
 def test_epsilon_is_at_the_requested_delta() -> None:
     archived = mixed([1, 2, 3], [0.1, 0.2, 0.3])
     epsilons = [
-        np.array([event.budgets[0].epsilon for event in told(archived, 7, delta=delta)])
+        np.array([event.budgets[0].epsilon for event in events_of(archived, 7, delta=delta)])
         for delta in (1e-3, 1e-9)
     ]
     assert (epsilons[0] < epsilons[1]).all()

@@ -1,4 +1,4 @@
-"""What `verify` says of signatures, and of odometer records from before a snapshot."""
+"""Verification of signatures, and of odometer records from before a snapshot."""
 
 from __future__ import annotations
 

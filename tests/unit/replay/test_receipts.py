@@ -1,4 +1,4 @@
-"""A receipt holds a log to what it said, and a signature a receipt to who made it."""
+"""A receipt detects a rewritten log, and a signature a changed receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repartition loses and doubles nothing, whatever interrupts it."""
+"""A repartition loses and doubles nothing, even if it is interrupted."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""What is reported of a user is what that user's history implies; where it may not be, nothing."""
+"""A report is an upper bound from the history of each user; without certainty it is refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mechanism_of(event: AccountEvent) -> Mechanism:
 
 
 def epsilon_step_by_step(archived: Archived, dataset: str, user: User, method: Any) -> float:
-    """Of what a user is told by `explain`, one column for each step."""
+    """Return the explained steps of a user, one column for each step."""
     steps = [
         (mechanism_of(event), event.granted)
         for event in explain(archived, user, delta=DELTA, dataset=dataset).events

@@ -49,15 +49,17 @@ def only(archived: Archived, **options: Any) -> LogFinding:
 
 
 def test_untouched_service_fits(archived: Archived) -> None:
-    told: list[PartitionProgress] = []
-    result = verified(archived, progress=told.append)
+    reports: list[PartitionProgress] = []
+    result = verified(archived, progress=reports.append)
     assert result.fits
     assert not result.findings
     assert all(part.state_at == part.next for part in result.partitions)
     assert sum(part.users for part in result.partitions) == 3 * 40
     assert all(part.halts and part.rejects and part.odometers for part in result.partitions)
     assert {part.priced for part in result.partitions} == {6 + 5}
-    assert [(p.next, p.end) for p in told] == [(part.next, part.next) for part in result.partitions]
+    assert [(p.next, p.end) for p in reports] == [
+        (part.next, part.next) for part in result.partitions
+    ]
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def forged(
 
 
 FORGERIES = {
-    "a decision that admits somebody else": forged(
+    "a decision that admits another user": forged(
         "halts",
         lambda a: a.change("halts", "decision", admitted=b"\xff" * 3),
         BOTH,

@@ -1,4 +1,4 @@
-"""`turnstile verify` as scripts and people see it."""
+"""The output and the exit codes of `turnstile verify`."""
 
 from __future__ import annotations
 
