@@ -170,19 +170,19 @@ class Answering:
             self.state.resume(at.positions, at.clocks, at.begins)
 
     @property
-    def again(self) -> dict[int, int]:
-        """By partition, the offset up to which to read the input again before ``go_on``."""
+    def replay_until(self) -> dict[int, int]:
+        """Return by partition the offset up to which the input is read before `finish_closing`."""
         at = self._history.closing or self._history.answered
         return {} if at is None else dict(at.positions)
 
-    def go_on(self) -> None:
+    def finish_closing(self) -> None:
         """Close the window that was being closed, after the input was read again.
 
         Raises:
             AlreadyAnswered: another run has answered the window.
             TurnstileError: the window cannot be charged, or it is not the same as before.
         """
-        for partition, position in self.again.items():
+        for partition, position in self.replay_until.items():
             # Offsets after the last event can be without a record.
             self.state.positions[partition] = max(position, self.state.positions.get(partition, 0))
         # Step 5.
@@ -447,13 +447,13 @@ def answer_file(answering: Answering, file: EventFile) -> None:
     rows = file.rows()
     answering.start()
     state = answering.state
-    again = answering.again.get(0, 0)
+    replay_until = answering.replay_until.get(0, 0)
     for offset, row in enumerate(rows):
-        if offset == again:
-            answering.go_on()
+        if offset == replay_until:
+            answering.finish_closing()
         state.take_row(EventPlace(0, offset), row)
-        if offset >= again:
+        if offset >= replay_until:
             answering.close_due(state.clock(1, {}))
-    if again >= len(rows):
-        answering.go_on()
+    if replay_until >= len(rows):
+        answering.finish_closing()
     answering.close_due(state.end_of_window(state.clock(1, {})))

@@ -121,7 +121,7 @@ class EventInbox:
         try:
             reader.assign(places)
             begins = reader.beginning_offsets(places)
-            state, again = self._answering.state, self._answering.again
+            state, replay_until = self._answering.state, self._answering.replay_until
             for place in places:
                 number = place.partition
                 known = state.positions.get(number)
@@ -134,14 +134,14 @@ class EventInbox:
                         "answer under another run name; users keep what they have spent"
                     )
                 reader.seek(place, state.positions[number])
-            while any(reader.position(p) < again.get(p.partition, 0) for p in places):
+            while any(reader.position(p) < replay_until.get(p.partition, 0) for p in places):
                 for records in reader.poll(timeout_ms=_POLL_MS).values():
                     for record in records:
-                        if record.offset < again.get(record.partition, 0):
+                        if record.offset < replay_until.get(record.partition, 0):
                             self._take(record)
         finally:
             reader.close()
-        self._answering.go_on()
+        self._answering.finish_closing()
 
     async def arrive(self, message: Any) -> None:
         """Process an event, and close the windows that are then due."""

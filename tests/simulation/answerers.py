@@ -204,10 +204,10 @@ class Answerer:
         self.is_over = True
 
     def _read(self, answering: Answering, pause: Callable[[], None]) -> None:
-        state, again = answering.state, answering.again.get(0, 0)
+        state, again = answering.state, answering.replay_until.get(0, 0)
         for offset, value in enumerate(self.stream.events):
             if offset == again:
-                answering.go_on()
+                answering.finish_closing()
                 self._hear(answering)
             state.take(at(offset), value, None)
             if offset >= again and answering.close_due(state.clock(1, {})):

@@ -232,15 +232,15 @@ class World:
 
 def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
     """Read the input from where the answerer needs it, and close the windows that are due."""
-    state, again = answering.state, answering.again.get(0, 0)
+    state, again = answering.state, answering.replay_until.get(0, 0)
     for offset, value in enumerate(events[:to]):
         if offset == again:
-            answering.go_on()
+            answering.finish_closing()
         state.take(at(offset), value, None)
         if offset >= again:
             answering.close_due(state.clock(1, {}))
     if again >= len(events[:to]):
-        answering.go_on()
+        answering.finish_closing()
         answering.close_due(state.clock(1, {}))
 
 
