@@ -19,7 +19,7 @@ from accounting.exact.units import from_units_down
 from streams.answerer.kinds import AskedQuery
 from streams.answerer.queries import UnusableQueries
 from streams.answerer.windows import Calendar
-from streams.ledger.policies import measure_of
+from streams.ledger.validation import measure_of
 from streams.records import Policy
 
 

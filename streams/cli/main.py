@@ -15,7 +15,7 @@ from streams.cli.output import Exit, UnusableInput, close_unwritable_outputs, no
 from streams.config import Config, ConfigurationError, lacking, release
 from streams.demo.errors import DemoError
 from streams.kafka.results import TopicsUnavailable
-from streams.ledger.partition_error import PartitionError
+from streams.ledger.errors import PartitionError
 from streams.local.errors import LocalStackError
 from streams.operations.status import Unavailable
 from streams.replay.archive import BrokenLog, CannotRepartition, UnreadableService

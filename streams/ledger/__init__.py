@@ -1,6 +1,6 @@
-"""What a record does to a partition. Pure: no I/O, no clock.
+"""Apply records to the state of a partition: pure functions, without I/O or a clock.
 
-``ledger`` gives each record to what it concerns (``runs``, ``policies``, ``accounts``), and
-``outputs`` says what is published for it. ``state`` holds what is written and put back: entries
-that are ``tracked``, and ``columns`` of numbers of users.
+``ledger`` dispatches each record to the operation that applies it (``datasets``, ``charging``), and
+``outputs`` builds what is published for it. ``state`` holds what is stored and restored: entries
+(``tracked``) and the numbers of users (``columns``).
 """

@@ -1,37 +1,102 @@
-"""The accounts of one dataset in one partition: users, their balances, and what charges do to them.
-
-``seek`` finds users and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries out a
-plan that was made of what ``seek`` found. ``rule`` computes a step for blocks of users; here the
-results are written to the users' rows. Rows become pages and changes, and are restored from them.
-"""
+"""The numbers of users, and how they are stored: by pages, and by what changed of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Mechanism, best_order
 from accounting.filters.accounts import AccountCostTable, BalanceColumns
 from accounting.filters.recurring import BudgetAccount
-from streams.ledger.balances import AccountsChanges, Balances, ByLevel, OwnBalances, Page
-from streams.ledger.charges import check_new_users, check_no_member, check_once
-from streams.ledger.columns import PAGE_ROWS, Numbers, RowChanges, Rows, joined, slots_of
+from streams.ledger.columns import (
+    PAGE_ROWS,
+    PER_ORDER,
+    Column,
+    Columns,
+    Numbers,
+    RowDelta,
+    Rows,
+    joined,
+    pack_numbers,
+    slots_of,
+    unpack_numbers,
+)
 from streams.ledger.index import UNKNOWN, UserIndex
-from streams.ledger.packed import pack_numbers, unpack_numbers
-from streams.ledger.rule import NOBODY, Before, Bill, OrderIndex, Rule, Settled, positions
-from streams.records import Policy, User
+from streams.ledger.rule import NO_ROWS, Before, Bill, OrderIndex, Rule, Settled, positions
+from streams.ledger.validation import check_new_users, check_no_member, check_once
+from streams.records import Policy, User, Users
 from streams.records.users import UserIds
+
+_CHANGES_BYTES = 512
+"""Of what surrounds the arrays of a change."""
+
+
+class Balances(Columns):
+    """The numbers of every user. A new one is one line here; ``columns`` does the rest."""
+
+    spent: Annotated[Numbers, PER_ORDER]  # units charged so far: never above the budget
+    base: Annotated[Numbers, PER_ORDER]  # units that were spent when the odometer last restarted
+    ticks: Annotated[Numbers, Column(initial=1)]  # how many odometer steps the bound has climbed
+
+
+class OwnBalances(Balances):
+    """The same, of users who are bound to an order of their own."""
+
+    order: Annotated[OrderIndex, Column(dtype="|u1")]  # which one
+    bound: Annotated[OrderIndex, Column(dtype="|u1")]  # 1 from the first charge on that costs
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True):
+    """The users and balances in consecutive slots of one dataset, as they are stored."""
+
+    users: Users
+    columns: dict[str, bytes]
+
+
+class AccountDelta(msgspec.Struct, frozen=True, array_like=True):
+    """What one charge changed: new values, which may be set twice, or levels (``Accounts``)."""
+
+    dataset: str
+    new_users: Users  # they take the next slots
+    first_new_slot: int
+    rows: list[RowDelta]
+    charged: int = 0  # how many steps were kept by their levels until then, this one included
+    # What a step costs that is kept by its levels; empty: the same as that before it in the batch.
+    cost_table: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        rows = sum(changes.size for changes in self.rows)
+        return _ids_size(self.new_users) + len(self.cost_table) + rows + _CHANGES_BYTES
+
+
+def _ids_size(users: Users) -> int:
+    """Return the size of ids in bytes, at most."""
+    if isinstance(users, bytes):
+        return len(users)
+    strings = [user for user in users if isinstance(user, str)]
+    return 9 * len(users) + len("".join(strings).encode())
+
+
+class ByLevel(NamedTuple):
+    """What users were charged by one step, all of them for it alone."""
+
+    cost_table: bytes  # int64, (levels + 1,) or (levels + 1, orders)
+    levels: bytes  # that were granted
+
 
 _Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"
 """Replaces a column in changes: the levels at which rows are charged."""
 _SMALL_COST_TABLE = 1024
-"""Changes may have a cost table of this many bytes, however few users the step has."""
+"""Delta may have a cost table of this many bytes, however few users the step has."""
 _SEEN = "charged~"
 """Beside the columns of a page: the number of steps kept by levels that it includes."""
 
@@ -72,7 +137,7 @@ class Outcome:
     clipped: Numbers  # positions granted less than asked for
     granted: NDArray[np.float64]  # the norms of those positions
     raised: Iterator[Raised]
-    changes: AccountsChanges
+    changes: AccountDelta
 
 
 class Accounts:
@@ -122,7 +187,7 @@ class Accounts:
         """Return the user that was charged or enrolled first; None without users."""
         return self._index.user(0) if len(self._index) else None
 
-    def seek(self, users: UserIds, members: Numbers = NOBODY) -> Sought:
+    def seek(self, users: UserIds, members: Numbers = NO_ROWS) -> Sought:
         """Return the slots of distinct users, and the new users; change nothing.
 
         New users have the next slots, in their order.
@@ -168,15 +233,15 @@ class Accounts:
         self._exhausted = None
         return slots
 
-    def enrol(self, new_users: UserIds) -> AccountsChanges:
+    def enrol(self, new_users: UserIds) -> AccountDelta:
         """Give users their slots before anything is charged to them."""
         first = len(self._index)
         self._enrol(new_users)
-        return AccountsChanges(self.policy.dataset, new_users.pack(), first, [], self._charged)
+        return AccountDelta(self.policy.dataset, new_users.pack(), first, [], self._charged)
 
-    def spend_the_rest(self, slot: int) -> AccountsChanges:
+    def spend_the_rest(self, slot: int) -> AccountDelta:
         """Charge a user all that is left, without an odometer record."""
-        slots, bound = np.array([slot]), NOBODY
+        slots, bound = np.array([slot]), NO_ROWS
         self.account.settle_for_write(slots)
         budget = np.array(self.policy.budget)
         if self._own is not None:
@@ -213,16 +278,15 @@ class Accounts:
         first_new_slot = len(self._index) - len(plan.new_users)
         blocks = self._blocks(plan.slots)
         decided: list[tuple[NDArray[np.bool_], Bill, Settled]] = []
-        written: list[list[RowChanges]] = []
+        written: list[list[RowDelta]] = []
         for block in blocks:
             admitted, bill, settled = self._decide(plan, block, granted)
             written.append(self._write(plan.slots[block], bill, settled))
             # What grows with the orders is kept once, as bytes.
-            decided.append(
-                (admitted, bill._replace(cost=NOBODY), settled._replace(spent=NOBODY, base=NOBODY))
-            )
+            settled = settled._replace(spent=NO_ROWS, base=NO_ROWS)
+            decided.append((admitted, bill._replace(cost=NO_ROWS), settled))
         self._exhausted = None
-        changes = AccountsChanges(
+        changes = AccountDelta(
             dataset=self.policy.dataset,
             new_users=plan.new_users.pack(),
             first_new_slot=first_new_slot,
@@ -257,12 +321,12 @@ class Accounts:
         """
         rows = self._own
         if rows is None:
-            return NOBODY, False
+            return NO_ROWS, False
         free = np.flatnonzero(rows.bound[slots] == 0)
         costs = np.asarray(cost_table.any(axis=1))
         charged = free[costs[levels[free]]]
         if not len(charged):
-            return NOBODY, len(free) > 0
+            return NO_ROWS, len(free) > 0
         best = best_order(cost_table, self.policy.budget)
         rows.order[slots[charged]] = best[levels[charged]]
         rows.bound[slots[charged]] = 1
@@ -270,7 +334,7 @@ class Accounts:
 
     def note(
         self, slots: Rows, raised: Numbers, bound: Numbers, charged: ByLevel | None = None
-    ) -> AccountsChanges:
+    ) -> AccountDelta:
         """Return changes with the rows that a roster has written.
 
         Args:
@@ -284,7 +348,7 @@ class Accounts:
             self._rows.note(written, *columns)
             for written, columns in (
                 (bound, ("order", "bound")),  # before what is charged there
-                (NOBODY if by_level else slots, ("spent",)),
+                (NO_ROWS if by_level else slots, ("spent",)),
                 (raised, ("base", "ticks")),
             )
             if isinstance(written, slice) or len(written)
@@ -297,9 +361,9 @@ class Accounts:
         if rows:  # else nobody has to be counted again
             self._exhausted = None
         count = len(self._index)
-        return AccountsChanges(self.policy.dataset, b"", count, rows, self._charged, cost_table)
+        return AccountDelta(self.policy.dataset, b"", count, rows, self._charged, cost_table)
 
-    def put_back(self, changes: AccountsChanges) -> None:
+    def apply_delta(self, changes: AccountDelta) -> None:
         """Set the values of a batch, and repeat the charges that it stores as levels."""
         known = len(self._index) - changes.first_new_slot
         if known < 0:
@@ -314,7 +378,7 @@ class Accounts:
             if _BY_LEVEL in rows.values:
                 self._charge_again(rows, changes.charged)
             else:
-                self._rows.put_back(rows, self._behind(slots_of(rows), changes.charged))
+                self._rows.apply_delta(rows, self._behind(slots_of(rows), changes.charged))
         self._exhausted = None
 
     def changed_pages(self) -> list[int]:
@@ -423,7 +487,7 @@ class Accounts:
         slots = plan.slots[block]
         return admitted, bill, self.rule.settle(rows, bill, lambda at: self._rows.ticks[slots[at]])
 
-    def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowChanges]:
+    def _write(self, slots: Numbers, bill: Bill, settled: Settled) -> list[RowDelta]:
         """Move the rows of these slots to their new values."""
         if self.account.recurring_charges:
             return [self._write_all(slots, bill, settled)]
@@ -442,13 +506,13 @@ class Accounts:
         raised = self._rows.write(slots.take(settled.raised), risen, touched=True)
         return [spent, raised]
 
-    def _as_written(self, blocks: list[list[RowChanges]]) -> list[RowChanges]:
+    def _as_written(self, blocks: list[list[RowDelta]]) -> list[RowDelta]:
         """Return the rows written in blocks, the same columns joined."""
         if self.account.recurring_charges:  # a block tells once what is the same in all of its rows
             return [rows for parts in blocks for rows in parts if rows.rows]
         return [rows for parts in zip(*blocks, strict=True) if (rows := joined(parts)).rows]
 
-    def _write_all(self, slots: Numbers, bill: Bill, settled: Settled) -> RowChanges:
+    def _write_all(self, slots: Numbers, bill: Bill, settled: Settled) -> RowDelta:
         """Write new values, and note all columns: accrued charges have changed them as well."""
         rows = self._rows
         rows.spent[slots] = settled.spent
@@ -494,7 +558,7 @@ class Accounts:
         newer = [number for number, seen in self._seen.items() if seen > charged]
         return np.isin(slots // PAGE_ROWS, newer, invert=True) if newer else None
 
-    def _charge_again(self, rows: RowChanges, charged: int) -> None:
+    def _charge_again(self, rows: RowDelta, charged: int) -> None:
         """Repeat the charges of a step in the pages that do not include it."""
         slots = slots_of(rows)
         levels = np.broadcast_to(np.frombuffer(rows.values[_BY_LEVEL], np.uint8), slots.shape)

@@ -8,22 +8,23 @@ So what a record writes grows with its users, not with the rosters that they are
 from __future__ import annotations
 
 from streams.ledger.budgets import Budgets
-from streams.ledger.rule import NOBODY
+from streams.ledger.rule import NO_ROWS
 from streams.ledger.state import State
 from streams.ledger.tracked import Address
+from streams.records import Reason, Rejection
 
 
-def wake(state: State, budgets: Budgets) -> None:
+def restore_rosters(state: State, budgets: Budgets) -> None:
     """Restore all rosters that share a budget with these from their stored state."""
-    for address in list(state.rosters.asleep):
+    for address in list(state.rosters.not_restored):
         own = state.policies.budgets(address[0])
         if own.outermost is budgets.outermost:
             steps = state.runs[address].roster_steps
-            state.rosters.members[address].wake(own, state.rosters[address], steps)
-            state.rosters.asleep.discard(address)
+            state.rosters.members[address].restore(own, state.rosters[address], steps)
+            state.rosters.not_restored.discard(address)
 
 
-def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> None:
+def store_settled(state: State, budgets: Budgets, but: Address | None = None) -> None:
     """Store the rosters' members whose accrued charges this record has charged.
 
     Also store their accounts in budgets that this record does not charge but the roster does.
@@ -34,13 +35,13 @@ def note_taken(state: State, budgets: Budgets, but: Address | None = None) -> No
         other = state.policies.budgets(address[0])
         if address == but or other.outermost is not budgets.outermost:
             continue
-        rows = members.take_taken()
+        rows = members.take_settled()
         if not len(rows):
             continue
         state.note_members(address, members.note_settled(rows))
         for accounts, slots in zip(other.accounts, members.slots_of(rows), strict=True):
             if accounts not in budgets.accounts:
-                state.note(accounts.note(slots, NOBODY, NOBODY))
+                state.note(accounts.note(slots, NO_ROWS, NO_ROWS))
 
 
 def count_rosters(state: State, budgets: Budgets) -> int:
@@ -56,5 +57,46 @@ def drop_roster(state: State, address: Address) -> None:
         behind = members.close()
         if len(behind):
             for accounts, slots in zip(budgets.accounts, members.slots_of(behind), strict=True):
-                state.note(accounts.note(slots, NOBODY, NOBODY))
+                state.note(accounts.note(slots, NO_ROWS, NO_ROWS))
         del state.rosters[address]
+
+
+def budgets_of(state: State, dataset: str) -> Budgets:
+    """Return every budget that a charge to this dataset draws on.
+
+    Raises:
+        Rejection: UNKNOWN_DATASET.
+    """
+    try:
+        budgets = state.policies.budgets(dataset)
+    except KeyError:
+        detail = f"dataset {dataset!r} does not exist: create it first"
+        raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
+    if state.rosters.not_restored:
+        restore_rosters(state, budgets)
+    return budgets
+
+
+def open_budgets_of(state: State, dataset: str) -> Budgets:
+    """Return every budget that a charge to this open dataset draws on.
+
+    Raises:
+        Rejection: UNKNOWN_DATASET or DATASET_CLOSED.
+    """
+    budgets = budgets_of(state, dataset)
+    check_open(state, dataset)
+    return budgets
+
+
+def check_open(state: State, dataset: str) -> None:
+    """Check that a dataset was not closed.
+
+    Raises:
+        Rejection: DATASET_CLOSED.
+    """
+    if (dataset,) in state.closed:
+        detail = (
+            f"dataset {dataset!r} is closed permanently: its charges stay, and its name cannot be "
+            "used again"
+        )
+        raise Rejection(Reason.DATASET_CLOSED, detail)

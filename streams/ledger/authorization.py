@@ -28,8 +28,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET
 
-from streams.ledger.families import Policies
-from streams.ledger.partition_error import PartitionError
+from streams.ledger.budgets import Policies
+from streams.ledger.errors import CannotVerify
 from streams.ledger.tracked import Tracked
 from streams.records import (
     AccessList,
@@ -56,18 +56,6 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
     log: bytes  # the id of the log that signatures are for
     number: int  # of the last set-access, 0 before the first
     allow: list[Allowed]  # empty: the dataset was withdrawn
-
-
-class CannotVerify(PartitionError):
-    """A signature has to be verified, and the package for it is not installed."""
-
-    reason = "cannot-verify"
-
-    def __init__(self, problem: NoVerifier) -> None:
-        super().__init__(
-            f"a signed request has to be verified, and the package for it is missing ({problem})",
-            "Install dp-turnstile with its extra `secure` and start the worker again",
-        )
 
 
 class Authorization:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from streams.ledger.access import open_budgets_of
-from streams.ledger.accrual import count_rosters, note_taken, wake
-from streams.ledger.holds import check_hold
-from streams.ledger.limits import check_balances, check_decision, check_request, count_of
-from streams.ledger.members import Members
+from streams.ledger.accrual import count_rosters, open_budgets_of, restore_rosters, store_settled
+from streams.ledger.datasets import check_hold
 from streams.ledger.outputs import (
     Output,
     Place,
@@ -20,10 +17,11 @@ from streams.ledger.outputs import (
     odometer_output,
     roster_decision_of,
 )
-from streams.ledger.rosters import enrolment, pricing
+from streams.ledger.rosters import Members, enrolment, pricing
 from streams.ledger.runs import check_next_step, stored_decision, under_current_attempt
-from streams.ledger.separations import check_roster
+from streams.ledger.separation import check_roster
 from streams.ledger.state import State
+from streams.ledger.validation import check_balances, check_decision, check_request, count_of
 from streams.records import Charge, ChargeRoster, Enrol, Enrolled, Reason, Rejection, encode
 from streams.records.digests import charge_digest, roster_digest
 
@@ -49,7 +47,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     check_decision(plans[0].users, clips=budgets.clips)
     too_soon = None
     if separation is not UNSET:
-        waiting = state.participants.have_to_wait(charge.address, plans[0].slots)
+        waiting = state.participants.must_wait(charge.address, plans[0].slots)
         too_soon = waiting & (plans[0].norms > 0)
     outcome = budgets.charge(plans, too_soon)
     for changes in outcome.changes:
@@ -57,7 +55,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     if separation is not UNSET:
         taking_part = plans[0].slots[outcome.admitted & (plans[0].norms > 0)]
         state.participants.take_part(charge.address, charge.step, separation, taking_part)
-    note_taken(state, budgets)
+    store_settled(state, budgets)
     decision = encode(decision_of(charge, digest, budgets, outcome, place))
     state.runs[charge.address] = msgspec.structs.replace(
         run, step=charge.step, digest=digest, decision=decision, of_roster=False
@@ -88,7 +86,7 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     enrolled = enrolment(request, terms, members, budgets, beside)
     if enrolled.terms != terms:
         state.rosters[request.address] = enrolled.terms
-        wake(state, budgets)
+        restore_rosters(state, budgets)
         members = state.rosters.members[request.address]
     for accounts, sought in zip(budgets.accounts, enrolled.sought, strict=True):
         if len(sought.new_users):
@@ -127,7 +125,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         state.rosters[charge.address] = priced.terms
     for noted in step.noted:
         state.note_members(charge.address, noted)
-    note_taken(state, budgets, but=charge.address)
+    store_settled(state, budgets, but=charge.address)
     odometers: list[Output] = []
     for number, accounts in enumerate(budgets.accounts):
         risen = outcome.raised[number]

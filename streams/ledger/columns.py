@@ -15,6 +15,7 @@ before stored them, they are as in changes.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, get_type_hints
@@ -23,7 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.ledger.packed import pack_numbers, unpack_numbers
+from streams.ledger.errors import UnknownState
 
 Numbers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = Numbers | slice
@@ -37,10 +38,6 @@ _GROWTH = 8
 """Room is made for one row more in so many, at least."""
 _PACKED = "~"
 """Behind the name of a column whose numbers are packed."""
-
-
-class UnknownState(Exception):
-    """What is stored has a kind of state that this release does not know."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Column:
 PER_ORDER = Column(per_order=True)
 
 
-class RowChanges(msgspec.Struct, frozen=True, array_like=True):
+class RowDelta(msgspec.Struct, frozen=True, array_like=True):
     """New values of some rows, not differences: setting them twice is harmless.
 
     What whoever has the columns says otherwise of rows, under a name that is none of theirs, it
@@ -147,7 +144,7 @@ class Columns:
 
     def write(
         self, slots: Numbers, values: Mapping[str, NDArray[Any]], *, touched: bool = False
-    ) -> RowChanges:
+    ) -> RowDelta:
         """Set columns in rows.
 
         Args:
@@ -159,16 +156,16 @@ class Columns:
             What says so.
         """
         if not len(slots):
-            return RowChanges(b"", dict.fromkeys(values, b""))
+            return RowDelta(b"", dict.fromkeys(values, b""))
         packed = {}
         for name, numbers in values.items():
             getattr(self, name)[slots] = numbers
             packed[name] = self._pack(name, numbers)
         if not touched:
             self.touch(slots)
-        return RowChanges(slots.astype("<u4").tobytes(), packed)
+        return RowDelta(slots.astype("<u4").tobytes(), packed)
 
-    def note(self, rows: Rows, *columns: str) -> RowChanges:
+    def note(self, rows: Rows, *columns: str) -> RowDelta:
         """What says how rows are, which were written in place.
 
         Args:
@@ -178,13 +175,13 @@ class Columns:
         names = columns or tuple(self._columns)
         return self.note_by(rows, {name: self._packed(name, rows) for name in names})
 
-    def say_same(self, rows: slice, name: str, number: int) -> RowChanges:
+    def say_same(self, rows: slice, name: str, number: int) -> RowDelta:
         """Say that a column is one number in rows that follow one another, as it is there."""
         self._touch_all(rows)
         one = self._pack(name, np.array([number]))
-        return RowChanges(b"", {name: one}, (rows.start, rows.stop))
+        return RowDelta(b"", {name: one}, (rows.start, rows.stop))
 
-    def note_alike(self, rows: Rows, *columns: str) -> RowChanges:
+    def note_alike(self, rows: Rows, *columns: str) -> RowDelta:
         """The same of columns of one kind, said once if they are alike in these rows."""
         noted = self.note(rows, *columns)
         first, *others = noted.values.values()
@@ -192,15 +189,15 @@ class Columns:
             return noted
         return msgspec.structs.replace(noted, values={" ".join(columns): noted.values[columns[0]]})
 
-    def note_by(self, rows: Rows, values: dict[str, bytes]) -> RowChanges:
+    def note_by(self, rows: Rows, values: dict[str, bytes]) -> RowDelta:
         """The same, by what says it shorter."""
         if isinstance(rows, slice):
             self._touch_all(rows)
-            return RowChanges(b"", values, (rows.start, rows.stop))
+            return RowDelta(b"", values, (rows.start, rows.stop))
         self.touch(rows)
-        return RowChanges(rows.astype("<u4").tobytes(), values)
+        return RowDelta(rows.astype("<u4").tobytes(), values)
 
-    def put_back(self, changes: RowChanges, which: NDArray[np.bool_] | None = None) -> None:
+    def apply_delta(self, changes: RowDelta, which: NDArray[np.bool_] | None = None) -> None:
         """Set what ``write`` has set before.
 
         Args:
@@ -278,16 +275,66 @@ class Columns:
         return np.full((count, *shape), column.initial, dtype=column.dtype)
 
 
-def slots_of(changes: RowChanges) -> Numbers:
+def slots_of(changes: RowDelta) -> Numbers:
     """The slots of the rows that changed."""
     if changes.span is not None:
         return np.arange(*changes.span)
     return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
 
 
-def joined(parts: Sequence[RowChanges]) -> RowChanges:
-    """Changes of the same columns in different rows, which ``write`` gave, as one."""
+def joined(parts: Sequence[RowDelta]) -> RowDelta:
+    """Delta of the same columns in different rows, which ``write`` gave, as one."""
     if len(parts) == 1:
         return parts[0]
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
-    return RowChanges(b"".join(part.slots for part in parts), values)
+    return RowDelta(b"".join(part.slots for part in parts), values)
+
+
+_HEAD = struct.Struct("<qIBB")
+
+
+def pack_numbers(numbers: NDArray[np.integer]) -> bytes:
+    """Whole numbers of any shape; which shape and type they have is not told."""
+    flat = numbers.reshape(-1).astype(np.int64)
+    steps = 0
+    least, width = _spread(flat)
+    if width:
+        rest = flat - np.arange(flat.size)
+        least_of_rest, width_of_rest = _spread(rest)
+        if width_of_rest < width:
+            flat, least, width, steps = rest, least_of_rest, width_of_rest, 1
+    # Between int64 numbers, too, a distance fits in 64 bits without a sign.
+    distances = (flat - np.int64(least)).astype("<i8", copy=False).view(np.uint8)
+    return _HEAD.pack(least, flat.size, width, steps) + (
+        distances.reshape(-1, 8)[:, :width].tobytes()
+    )
+
+
+def unpack_numbers(packed: bytes) -> NDArray[np.int64]:
+    """The numbers that were packed, in one row.
+
+    Raises:
+        ValueError: it is nothing that was packed so.
+    """
+    if len(packed) < _HEAD.size:
+        raise ValueError(f"{len(packed)} bytes are no packed numbers")
+    least, count, width, steps = _HEAD.unpack_from(packed)
+    if width > 8 or steps > 1 or len(packed) != _HEAD.size + count * width:
+        raise ValueError(f"{len(packed)} bytes are not {count} packed numbers of {width} bytes")
+    octets = np.zeros((count, 8), dtype=np.uint8)
+    octets[:, :width] = np.frombuffer(packed, dtype=np.uint8, offset=_HEAD.size).reshape(
+        count, width
+    )
+    numbers = octets.view("<i8").reshape(-1).astype(np.int64, copy=False)
+    numbers += least
+    if steps:
+        numbers += np.arange(count)
+    return numbers
+
+
+def _spread(numbers: NDArray[np.int64]) -> tuple[int, int]:
+    """The least number, and how many bytes the largest distance from it takes."""
+    if not numbers.size:
+        return 0, 0
+    least, largest = int(numbers.min()), int(numbers.max())
+    return least, -(-(largest - least).bit_length() // 8)

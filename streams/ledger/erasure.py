@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.ledger.partition_error import PartitionError
+from streams.ledger.errors import LostErasureKey
 from streams.ledger.tracked import Address, Tracked
 from streams.records import (
     ERASED_INTEGER,
@@ -45,23 +45,6 @@ if TYPE_CHECKING:
 _PERSON, _FINGERPRINT = b"turnstile erased", b"turnstile erase"
 _PUBLIC: Final = b"turnstile: no erasure key is set"
 _HASH_BYTES = 16
-
-
-class LostErasureKey(PartitionError):
-    """The state has keyed hashes by a key that is not known here."""
-
-    reason = "erasure-key"
-
-    def __init__(self, fingerprint: str) -> None:
-        super().__init__(
-            f"users were erased under the erasure key {fingerprint}, which is not among "
-            "erasure_keys here: they would not be recognised, and would begin again with nothing "
-            "spent",
-            "Add that key to erasure_keys, after the first one if it is not to be used for new "
-            "hashes. Keep a key as long as the state has hashes by it. If the key is lost, delete "
-            "nothing before you read docs/erasure.md: if the log was trimmed, what was spent is "
-            "only in Redis and in the topic snapshots",
-        )
 
 
 class ErasureKeys:
@@ -126,7 +109,7 @@ class ErasedUsers(Tracked[str]):
     @property
     def is_unmerged(self) -> bool:
         """Whether changes and pages that are kept may still have the id of an erased user."""
-        return bool(self._uncompacted)
+        return bool(self._changed_pages)
 
     def rename(self) -> None:
         """Put hashes in the place of users who were put back meanwhile."""

@@ -1,33 +1,30 @@
-"""One partition of the log, applied: (state, record) -> (state, answers). No I/O, no clock.
-
-``streams.ledger.lifecycle`` has the states of a dataset, ``streams.ledger.runs`` those of a run.
-Applying the same records to the same state gives the same bytes, on any machine.
-"""
+"""What a partition holds, in numbers that are kept and not counted when they are asked for."""
 
 from __future__ import annotations
 
 import msgspec
 
-from streams.ledger.accrual import wake
+from streams.ledger.accrual import restore_rosters
 from streams.ledger.charging import charge, charge_roster, enrol
-from streams.ledger.columns import UnknownState
-from streams.ledger.erasing import erase
-from streams.ledger.erasure import ErasureKeys, LostErasureKey
-from streams.ledger.lifecycle import (
+from streams.ledger.datasets import (
     close_dataset,
     close_run,
     create_dataset,
     end_runs,
+    erase,
     open_run,
     set_access,
     withdraw_dataset,
 )
+from streams.ledger.erasure import ErasureKeys
+from streams.ledger.errors import LayoutMismatch, LostErasureKey, PartitionError, UnknownState
 from streams.ledger.outputs import Channel, Output, Place, answer_to, reject
-from streams.ledger.partition_error import PartitionError
 from streams.ledger.retirement import begin_import, check_agreement, check_live, retire
-from streams.ledger.state import Changes, Kept, LayoutMismatch, State
-from streams.ledger.summaries import DatasetSummary, Summary, summary_of
+from streams.ledger.rosters import Rosters
+from streams.ledger.runs import RunState, counted
+from streams.ledger.state import Delta, SavedState, State
 from streams.records import (
+    Allowed,
     Answer,
     Charge,
     ChargeRoster,
@@ -38,6 +35,7 @@ from streams.records import (
     Erase,
     Import,
     OpenRun,
+    Policy,
     Rejection,
     Request,
     Retire,
@@ -49,16 +47,83 @@ from streams.records import (
 )
 from streams.records.digests import NO_TOPIC, HashChain, genesis
 
+MOST_RUNS = 500
+"""Of a summary, which is shown every few seconds."""
+
+
+class DatasetSummary(msgspec.Struct, frozen=True):
+    """One dataset in one partition."""
+
+    policy: Policy
+    users: int
+    exhausted: int  # users with nothing left
+    closed: bool = False
+    allow: list[Allowed] | None = None  # the access list in force; None: the dataset is open
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """A run in one partition, in numbers."""
+
+    dataset: str
+    run: str
+    attempt: int
+    step: int  # the last one decided, -1 before the first
+    closed: bool
+    users: int | None = None  # in the last step, or members; None where that is not kept
+    halted: int | None = None  # of these
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a partition holds, in numbers that are kept and not counted when they are asked for."""
+
+    datasets: dict[str, DatasetSummary]
+    open_runs: int
+    closed_runs: int
+    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
+
+
+def summary_of(state: State) -> Summary:
+    """Of what a partition holds."""
+    runs = sorted(state.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
+    return Summary(
+        {
+            name: DatasetSummary(
+                accounts.policy,
+                len(accounts),
+                accounts.exhausted_users,
+                (name,) in state.closed,
+                None if access is None else access.allow,
+            )
+            for name, accounts in state.datasets.items()
+            for access in (state.authorization.of(name),)
+        },
+        len(state.runs) - state.runs.closed,
+        state.runs.closed,
+        [_run_summary(run, state.rosters) for _, run in runs[:MOST_RUNS]],
+    )
+
+
+def _run_summary(run: RunState, rosters: Rosters) -> RunSummary:
+    address = run.dataset, run.run
+    if run.of_roster and address in rosters:
+        members = rosters.members[address]
+        counts: tuple[int, int] | None = len(members), len(members.halted)
+    else:
+        counts = counted(run)
+    users, halted = counts or (None, None)
+    return RunSummary(run.dataset, run.run, run.attempt, run.step, run.closed, users, halted)
+
+
 __all__ = [
-    "Changes",
     "Channel",
     "DatasetSummary",
-    "Kept",
+    "Delta",
     "LayoutMismatch",
     "Ledger",
     "LostErasureKey",
     "Output",
     "PartitionError",
+    "SavedState",
     "Summary",
     "UnknownState",
     "ledger_of",
@@ -66,7 +131,7 @@ __all__ = [
 
 
 def ledger_of(
-    kept: Kept,
+    kept: SavedState,
     partition: int,
     partitions: int,
     topic: bytes,
@@ -91,7 +156,7 @@ def ledger_of(
     ledger = Ledger(partition, partitions, topic, erasure_keys)
     ledger.state.load(kept.pages)
     for changes in kept.changes:
-        ledger.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
+        ledger.state.apply_delta(msgspec.msgpack.decode(changes, type=Delta))
     ledger.state.check_whole()
     ledger.chain = chain
     return ledger
@@ -142,10 +207,10 @@ class Ledger:
         self.state.add_output_bytes(sum(output.size for output in outputs))
         return outputs
 
-    def wake(self) -> None:
+    def restore_rosters(self) -> None:
         """Restore all rosters from their stored state, so that they can be read."""
         for name in self.state.datasets:
-            wake(self.state, self.state.policies.budgets(name))
+            restore_rosters(self.state, self.state.policies.budgets(name))
 
     def summary(self) -> Summary:
         """Return the state in a few numbers."""

@@ -127,6 +127,6 @@ def _last_of(origins: Sequence[Ledger], address: tuple[str, ...]) -> RunState:
 
 def _pages(state: State) -> dict[str, bytes]:
     """Return the pages that changed since they were last taken."""
-    state.take_changes()
+    state.take_delta()
     pages = {name: state.take_page(name) for name in state.unmerged()}
     return {name: page for name, page in pages.items() if page is not None}

@@ -17,25 +17,11 @@ from __future__ import annotations
 
 import hashlib
 
+from streams.ledger.errors import ImportPending
 from streams.ledger.outputs import Place
-from streams.ledger.partition_error import PartitionError
 from streams.ledger.state import Retirement, State
 from streams.records import Import, LogRetired, Reason, Rejection, Request, Retire, encode
 from streams.records.digests import HashChain
-
-
-class ImportPending(PartitionError):
-    """The log begins with an imported state that is not there."""
-
-    kind = "import-pending"
-
-    def __init__(self, origin: bytes) -> None:
-        super().__init__(
-            f"this log begins with the state of the log {origin.hex()}, and no snapshot contains "
-            "that state",
-            "If `turnstile repartition` was interrupted, run it again. Otherwise restore Redis or "
-            "the topic snapshots from a copy",
-        )
 
 
 def agreement(state: State) -> bytes:

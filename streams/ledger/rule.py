@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from accounting import InvalidInput, Mechanism, PerUserOrderFilter, advance_units, best_order
 from accounting.filters.accounts import AccountTerms, Orders
 from streams.ledger.columns import Numbers
-from streams.ledger.policies import filter_of, has_per_user_order, measure_of
+from streams.ledger.validation import filter_of, has_per_user_order, measure_of
 from streams.records import Policy
 
 _BLOCK_NUMBERS = 2**18
 """Users times orders that are charged at a time: the temporaries do not grow with the record."""
 
-NOBODY = np.empty(0, dtype=np.int64)
+NO_ROWS = np.empty(0, dtype=np.int64)
 NOTHING = np.empty(0)
 
 OrderIndex = NDArray[np.uint8]
@@ -43,7 +43,7 @@ class Bill(NamedTuple):
     cost: Numbers
     order: OrderIndex | None  # with those who are bound by this step
     admitted: NDArray[np.bool_] | None = None  # None: those who can pay
-    clipped: Numbers = NOBODY  # positions, with the norms that were granted
+    clipped: Numbers = NO_ROWS  # positions, with the norms that were granted
     granted: NDArray[np.float64] = NOTHING
     bound: NDArray[np.bool_] | None = None  # who is bound to an order by then, admitted or not
 
@@ -272,7 +272,7 @@ class Rule:
 
 def positions(where: NDArray[np.bool_]) -> Numbers:
     """Where it is true: most often nowhere, which is found out faster than by numpy alone."""
-    return np.flatnonzero(where) if where.any() else NOBODY
+    return np.flatnonzero(where) if where.any() else NO_ROWS
 
 
 def _own(costs: Numbers, order: OrderIndex) -> Numbers:

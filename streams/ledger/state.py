@@ -1,6 +1,6 @@
 """What one partition holds: datasets and runs, and which of it is not stored yet.
 
-There are two ways to the store. ``Changes`` say what a batch of records changed, and are written
+There are two ways to the store. ``Delta`` say what a batch of records changed, and are written
 with the batch. Pages hold the state itself; from time to time those that are behind are written,
 and the changes that led to them are dropped. Pages are called by names:
 
@@ -22,16 +22,15 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from streams.ledger.accounts import AccountDelta, Page
 from streams.ledger.authorization import Access, Authorization
-from streams.ledger.balances import AccountsChanges, Page
-from streams.ledger.columns import PAGE_ROWS, RowChanges, UnknownState
+from streams.ledger.budgets import Policies
+from streams.ledger.columns import PAGE_ROWS, RowDelta
 from streams.ledger.erasure import ErasedUsers, ErasureKeys, KeysInUse
-from streams.ledger.families import Policies
-from streams.ledger.members import MemberChanges
-from streams.ledger.partition_error import PartitionError
-from streams.ledger.rosters import Rosters
+from streams.ledger.errors import LayoutMismatch, UnknownState
+from streams.ledger.rosters import MemberDelta, Rosters
 from streams.ledger.runs import Runs
-from streams.ledger.separations import Participants, Separations
+from streams.ledger.separation import Participants, Separations
 from streams.ledger.tracked import Address, Tracked
 from streams.records import Holder, encode
 
@@ -39,28 +38,12 @@ AnyTracked = TypeVar("AnyTracked", bound=Tracked[Any])
 _PAGE, _MEMBERS = "page:", "members:"
 
 
-class LayoutMismatch(PartitionError):
-    """The log was written for another number of partitions."""
-
-    reason = "other-partitions"
-
-    def __init__(self, written_for: int, partitions: int) -> None:
-        super().__init__(
-            f"the log was written for {written_for} partitions, but its topic has {partitions}: "
-            "users would live in other partitions, and have a second budget there",
-            "If partitions were added to the topic, make it anew from a copy of the log, with "
-            f"{written_for} partitions. If the client that created the first dataset was wrong "
-            "about their number, nothing has been charged: delete the topic and what Redis keeps "
-            "of its partitions, and create the dataset again",
-        )
-
-
-class Changes(msgspec.Struct, frozen=True, array_like=True):
+class Delta(msgspec.Struct, frozen=True, array_like=True):
     """What a batch of records changed: new values, or steps by level."""
 
     entries: dict[str, msgspec.Raw]  # by name; nil: it is gone
-    accounts: list[AccountsChanges]  # in the order in which they were made
-    members: list[MemberChanges] = []  # the same
+    accounts: list[AccountDelta]  # in the order in which they were made
+    members: list[MemberDelta] = []  # the same
 
 
 class Retirement(msgspec.Struct, frozen=True, array_like=True):
@@ -80,7 +63,7 @@ class ImportOrigin(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes  # of the imported pages; see ``repartition``
 
 
-class Kept(Protocol):
+class SavedState(Protocol):
     """What a store keeps of a partition: pages of state, then the changes since, in order."""
 
     @property
@@ -89,7 +72,7 @@ class Kept(Protocol):
 
     @property
     def changes(self) -> list[bytes]:
-        """Packed ``Changes``."""
+        """Packed ``Delta``."""
 
 
 class PartitionCount(Tracked[int]):
@@ -154,8 +137,8 @@ class State:
         self.origin: Tracked[ImportOrigin] = self._keep(Tracked("origin", ImportOrigin))
         self.access: Tracked[Access] = self._keep(Tracked("access", Access))
         self.authorization = Authorization(partition, self.access, self.policies)
-        self._accounts: list[AccountsChanges] = []  # since the last batch
-        self._members: list[MemberChanges] = []  # the same
+        self._accounts: list[AccountDelta] = []  # since the last batch
+        self._members: list[MemberDelta] = []  # the same
         self._torn: set[Address] = set()  # rosters of which pages were missing when it was loaded
         # By dataset, that of the last step by level of the batch.
         self._cost_tables: dict[str, bytes] = {}
@@ -167,26 +150,26 @@ class State:
 
     @property
     def unwritten_bytes(self) -> int:
-        """About how much was changed and put out since ``take_changes`` was called last."""
+        """About how much was changed and put out since ``take_delta`` was called last."""
         return self._put_out + sum(entries.changed_bytes for entries in self._kinds.values())
 
     def add_output_bytes(self, size: int) -> None:
         """Count the outputs of a record towards the size of the next write."""
         self._put_out += size
 
-    def take_changes(self) -> Changes:
+    def take_delta(self) -> Delta:
         """What changed since the last call."""
         entries = {
             name: msgspec.Raw(packed)
             for kind in self._kinds.values()
-            for name, packed in kind.take_changes().items()
+            for name, packed in kind.take_delta().items()
         }
-        changes = Changes(entries, self._accounts, self._members)
+        changes = Delta(entries, self._accounts, self._members)
         self._accounts, self._members, self._put_out = [], [], 0
         self._cost_tables = {}
         return changes
 
-    def put_back(self, changes: Changes) -> None:
+    def apply_delta(self, changes: Delta) -> None:
         """Set what the changes of an earlier owner of this partition say.
 
         Raises:
@@ -194,15 +177,15 @@ class State:
             UnknownState: another release wrote some of them.
         """
         for name, packed in changes.entries.items():
-            self._kind_of(name).put_back(name, bytes(packed))
+            self._kind_of(name).restore_entry(name, bytes(packed))
         for accounts in changes.accounts:
-            self.datasets[accounts.dataset].put_back(accounts)
+            self.datasets[accounts.dataset].apply_delta(accounts)
         self.erased.rename()
         for members in changes.members:
             # A roster that is gone at the end of a batch may have changed before.
             if members.address in self.rosters:
-                self.rosters.members[members.address].put_back(members)
-        self.take_changes()
+                self.rosters.members[members.address].apply_delta(members)
+        self.take_delta()
 
     def load(self, pages: dict[str, bytes]) -> None:
         """Put back what ``take_page`` gave, in any order of the pages.
@@ -219,7 +202,7 @@ class State:
             elif name.startswith(_MEMBERS):
                 members[_place(name)] = packed
             else:
-                self._kind_of(name).put_back(name, packed)
+                self._kind_of(name).restore_entry(name, packed)
         for dataset, count in Counter(dataset for (dataset,), _ in accounts).items():
             self.datasets[dataset].expect(count)
         for ((dataset,), number), packed in sorted(accounts.items()):
@@ -237,9 +220,9 @@ class State:
                 self.rosters.members[address].load_page(number, rows)
             else:  # the compaction that was to delete it went no further, or changes bring it back
                 self.rosters.dropped.add((address, number))
-        self.take_changes()
+        self.take_delta()
         for kind in self._kinds.values():
-            kind.is_compacted()
+            kind.mark_all_written()
 
     def check_whole(self) -> None:
         """Check, when all changes are put back, that no roster has lost some of its pages.
@@ -287,7 +270,7 @@ class State:
             return encode(self.rosters.members[address].take_page(number))
         return self._kind_of(name).take_page(name)
 
-    def note(self, accounts: AccountsChanges) -> None:
+    def note(self, accounts: AccountDelta) -> None:
         """Have the next batch say what changed of accounts."""
         if accounts.cost_table:
             if self._cost_tables.get(accounts.dataset) == accounts.cost_table:
@@ -297,11 +280,11 @@ class State:
         self._accounts.append(accounts)
         self._put_out += accounts.size
 
-    def note_members(self, address: Address, rows: RowChanges) -> None:
+    def note_members(self, address: Address, rows: RowDelta) -> None:
         """Have it say what changed of the members of a roster."""
         if rows.rows:
             count = len(self.rosters.members[address])
-            self._members.append(MemberChanges(address, count, rows))
+            self._members.append(MemberDelta(address, count, rows))
             self._put_out += rows.size
 
     def _kind_of(self, name: str) -> Tracked[Any]:

@@ -20,7 +20,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from streams.ledger.columns import UnknownState
+from streams.ledger.errors import UnknownState
 from streams.records import encode
 
 Value = TypeVar("Value")
@@ -46,7 +46,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         self._value_type = value_type
         self._changes: dict[Address, bytes] = {}  # since the last batch, packed
         self._changed_bytes = 0
-        self._uncompacted: set[Address] = set()
+        self._changed_pages: set[Address] = set()
 
     def __getitem__(self, address: Address) -> Value:
         return self._values[address]
@@ -69,16 +69,16 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     @property
     def changed_bytes(self) -> int:
-        """About how much ``take_changes`` would bring."""
+        """About how much ``take_delta`` would bring."""
         return self._changed_bytes
 
-    def take_changes(self) -> dict[str, bytes]:
+    def take_delta(self) -> dict[str, bytes]:
         """The entries that were set or deleted since the last call, packed, by name."""
         changes = {self._name(address): packed for address, packed in self._changes.items()}
         self._changes, self._changed_bytes = {}, 0
         return changes
 
-    def put_back(self, name: str, packed: bytes) -> None:
+    def restore_entry(self, name: str, packed: bytes) -> None:
         """Set an entry to what was stored under its name, or delete it.
 
         Raises:
@@ -97,17 +97,17 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     def unmerged(self) -> list[str]:
         """The names of the entries whose pages are not what they are now."""
-        return [self._name(address) for address in sorted(self._uncompacted)]
+        return [self._name(address) for address in sorted(self._changed_pages)]
 
     def take_page(self, name: str) -> bytes | None:
         """An entry as it is now, None if it is gone; from here on it counts as compacted."""
         address = _address(name)
-        self._uncompacted.discard(address)
+        self._changed_pages.discard(address)
         return encode(self._values[address]) if address in self._values else None
 
-    def is_compacted(self) -> None:
+    def mark_all_written(self) -> None:
         """From here on every entry counts as compacted."""
-        self._uncompacted.clear()
+        self._changed_pages.clear()
 
     def _moves(self, address: Address, before: Value | None, after: Value | None) -> None:
         """An entry is about to move from one value to another; None: it is not there."""
@@ -119,7 +119,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         before = self._changes.get(address)
         self._changed_bytes += len(packed) - (-_ENTRY_BYTES if before is None else len(before))
         self._changes[address] = packed
-        self._uncompacted.add(address)
+        self._changed_pages.add(address)
 
 
 def _address(name: str) -> Address:

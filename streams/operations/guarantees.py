@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, from_units_down
-from streams.ledger.policies import has_per_user_order, measure_of
+from streams.ledger.validation import has_per_user_order, measure_of
 from streams.records import Policy
 
 Units = NDArray[np.integer]

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from streams.config import Config
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import Topics
-from streams.ledger.summaries import RunSummary
+from streams.ledger.ledger import RunSummary
 from streams.operations.status import Unavailable, look_at, read_glances
 from streams.store.port import Glance, Inventory, decode_inventory
 

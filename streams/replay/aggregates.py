@@ -32,8 +32,8 @@ from accounting.release import (
     release_mean,
     release_quantiles,
 )
-from streams.ledger.partition_error import PartitionError
-from streams.ledger.policies import has_per_user_order
+from streams.ledger.errors import PartitionError
+from streams.ledger.validation import has_per_user_order
 from streams.records import Policy, User
 from streams.replay.archive import Archive, UnreadableService
 from streams.replay.replay import Compared, LogReplay

@@ -18,8 +18,8 @@ from accounting import PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
-from streams.ledger.policies import measure_of, mechanism_of
 from streams.ledger.tracked import Address
+from streams.ledger.validation import measure_of, mechanism_of
 from streams.operations.guarantees import Amounts, Units, budget_epsilon
 from streams.records import (
     ERASED,

@@ -30,8 +30,8 @@ from accounting.costs.mechanisms import noise_scale
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
-from streams.ledger.policies import MECHANISMS
 from streams.ledger.tracked import Address
+from streams.ledger.validation import MECHANISMS
 from streams.records import (
     Charge,
     ChargeRoster,

@@ -20,10 +20,10 @@ import msgspec
 from accounting import Mechanism, PoissonGaussian
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
+from streams.ledger.errors import PartitionError
 from streams.ledger.ledger import Ledger, LostErasureKey, Output, UnknownState, ledger_of
 from streams.ledger.outputs import Channel
-from streams.ledger.partition_error import PartitionError
-from streams.ledger.policies import MECHANISMS
+from streams.ledger.validation import MECHANISMS
 from streams.records import ChargeRoster, Import, Rejection, Request, decode_request
 from streams.replay.archive import (
     Archive,
@@ -264,7 +264,7 @@ class LogReplay:
                 outputs = self.ledger.apply(record.offset, record.value)
             except LostErasureKey as lost:
                 raise UnreadableService(f"partition {partition}: {lost}") from lost
-            self.ledger.state.take_changes()  # they are not stored
+            self.ledger.state.take_delta()  # they are not stored
             self.next = record.offset + 1
             self.records += 1
             yield Applied(partition, record, outputs)

@@ -15,7 +15,7 @@ from streams.kafka.topics import NORMS
 from streams.ledger.accounts import Accounts
 from streams.ledger.columns import PAGE_ROWS
 from streams.ledger.ledger import Ledger, Output, PartitionError, UnknownState, ledger_of
-from streams.ledger.members import Members
+from streams.ledger.rosters import Members
 from streams.replay.archive import Archive, HeadSource, StoredHead
 from streams.replay.findings import Check, Findings
 from streams.store.layout import LAYOUT, Damaged

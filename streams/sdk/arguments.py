@@ -26,7 +26,7 @@ from accounting import (
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
 from accounting.measures import cost_table
-from streams.ledger.policies import MECHANISMS, measure_of, mechanism_of
+from streams.ledger.validation import MECHANISMS, measure_of, mechanism_of
 from streams.records import MechanismName, Policy, RosterMechanism, User
 from streams.records.digests import cost_table_digest
 from streams.records.users import UserIds

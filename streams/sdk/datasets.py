@@ -23,7 +23,7 @@ from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_o
 from accounting.exact.units import from_units_down
 from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.authorization import check_access
-from streams.ledger.policies import check_policy
+from streams.ledger.validation import check_policy
 from streams.records import (
     DELTA,
     AccessList,

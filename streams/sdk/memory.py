@@ -70,7 +70,7 @@ class MemoryConnection(Connection):
                 )
             )
             raise
-        ledger.state.take_changes()  # drop them: nothing is stored
+        ledger.state.take_delta()  # drop them: nothing is stored
         self._offsets[partition] += 1
         for output in outputs:
             if output.channel in self._kept:

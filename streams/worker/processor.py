@@ -226,7 +226,7 @@ class Processor:
         async with self._lock:
             first = self.inbox.position
             if self.state is ProcessorState.RUNNING and await self._gaps.at_the_end(end, waited):
-                changes = encode(self.ledger.state.take_changes())
+                changes = encode(self.ledger.state.take_delta())
                 chain, leader_epoch = self.ledger.chain, self._leader_epoch
                 await self._commit(AppliedBatch(first, end, chain, leader_epoch, [], [], changes))
 
@@ -330,7 +330,7 @@ class Processor:
             ):
                 break
         self._leader_epoch = leader_epoch
-        changes = encode(self.ledger.state.take_changes())
+        changes = encode(self.ledger.state.take_delta())
         reached, chain = self.inbox.position, self.ledger.chain
         return AppliedBatch(first, reached, chain, leader_epoch, records, outputs, changes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streams.ledger.partition_error import PartitionError
+from streams.ledger.errors import PartitionError
 from streams.store.layout import KEYS, LAYOUT, key_of
 from streams.store.port import SuspensionReason
 

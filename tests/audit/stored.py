@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from streams.ledger.access import budgets_of
+from streams.ledger.accrual import budgets_of
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor_requests import User, numbers_of
 from tests.audit.auditor_rosters import Roster, prices_in

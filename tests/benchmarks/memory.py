@@ -125,7 +125,7 @@ def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
     outputs = ledger.apply(0, encode(step))
     if any(output.channel is Channel.REJECTS for output in outputs):
         raise AssertionError(f"the step is wrong: {outputs}")
-    ledger.state.take_changes()
+    ledger.state.take_delta()
     return ledger
 
 

@@ -236,7 +236,7 @@ def _ledger() -> Ledger:
 
 def _apply(ledger: Ledger, value: bytes) -> None:
     ledger.apply(ledger.chain.last + 1, value)
-    ledger.state.take_changes()
+    ledger.state.take_delta()
 
 
 def _create(ledger: Ledger, name: str) -> None:

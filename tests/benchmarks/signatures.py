@@ -113,7 +113,7 @@ def _apply(users: int, named: int) -> float:
         if offset == len(records) - _CHARGES:
             began = time.process_time()
         ledger.apply(offset, record)
-        ledger.state.take_changes()
+        ledger.state.take_delta()
     assert ledger.state.runs["d", "r"].step == _CHARGES - 1
     return (time.process_time() - began) * 1e6 / _CHARGES
 

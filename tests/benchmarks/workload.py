@@ -127,7 +127,7 @@ class Workload:
         self.next += 1
         if any(output.channel is Channel.REJECTS for output in outputs):
             raise AssertionError(f"the workload is wrong: {outputs}")
-        return Applied(value, encode(self._ledger.state.take_changes()), outputs)
+        return Applied(value, encode(self._ledger.state.take_delta()), outputs)
 
 
 class DenseSteps(Workload):

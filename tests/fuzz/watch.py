@@ -156,7 +156,7 @@ class Fuzz:
         """Apply a record that the auditor cannot judge: it must be applied or rejected."""
         measured = self._rng.random() < _MEASURED_SHARE
         self.watch.apply(self._unjudged, number, value, measured)
-        self._unjudged.state.take_changes()
+        self._unjudged.state.take_delta()
 
 
 def apply_largest(watch: Watch) -> None:

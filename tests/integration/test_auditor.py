@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streams.ledger.access import budgets_of
-from streams.ledger.balances import AccountsChanges
-from streams.ledger.columns import RowChanges
+from streams.ledger.accounts import AccountDelta
+from streams.ledger.accrual import budgets_of
+from streams.ledger.columns import RowDelta
 from streams.ledger.ledger import Ledger
 from streams.records.digests import genesis
 from tests.audit.comparison import compare, compare_chain
@@ -116,11 +116,11 @@ def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
     accounts = ledgers[0].state.datasets["d"]
     _, spent = accounts.spent_units()
-    row = RowChanges(
+    row = RowDelta(
         slots=np.array([0], dtype="<u4").tobytes(),
         values={"spent": (spent[:1] + units).astype("<i8").tobytes()},
     )
-    accounts.put_back(AccountsChanges("d", b"", len(accounts), [row]))
+    accounts.apply_delta(AccountDelta("d", b"", len(accounts), [row]))
     with pytest.raises(AssertionError):
         compare(auditor, audited.log, ledgers)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from streams.ledger import accounts, columns, members, rosters, state
+from streams.ledger import accounts, columns, rosters, state
 from streams.store import snapshot
 from streams.worker import merge, ownership, processor, restore, snapshots
 
@@ -171,7 +171,6 @@ class Temper:
                 (columns, "_PAGE_BITS", self.page_bits),
                 (columns, "PAGE_ROWS", 1 << self.page_bits),
                 (accounts, "PAGE_ROWS", 1 << self.page_bits),
-                (members, "PAGE_ROWS", 1 << self.page_bits),
                 (rosters, "PAGE_ROWS", 1 << self.page_bits),
                 (state, "PAGE_ROWS", 1 << self.page_bits),
             ):

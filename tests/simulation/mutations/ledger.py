@@ -9,19 +9,16 @@ import numpy as np
 
 from accounting.filters import recurring
 from streams.ledger import (
-    access,
     accounts,
     accrual,
     budgets,
     charging,
-    erasing,
+    datasets,
     erasure,
-    holds,
     ledger,
-    lifecycle,
     rule,
     runs,
-    separations,
+    separation,
     tracked,
 )
 from tests.simulation.mutations.registry import Patches, mutation, replaced
@@ -104,7 +101,7 @@ def names_not_put_back() -> Patches:
 @mutation
 def closed_datasets_charged() -> Patches:
     """What is charged to a dataset does not depend on whether it was closed."""
-    for module in (access, lifecycle):
+    for module in (accrual, datasets):
         yield replaced(module, "check_open", lambda *_: None)
 
 
@@ -118,10 +115,10 @@ def rest_not_spent() -> Patches:
 def separation_not_enforced() -> Patches:
     """Who took part in a step may take part in the next one."""
 
-    def have_to_wait(self: Any, run: Any, slots: Any) -> Any:
+    def must_wait(self: Any, run: Any, slots: Any) -> Any:
         return np.zeros(len(slots), dtype=np.bool_)
 
-    yield replaced(separations.Participants, "have_to_wait", have_to_wait)
+    yield replaced(separation.Participants, "must_wait", must_wait)
 
 
 @mutation
@@ -131,21 +128,21 @@ def participations_forgotten_at_a_compaction() -> Patches:
     def take_page(self: Any, name: str) -> None:
         tracked.Tracked.take_page(self, name)
 
-    yield replaced(separations.Participants, "take_page", take_page)
+    yield replaced(separation.Participants, "take_page", take_page)
 
 
 @mutation
 def accrued_charges_collected_elsewhere_not_kept() -> Patches:
     """Accrued charges of another dataset's roster are kept for the budgets charged now alone."""
-    real = accrual.note_taken
+    real = accrual.store_settled
 
-    def note_taken(held: Any, *arguments: Any, **options: Any) -> None:
+    def store_settled(held: Any, *arguments: Any, **options: Any) -> None:
         before = len(held._accounts)
         real(held, *arguments, **options)
         del held._accounts[before:]
 
-    for module in (charging, erasing):
-        yield replaced(module, "note_taken", note_taken)
+    for module in (charging, datasets):
+        yield replaced(module, "store_settled", store_settled)
 
 
 @mutation
@@ -158,7 +155,7 @@ def older_attempts_charge() -> Patches:
             request = msgspec.structs.replace(request, attempt=known.attempt)
         return real(known, request)
 
-    for module in (charging, lifecycle):
+    for module in (charging, datasets):
         yield replaced(module, "under_current_attempt", under)
 
 
@@ -177,23 +174,23 @@ def holds_not_checked_at_a_charge() -> Patches:
 @mutation
 def budgets_taken_over_unasked() -> Patches:
     """A run that is opened takes the budget from the run that holds it."""
-    real = holds.take_hold
+    real = datasets.take_hold
 
     def take_hold(state: Any, taken: Any, request: Any, before: Any, run: Any) -> None:
         real(state, taken, msgspec.structs.replace(request, take_over=True), before, run)
 
-    yield replaced(lifecycle, "take_hold", take_hold)
+    yield replaced(datasets, "take_hold", take_hold)
 
 
 @mutation
 def budgets_taken_over_by_repeated_openings() -> Patches:
     """An opening that comes twice takes a budget back that another run has taken over."""
-    real = holds.take_hold
+    real = datasets.take_hold
 
     def take_hold(state: Any, taken: Any, request: Any, _: Any, run: Any) -> None:
         real(state, taken, request, None, run)
 
-    yield replaced(lifecycle, "take_hold", take_hold)
+    yield replaced(datasets, "take_hold", take_hold)
 
 
 @mutation
@@ -205,15 +202,15 @@ def budgets_freed_by_other_runs() -> Patches:
         if (outermost,) in state.holds:
             del state.holds[outermost,]
 
-    yield replaced(lifecycle, "release_hold", release_hold)
+    yield replaced(datasets, "release_hold", release_hold)
 
 
 @mutation
 def shares_not_added_up() -> Patches:
     """A share fits into a budget, whatever other shares there are."""
-    real = lifecycle.check_share
+    real = datasets.check_share
 
     def check_share(policy: Any, whole: Any, _: Any) -> None:
         real(policy, whole, [])
 
-    yield replaced(lifecycle, "check_share", check_share)
+    yield replaced(datasets, "check_share", check_share)

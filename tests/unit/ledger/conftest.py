@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.ledger import accounts, columns, members, rosters, state
+from streams.ledger import accounts, columns, rosters, state
 from tests.unit.ledger.audited import AuditedLog
 
 
@@ -24,5 +24,5 @@ def new_log():
 def short_pages(monkeypatch):
     """Pages of four rows."""
     monkeypatch.setattr(columns, "_PAGE_BITS", 2)
-    for module in (columns, accounts, members, rosters, state):
+    for module in (columns, accounts, rosters, state):
         monkeypatch.setattr(module, "PAGE_ROWS", 4)

@@ -5,7 +5,7 @@ import numpy as np
 from msgspec import UNSET
 
 from accounting.exact.units import budget_units
-from streams.ledger.ledger import Changes, Channel, Ledger
+from streams.ledger.ledger import Channel, Delta, Ledger
 from streams.records import (
     Charge,
     CloseRun,
@@ -41,7 +41,7 @@ class Log:
         outputs = self.apply(value)
         self.records.append(value)
         self.outputs.append(outputs)
-        self.changes.append(encode(self.ledger.state.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_delta()))
         return outputs
 
     def apply(self, value: bytes | None) -> list:
@@ -127,5 +127,5 @@ def rebuilt(changes: list[bytes], partitions: int = 1, partition: int = 0) -> Le
     """A ledger that an owner before has left as changes."""
     ledger = Ledger(partition, partitions)
     for one in changes:
-        ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
     return ledger

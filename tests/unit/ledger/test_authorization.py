@@ -3,7 +3,7 @@
 import pytest
 from msgspec import UNSET, structs
 
-from streams.ledger import lifecycle
+from streams.ledger import datasets
 from streams.ledger.ledger import PartitionError, ledger_of
 from streams.records import (
     AccessSet,
@@ -228,7 +228,7 @@ def test_no_earlier_change_brings_a_key_back_after_the_dataset_was_created_again
 
 
 def test_names_that_were_withdrawn_count_where_their_number_is_kept(monkeypatch):
-    monkeypatch.setattr(lifecycle, "MAX_DATASETS", 2)
+    monkeypatch.setattr(datasets, "MAX_DATASETS", 2)
     monkeypatch.setattr(auditor, "_MOST_DATASETS", 2)
     log = SignedLog()
     for name in ("d", "e"):

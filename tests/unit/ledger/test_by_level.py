@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.ledger.balances import Balances
-from streams.ledger.columns import UnknownState
-from streams.ledger.ledger import Changes, ledger_of
+from streams.ledger.accounts import Balances
+from streams.ledger.errors import UnknownState
+from streams.ledger.ledger import Delta, ledger_of
 from streams.records import Rejected
 from streams.records.digests import NO_TOPIC
 from tests.unit.ledger.roster_logs import LEVELS, POLICIES, RosterLog, begun, prices
@@ -18,7 +18,7 @@ USERS = 10
 
 def by_level(log: RosterLog) -> int:
     """How many steps of a log are kept by their levels."""
-    changes = [msgspec.msgpack.decode(packed, type=Changes) for packed in log.changes]
+    changes = [msgspec.msgpack.decode(packed, type=Delta) for packed in log.changes]
     rows = [row for one in changes for accounts in one.accounts for row in accounts.rows]
     return sum("spent+" in row.values for row in rows)
 
@@ -34,7 +34,7 @@ def restored(
     spent = log.spent()
     kept = SimpleNamespace(pages=pages, changes=changes)
     log.hand_over(ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain))
-    log.ledger.wake()
+    log.ledger.restore_rosters()
     assert log.spent() == spent
     compacted = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     log.audit()
@@ -88,7 +88,7 @@ def test_they_take_two_bytes_a_user_and_their_cost_table_comes_once_a_batch():
         following = msgspec.msgpack.decode(record)
         following |= {"step": following["step"] + 2}
         log.ledger.apply(offset, msgspec.msgpack.encode(following))
-    both = msgspec.msgpack.encode(log.ledger.state.take_changes())
+    both = msgspec.msgpack.encode(log.ledger.state.take_delta())
     one = len(log.changes[-1])
     assert by_level(log) == 4
     assert 2 * users < one < 2 * users + len(units) + 1500
@@ -98,11 +98,11 @@ def test_they_take_two_bytes_a_user_and_their_cost_table_comes_once_a_batch():
 def test_a_release_that_does_not_know_them_reads_neither_changes_nor_pages():
     log = begun(range(USERS), measure="zcdp", budget=1.0)
     log.step(0, prices(), members=USERS, levels=[LEVELS] * USERS)
-    (accounts,) = msgspec.msgpack.decode(log.changes[-1], type=Changes).accounts
+    (accounts,) = msgspec.msgpack.decode(log.changes[-1], type=Delta).accounts
     rows = Balances()
     rows.reserve(USERS)
     (kept,) = [row for row in accounts.rows if "spent+" in row.values]
     with pytest.raises(UnknownState, match="spent"):
-        rows.put_back(kept)
+        rows.apply_delta(kept)
     with pytest.raises(UnknownState, match="charged"):
         rows.load_page(0, log.ledger.state.datasets["d"].take_page(0).columns)

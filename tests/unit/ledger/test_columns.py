@@ -7,17 +7,10 @@ import numpy as np
 import pytest
 
 from streams.ledger import accounts
-from streams.ledger.balances import Balances
-from streams.ledger.columns import (
-    PAGE_ROWS,
-    PER_ORDER,
-    Column,
-    Columns,
-    Numbers,
-    UnknownState,
-    joined,
-)
-from streams.ledger.ledger import Changes, Ledger
+from streams.ledger.accounts import Balances
+from streams.ledger.columns import PAGE_ROWS, PER_ORDER, Column, Columns, Numbers, joined
+from streams.ledger.errors import UnknownState
+from streams.ledger.ledger import Delta, Ledger
 from tests.unit.ledger.ledgers import Log
 from tests.unit.ledger.test_ledger import random_log, state_of
 
@@ -51,7 +44,7 @@ def test_a_column_of_a_later_release_is_named_and_not_left_out():
     for columns in (later, toy):
         columns.reserve(3)
     with pytest.raises(UnknownState, match="'noise'"):
-        toy.put_back(later.write(np.arange(2), {"noise": np.arange(2)}))
+        toy.apply_delta(later.write(np.arange(2), {"noise": np.arange(2)}))
     with pytest.raises(UnknownState, match="'noise'"):
         toy.load_page(0, later.take_page(0, 3))
 
@@ -79,7 +72,7 @@ def test_changes_put_back_over_older_or_newer_pages_give_the_same_rows(orders, s
         again.load_page(number, page)
     assert again.changed_pages() == []
     for one in changes:
-        again.put_back(msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one)))
+        again.apply_delta(msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one)))
     assert rows_of(again, count) == rows_of(toy, count)
 
 
@@ -90,7 +83,7 @@ def test_changes_of_several_blocks_are_one():
     parts = [toy.write(np.array([i, i + 4]), {"spent": np.array([i, 10 * i])}) for i in range(4)]
     whole = joined(parts)
     assert whole.size == sum(part.size for part in parts)
-    again.put_back(whole)
+    again.apply_delta(whole)
     assert rows_of(again, 9) == rows_of(toy, 9)
 
 
@@ -118,7 +111,7 @@ def pages_of(ledger: Ledger) -> dict[str, bytes]:
 def test_a_new_number_has_its_initial_value_in_states_that_are_older(log):
     loaded, rebuilt = Ledger(0, 1), Ledger(0, 1)
     for changes in log.changes:
-        rebuilt.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
+        rebuilt.state.apply_delta(msgspec.msgpack.decode(changes, type=Delta))
     loaded.state.load(pages_of(log.ledger))
     for ledger in (loaded, rebuilt):
         assert state_of(ledger) == state_of(log.ledger)
@@ -130,12 +123,12 @@ def test_a_new_number_is_written_compacted_and_put_back(log):
     ledger = Ledger(0, 1)
     outputs = [ledger.apply(offset, record) for offset, record in enumerate(log.records)]
     assert outputs == log.outputs
-    ledger.state.take_changes()
+    ledger.state.take_delta()
     written = ledger.state.datasets["d"]._rows.write(np.array([2, 0]), {"visits": np.array([5, 7])})
     loaded = Ledger(0, 1)
     loaded.state.load(pages_of(ledger))
     assert loaded.state.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
     again = Ledger(0, 1)
     again.state.load(pages_of(log.ledger))
-    again.state.datasets["d"]._rows.put_back(written)
+    again.state.datasets["d"]._rows.apply_delta(written)
     assert again.state.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]

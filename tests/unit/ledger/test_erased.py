@@ -229,7 +229,7 @@ def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
     log.charge(0, [7], [1.0])
     erase(log, 7)
     ledger = keyed(KEY, log.records)
-    changes = [encode(ledger.state.take_changes())]
+    changes = [encode(ledger.state.take_delta())]
     for keys in (KEY, f"{OTHER} {KEY}"):
         again = ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, keys)
         (*_, answer) = again.apply(99, encode(Erase(request="f", user=7)))
@@ -244,7 +244,7 @@ def test_after_another_key_came_those_who_were_erased_before_are_known_again():
     erase(log, 7)
     first = keyed(KEY, log.records)
     later = ledger_of(
-        Stored({}, [encode(first.state.take_changes())]),
+        Stored({}, [encode(first.state.take_delta())]),
         0,
         1,
         NO_TOPIC,

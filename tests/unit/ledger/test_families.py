@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streams.ledger.families import Policies
+from streams.ledger.budgets import Policies
 from streams.ledger.ledger import Ledger
 from streams.records import Erase, Policy
 from tests.unit.ledger.ledgers import Log, rebuilt

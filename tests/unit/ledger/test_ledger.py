@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from streams.ledger.columns import PAGE_ROWS
-from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
+from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
 from streams.records import (
     Charge,
     Decision,
@@ -120,7 +120,7 @@ def test_a_refused_charge_leaves_no_trace(log, what, change, reason):
     assert rejected.reason is reason
     assert rejected.record == log.records[-1]
     assert state_of(log.ledger) == before
-    assert log.changes[-1] == encode(Ledger(0, 1).state.take_changes())
+    assert log.changes[-1] == encode(Ledger(0, 1).state.take_delta())
     assert isinstance(log.charge(**good), Decision)
 
 
@@ -269,7 +269,7 @@ def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
     covered = 0
     for offset, record in enumerate(source.records):
         ledger.apply(offset, record)
-        changes.append(encode(ledger.state.take_changes()))
+        changes.append(encode(ledger.state.take_delta()))
         if not pending and rng.random() < 0.1:
             pending, covered = ledger.state.unmerged(), len(changes)
         elif pending:
@@ -280,7 +280,7 @@ def test_a_compaction_that_stops_anywhere_changes_nothing(seed):
     taken_over = Ledger(0, 1)
     taken_over.state.load(pages)
     for one in changes:
-        taken_over.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+        taken_over.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
     assert state_of(taken_over) == state_of(source.ledger)
     follow_up = encode(
         Charge(
@@ -303,12 +303,12 @@ def test_a_new_owner_goes_on_where_state_and_chain_stand():
     before = Ledger(0, 1)
     for offset, record in enumerate(source.records[:half]):
         before.apply(offset, record)
-    before.state.take_changes()
+    before.state.take_delta()
     pages = {name: before.state.take_page(name) for name in before.state.unmerged()}
     changes = []
     for offset, record in enumerate(source.records[half:-1], start=half):
         before.apply(offset, record)
-        changes.append(encode(before.state.take_changes()))
+        changes.append(encode(before.state.take_delta()))
     kept = SimpleNamespace(pages=pages, changes=changes)
     after = ledger_of(kept, 0, 1, NO_TOPIC, before.chain)
     assert state_of(after) == state_of(before)
@@ -337,5 +337,5 @@ def test_a_compaction_of_many_pages_survives_users_that_arrive_meanwhile(new_log
     ledger = Ledger(0, 1)
     ledger.state.load(pages)
     for one in log.changes[3:]:
-        ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
     assert state_of(ledger)[0] == state_of(log.ledger)[0]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from streams.ledger.ledger import Changes, Channel, LayoutMismatch, Ledger
+from streams.ledger.ledger import Channel, Delta, LayoutMismatch, Ledger
 from streams.records import (
     VERSION,
     CreateDataset,
@@ -148,7 +148,7 @@ def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
     assert log.ledger.state.unmerged() == []
     behind = Ledger(0, 1)
     behind.state.load(pages)
-    behind.state.put_back(msgspec.msgpack.decode(log.changes[-1], type=Changes))
+    behind.state.apply_delta(msgspec.msgpack.decode(log.changes[-1], type=Delta))
     assert list(behind.state.datasets) == list(rebuilt(log.changes).state.datasets) == ["other"]
     assert behind.state.unmerged() == ["policy:d"]
 
@@ -166,7 +166,7 @@ def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice
         {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     )
     for one in log.changes:
-        ahead.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ahead.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
     log.hand_over(ahead)
     assert admitted(log.charge(1, [2, 1], [5.0, 1.0])) == [False, True]
 
@@ -188,7 +188,7 @@ def test_several_changes_of_one_dataset_in_one_batch_come_to_the_last(new_log):
     batch = Ledger(0, 1)
     for offset, record in enumerate(records):
         batch.apply(offset, record)
-    after = rebuilt([encode(batch.state.take_changes())])
+    after = rebuilt([encode(batch.state.take_delta())])
     assert list(after.state.datasets) == ["d"]
     assert after.state.datasets["d"].policy == log.ledger.state.datasets["d"].policy
     assert after.summary() == batch.summary() == log.ledger.summary()
@@ -263,8 +263,8 @@ def test_the_auditor_stops_where_the_ledger_stops(new_log):
 def test_state_of_another_number_of_partitions_is_not_loaded():
     log = Log()
     log.create()
-    changes = msgspec.msgpack.decode(log.changes[0], type=Changes)
+    changes = msgspec.msgpack.decode(log.changes[0], type=Delta)
     with pytest.raises(LayoutMismatch):
-        Ledger(0, 2).state.put_back(changes)
+        Ledger(0, 2).state.apply_delta(changes)
     with pytest.raises(LayoutMismatch):
         Ledger(0, 2).state.load({"partitions": log.ledger.state.take_page("partitions")})

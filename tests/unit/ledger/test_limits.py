@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from streams.kafka.topics import SETTINGS
-from streams.ledger import lifecycle, limits, rule
-from streams.ledger.ledger import Changes, Ledger
+from streams.ledger import datasets, rule, validation
+from streams.ledger.ledger import Delta, Ledger
 from streams.records import (
     MAX_ACCOUNTS,
     MAX_BALANCES,
@@ -73,8 +73,8 @@ def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
     for step, norm in enumerate([20.0, 20.0]):  # clipped or halted
         decision = log.charge(step, packed, [norm] * len(users), dataset=name)
         size = len(encode(decision))
-        for module, limit in ((limits, "MAX_ANSWER_BYTES"), (auditor_charges, "LARGEST_DECISION")):
-            monkeypatch.setattr(module, limit, size)
+        monkeypatch.setattr(validation, "MAX_ANSWER_BYTES", size)
+        monkeypatch.setattr(auditor_charges, "LARGEST_DECISION", size)
         refused = log.charge(step + 1, packed, [norm] * len(users), dataset=name)
         assert refused.reason is Reason.TOO_LARGE
         monkeypatch.undo()
@@ -95,7 +95,7 @@ def test_names_of_those_who_were_erased_are_counted_as_they_are_told():
     assert size > 300 * 42
     limit = pytest.MonkeyPatch()
     with limit.context() as patched:
-        patched.setattr(limits, "MAX_ANSWER_BYTES", size)
+        patched.setattr(validation, "MAX_ANSWER_BYTES", size)
         patched.setattr(auditor_charges, "LARGEST_DECISION", size)
         assert log.charge(2, users, [1.0] * 300).reason is Reason.TOO_LARGE
     log.audit()
@@ -184,7 +184,7 @@ def test_unwritten_bytes_are_about_what_is_written(seed):
         outputs += ledger.apply(offset, record)
         if offset % 20 == 19:
             unwritten = ledger.state.unwritten_bytes
-            written = len(encode(ledger.state.take_changes())) + len(encode(outputs))
+            written = len(encode(ledger.state.take_delta())) + len(encode(outputs))
             assert written <= unwritten <= 2 * written + 20 * 1024
             assert ledger.state.unwritten_bytes == 0
             outputs = []
@@ -194,7 +194,7 @@ def test_what_is_loaded_or_put_back_is_written_already():
     source = random_log(0)
     ledger = Ledger(0, 1)
     for one in source.changes:
-        ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+        ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
     assert ledger.state.unwritten_bytes == 0
     loaded = Ledger(0, 1)
     loaded.state.load({name: ledger.state.take_page(name) for name in ledger.state.unmerged()})
@@ -221,15 +221,15 @@ def orders_of(accounts: int, each: int) -> dict[str, int]:
 )
 def test_a_step_changes_a_limited_number_of_accounts_and_balances(users, orders, is_taken):
     if is_taken:
-        limits.check_balances(users, orders)
+        validation.check_balances(users, orders)
         return
     with pytest.raises(Rejection) as rejected:
-        limits.check_balances(users, orders)
+        validation.check_balances(users, orders)
     assert rejected.value.reason is Reason.TOO_LARGE
 
 
 def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_ACCOUNTS", 20)
+    monkeypatch.setattr(validation, "MAX_ACCOUNTS", 20)
     monkeypatch.setattr(auditor_charges, "_MOST_ACCOUNTS", 20)
     log = RosterLog()
     log.create("o")
@@ -264,7 +264,7 @@ def test_a_limited_number_of_rosters_share_a_budget():
 
 
 def test_a_log_has_a_limited_number_of_datasets(monkeypatch):
-    monkeypatch.setattr(lifecycle, "MAX_DATASETS", 2)
+    monkeypatch.setattr(datasets, "MAX_DATASETS", 2)
     monkeypatch.setattr(auditor, "_MOST_DATASETS", 2)
     log = AuditedLog()
     log.create("a")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from streams.ledger.columns import PER_ORDER, Column, Columns, Numbers
-from streams.ledger.packed import pack_numbers, unpack_numbers
+from streams.ledger.columns import PER_ORDER, Column, Columns, Numbers, pack_numbers, unpack_numbers
 from tests.audit.stored import unpacked
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from accounting import MEASURES, Gaussian, Laplace, PureDP
-from streams.ledger import policies
+from streams.ledger import validation
 from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
-from streams.ledger.policies import MECHANISMS, mechanism_of
+from streams.ledger.validation import MECHANISMS, mechanism_of
 from streams.records import Charge, Measure, MechanismName, Policy, Reason, Rejection
 from streams.records.packing import pack_norms
 
@@ -66,13 +66,13 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     """A ledger charges under a measure that nothing but its row knows of."""
     like = MEASURES["renyi" if orders else "gdp"]
     toy = replace(like, name="toy", mechanisms=(Laplace,), power=2)
-    monkeypatch.setattr(policies, "MEASURES", {**MEASURES, "toy": toy})
+    monkeypatch.setattr(validation, "MEASURES", {**MEASURES, "toy": toy})
     policy = policy_of("toy", orders=orders)
-    policies.check_policy(policy)
+    validation.check_policy(policy)
     with pytest.raises(Rejection) as refused:
         mechanism_of("gaussian", 1.0, policy)
     assert refused.value.reason is Reason.INVALID_MECHANISM
-    monkeypatch.setattr(policies, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
+    monkeypatch.setattr(validation, "MEASURES", {"toy": replace(toy, mechanisms=(Gaussian,))})
     accounts = Accounts(policy, partition=0)
     norms = pack_norms(np.array([0.5, 5.0]))
     step = Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=norms)

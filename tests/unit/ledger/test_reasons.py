@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from streams.ledger import limits
+from streams.ledger import validation
 from streams.records import VERSION, CloseDataset, Reason
 from streams.records.digests import NO_TOPIC, cost_table_digest
 from streams.records.users import partitions_of
@@ -33,7 +33,7 @@ LIST, BYTES = allowing(mary="manage"), (bytes,)
 def log():
     """A dataset whose runs have come to step 0 under attempt 2, with and without a roster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "MAX_CHARGE_USERS", 60)
+        patch.setattr(validation, "MAX_CHARGE_USERS", 60)
         patch.setattr(auditor_charges, "_MOST_USERS", 60)
         log = RosterLog(partitions=2)
         log.create()

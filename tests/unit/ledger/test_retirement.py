@@ -2,7 +2,8 @@
 
 import pytest
 
-from streams.ledger.retirement import ImportPending, agreement
+from streams.ledger.errors import ImportPending
+from streams.ledger.retirement import agreement
 from streams.records import Erase, Import, LogRetired, Reason, Rejected, Retire
 from tests.keys import allowing, signed
 from tests.unit.ledger.audited import AuditedLog
@@ -83,5 +84,5 @@ def test_a_log_that_begins_with_an_import_is_not_applied_from_nothing():
     log = Log()
     with pytest.raises(ImportPending) as pending:
         log.send(Import(origin=OTHER, partitions=2))
-    assert pending.value.kind == "import-pending"
+    assert pending.value.reason == "import-pending"
     assert log.ledger.chain.last < 0

@@ -13,7 +13,7 @@ from accounting import Gaussian, Laplace, PureDP
 from accounting.costs.norm_levels import norms_of
 from accounting.measures import cost_table
 from streams.ledger import accounts, columns, rule
-from streams.ledger.ledger import Changes, Channel, Ledger, ledger_of
+from streams.ledger.ledger import Channel, Delta, Ledger, ledger_of
 from streams.records import Enrolled, Reason, Rejected, encode
 from streams.records.digests import NO_TOPIC, page_digests
 from streams.records.packing import unpack_positions
@@ -322,7 +322,7 @@ class Worker:
         """After a record: the batch may be over, pages may be compacted, the worker may die."""
         if self.rng.random() < 0.4:
             return
-        self.changes.append(encode(self.ledger.state.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_delta()))
         for _ in range(self.rng.choice([0, 0, 1, 3, 9])):
             self.compact_a_page()
         if not self.pending and self.rng.random() < 0.5:
@@ -334,7 +334,7 @@ class Worker:
         """Apply records in a batch."""
         for record in records:
             self.ledger.apply(self.ledger.chain.last + 1, record)
-        self.changes.append(encode(self.ledger.state.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_delta()))
 
     def list_pages(self) -> None:
         """Begin a compaction."""
@@ -358,11 +358,11 @@ class Worker:
         self.ledger, self.pending = Ledger(0, 1), []
         self.ledger.state.load(self.pages)
         for one in self.changes:
-            self.ledger.state.put_back(msgspec.msgpack.decode(one, type=Changes))
+            self.ledger.state.apply_delta(msgspec.msgpack.decode(one, type=Delta))
 
     def finish(self) -> None:
         """Commit, die, and compact all there is."""
-        self.changes.append(encode(self.ledger.state.take_changes()))
+        self.changes.append(encode(self.ledger.state.take_delta()))
         self.die()
         while self.changes or self.ledger.state.unmerged():
             self.compact_a_page()
@@ -505,7 +505,7 @@ def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they
     again.chain = log.ledger.chain
     spent = log.spent()
     log.hand_over(again)
-    again.wake()
+    again.restore_rosters()
     assert log.spent() == spent
     assert len({tuple(units) for units in spent.values()}) == 2
 
@@ -517,7 +517,7 @@ def test_a_roster_that_is_closed_while_pages_are_written_is_gone_for_the_next_ow
     users = list(range(3 * columns.PAGE_ROWS))
     log = begun(users)
     pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
-    log.ledger.state.take_changes()
+    log.ledger.state.take_delta()
     log.step(0, prices(), members=len(users))
     log.close()
     for number in deleted:

@@ -321,8 +321,8 @@ def test_participations_survive_compactions_that_stop_anywhere(policy, operation
     ledger.state.load(worker.pages)
     for run, times in log.ledger.state.participants._times.items():
         slots = np.arange(len(USERS))
-        waiting = ledger.state.participants.have_to_wait(run, slots)
-        assert (waiting == log.ledger.state.participants.have_to_wait(run, slots)).all()
+        waiting = ledger.state.participants.must_wait(run, slots)
+        assert (waiting == log.ledger.state.participants.must_wait(run, slots)).all()
         assert times.max() == 1
 
 

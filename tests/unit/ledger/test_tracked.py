@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.ledger.ledger import Changes, Ledger
+from streams.ledger.ledger import Delta, Ledger
 from streams.ledger.tracked import Tracked
 from streams.records import encode
 from tests.unit.ledger.ledgers import Log
@@ -24,19 +24,19 @@ def test_an_entry_is_stored_under_its_kind_and_the_names_that_lead_to_it():
     for number, address in enumerate(PLACES):
         tracked[address] = number
     names = ["number:d", "number:e", "number:d/r", "number:d/s", "number"]
-    assert tracked.take_changes() == {n: encode(i) for i, n in enumerate(names)}
+    assert tracked.take_delta() == {n: encode(i) for i, n in enumerate(names)}
     assert sorted(tracked.unmerged()) == sorted(names)
 
 
 def test_only_what_was_set_or_deleted_since_is_a_change_and_only_the_last_value_counts():
     tracked = numbers()
     tracked["d",], tracked["e",] = 1, 2
-    tracked.take_changes()
+    tracked.take_delta()
     tracked["d",] = 3
     tracked["d",] = 4
     del tracked["e",]
-    assert tracked.take_changes() == {"number:d": encode(4), "number:e": encode(None)}
-    assert tracked.take_changes() == {}
+    assert tracked.take_delta() == {"number:d": encode(4), "number:e": encode(None)}
+    assert tracked.take_delta() == {}
     assert tracked.changed_bytes == 0
 
 
@@ -56,8 +56,8 @@ def test_what_is_not_there_cannot_be_deleted_but_may_be_put_back_as_gone():
     tracked = numbers()
     with pytest.raises(KeyError):
         del tracked["d",]
-    assert tracked.take_changes() == {}
-    tracked.put_back("number:d", encode(None))
+    assert tracked.take_delta() == {}
+    tracked.restore_entry("number:d", encode(None))
     assert dict(tracked) == {}
     assert tracked.unmerged() == ["number:d"]  # there may be a page of it
 
@@ -75,18 +75,18 @@ def test_pages_and_the_changes_since_rebuild_every_entry(seed):
         else:
             tracked[address] = number
         if rng.random() < 0.5:
-            changes.append(tracked.take_changes())
+            changes.append(tracked.take_delta())
             for name in tracked.unmerged()[: rng.randrange(4)]:
                 pages[name] = tracked.take_page(name)
-    changes.append(tracked.take_changes())
+    changes.append(tracked.take_delta())
     again = numbers()
     for name, page in pages.items():
         if page is not None:
-            again.put_back(name, page)
-    again.is_compacted()
+            again.restore_entry(name, page)
+    again.mark_all_written()
     for batch in changes:
         for name, packed in batch.items():
-            again.put_back(name, packed)
+            again.restore_entry(name, packed)
     assert dict(again) == dict(tracked)
 
 
@@ -120,18 +120,18 @@ def ledger():
 
 
 def test_a_new_kind_of_state_is_written_with_each_batch_and_put_back(ledger):
-    taken = [encode(ledger.state.take_changes())]
+    taken = [encode(ledger.state.take_delta())]
     del ledger.notes["d", "second"]
-    taken.append(encode(ledger.state.take_changes()))
+    taken.append(encode(ledger.state.take_delta()))
     again = WithNotes(0, 1)
     for changes in taken:
-        again.state.put_back(msgspec.msgpack.decode(changes, type=Changes))
+        again.state.restore_entry(msgspec.msgpack.decode(changes, type=Delta))
     assert dict(again.notes) == {("d", "first"): Note("kept")}
     assert again.summary() == ledger.summary()
     assert again.state.unmerged() == ledger.state.unmerged()
 
 
-def test_a_new_kind_of_state_is_compacted_and_loaded(ledger):
+def test_a_new_kind_of_state_mark_all_written_and_loaded(ledger):
     assert "note:d/first" in ledger.state.unmerged()
     pages = {name: ledger.state.take_page(name) for name in ledger.state.unmerged()}
     assert ledger.state.unmerged() == []
@@ -155,6 +155,6 @@ def test_a_ledger_can_be_copied_and_goes_its_own_way(ledger):
 
 
 def test_a_new_kind_of_state_counts_among_what_is_not_written_yet(ledger):
-    ledger.state.take_changes()
+    ledger.state.take_delta()
     ledger.notes["d", "long"] = Note("x" * 10_000)
     assert 10_000 < ledger.state.unwritten_bytes < 11_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
-from streams.ledger.policies import has_per_user_order
+from streams.ledger.validation import has_per_user_order
 from streams.operations.guarantees import (
     budget_epsilon,
     first_epsilon,

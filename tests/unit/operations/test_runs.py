@@ -6,7 +6,7 @@ import pytest
 
 from streams.config import Config
 from streams.kafka.results import TopicsSeen
-from streams.ledger.summaries import MOST_RUNS, RunSummary, Summary
+from streams.ledger.ledger import MOST_RUNS, RunSummary, Summary
 from streams.operations import runs
 from streams.operations.runs import RunStatus, runs_of
 from streams.operations.status import Unavailable

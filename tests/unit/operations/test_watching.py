@@ -12,8 +12,8 @@ import pytest
 
 from streams.config import Config
 from streams.kafka.results import TopicsSeen
+from streams.ledger.ledger import DatasetSummary, Summary
 from streams.ledger.outputs import Channel
-from streams.ledger.summaries import DatasetSummary, Summary
 from streams.operations import status, watching
 from streams.operations.activity import MOST_RUNS, PARTS, Activity, Spending
 from streams.operations.endpoints import WorkerSeen, ask_workers

@@ -56,7 +56,7 @@ class Archived(MemoryConnection):
         self.clock += 1.0
         offset = self.append("norms", partition, request, None)
         outputs = ledger.apply(offset, request)
-        packed = pack_change(offset, offset + 1, encode(ledger.state.take_changes()))
+        packed = pack_change(offset, offset + 1, encode(ledger.state.take_delta()))
         kept.changes += packed
         kept.next = offset + 1
         kept.fields |= {

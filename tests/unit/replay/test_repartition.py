@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from streams import Turnstile
+from streams.ledger.errors import ImportPending
 from streams.ledger.ledger import Ledger
-from streams.ledger.retirement import ImportPending
 from streams.records import CreateDataset, Policy, Reason, Rejected, encode
 from streams.replay.archive import CannotRepartition
 from streams.replay.findings import Check

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from accounting import Gaussian, PoissonGaussian
-from streams.ledger.balances import AccountsChanges
-from streams.ledger.columns import RowChanges
-from streams.ledger.ledger import Changes, Ledger
+from streams.ledger.accounts import AccountDelta
+from streams.ledger.columns import RowDelta
+from streams.ledger.ledger import Delta, Ledger
 from streams.records import ChargeRoster, Holder, decode_request, encode
 from streams.replay.findings import Check, LogFinding, PartitionProgress, Verified
 from streams.replay.receipts import Head, Receipt
@@ -165,12 +165,12 @@ FORGERIES = {
 }
 
 
-def change_state(archived: Archived, entries: dict[str, bytes], *rows: AccountsChanges) -> None:
+def change_state(archived: Archived, entries: dict[str, bytes], *rows: AccountDelta) -> None:
     """Set entries of what Redis has of partition 0, as a change that came with its last batch."""
     kept = archived.kept[0]
     last = kept.next - 1
     raw = {name: msgspec.Raw(packed) for name, packed in entries.items()}
-    kept.changes[-1:] = pack_change(last, kept.next, encode(Changes(raw, list(rows))))
+    kept.changes[-1:] = pack_change(last, kept.next, encode(Delta(raw, list(rows))))
 
 
 def policy_of(archived: Archived) -> bytes:
@@ -181,8 +181,8 @@ def policy_of(archived: Archived) -> bytes:
 def spend(archived: Archived, units: int) -> None:
     accounts = archived.ledgers[0].state.datasets["d"]
     spent = accounts.spent_units()[1][:1] + units
-    row = RowChanges(bytes(4), {"spent": spent.astype("<i8").tobytes()})
-    change_state(archived, {}, AccountsChanges("d", b"", len(accounts), [row]))
+    row = RowDelta(bytes(4), {"spent": spent.astype("<i8").tobytes()})
+    change_state(archived, {}, AccountDelta("d", b"", len(accounts), [row]))
 
 
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)

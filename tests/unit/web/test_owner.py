@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.ledger.policies import measure_of
+from streams.ledger.validation import measure_of
 from streams.records import Policy, User
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import ServiceUnavailable

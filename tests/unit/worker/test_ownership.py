@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from streams.ledger.ledger import Changes, Channel
+from streams.ledger.ledger import Channel, Delta
 from streams.records import Rejected, encode
 from streams.store.layout import hexadecimal, pack_change, pack_page, page_hash
 from streams.store.port import SuspensionReason
@@ -193,21 +193,21 @@ def let_a_later_release_write_a_page(cluster):
 
 def let_a_later_release_write_a_change(cluster):
     kept = cluster.store.contents(0)
-    later = Changes({"invention:d": Raw(encode("news"))}, [])
+    later = Delta({"invention:d": Raw(encode("news"))}, [])
     kept.changes = pack_change(0, 4, encode(later))
     kept.meta |= {"changes": "1", "since": "0"}
 
 
 def let_a_later_release_write_a_field(cluster):
     kept, policy = cluster.store.contents(0), {"dataset": "d", "invention": 1}
-    later = Changes({"policy:d": Raw(encode(policy))}, [])
+    later = Delta({"policy:d": Raw(encode(policy))}, [])
     kept.changes = pack_change(0, 4, encode(later))
     kept.meta |= {"changes": "1", "since": "0"}
 
 
 def lose_the_key_of_names(cluster):
     kept = cluster.store.contents(0)
-    names = Changes({"erasure:0123456789abcdef": Raw(encode(True))}, [])
+    names = Delta({"erasure:0123456789abcdef": Raw(encode(True))}, [])
     kept.changes = pack_change(0, 4, encode(names))
     kept.meta |= {"changes": "1", "since": "0"}
 

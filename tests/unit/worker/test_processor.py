@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streams.kafka.results import Missing, NotSent
-from streams.ledger.authorization import CannotVerify
+from streams.ledger.errors import CannotVerify
 from streams.ledger.ledger import (
     Channel,
     LayoutMismatch,
@@ -42,9 +42,9 @@ class Writes(Ledger):
 class CountedBytes(LedgerState):
     unwritten_bytes = 0
 
-    def take_changes(self):
+    def take_delta(self):
         self.unwritten_bytes = 0
-        return super().take_changes()
+        return super().take_delta()
 
 
 def run(scenario) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from streams.ledger.ledger import Changes
+from streams.ledger.ledger import Delta
 from streams.records import Erase, encode
 from streams.records.users import UserIds, partitions_of
 from streams.store.layout import pack_change
@@ -256,7 +256,7 @@ def spoil_the_head(cluster):
 
 def have_an_older_change(cluster):
     kept = cluster.store.contents(0)
-    kept.changes[-1] = pack_change(0, 1, encode(Changes({}, [])))[0]
+    kept.changes[-1] = pack_change(0, 1, encode(Delta({}, [])))[0]
 
 
 DAMAGES = [

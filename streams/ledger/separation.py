@@ -35,17 +35,17 @@ class Separations(Tracked[int]):
 
 
 class Participants(Tracked[bytes]):
-    """(dataset, run, place) -> who took part in a step that still counts: uint32 slots."""
+    """(dataset, run, place) -> the participants of a step that still counts: uint32 slots."""
 
     def __init__(self) -> None:
         super().__init__("participants", bytes)
-        # (dataset, run) -> in how many steps each slot took part. Never more than one, but for a
-        # partition that is put back from pages and changes, until all of them are.
+        # (dataset, run) -> the number of steps in which each slot took part. At most one, except
+        # while a partition is being restored from pages and deltas.
         self._times: dict[Address, NDArray[np.int16]] = {}
         self._steps: Counter[Address] = Counter()
 
-    def have_to_wait(self, run: Address, slots: Numbers) -> NDArray[np.bool_]:
-        """Which of these users, (n,), took part in a step of the run that still counts."""
+    def must_wait(self, run: Address, slots: Numbers) -> NDArray[np.bool_]:
+        """Return which of these users, (n,), took part in a step of the run that still counts."""
         times = self._times.get(run)
         waiting = np.zeros(len(slots), dtype=np.bool_)
         if times is not None:
@@ -54,7 +54,7 @@ class Participants(Tracked[bytes]):
         return waiting
 
     def take_part(self, run: Address, step: int, separation: int, slots: Numbers) -> None:
-        """Note who takes part in the next step of a run."""
+        """Store the participants of the next step of a run."""
         address = (*run, str(step % (separation - 1)))
         if len(slots):
             self[address] = slots.astype("<u4").tobytes()
@@ -62,7 +62,7 @@ class Participants(Tracked[bytes]):
             del self[address]
 
     def drop(self, run: Address, separation: int) -> None:
-        """Drop all that is kept of a run."""
+        """Delete the participants of a run."""
         for place in range(separation - 1):
             if (address := (*run, str(place))) in self:
                 del self[address]
@@ -91,17 +91,16 @@ def separation_of(
     *,
     has_roster: bool,
 ) -> int | UnsetType:
-    """How far a run keeps participations apart that is opened by this request.
+    """Return the minimum separation of a run that this request opens.
 
-    An attempt may fix it until the first step is charged. From then on it is the same in every
-    step of every attempt.
+    An attempt may set it until the first step is charged. From then on it never changes.
 
     Args:
-        request: which asks for it, or leaves it as it is.
-        known: the run before; None if there was none.
-        opened: the run as it is opened.
-        separation: that it has, if it has one.
-        has_roster: whether anybody is enrolled in it.
+        request: asks for a separation, or leaves it unchanged.
+        known: the run before; None if it is new.
+        opened: the run after the request.
+        separation: the current one, if any.
+        has_roster: whether it has a roster.
 
     Raises:
         Rejection: SEPARATION_CHANGED.
@@ -120,7 +119,7 @@ def separation_of(
 
 
 def check_roster(request: Enrol | ChargeRoster, separation: int | UnsetType) -> None:
-    """Whether a run may have a roster.
+    """Check that a run may have a roster.
 
     Raises:
         Rejection: NO_ROSTERS.
@@ -128,7 +127,7 @@ def check_roster(request: Enrol | ChargeRoster, separation: int | UnsetType) -> 
     if separation is not UNSET:
         detail = (
             f"run {request.run!r} keeps participations {separation} steps apart, and a roster "
-            "charges everybody at every step: charge it by norms, or enrol in a run without "
+            "charges all its members at every step: charge it by norms, or enrol in a run without "
             "min_separation"
         )
         raise Rejection(Reason.NO_ROSTERS, detail)

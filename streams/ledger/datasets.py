@@ -1,7 +1,7 @@
-"""What makes datasets and runs, and what ends them.
+"""Datasets: create, close, withdraw and erase; and the budgets that runs hold.
 
 ``streams.ledger.runs`` has the states of a run, ``streams.ledger.authorization`` those of an access
-list. The states of a dataset in one partition:
+list, ``streams.ledger.erasure`` those of a user. The states of a dataset in one partition:
 
     (unknown) --create-dataset--> policy                    the first one binds P of the log
     policy --create-dataset, same policy--> unchanged
@@ -12,31 +12,56 @@ list. The states of a dataset in one partition:
     closed --close-dataset--> unchanged                     nothing leads from there
     (unknown) --withdraw-dataset--> unchanged
 
-Whatever is refused raises ``Rejection``, and nothing has changed.
+A request that is refused raises ``Rejection``, and nothing has changed.
+
+One run at a time may charge a budget, unless the policy states an assumption. If two runs draw on
+one budget, the admitted users depend on which charge comes first. That order follows from running
+times, and running times can depend on data, so one user's data could move other users'
+contributions from one release to another (``accounting/THEOREMS.md``, condition A2). Therefore a
+run holds the outermost budget that it charges:
+
+    free --open-run of run R--> held by R
+    held by R --open-run of R, a new attempt--> held by R
+    held by R --open-run of S, take_over, a new attempt--> held by S    R has to be opened again
+    held by R --close-run of R, or R's dataset is closed--> free
+    held by R --any other open-run, or a charge of another run--> rejected, BUDGET_HELD
+
+All datasets nested in an outermost dataset charge its budget, so one run at a time charges any of
+them. ``assume_independent_timing`` in the policy of the outermost dataset switches holds off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from msgspec import UNSET
 
-from streams.ledger.access import budgets_of, check_open, open_budgets_of
-from streams.ledger.accrual import drop_roster
+from streams.ledger.accounts import Accounts
+from streams.ledger.accrual import (
+    budgets_of,
+    check_open,
+    drop_roster,
+    open_budgets_of,
+    restore_rosters,
+    store_settled,
+)
 from streams.ledger.authorization import check_access
-from streams.ledger.holds import release_hold, take_hold
-from streams.ledger.outputs import Place
-from streams.ledger.policies import (
+from streams.ledger.budgets import Budgets
+from streams.ledger.erasure import check_key
+from streams.ledger.errors import LayoutMismatch
+from streams.ledger.outputs import Output, Place, answer_to, tombstone_of
+from streams.ledger.runs import RunState, closed, opened, under_current_attempt
+from streams.ledger.separation import separation_of
+from streams.ledger.state import State
+from streams.ledger.tracked import Address
+from streams.ledger.validation import (
     check_ancestors,
+    check_homes,
     check_policy,
     check_share,
     is_same_policy,
     policy_to_store,
 )
-from streams.ledger.runs import RunState, closed, opened, under_current_attempt
-from streams.ledger.separations import separation_of
-from streams.ledger.state import LayoutMismatch, State
-from streams.ledger.tracked import Address
 from streams.records import (
     MAX_DATASETS,
     AccessSet,
@@ -46,6 +71,9 @@ from streams.records import (
     DatasetClosed,
     DatasetCreated,
     DatasetWithdrawn,
+    Erase,
+    Erased,
+    Holder,
     OpenRun,
     Policy,
     Reason,
@@ -54,14 +82,17 @@ from streams.records import (
     RunOpened,
     Sender,
     SetAccess,
+    User,
     WithdrawDataset,
+    encode,
 )
+from streams.records.users import UserIds
 
 
 def create_dataset(
     state: State, place: Place, request: CreateDataset, sender: Sender | None
 ) -> DatasetCreated:
-    """Have a dataset under a policy, or find that it is there under the same one."""
+    """Create a dataset, or confirm that it exists under the same policy."""
     policy = request.policy
     check_policy(policy)
     state.authorization.check_list(request)
@@ -152,7 +183,7 @@ def close_dataset(state: State, place: Place, request: CloseDataset) -> DatasetC
 
 
 def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
-    """Open a run, or another attempt of it."""
+    """Open a run, or a new attempt of it."""
     budgets = open_budgets_of(state, request.dataset)
     if shares := state.policies.shares_of(request.dataset):
         detail = (
@@ -182,7 +213,7 @@ def open_run(state: State, place: Place, request: OpenRun) -> RunOpened:
 
 
 def close_run(state: State, place: Place, request: CloseRun) -> RunClosed:
-    """Close a run for good."""
+    """Close a run permanently."""
     budgets_of(state, request.dataset)
     run = under_current_attempt(state.runs.get(request.address), request)
     _end_run(state, request.address, run)
@@ -222,13 +253,13 @@ def set_access(state: State, place: Place, request: SetAccess, sender: Sender | 
 
 
 def _policy_shared(state: State, policy: Policy) -> list[Policy]:
-    """Return the policy of which a new dataset is to have a share, if it is and there is one."""
+    """Return the policy of the dataset whose budget a new one shares, or nothing."""
     whole = None if policy.share_of is UNSET else state.policies.get((policy.share_of,))
     return [] if whole is None else [whole]
 
 
 def _check_shares(state: State, policy: Policy, whole: list[Policy]) -> None:
-    """Check that a new dataset's share is left of the budget, and is charged by nobody else.
+    """Check that a new share fits into the divided budget, and that only shares charge that budget.
 
     Raises:
         Rejection: INVALID_POLICY or DATASET_SHARED.
@@ -262,7 +293,7 @@ def _check_shares_closed(state: State, dataset: str) -> None:
 
 
 def _end_run(state: State, address: Address, run: RunState) -> None:
-    """Charge what has accrued, and keep of a run only that there was one."""
+    """Charge what a run has accrued, and keep only the fact that it existed."""
     state.runs[address] = closed(run)
     release_hold(state, address)
     drop_roster(state, address)
@@ -271,5 +302,124 @@ def _end_run(state: State, address: Address, run: RunState) -> None:
 
 
 def _policies_around(state: State, policy: Policy) -> list[Policy]:
-    """Of the datasets that a new one would be nested in; none if there is none of that name."""
+    """Return the policies of a new dataset's ancestors; none if the parent does not exist."""
     return [] if policy.parent is UNSET else state.policies.policies_of(policy.parent)
+
+
+def check_hold(state: State, budgets: Budgets, address: Address) -> None:
+    """Check that a run holds the outermost budget that it charges.
+
+    Raises:
+        Rejection: BUDGET_HELD, if another run has taken it over, even if that one is closed now.
+    """
+    outermost = budgets.policies[-1]
+    if outermost.assume_independent_timing is True:
+        return
+    holder = state.holds.get((outermost.dataset,))
+    if holder is None or _address(holder) != address:
+        raise _held(outermost, holder)
+
+
+def take_hold(
+    state: State, budgets: Budgets, request: OpenRun, before: RunState | None, run: RunState
+) -> None:
+    """Give the outermost budget that it charges to a run that is opened.
+
+    Args:
+        state: the partition's state.
+        budgets: those of the run's dataset, the nearest first.
+        request: the opening.
+        before: the run before the request; None if it is new.
+        run: the run after the request.
+
+    Raises:
+        Rejection: BUDGET_HELD, if another run holds the budget and the request does not take over.
+    """
+    outermost = budgets.policies[-1]
+    if outermost.assume_independent_timing is True:
+        return
+    holder = state.holds.get((outermost.dataset,))
+    if holder is not None and _address(holder) == request.address:
+        return
+    # A repeated opening, by its sender or by the network, takes over no budget.
+    is_new_attempt = before is None or run.attempt > before.attempt
+    if not is_new_attempt or (holder is not None and request.take_over is not True):
+        raise _held(outermost, holder)
+    state.holds[outermost.dataset,] = Holder(dataset=request.dataset, run=request.run)
+
+
+def release_hold(state: State, address: Address) -> None:
+    """Free the budget that a run holds, if it holds one."""
+    outermost = state.policies.policies_of(address[0])[-1].dataset
+    holder = state.holds.get((outermost,))
+    if holder is not None and _address(holder) == address:
+        del state.holds[outermost,]
+
+
+def _address(holder: Holder) -> Address:
+    return holder.dataset, holder.run
+
+
+def _held(outermost: Policy, holder: Holder | None) -> Rejection:
+    by = "no run" if holder is None else f"run {holder.run!r} of dataset {holder.dataset!r}"
+    detail = f"{by} holds the budget of dataset {outermost.dataset!r}; one run at a time charges it"
+    return Rejection(Reason.BUDGET_HELD, detail, holder=holder)
+
+
+def erase(state: State, place: Place, request: Erase, sender: Sender | None = None) -> list[Output]:
+    """Erase a user in one dataset and those that share a budget with it, or in all.
+
+    Without a dataset, the user is erased wherever the sender may manage, and the answer names
+    the outermost datasets where the sender may not.
+
+    Raises:
+        Rejection: for the first reason that applies; nothing has changed.
+    """
+    if request.dataset is not UNSET:
+        *_, policy = budgets_of(state, request.dataset).policies
+        check_key(policy, request)
+    outermost = state.policies.outermost_of(request)
+    check_homes(UserIds([request.user]), place.partition, state.partitions)
+    erased: list[str] = []
+    tombstones: list[Output] = []
+    allowed = [name for name in outermost if state.authorization.may_manage(name, sender)]
+    for name in allowed:
+        family = state.policies.family(name)
+        there, left = _erase_in(state, family, state.policies.budgets(name), request.user)
+        erased += there
+        tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
+    answer = Erased(
+        request=request.request,
+        partition=place.partition,
+        offset=place.offset,
+        datasets=sorted(erased),
+        not_allowed=[name for name in outermost if name not in allowed],
+    )
+    return [answer_to(request, encode(answer)), *tombstones]
+
+
+def _erase_in(
+    state: State, family: Sequence[Accounts], budgets: Budgets, user: User
+) -> tuple[list[str], list[str]]:
+    """Erase a user in datasets that share the outermost budget.
+
+    Returns:
+        The datasets in which the user is erased now, and those in which this request did it.
+    """
+    (known,) = budgets.known_as(UserIds([user]))
+    if known != user:
+        found = UserIds([known])
+        return [a.policy.dataset for a in family if a.knows(found)[0]], []
+    members = [accounts for accounts in family if accounts.knows(UserIds([user]))[0]]
+    if not members:
+        return [], []
+    restore_rosters(state, budgets)
+    (slot,) = budgets.own.seek(UserIds([user])).slots.tolist()
+    state.note(budgets.own.spend_the_rest(slot))
+    store_settled(state, budgets)
+    name = state.erased.new_name(user)
+    datasets = [accounts.policy.dataset for accounts in members]
+    for accounts in members:
+        (slot,) = accounts.seek(UserIds([user])).slots.tolist()
+        state.erased[accounts.policy.dataset, str(slot)] = name
+    return datasets, datasets

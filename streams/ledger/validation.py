@@ -1,0 +1,531 @@
+"""Checks of requests before anything changes: policies, mechanisms, users, norms and maxima.
+
+Every check raises ``Rejection`` for the first problem that it finds. All properties of a measure
+are in its row of ``accounting.measures``; no code here depends on a measure's name.
+
+A record changes one balance per user, budget and order. The number of balances bounds what a worker
+computes, writes to Redis and publishes for the record. The store writes large batches in pieces, so
+no limit depends on a size in bytes, except that of a decision, which is one Kafka record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import NDArray
+
+from accounting import (
+    MEASURES,
+    BudgetFilter,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    Measure,
+    Mechanism,
+    PoissonGaussian,
+    PureDP,
+)
+from streams.ledger.index import UNKNOWN
+from streams.records import (
+    ERASED_INTEGER,
+    MAX_ACCOUNTS,
+    MAX_ANSWER_BYTES,
+    MAX_BALANCES,
+    MAX_BUDGETS,
+    MAX_CHARGE_USERS,
+    MAX_ROSTERS,
+    Charge,
+    ChargeRoster,
+    MechanismName,
+    Policy,
+    Reason,
+    Rejection,
+    User,
+    Users,
+)
+from streams.records.packing import unpack_norms
+from streams.records.users import UserIds
+
+MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "pure-dp": lambda _: PureDP(),
+}
+"""Makes a mechanism from the scale of a charge. Each mechanism of the wire has one row."""
+
+
+def measure_of(policy: Policy) -> Measure:
+    """Return the measure of a policy's budget."""
+    return MEASURES[policy.measure]
+
+
+def check_policy(policy: Policy) -> None:
+    """Check the fields of a policy against each other.
+
+    Raises:
+        Rejection: INVALID_POLICY.
+    """
+    measure, per_order = policy.measure, measure_of(policy).per_order
+    numbers = len(policy.orders) if per_order else 1
+    complaint = None
+    if per_order and not policy.orders:
+        complaint = f"measure {measure} needs at least one order"
+    elif policy.orders and not per_order:
+        complaint = f"orders belong to measure renyi, not to {measure}"
+    elif not all(math.isfinite(order) for order in policy.orders):
+        complaint = f"orders must be finite, not {policy.orders}"
+    elif sorted(set(policy.orders)) != policy.orders:
+        complaint = f"orders must increase strictly, not {policy.orders}"
+    elif has_per_user_order(policy) and not per_order:
+        complaint = f"per_user_order belongs to measure renyi, not to {measure}"
+    elif policy.on_exhaustion == "clip" and not measure_of(policy).covers(Gaussian(1.0)):
+        complaint = f"on_exhaustion=clip grants norms of gaussian steps, not charged by {measure}"
+    elif policy.parent == policy.dataset:
+        complaint = "a dataset cannot be its own parent"
+    elif policy.share_of == policy.dataset:
+        complaint = "a dataset cannot have a share of itself"
+    elif policy.share_of is not UNSET and policy.parent is not UNSET:
+        complaint = "a dataset cannot have both parent and share_of"
+    elif policy.assume_independent_timing is not UNSET and policy.parent is not UNSET:
+        complaint = "assume_independent_timing belongs to the outermost dataset"
+    elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
+        complaint = (
+            f"{numbers} budget and odometer_step entries are needed, "
+            f"not {len(policy.budget)} and {len(policy.odometer_step)}"
+        )
+    if complaint:
+        raise Rejection(Reason.INVALID_POLICY, complaint)
+    try:
+        filter_of(policy)
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_POLICY, str(error)) from error
+
+
+def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
+    """Check a new dataset against its ancestors.
+
+    Args:
+        policy: the new dataset's, checked by itself.
+        outer: the ancestors', the nearest first; empty if the parent does not exist.
+
+    Raises:
+        Rejection: INVALID_POLICY.
+    """
+    if not outer:
+        return
+    nearest, complaint = outer[0], None
+    no_steps = next((each for each in outer if not measure_of(each).covers(Gaussian(1.0))), None)
+    if len(outer) >= MAX_BUDGETS:
+        complaint = f"{MAX_BUDGETS} budgets at most are nested in one another"
+    elif policy.on_exhaustion == "clip" and no_steps is not None:
+        complaint = (
+            f"on_exhaustion=clip grants norms of gaussian steps, which dataset "
+            f"{no_steps.dataset!r} of measure {no_steps.measure} does not charge"
+        )
+    elif policy.user_ids not in (UNSET, nearest.user_ids):
+        complaint = (
+            f"user_ids are {policy.user_ids}, and {nearest.user_ids} in dataset "
+            f"{nearest.dataset!r}: they are the same people"
+        )
+    elif policy.pseudonyms != nearest.pseudonyms:
+        complaint = (
+            f"pseudonyms are of another key than those of dataset {nearest.dataset!r}: the "
+            "two datasets would have no user in common"
+        )
+    if complaint:
+        raise Rejection(Reason.INVALID_POLICY, complaint)
+
+
+def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None:
+    """Check a new dataset that is to have a share of another dataset's budget.
+
+    Budgets of one measure add up in their units (mu squared, rho, epsilon, or Rényi divergence at
+    each order), whichever runs charge the shares and in whatever order.
+
+    Args:
+        policy: the new dataset's policy, checked by itself.
+        whole: the policy of the dataset whose budget is shared.
+        shares: the policies of the shares that exist, closed ones included.
+
+    Raises:
+        Rejection: INVALID_POLICY.
+    """
+    name, complaint = whole.dataset, None
+    taken = [sum(units) for units in zip(*(share.budget for share in shares), strict=True)]
+    left = [all_of - used for all_of, used in zip(whole.budget, taken or [0] * 256, strict=False)]
+    if whole.parent is not UNSET or whole.share_of is not UNSET:
+        complaint = f"dataset {name!r} is nested in another one or a share itself: it has no shares"
+    elif (policy.measure, policy.orders) != (whole.measure, whole.orders):
+        complaint = f"measure and orders must be those of dataset {name!r}, {whole.measure}"
+    elif has_per_user_order(policy) or has_per_user_order(whole):
+        complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
+    elif any(asked > free for asked, free in zip(policy.budget, left, strict=True)):
+        complaint = (
+            f"the budget of {policy.budget} units is above the {left} units that the "
+            f"{len(shares)} other shares leave of dataset {name!r}"
+        )
+    elif policy.user_ids not in (UNSET, whole.user_ids) or policy.pseudonyms != whole.pseudonyms:
+        complaint = f"user_ids and pseudonyms must be those of dataset {name!r}"
+    if complaint:
+        raise Rejection(Reason.INVALID_POLICY, complaint)
+
+
+def has_per_user_order(policy: Policy) -> bool:
+    """Return whether each user is bound to one of the orders, and charged only there."""
+    return policy.per_user_order is True
+
+
+def policy_to_store(policy: Policy, outer: Sequence[Policy]) -> Policy:
+    """Return the policy of a new dataset nested in these others.
+
+    If it names no kinds of user ids, the dataset has those of the nearest outer one, or one kind.
+    """
+    if policy.user_ids is not UNSET:
+        return policy
+    ids = outer[0].user_ids if outer else "one-kind"
+    return msgspec.structs.replace(policy, user_ids=ids)
+
+
+def is_same_policy(stored: Policy, asked: Policy) -> bool:
+    """Return whether a request asks for the stored policy; unnamed kinds of user ids match all."""
+    if asked.user_ids is UNSET:
+        asked = msgspec.structs.replace(asked, user_ids=stored.user_ids)
+    return stored == asked
+
+
+def filter_of(policy: Policy) -> BudgetFilter:
+    """Return the privacy filter with the budget of a checked policy."""
+    return measure_of(policy).filter_of(policy.budget, policy.orders or None)
+
+
+def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechanism:
+    """Return the mechanism of a charge, if the measures of these policies can charge it.
+
+    Args:
+        name: of the mechanism.
+        scale: of its noise.
+        policies: of all budgets charged, the dataset's own first.
+
+    Raises:
+        Rejection: INVALID_MECHANISM.
+    """
+    try:
+        mechanism = MECHANISMS[name](scale)
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    _check_covered(mechanism, name, policies, Measure.covers)
+    return mechanism
+
+
+def check_roster_mechanism(charge: ChargeRoster, *policies: Policy) -> None:
+    """Check the mechanism of a step that brings a cost table.
+
+    Args:
+        charge: the step.
+        policies: of all budgets charged, the dataset's own first.
+
+    Raises:
+        Rejection: INVALID_MECHANISM.
+    """
+    if charge.mechanism != "poisson-gaussian" and charge.sampling_rate != 1.0:
+        detail = (
+            f"sampling_rate is {charge.sampling_rate}, but steps of {charge.mechanism} are not "
+            "sampled; only steps of poisson-gaussian are"
+        )
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
+    try:
+        mechanism = (
+            PoissonGaussian(charge.scale, charge.sampling_rate)
+            if charge.mechanism == "poisson-gaussian"
+            else MECHANISMS[charge.mechanism](charge.scale)
+        )
+    except InvalidInput as error:
+        raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
+    _check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
+
+
+def _check_covered(
+    mechanism: Mechanism,
+    name: str,
+    policies: Sequence[Policy],
+    covers: Callable[[Measure, Mechanism], bool],
+) -> None:
+    for measure in map(measure_of, policies):
+        if not covers(measure, mechanism):
+            covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
+            other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
+            detail = (
+                f"measure {measure.name} charges {' and '.join(covered)} steps only, not {name}; "
+                f"use measure {other}"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
+    clips = policies[0].on_exhaustion == "clip"  # the charged dataset decides
+    if clips and not isinstance(mechanism, Gaussian | PoissonGaussian):
+        detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
+        raise Rejection(Reason.INVALID_MECHANISM, detail)
+
+
+def check_charge(
+    charge: Charge, held: Sequence[tuple[Policy, User | None]]
+) -> tuple[UserIds, NDArray[np.float64], Mechanism]:
+    """Check everything about a charge that needs no accounts.
+
+    Args:
+        charge: one step in one partition.
+        held: for each budget charged, the dataset's own first: the policy, and the first user in
+            this partition, if there is one.
+
+    Returns:
+        The users, their norms and the mechanism.
+
+    Raises:
+        Rejection: LENGTH_MISMATCH to NORM_ABOVE_CLIP, the first that applies.
+    """
+    users, norms = UserIds.unpack(charge.users), unpack_norms(charge.norms)
+    if len(norms) != len(users):
+        raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
+    mechanism = mechanism_of(charge.mechanism, charge.scale, *(policy for policy, _ in held))
+    for policy, first in held:
+        check_kinds(policy, first, users)
+    check_norms(norms, charge.clip_norm)
+    return users, norms, mechanism
+
+
+def check_once(users: UserIds, slots: NDArray[np.int64]) -> None:
+    """Check that no known user appears twice.
+
+    Args:
+        users: of the charge.
+        slots: of these users; UNKNOWN for those never seen.
+
+    Raises:
+        Rejection: DUPLICATE_USER.
+    """
+    ordered = np.sort(slots.astype(np.int32))  # half as long, sorted in half the time
+    repeated = ordered[1:] == ordered[:-1]
+    if not repeated.any():
+        return
+    twice = ordered[1:][repeated & (ordered[1:] != UNKNOWN)]
+    if len(twice):
+        first = int(np.flatnonzero(np.isin(slots, twice))[0])
+        detail = f"user {plain(users[first])!r} appears twice in this step"
+        raise Rejection(Reason.DUPLICATE_USER, detail)
+
+
+def check_no_member(users: UserIds, slots: NDArray[np.int64], members: NDArray[np.int64]) -> None:
+    """Check that no user is a member of the roster.
+
+    Args:
+        users: to be enrolled.
+        slots: of these users; UNKNOWN for those never seen.
+        members: the slots of all members.
+
+    Raises:
+        Rejection: DUPLICATE_USER.
+    """
+    repeated = np.isin(slots, members)
+    if repeated.any():
+        user = plain(users[int(repeated.argmax())])
+        detail = f"user {user!r} is a member already, at another position"
+        raise Rejection(Reason.DUPLICATE_USER, detail)
+
+
+def check_new_users(
+    users: UserIds,
+    partition: int,
+    partitions: int,
+    erased: Collection[str],
+) -> None:
+    """Check new users; known users were checked when they were new.
+
+    Args:
+        users: the new users.
+        partition: the one that charges them.
+        partitions: P of the topic.
+        erased: keyed hashes of erased users, which belong to no partition.
+
+    Raises:
+        Rejection: DUPLICATE_USER or WRONG_PARTITION.
+    """
+    if users.has_duplicates():
+        raise Rejection(Reason.DUPLICATE_USER, "a user appears twice in this step")
+    if not users.are_integers:
+        users = UserIds([user for user in users if user not in erased])
+    check_homes(users, partition, partitions)
+
+
+def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:
+    """Check that these ids are of the kinds that the dataset has.
+
+    Args:
+        policy: of the dataset.
+        first: its first user in this partition, if it has one.
+        users: of the charge.
+
+    Raises:
+        Rejection: MIXED_USERS.
+    """
+    allowed = policy.user_ids
+    if allowed == "mixed" or not len(users):
+        return
+    kind = _kind(users[0] if first is None else first) if allowed == "one-kind" else allowed
+    if users.are_integers:
+        strange = None if kind == "integer" else users[0]
+    else:
+        strange = next((user for user in users if _kind(user) != kind), None)
+    if strange is not None:
+        detail = (
+            f"user {strange!r} is of kind {_kind(strange)}, those of dataset {policy.dataset!r} "
+            f"are of kind {kind} (user_ids: {allowed}): one person must not have two budgets"
+        )
+        raise Rejection(Reason.MIXED_USERS, detail)
+
+
+def check_norms(norms: NDArray[np.float64], clip_norm: float | None) -> None:
+    """Check that norms are finite, not negative and at most ``clip_norm``, itself such a number.
+
+    Raises:
+        Rejection: INVALID_NORM or NORM_ABOVE_CLIP.
+    """
+    if clip_norm is not None and not (0 <= clip_norm < np.inf):
+        raise Rejection(Reason.INVALID_NORM, f"clip_norm {clip_norm} is not a finite number >= 0")
+    if not len(norms):
+        return
+    largest = norms.max()
+    if not (norms.min() >= 0 and largest < np.inf):  # NaN propagates through both
+        position = int(np.flatnonzero(~((norms >= 0) & (norms < np.inf)))[0])
+        norm = norms[position].item()
+        detail = f"norm {norm} at position {position} is not a finite number >= 0"
+        raise Rejection(Reason.INVALID_NORM, detail)
+    if clip_norm is not None and largest > clip_norm:
+        position = int(norms.argmax())
+        detail = (
+            f"norm {norms[position].item()} at position {position} is above clip_norm {clip_norm}: "
+            "clip the contribution before it is charged"
+        )
+        raise Rejection(Reason.NORM_ABOVE_CLIP, detail)
+
+
+def check_homes(users: UserIds, partition: int, partitions: int) -> None:
+    """Check that all users live in this partition.
+
+    Raises:
+        Rejection: WRONG_PARTITION.
+    """
+    homes = users.homes(partitions)
+    strangers = np.flatnonzero(homes != partition)
+    if len(strangers):
+        first = int(strangers[0])
+        detail = (
+            f"user {plain(users[first])!r} lives in partition {int(homes[first])} "
+            f"of {partitions}, not in {partition}"
+        )
+        raise Rejection(Reason.WRONG_PARTITION, detail)
+
+
+def _kind(user: User) -> Literal["integer", "string"]:
+    """Return the kind of an id, or of the id that a keyed hash has taken the place of."""
+    is_string = isinstance(user, str) and not user.startswith(ERASED_INTEGER)
+    return "string" if is_string else "integer"
+
+
+def plain(user: User | np.int64) -> User:
+    """Return an id as a plain integer or string, for texts."""
+    return user.item() if isinstance(user, np.int64) else user
+
+
+_FIXED = 4096  # names, tokens, headers
+
+
+def check_request(users: int) -> None:
+    """Check the number of users in one request.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    if users > MAX_CHARGE_USERS:
+        detail = f"the request has {users} users; it may have {MAX_CHARGE_USERS}: send several"
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def check_balances(users: int, orders: Mapping[str, int]) -> None:
+    """Check the number of accounts and balances that one step changes.
+
+    Args:
+        users: the users of the charge, or the members of the roster.
+        orders: for each budget that the step counts against, its number of orders (at least 1).
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    accounts, balances = users * len(orders), users * sum(orders.values())
+    if accounts > MAX_ACCOUNTS or balances > MAX_BALANCES:
+        detail = (
+            f"{users} users have {accounts} accounts and {balances} balances in the budgets "
+            f"{sorted(orders)}; a step may change {MAX_ACCOUNTS} accounts and {MAX_BALANCES} "
+            "balances per partition: charge fewer users per step, use fewer orders or create the "
+            "topics with more partitions"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def check_rosters(rosters: int) -> None:
+    """Check whether another roster may charge a budget that so many rosters charge.
+
+    A user has accrued charges on one roster at most. Charging the user settles them in all budgets
+    of that roster, so the number of rosters bounds what one record settles.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    if rosters >= MAX_ROSTERS:
+        detail = (
+            f"{rosters} runs with a roster share this budget, and no more may: close those that "
+            "are finished"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def check_decision(users: UserIds, *, clips: bool) -> None:
+    """Check that a charge's decision fits into an answer.
+
+    The decision has two bits for each user, and either the id and a reason byte, if the user is
+    halted, or the granted norm. Usually that is less than the request, where a norm takes eight
+    bytes. It is more where norms take fewer bytes, or where the keyed hashes of erased users are
+    longer than their ids.
+
+    Args:
+        users: by the names that the decision has.
+        clips: True if less than the requested norm may be granted.
+
+    Raises:
+        Rejection: TOO_LARGE.
+    """
+    least = 12 if clips else 0
+    if users.are_integers:
+        size = len(users) * max(8, least)
+    elif not clips:
+        strings = [user for user in users if isinstance(user, str)]
+        size = 9 * (len(users) - len(strings)) + 3 * len(strings) + len("".join(strings).encode())
+    else:
+        size = sum(
+            max(len(user.encode()) + 3 if isinstance(user, str) else 9, least) for user in users
+        )
+    size += _FIXED + 3 * len(users) // 2
+    if size > MAX_ANSWER_BYTES:
+        detail = (
+            f"the decision about {len(users)} users may take {size} bytes, more than "
+            f"{MAX_ANSWER_BYTES}: charge fewer users per step, or create the topics with more "
+            "partitions"
+        )
+        raise Rejection(Reason.TOO_LARGE, detail)
+
+
+def count_of(users: Users) -> int:
+    """Return the number of users in a list of ids."""
+    return len(users) // 8 if isinstance(users, bytes) else len(users)
