@@ -1,7 +1,7 @@
-"""The streaming side of dp-turnstile: the SDK, the wire, the worker.
+"""The streaming side of dp-turnstile: SDK, records, worker.
 
-What is named here comes from ``streams.sdk``, and is imported when it is asked for: whoever needs
-the records alone (``streams.records``) needs neither Kafka nor scipy.
+The names below come from ``streams.sdk`` and are imported on first use, because ``streams.records``
+alone needs neither Kafka nor scipy.
 """
 
 from __future__ import annotations

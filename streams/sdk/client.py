@@ -366,7 +366,7 @@ class Turnstile:
                 (``charge_ahead``), so that it may end with both charged and neither released. Then
                 the last one is handed back, and the one before it is given up: it stays charged,
                 and must not be released. Record ``run.step - 1`` as released before the next step
-                is charged ahead, so that a second such crash can be told from lost records.
+                is charged ahead, so that a second such crash is not mistaken for lost records.
             take_over: take the budget from the run that holds it, which cannot charge any more.
             timeout: seconds to wait for all partitions.
 

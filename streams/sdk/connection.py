@@ -123,7 +123,7 @@ class PendingRequest:
         self._failure = self._failure or error
         self._done.set()
 
-    def hear(self, reply: Answer | Rejected) -> None:
+    def receive(self, reply: Answer | Rejected) -> None:
         """Receive a partition's reply; its first reply counts.
 
         A rejection counts only if it repeats exactly the record sent, not an earlier one for the
@@ -200,7 +200,7 @@ class Connection(ABC):
 
     @abstractmethod
     def _publish(self, waiting: PendingRequest) -> None:
-        """Send each partition its request; answers are passed to ``_hear``."""
+        """Send each partition its request; answers are passed to ``_deliver``."""
 
     def _why_silent(self) -> str:
         """Return a possible reason why no answer came; empty if none is known."""
@@ -369,7 +369,7 @@ class Connection(ABC):
         with self._lock:
             self._waiting.pop(key, None)
 
-    def _hear(self, channel: Channel, partition: int, value: bytes) -> None:
+    def _deliver(self, channel: Channel, partition: int, value: bytes) -> None:
         """Receive an authentic record of a partition, from halts or rejects."""
         reply: Answer | Rejected
         try:
@@ -388,7 +388,7 @@ class Connection(ABC):
                     witness.see(reply)
             waiting = self._waiting.get(key_of(reply))
             if waiting is not None:
-                waiting.hear(reply)
+                waiting.receive(reply)
 
     def _break(self, error: Exception) -> None:
         """Fail all current and later requests, because answers can no longer be received."""

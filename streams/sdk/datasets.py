@@ -213,10 +213,10 @@ def withdraw(connection: Connection, name: str, deadline: Deadline) -> None:
     """Withdraw an unused dataset, as ``Turnstile.withdraw_dataset`` does."""
     check_names(name)
     home, others = _home_and_others(name, connection.partitions)
-    for somewhere in (others, [home]):
+    for partitions in (others, [home]):
         token = connection.new_token()
         request = encode(WithdrawDataset(dataset=name, request=token))
-        connection.ask(token, dict.fromkeys(somewhere, request), deadline)
+        connection.ask(token, dict.fromkeys(partitions, request), deadline)
 
 
 def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
@@ -225,14 +225,15 @@ def close(connection: Connection, name: str, deadline: Deadline) -> list[str]:
     home, others = _home_and_others(name, connection.partitions)
     datasets: set[str] = set()
     # The home partition first, so that no creation can complete the dataset meanwhile.
-    for somewhere in ([home], others):
+    for partitions in ([home], others):
         token = connection.new_token()
         request = encode(CloseDataset(dataset=name, request=token))
-        for reply in connection.survey(token, dict.fromkeys(somewhere, request), deadline).values():
+        replies = connection.survey(token, dict.fromkeys(partitions, request), deadline)
+        for reply in replies.values():
             if isinstance(reply, DatasetClosed):
                 datasets.update(reply.datasets)
             elif isinstance(reply, RequestRejected) and (
-                somewhere == [home] or reply.reason is not Reason.UNKNOWN_DATASET
+                partitions == [home] or reply.reason is not Reason.UNKNOWN_DATASET
             ):
                 if reply.reason is Reason.UNKNOWN_DATASET:
                     detail = f"dataset {name!r} does not exist"
@@ -433,7 +434,7 @@ def _log_of(text: str) -> bytes:
 
 
 def erase(connection: Connection, user: User, dataset: str | None, deadline: Deadline) -> list[str]:
-    """Have the user's partition erase the id, as ``Turnstile.erase`` does."""
+    """Ask the user's partition to erase the id, as ``Turnstile.erase`` does."""
     if dataset is not None:
         check_names(dataset)
     known = read_users([user])[0]
@@ -465,15 +466,16 @@ def terms(policy: Policy) -> str:
     """Return a policy as arguments of ``create_dataset``; budgets rounded down, for gdp mu
     squared.
     """
-    said = {name: value for name, value in _terms(policy).items() if value not in ([], None)}
-    return ", ".join(f"{name}={value!r}" for name, value in said.items())
+    given = {name: value for name, value in _terms(policy).items() if value not in ([], None)}
+    return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
 def _terms(policy: Policy) -> dict[str, Any]:
-    found = {name: None if value is UNSET else value for name, value in asdict(policy).items()}
+    found: dict[str, Any] = asdict(policy)
+    found = {name: None if value is UNSET else value for name, value in found.items()}
     for field in ("budget", "odometer_step"):
         found[field] = [float(from_units_down(units)) for units in found[field]]
-    if policy.allow is not UNSET:
+    if policy.allow:
         found["allow"] = {public_text(entry.key): entry.rights for entry in policy.allow}
     return found
 

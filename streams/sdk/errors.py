@@ -84,9 +84,9 @@ class RequestRejected(TurnstileError):
         held: Policy | None = None,
         holder: tuple[str, str] | None = None,
     ) -> None:
-        where = "refused" if partition is None else f"partition {partition} refused"
+        by = "rejected" if partition is None else f"partition {partition} rejected the request"
         advice = ADVICE.get(reason)
-        super().__init__(f"{where}: {reason}: {detail}" + (f"; {advice}" if advice else ""))
+        super().__init__(f"{by}: {reason}: {detail}" + (f"; {advice}" if advice else ""))
         self.current_attempt = current_attempt
         self.held, self.holder = held, holder
         self.reason = reason
@@ -263,7 +263,7 @@ ADVICE: dict[Reason, str] = {
     Reason.DUPLICATE_USER: _OTHER_VERSION,
     Reason.WRONG_PARTITION: _OTHER_VERSION,
 }
-"""What to do about a rejection."""
+"""Advice for the message of a rejection, by its reason."""
 
 
 def refusal_of(rejected: Rejected) -> RequestRejected:

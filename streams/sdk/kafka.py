@@ -141,7 +141,7 @@ class KafkaConnection(Connection):
             while not self._closed.is_set():
                 for place, records in consumer.poll(timeout_ms=_REPLIES_POLL_MS).items():
                     for record in filter(believing(self._verifier), records):
-                        self._hear(self._channels[place.topic], place.partition, record.value)
+                        self._deliver(self._channels[place.topic], place.partition, record.value)
         except Exception as error:
             broken = ServiceUnavailable(
                 f"reading answers has failed: {explained(error)}. Open another Turnstile, and the "
@@ -240,10 +240,10 @@ def _poll(
                 polled = consumer.poll(timeout_ms=_READING_POLL_MS)
             if polled:
                 idle_ms = 0.0
-                absence.heard()
+                absence.record_arrived()
             else:
                 began = monotonic()
-                absence.silent()
+                absence.nothing_arrived()
                 idle_ms += _READING_POLL_MS + 1000 * (monotonic() - began)
             for place, records in polled.items():
                 for record in records:
@@ -359,14 +359,14 @@ class Absence:
         self._known = clock()  # when it last answered, or was last asked
         self._is_away = False
 
-    def heard(self) -> None:
+    def record_arrived(self) -> None:
         """Note that a record arrived."""
         self._known = self._clock()
         if self._is_away:
             self._is_away = False
             logger.warning("Kafka at %s answers again; reading continues", self._where)
 
-    def silent(self) -> None:
+    def nothing_arrived(self) -> None:
         """Note that no record arrived; ask the broker now and then, and log if it does not
         answer.
         """
@@ -383,4 +383,4 @@ class Absence:
                     self._where,
                 )
         else:
-            self.heard()
+            self.record_arrived()

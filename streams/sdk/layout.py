@@ -190,13 +190,13 @@ def check_key(policy: Policy, pseudonyms: Pseudonyms | None) -> None:
     if wanted == given:
         return
     if given is None:
-        told = "has pseudonyms of users: give its pseudonym_key"
+        problem = "has pseudonyms of users: give its pseudonym_key"
     elif wanted is None:
-        told = "was created without a pseudonym_key: leave the key out"
+        problem = "was created without a pseudonym_key: leave the key out"
     else:
-        told = f"has pseudonyms of the key {wanted}, but the given pseudonym_key is {given}"
+        problem = f"has pseudonyms of the key {wanted}, but the given pseudonym_key is {given}"
     raise InvalidRequest(
-        f"dataset {policy.dataset!r} {told}. Otherwise all its users would count as new, with "
+        f"dataset {policy.dataset!r} {problem}. Otherwise all its users would count as new, with "
         "nothing spent"
     )
 

@@ -83,7 +83,7 @@ class MemoryConnection(Connection):
         """Deliver a partition's outputs to waiting callers."""
         for output in outputs:
             if output.channel is not Channel.ODOMETER:
-                self._hear(output.channel, partition, output.value)
+                self._deliver(output.channel, partition, output.value)
 
     def _read(
         self, kept: _Kept, position: int, end: int | None, reading: Reading

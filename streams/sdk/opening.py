@@ -122,10 +122,10 @@ def close_run(connection: Connection, dataset: str, name: str, deadline: Deadlin
     # Step 1. A rejection names the attempt that the partition has, if any.
     attempts: dict[int, int | None] = {}
     newest = 1
-    for somewhere in (range(1), range(1, connection.partitions)):
+    for partitions in (range(1), range(1, connection.partitions)):
         token = connection.new_token()
         request = encode(replace(blank, request=token, attempt=newest))
-        replies = connection.survey(token, dict.fromkeys(somewhere, request), deadline)
+        replies = connection.survey(token, dict.fromkeys(partitions, request), deadline)
         for partition, reply in replies.items():
             if not isinstance(reply, RequestRejected):
                 continue
@@ -252,21 +252,21 @@ def _next_step(
         ReleaseUnknown: more than ``at_once`` steps were charged after ``released``.
     """
     last = {partition: answer.last_step for partition, answer in sorted(opened.items())}
-    newest, everywhere = max(last.values()), min(last.values())
-    if newest - everywhere > 1:
+    newest, decided = max(last.values()), min(last.values())
+    if newest - decided > 1:
         raise PartitionsDisagree(
             f"run {name!r} is at different steps in its partitions ({last}), so another program "
             "than this SDK has charged it: use a run of another name",
             None,
         )
     if released is None:
-        return newest if everywhere < newest else newest + 1
-    if released > everywhere:
+        return newest if decided < newest else newest + 1
+    if released > decided:
         raise InvalidRequest(
-            f"released is {released}, but step {everywhere} is the last one of run {name!r} that "
+            f"released is {released}, but step {decided} is the last one of run {name!r} that "
             f"all partitions have decided (-1 for none). Step {released} was charged elsewhere or "
             "not at all: release nothing more before you know which"
         )
     if released < newest - at_once:
-        raise ReleaseUnknown(name, released, everywhere, is_last=everywhere == newest)
+        raise ReleaseUnknown(name, released, decided, is_last=decided == newest)
     return newest if released < newest else newest + 1

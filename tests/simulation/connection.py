@@ -120,7 +120,7 @@ class SimulatedConnection(Connection):
             if record is None or self.world.happens(self.world.temper.lost):
                 continue
             for _ in range(2 if self.world.happens(self.world.temper.twice) else 1):
-                self._hear(channel, partition, record[1] or b"")
+                self._deliver(channel, partition, record[1] or b"")
             self._wake.set()
 
     def _disconnect(self) -> None:

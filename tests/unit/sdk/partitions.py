@@ -95,7 +95,7 @@ class Partitions(MemoryConnection):
 
     def hear(self, decision: Decision | RosterDecision | Enrolled) -> None:
         """A decision is read from `halts`, whoever wrote it, and whether anybody waits for it."""
-        self._hear(Channel.HALTS, decision.partition, encode(decision))
+        self._deliver(Channel.HALTS, decision.partition, encode(decision))
 
     def publish(self, partition: int, record: bytes | Request) -> Answer | RequestRejected:
         """Have one record applied, whoever sends it."""

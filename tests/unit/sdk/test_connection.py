@@ -66,40 +66,40 @@ def test_invalid_timeout_is_rejected(seconds: float) -> None:
 
 def test_all_partitions_must_answer() -> None:
     waiting = PendingRequest(SENT)
-    waiting.hear(answer(0))
-    waiting.hear(answer(5))  # nobody asked that one
+    waiting.receive(answer(0))
+    waiting.receive(answer(5))  # nobody asked that one
     with pytest.raises(DecisionTimeout):
         waiting.result(NOW)
-    waiting.hear(answer(1))
+    waiting.receive(answer(1))
     assert waiting.result(NOW) == {0: answer(0), 1: answer(1)}
 
 
 def test_rejection_beats_an_answer_of_the_same_partition() -> None:
     waiting = PendingRequest({0: SENT[0]})
-    waiting.hear(answer(0))
-    waiting.hear(refusal(0))
+    waiting.receive(answer(0))
+    waiting.receive(refusal(0))
     with pytest.raises(Fenced):
         waiting.result(NOW)
 
 
 def test_in_a_survey_the_first_reply_of_a_partition_counts() -> None:
     survey = PendingRequest({0: SENT[0]}, to_the_end=True)
-    survey.hear(answer(0))
-    survey.hear(refusal(0))
+    survey.receive(answer(0))
+    survey.receive(refusal(0))
     assert survey.result(NOW) == {0: answer(0)}
 
 
 def test_rejection_ends_the_wait_except_in_a_survey() -> None:
     waiting = PendingRequest(SENT)
-    waiting.hear(refusal(0))
+    waiting.receive(refusal(0))
     with pytest.raises(Fenced) as fenced:
         waiting.result(NOW)
     assert fenced.value.current_attempt == 7
     survey = PendingRequest(SENT, to_the_end=True)
-    survey.hear(refusal(0))
+    survey.receive(refusal(0))
     with pytest.raises(DecisionTimeout):
         survey.result(NOW)
-    survey.hear(answer(1))
+    survey.receive(answer(1))
     replies = survey.result(NOW)
     assert isinstance(replies[0], Fenced)
     assert replies[1] == answer(1)
@@ -107,9 +107,9 @@ def test_rejection_ends_the_wait_except_in_a_survey() -> None:
 
 def test_rejection_of_another_request_is_ignored() -> None:
     waiting = PendingRequest({0: SENT[0]})
-    waiting.hear(refusal(0, record=b"sent before, for the same step"))
-    waiting.hear(refusal(1))  # nobody asked that one
-    waiting.hear(answer(0))
+    waiting.receive(refusal(0, record=b"sent before, for the same step"))
+    waiting.receive(refusal(1))  # nobody asked that one
+    waiting.receive(answer(0))
     assert waiting.result(NOW) == {0: answer(0)}
 
 

@@ -103,7 +103,7 @@ class Broker:
     def silent(self, seconds: float) -> None:
         for _ in range(int(seconds * 5)):
             self.now += 0.2
-            self.absence.silent()
+            self.absence.nothing_arrived()
 
 
 def test_absence_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,9 +125,9 @@ def test_record_ends_an_absence(caplog: pytest.LogCaptureFixture) -> None:
     broker.is_there = False
     broker.silent(60.0)
     assert len(caplog.messages) == 1
-    broker.absence.heard()
+    broker.absence.record_arrived()
     assert len(caplog.messages) == 2
-    broker.absence.heard()
+    broker.absence.record_arrived()
     assert len(caplog.messages) == 2
 
 
@@ -135,7 +135,7 @@ def test_broker_is_asked_seldom() -> None:
     broker = Broker()
     for _ in range(100):
         broker.silent(ASK_AFTER / 2)
-        broker.absence.heard()
+        broker.absence.record_arrived()
     assert broker.asked == 0
     broker.silent(10 * ASK_AFTER)
     assert broker.asked <= 10

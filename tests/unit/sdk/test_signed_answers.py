@@ -65,7 +65,7 @@ class SignedConnection(MemoryConnection):
         if self.verifier is None or self.verifier.admits(
             output.channel.value, partition, content, headers
         ):
-            self._hear(output.channel, partition, output.value)
+            self._deliver(output.channel, partition, output.value)
 
     def _why_silent(self) -> str:
         return self.verifier.why_silent() if self.verifier else ""
