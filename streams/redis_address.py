@@ -4,8 +4,8 @@
     redis+cluster://[user:password@]host[:port],host...   some nodes of a Cluster, which name all
     redis+sentinel://[user:password@]host[:port],host.../service[/database]
 
-With ``rediss`` in place of ``redis`` all of it is encrypted. User and password are those of Redis.
-The forms are those that other clients for Python read.
+``rediss`` instead of ``redis`` encrypts all connections. User and password are those of Redis.
+Other Python clients read the same forms.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PORTS = {"cluster": 6379, "sentinel": 26379}
 
 
 class UnusableAddress(ValueError):
-    """It cannot be read. Says why, and shows nothing of it: nobody knows what is the password."""
+    """An address cannot be used. The message quotes nothing of it: any part may be the password."""
 
 
 class AddressKind(StrEnum):
-    """What is at an address."""
+    """The kind of server at an address."""
 
     ONE = "one"
     CLUSTER = "cluster"
@@ -43,18 +43,18 @@ class AddressKind(StrEnum):
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """An address, read."""
+    """A parsed address."""
 
     kind: AddressKind
     encrypted: bool
-    nodes: Sequence[tuple[str, int]]  # host and port: of the Cluster, or of Sentinels; else none
-    service: str  # as Sentinels name it
+    nodes: Sequence[tuple[str, int]]  # hosts and ports of the Cluster or the Sentinels, else empty
+    service: str  # the name that the Sentinels use
     database: str
     login: str = field(repr=False)  # user:password, as written
     query: str = field(repr=False)
 
     def url_of(self, host: str, port: int) -> str:
-        """The address of one of the servers, with what is said of all of them."""
+        """Return the address of one of the servers, with the login and options of all of them."""
         scheme = "rediss" if self.encrypted else "redis"
         name = f"[{host}]" if ":" in host else host
         login = f"{self.login}@" if self.login else ""
@@ -63,10 +63,10 @@ class RedisAddress:
 
 
 def read_address(url: str) -> RedisAddress:
-    """An address, in its parts.
+    """Parse an address.
 
     Raises:
-        UnusableAddress: Redis' client would refuse it late, or read it as something else.
+        UnusableAddress: the client of Redis would reject it later, or misread it.
     """
     if re.search(r"[\s\x00-\x1f]", url):
         raise UnusableAddress("it has a space: write it as %20")
@@ -76,7 +76,7 @@ def read_address(url: str) -> RedisAddress:
 
 
 def is_encrypted(url: str) -> bool:
-    """Whether what goes to this address is."""
+    """Return whether the connection to this address uses TLS."""
     return url.startswith(("rediss:", "rediss+"))
 
 
@@ -89,7 +89,7 @@ def _one(url: str) -> RedisAddress:
     options = _options(parts.query)
     if parts.scheme == "unix":
         if not database:
-            raise UnusableAddress("it names no socket")
+            raise UnusableAddress("it names no socket: write it as unix:///path")
     elif parts.scheme not in ("redis", "rediss"):
         raise UnusableAddress(
             "it does not begin with redis, rediss or unix, or with redis+cluster or redis+sentinel"
@@ -114,7 +114,7 @@ def _several(url: str) -> RedisAddress:
         raise UnusableAddress(f"it names no service: write it as in {_EXAMPLES[kind]}")
     _check_database(options.get("db", database))
     if kind is AddressKind.CLUSTER and (second or int(options.get("db", database) or 0)):
-        raise UnusableAddress("a Cluster has no database but 0")
+        raise UnusableAddress("a Redis Cluster has only database 0")
     encrypted = is_encrypted(url)
     return RedisAddress(kind, encrypted, nodes, service, database, found["login"] or "", query)
 
@@ -133,17 +133,17 @@ def _options(query: str) -> dict[str, str]:
     except ValueError:
         raise UnusableAddress("its host, port or options are unreadable") from None
     if not all(map(_OPTIONS.fullmatch, options)):
-        raise UnusableAddress("its options are not db, username or password")
+        raise UnusableAddress("it has an unknown option; db, username and password are known")
     return options
 
 
 def _check_database(number: str) -> None:
     if not re.fullmatch(r"[0-9]{0,9}", number):
-        raise UnusableAddress("the number of its database is not a number")
+        raise UnusableAddress("its database is not a number")
 
 
 def without_password(url: str) -> str:
-    """The address as it may be shown: nothing that could be a password is left."""
+    """Return the address without anything that could be a password."""
     hidden = "the address given"
     if several := _SEVERAL.fullmatch(url):
         try:

@@ -37,9 +37,10 @@ import numpy as np
 from crc32c import crc32c
 
 EXPANDED_BYTES = 9 * 1024 * 1024
-"""The largest content that is read. The largest request fits in."""
+"""The largest content of a batch that is read; the largest request fits."""
 MAX_HEADERS = 1000
-"""Of a record. Without a limit, 9 MiB of empty headers would take hundreds of MiB as objects."""
+"""The largest number of headers per record. Otherwise 9 MiB of empty headers would take hundreds of
+MiB as objects."""
 FETCHED_BYTES = 64 * 1024 * 1024
 """Content that a client takes from one fetch. It fetches the rest again."""
 

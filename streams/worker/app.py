@@ -152,7 +152,7 @@ def _traces() -> DecisionTraces:
 
 
 def _drive(app: TurnstileApp, metrics: Metrics, traces: DecisionTraces | None) -> None:
-    """Let Faust call the partitions; an exception in a call ends the worker."""
+    """Connect Faust to the partitions; an exception in a call ends the worker."""
     owned = app.owned
 
     def background(work: Callable[[], Awaitable[None]], what: str) -> None:
@@ -189,7 +189,7 @@ def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
         app.end(f"{what} failed: {error}", error)
 
 
-def unheeded_partitions(config: Config, there: int) -> str:
+def partitions_warning(config: Config, there: int) -> str:
     """Return a warning if the setting ``partitions`` was changed and the topic has another number.
 
     An empty string means that there is nothing to warn about.
@@ -212,8 +212,8 @@ def run_worker(config: Config, log_level: str = "INFO") -> None:
     topics = Topics(config)
     try:
         seen = topics.ensure()
-        if unheeded := unheeded_partitions(config, seen.partitions):
-            logger.warning("%s", unheeded)
+        if warning := partitions_warning(config, seen.partitions):
+            logger.warning("%s", warning)
         app = create_app(config, topics, seen.topic)
     except (TopicsUnavailable, StoreUnavailable) as error:
         logger.critical("the worker exits: %s", error)

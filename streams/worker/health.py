@@ -34,7 +34,7 @@ class Assignment(Protocol):
 
     @property
     def is_assigned(self) -> bool:
-        """Whether Kafka has assigned partitions to the process."""
+        """True if Kafka has assigned partitions to the process."""
 
     def views(self) -> Sequence[PartitionView]:
         """Return the present state of each partition."""

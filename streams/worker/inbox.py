@@ -37,7 +37,7 @@ class Inbox:
 
     @property
     def has_room(self) -> bool:
-        """Whether an arriving record is queued at once."""
+        """True if an arriving record is queued at once."""
         return self._bytes < ARRIVED_BYTES
 
     @property

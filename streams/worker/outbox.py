@@ -46,7 +46,7 @@ class OutboxEntry:
 
     @property
     def is_odometer(self) -> bool:
-        """Whether the entry holds odometer records, and nothing else."""
+        """True if the entry holds odometer records, and nothing else."""
         return self.outputs[0].channel is Channel.ODOMETER
 
     @property

@@ -154,7 +154,7 @@ class Processor:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the processor is paused by a rebalance and can continue."""
+        """True if the processor is paused by a rebalance and can continue."""
         return self.state is ProcessorState.PAUSED and not self.outbox.broken
 
     def start(self) -> None:

@@ -15,13 +15,11 @@ from tests.benchmarks import (
     latency,
     memory,
     peers,
-    portal,
     recurring,
     restore,
     rosters,
     sdk,
     signatures,
-    soak,
     throughput,
     tracing,
 )
@@ -29,11 +27,10 @@ from tests.benchmarks.report import (
     dense_lines,
     document,
     latency_lines,
-    soak_lines,
     throughput_lines,
 )
 
-_SERVICE = ("throughput", "dense", "latency", "rosters", "rebuild", "portal", "traces")
+_SERVICE = ("throughput", "dense", "latency", "rosters", "restore", "traces")
 _LIBRARY = ("filters", "recurring", "sdk", "signatures", "memory", "reports")
 
 
@@ -45,19 +42,15 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="+", default=[65_536, 1_048_576])
     parser.add_argument("--dense", type=int, nargs="+", default=[4_096, 65_536, 1_048_576])
     parser.add_argument("--steps", type=int, default=2000, help="of each measurement of latency")
-    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4], help="for latency")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4, 16], help="for latency")
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
     parser.add_argument("--resident", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--rebuilt", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--odometers", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--soak", type=float, default=0, metavar="SECONDS", help="off by default")
-    parser.add_argument(
-        "--only", choices=[*_SERVICE, "soak", *_LIBRARY], help="leave the other parts out"
-    )
+    parser.add_argument("--restored", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--only", choices=[*_SERVICE, *_LIBRARY], help="leave the other parts out")
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks.md"))
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    parts = (options.only,) if options.only else (*_SERVICE, "soak", *_LIBRARY)
+    parts = (options.only,) if options.only else (*_SERVICE, *_LIBRARY)
     service = _service(options, parts) if not set(parts) <= set(_LIBRARY) else []
     text = document(service + _library(options, parts))
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +59,7 @@ def main() -> None:
 
 
 def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
-    rates, dense, latencies, costs, memory = [], [], [], [], None
+    rates, dense, latencies, costs = [], [], [], []
     with LocalStack(workers=0, progress=_say) as stack:
         if "throughput" in parts:
             _say("Measuring throughput")
@@ -80,27 +73,21 @@ def _service(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:
         if "rosters" in parts:
             _say("Measuring rosters")
             costs = [rosters.measure(stack, users, options.steps // 2) for users in options.members]
-        rebuilds, slowdown = [], None
-        if "rebuild" in parts:
+        restores, slowdown = [], None
+        if "restore" in parts:
             _say("Measuring snapshots")
-            rebuilds = [restore.measure(stack, users) for users in options.rebuilt]
+            restores = [restore.measure(stack, users) for users in options.restored]
             slowdown = restore.measure_slowdown(
                 stack, options.users[-1], 3 * options.records, options.rounds
             )
-        portals = []
-        if "portal" in parts:
-            _say("Measuring the portal")
-            portals = [portal.measure(stack, records) for records in options.odometers]
         traced = []
         if "traces" in parts:
             _say("Measuring traces")
             traced = tracing.measure(stack, options.steps // 2)
-        if "soak" in parts and options.soak:
-            memory = soak.measure(stack, options.soak, _say)
     served = throughput_lines(rates) + dense_lines(dense) + latency_lines(latencies)
     served += rosters.lines(costs)
-    served += restore.lines(rebuilds, slowdown) + portal.lines(portals) + tracing.lines(traced)
-    return served + soak_lines(memory)
+    served += restore.lines(restores, slowdown) + tracing.lines(traced)
+    return served
 
 
 def _library(options: argparse.Namespace, parts: Sequence[str]) -> list[str]:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from tests.benchmarks.latency import USERS_PER_STEP as USERS_PER_SMALL_STEP
 from tests.benchmarks.latency import Latency, percentile
 from tests.benchmarks.servers import spread
-from tests.benchmarks.soak import POPULATION, Soak, first_and_last
-from tests.benchmarks.soak import USERS_PER_STEP as USERS_PER_SOAK_STEP
 from tests.benchmarks.throughput import Throughput
 from tests.benchmarks.workload import BUDGET_STEPS, ODOMETER_STEPS, USERS_PER_STEP
 
@@ -106,26 +104,6 @@ def latency_lines(results: Sequence[Latency]) -> list[str]:
             cpu = ", ".join(f"{process} {spent:.2f}" for process, spent in path.cpu.items())
             cells = f"{path.there:.2f} | {path.rest:.2f} | {cpu}"
             lines.append(f"| {result.partitions} | {name} | {cells} |")
-    return [*lines, ""]
-
-
-def soak_lines(soak: Soak | None) -> list[str]:
-    """Memory at the beginning and at the end."""
-    if soak is None:
-        return []
-    lines = [
-        "## Soak",
-        "",
-        f"{soak.seconds:.0f} s, {soak.steps:,} steps of {USERS_PER_SOAK_STEP:,} out of "
-        f"{POPULATION:,} users, {soak.users_per_second:,.0f} users per second. MB, medians over "
-        "the first and the last fifth of the time.",
-        "",
-        "| | first fifth | last fifth |",
-        "|---|---:|---:|",
-    ]
-    for name, samples in (("worker, resident", soak.worker), ("Redis, used", soak.store)):
-        first, last = first_and_last(samples)
-        lines.append(f"| {name} | {first / 1e6:.1f} | {last / 1e6:.1f} |")
     return [*lines, ""]
 
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from streams.ledger import accounts, columns, rosters, state
 from streams.store import snapshot
-from streams.worker import merge, ownership, processor, restore, snapshots
+from streams.worker import merge, odometers, ownership, processor, restore, snapshots
 
 
 @dataclass
@@ -168,6 +168,7 @@ class Temper:
                 (merge, "MERGE_ENTRIES", self.merge_entries),
                 (merge, "WRITE_BYTES", self.merge_bytes),
                 (ownership, "_MERGE_EVERY", self.merge_every),
+                (odometers, "LINGER", self.merge_every / 10),
                 (columns, "_PAGE_BITS", self.page_bits),
                 (columns, "PAGE_ROWS", 1 << self.page_bits),
                 (accounts, "PAGE_ROWS", 1 << self.page_bits),
