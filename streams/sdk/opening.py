@@ -31,7 +31,6 @@ from msgspec.structs import replace
 from accounting.exact.validation import whole_number
 from streams.records import (
     MAX_SEPARATION,
-    Answer,
     CloseRun,
     OpenRun,
     Reason,
@@ -70,19 +69,11 @@ def open_run(
     take_over: bool,
     deadline: Deadline,
 ) -> Run:
-    """Open a new attempt of a run, which fences all earlier ones.
+    """Open a new attempt of a run, which fences all earlier ones, as ``Turnstile.run`` does.
 
     Raises:
-        InvalidRequest: a name or ``min_separation`` is invalid, not all partitions have decided the
-            step ``released``, or the dataset has users by other pseudonyms.
-        ReleaseUnknown: more steps than can be handed back were charged after ``released``.
-        PartitionsDisagree: the dataset or the run cannot be charged.
-        RunIsClosed: the run was closed.
-        SeparationChanged: the run has been charged with another ``min_separation``.
-        BudgetHeld: another run holds the budget, and ``take_over`` is false.
-        RequestRejected: the dataset does not exist.
+        InvalidRequest: also if the dataset has users by other pseudonyms.
         Fenced: other trainers keep opening this run.
-        DecisionTimeout: not all partitions answered; try again.
     """
     check_names(dataset, name)
     if released is not None and (
@@ -106,17 +97,7 @@ def open_run(
 
 
 def close_run(connection: Connection, dataset: str, name: str, deadline: Deadline) -> bool:
-    """Close a run permanently in every partition, also if an earlier call closed it in some.
-
-    Returns:
-        Whether the run existed; if not, nothing was closed, and no run was made.
-
-    Raises:
-        InvalidRequest: a name is invalid.
-        Fenced: a trainer opened the run meanwhile; try again.
-        RequestRejected: the dataset does not exist.
-        DecisionTimeout: not all partitions answered; try again.
-    """
+    """Close a run in every partition, as ``Turnstile.close_run`` does."""
     check_names(dataset, name)
     blank = CloseRun(dataset=dataset, run=name, attempt=1, request="-")
     # Step 1. A rejection names the attempt that the partition has, if any.
@@ -180,14 +161,6 @@ def _open_request(
     return lambda token, attempt: encode(replace(blank, request=token, attempt=attempt))
 
 
-def _next_attempts(
-    connection: Connection, token: str, request: Callable[[str, int], bytes], deadline: Deadline
-) -> dict[int, Answer | RequestRejected]:
-    """Ask every partition for its next attempt and return the replies."""
-    requests = dict.fromkeys(range(connection.partitions), request(token, 0))
-    return connection.survey(token, requests, deadline)
-
-
 def _open_everywhere(
     connection: Connection,
     dataset: str,
@@ -199,7 +172,8 @@ def _open_everywhere(
     """
     # Step 1.
     token = connection.new_token()
-    replies = _next_attempts(connection, token, request, deadline)
+    requests = dict.fromkeys(range(connection.partitions), request(token, 0))
+    replies = connection.survey(token, requests, deadline)
     # Step 2.
     check_agreement(dataset, replies, connection.partitions)
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}

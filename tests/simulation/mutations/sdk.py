@@ -34,9 +34,8 @@ def outer_policies_not_compared() -> Patches:
 def creation_everywhere_at_once() -> Patches:
     """A dataset is created without a home that decides, and opened without a comparison."""
 
-    def create(connection: Any, policy: Any, deadline: Any) -> Any:
-        everywhere = range(connection.partitions)
-        datasets._created(connection, policy, datasets.VERSION, everywhere, deadline)
+    def create(connection: Any, policy: Any, deadline: Any, delta: Any = None) -> Any:
+        datasets._created(connection, policy, range(connection.partitions), deadline)
         return policy
 
     def agree(dataset: str, replies: Mapping[int, Any], count: int) -> None:
