@@ -47,17 +47,17 @@ _PER_UNIT: Final = 256  # bins from 0 to 1
 _DIGITS: Final = 40  # binary digits of d that arrays carry
 _SCALE: Final = float(_PER_UNIT * 2**_DIGITS)
 _CELL: Final = 16  # digits of a word that select the bin, or show that several bins are possible
-_SEVERAL: Final = 2**16 - 1
+SEVERAL: Final = 2**16 - 1
 _BLOCK: Final = 2**15
 _GUARD: Final = 64
 # t is below (2 i + 1) / 2**17. So a number from u / 2**7 to (u + 1) / 2**7 is not below t if i is
 # less than u times this.
-_SURE: Final = 512
+SURE: Final = 512
 # In a bin that 64 digits decide, a is below 16. The error of t is at most 2**-45 from the digits of
 # d that are not drawn, and 2**-54 from rounding; that of a 53-digit uniform number is 2**-53.
-_OPEN_TRIAL: Final = 2.0**-40
+OPEN_TRIAL: Final = 2.0**-40
 # In standard deviations: 2**-49 for the digits of d, less than 2**-47 for rounding.
-_OPEN_ROUNDING: Final = 2.0**-45
+OPEN_ROUNDING: Final = 2.0**-45
 
 
 class ExactNormals:
@@ -95,27 +95,27 @@ class ExactNormals:
         words, scale = self._words(len(result)), float(stddev)
         decided: dict[int, int] = {}  # values decided one by one, by place
         # Step 1.
-        bins = _cells().take((words >> np.uint64(64 - _CELL)).view(np.int64)).astype(np.int64)
-        several = np.flatnonzero(bins == _SEVERAL)
+        bins = cells().take((words >> np.uint64(64 - _CELL)).view(np.int64)).astype(np.int64)
+        several = np.flatnonzero(bins == SEVERAL)
         further = words[several] >> np.uint64(64 - _CELL) << np.uint64(64 - _CELL)
         further |= self._words(several.size) >> np.uint64(_CELL)
-        bins[several] = np.searchsorted(_thresholds(), further, side="right") - 1
-        for at in np.flatnonzero(_thresholds()[bins[several]] == further):
-            deviate, place = _Deviate(self._bin_beyond(int(further[at])), 0, 0), several[at]
+        bins[several] = np.searchsorted(thresholds(), further, side="right") - 1
+        for at in np.flatnonzero(thresholds()[bins[several]] == further):
+            deviate, place = _Deviate(self.bin_beyond(int(further[at])), 0, 0), several[at]
             decided[int(place)] = self._finished(deviate, 1, None, stddev)
             bins[place] = -1  # skipped from here on
         # Step 2.
         digits = words.view(np.int64) >> 8 & (1 << _DIGITS) - 1
         # Step 3.
         begun = words.view(np.int64) >> 1 & 127
-        pending = np.flatnonzero(bins >= begun * _SURE)
+        pending = np.flatnonzero(bins >= begun * SURE)
         tries = begun[pending] << 46 | (self._words(pending.size) >> np.uint64(18)).view(np.int64)
         d = (digits[pending] + 0.5) / _SCALE
         t = d * (bins[pending] * (2.0 / _PER_UNIT) + d) / 2.0
         rejected, trial = [pending[:0]], 1
         while pending.size:
             above = tries * 2.0**-53 - t / trial
-            is_open = np.abs(above) < _OPEN_TRIAL
+            is_open = np.abs(above) < OPEN_TRIAL
             for at in np.flatnonzero(is_open):
                 place = int(pending[at])
                 deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
@@ -130,7 +130,7 @@ class ExactNormals:
         magnitude = ((bins << _DIGITS | digits) + 0.5) * (scale / _SCALE) + 0.5
         off = np.abs(magnitude - np.rint(magnitude))
         result[:] = np.floor(magnitude)
-        for place in np.flatnonzero(off < scale * _OPEN_ROUNDING).tolist():
+        for place in np.flatnonzero(off < scale * OPEN_ROUNDING).tolist():
             deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
             result[place] = self._rounded(deviate, stddev)
         np.negative(result, out=result, where=(words & np.uint64(1)).astype(np.bool_))
@@ -152,7 +152,7 @@ class ExactNormals:
     def _is_below(self, uniform: _PartialUniform, deviate: _Deviate, trial: int) -> bool:
         """Return whether a uniform number is below t / trial."""
         while True:
-            low, high = (_exponent(deviate.bin, d) / trial for d in deviate.ends())
+            low, high = (exponent(deviate.bin, d) / trial for d in deviate.ends())
             if uniform.ends()[1] <= low:
                 return True
             if uniform.ends()[0] >= high:
@@ -173,13 +173,13 @@ class ExactNormals:
                 return low
             deviate.refine(self._bits(32))
 
-    def _bin_beyond(self, word: int) -> int:
+    def bin_beyond(self, word: int) -> int:
         """Return the bin of a uniform number whose first 64 digits do not decide it."""
         digits = 64
         while True:
             word = (word << digits) | self._bits(digits)
             digits *= 2
-            sums = _cumulative(digits)
+            sums = cumulative(digits)
             found = bisect_right(sums, word) - 1
             if found + 1 < len(sums) and sums[found] + 1 <= word <= sums[found + 1] - 2:
                 return found
@@ -229,12 +229,13 @@ class _Deviate:
         return self.bin << bits | digits, _PER_UNIT << bits
 
 
-def _exponent(bin_: int, d: Fraction) -> Fraction:
+def exponent(bin_: int, d: Fraction) -> Fraction:
+    """Return t, so that a deviate of this bin and d is accepted with probability exp(-t)."""
     return d * (Fraction(2 * bin_, _PER_UNIT) + d) / 2
 
 
 @lru_cache(maxsize=4)
-def _cumulative(bits: int) -> tuple[int, ...]:
+def cumulative(bits: int) -> tuple[int, ...]:
     """Return the cumulative probability before each bin, times 2**bits, each within 1.
 
     Each weight is the previous one times a ratio, and each ratio the previous one times
@@ -257,22 +258,22 @@ def _cumulative(bits: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1)
-def _cells() -> npt.NDArray[np.uint16]:
-    """Return the bin of all numbers with the same first digits, or `_SEVERAL`; (2**_CELL,)."""
+def cells() -> npt.NDArray[np.uint16]:
+    """Return the bin of all numbers with the same first digits, or `SEVERAL`; (2**_CELL,)."""
     first = np.arange(2**_CELL, dtype=np.uint64) << np.uint64(64 - _CELL)
     last = first + np.uint64(2 ** (64 - _CELL) - 1)
-    below = np.searchsorted(_thresholds(), first, side="left")
-    upper = np.searchsorted(_thresholds(), last, side="right")
-    return np.where(below == upper, upper - 1, _SEVERAL).astype(np.uint16)
+    below = np.searchsorted(thresholds(), first, side="left")
+    upper = np.searchsorted(thresholds(), last, side="right")
+    return np.where(below == upper, upper - 1, SEVERAL).astype(np.uint16)
 
 
 @lru_cache(maxsize=1)
-def _thresholds() -> _Words:
+def thresholds() -> _Words:
     """Return the first 64 binary digits of the cumulative sums, up to 2**64 - 1.
 
     A number that is equal to a threshold may be on either side of it. Thresholds below 2**64 - 1
     are below a = 16.
     """
-    sums = _cumulative(128)
+    sums = cumulative(128)
     first = [value >> 64 for value in sums]
     return np.array(first[: first.index(2**64 - 1) + 1], dtype=np.uint64)

@@ -17,6 +17,21 @@ from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
 from tests.unit.accounting.refusals import refused
 from tests.unit.accounting.test_release_exact_noise import FALSE_POSITIVES, normal_pvalue
 
+
+class Scripted(np.random.Generator):
+    """A generator of given words, each repeated as needed, and then of random bytes."""
+
+    def __init__(self, words: list[int]) -> None:
+        super().__init__(np.random.PCG64(8))
+        self.words = iter(words)
+
+    def bytes(self, length: int) -> bytes:
+        word = next(self.words, None)
+        if word is None:
+            return super().bytes(length)
+        return (word.to_bytes(16 if length == 16 else 8, "little") * length)[:length]
+
+
 every_path = pytest.mark.parametrize(
     ("trials", "roundings", "count"),
     [(0.0, 0.0, 400_000), (1.0, 0.0, 5_000), (2.0**-12, 1.0, 5_000), (2.0**-10, 2.0**-20, 20_000)],
@@ -31,12 +46,10 @@ def test_arrays_are_normal_deviates_rounded_to_integers(
     monkeypatch: pytest.MonkeyPatch, trials: float, roundings: float, count: int, stddev: Fraction
 ) -> None:
     # What the first digits leave open is decided by more: here more often than it ever is.
-    monkeypatch.setattr(exact_normals, "_OPEN_TRIAL", max(trials, exact_normals._OPEN_TRIAL))
-    monkeypatch.setattr(
-        exact_normals, "_OPEN_ROUNDING", max(roundings, exact_normals._OPEN_ROUNDING)
-    )
-    if trials:  # nor is anybody let pass by the digits of a word alone
-        monkeypatch.setattr(exact_normals, "_SURE", 0)
+    monkeypatch.setattr(exact_normals, "OPEN_TRIAL", max(trials, exact_normals.OPEN_TRIAL))
+    monkeypatch.setattr(exact_normals, "OPEN_ROUNDING", max(roundings, exact_normals.OPEN_ROUNDING))
+    if trials:  # no deviate is accepted by the digits of a word alone
+        monkeypatch.setattr(exact_normals, "SURE", 0)
     draws = ExactNormals(np.random.default_rng(3)).draw(stddev, count)
     assert draws.dtype == np.int64
     if stddev == 50:
@@ -73,60 +86,57 @@ def test_probabilities_of_bins_are_those_of_the_density_to_every_digit_used() ->
         whole = mpmath.fsum(weights)
         for i, partial in enumerate(itertools.accumulate(weights[:2_500], initial=mpmath.mpf(0))):
             for bits in (128, 160):
-                assert abs(exact_normals._cumulative(bits)[i] - partial / whole * 2**bits) <= 1
+                assert abs(exact_normals.cumulative(bits)[i] - partial / whole * 2**bits) <= 1
     # So the first 64 of 128 digits are right, unless the others are all zeros or all ones.
-    thresholds = exact_normals._thresholds()
-    low = [value & (2**64 - 1) for value in exact_normals._cumulative(128)[1 : len(thresholds)]]
+    thresholds = exact_normals.thresholds()
+    low = [value & (2**64 - 1) for value in exact_normals.cumulative(128)[1 : len(thresholds)]]
     assert all(2 <= value < 2**64 - 2 for value in low)
 
 
 @pytest.mark.parametrize("i", [1, 7, 300, 2_000])
 def test_a_number_on_the_border_of_two_bins_is_decided_by_its_next_digits(i: int) -> None:
-    border = exact_normals._cumulative(256)[i]
+    border = exact_normals.cumulative(256)[i]
     for beyond, expected in ((-(2**100), i - 1), (2**100, i)):
         number = border + beyond
         word, rest = number >> 192, number & (2**192 - 1)
-        assert word == int(exact_normals._thresholds()[i])
-        normals = ExactNormals()
-        answers = iter([rest >> 128, rest & (2**128 - 1)])
-        normals._bits = lambda bits, answers=answers: next(answers)
-        assert normals._bin_beyond(word) == expected
+        assert word == int(exact_normals.thresholds()[i])
+        normals = ExactNormals(Scripted([rest >> 128, rest & (2**128 - 1)]))
+        assert normals.bin_beyond(word) == expected
 
 
 def test_numbers_beyond_the_last_threshold_reach_bins_that_have_none() -> None:
     normals = ExactNormals(np.random.default_rng(6))
-    bins = [normals._bin_beyond(2**64 - 1) for _ in range(50)]
-    assert min(bins) >= len(exact_normals._thresholds()) - 2
+    bins = [normals.bin_beyond(2**64 - 1) for _ in range(50)]
+    assert min(bins) >= len(exact_normals.thresholds()) - 2
     assert max(bins) < 16 * 256
     assert len(set(bins)) > 5
 
 
-def test_first_digits_say_a_bin_where_all_that_begin_so_lie_in_it() -> None:
-    cells, thresholds = exact_normals._cells(), exact_normals._thresholds()
+def test_first_digits_select_a_bin_if_all_numbers_with_them_are_in_it() -> None:
+    cells, thresholds = exact_normals.cells(), exact_normals.thresholds()
     first = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
     last = first | np.uint64(2**48 - 1)
     low, high = (np.searchsorted(thresholds, ends, side="right") - 1 for ends in (first, last))
     one = (low == high) & (thresholds[low] != first)
-    assert np.array_equal(cells, np.where(one, low, exact_normals._SEVERAL))
-    assert np.count_nonzero(cells == exact_normals._SEVERAL) < 0.02 * cells.size
+    assert np.array_equal(cells, np.where(one, low, exact_normals.SEVERAL))
+    assert np.count_nonzero(cells == exact_normals.SEVERAL) < 0.02 * cells.size
 
 
-def test_who_passes_by_the_digits_of_a_word_would_pass_by_all_others() -> None:
+def test_acceptance_by_the_digits_of_a_word_holds_for_all_later_digits() -> None:
     for bin_ in (0, 1, 500, 511, 512, 1_023, 1_024, 4_000):
-        least = next(u for u in range(128) if bin_ < u * exact_normals._SURE)
-        assert exact_normals._exponent(bin_, Fraction(1, 256)) <= Fraction(least, 128)
+        least = next(u for u in range(128) if bin_ < u * exact_normals.SURE)
+        assert exact_normals.exponent(bin_, Fraction(1, 256)) <= Fraction(least, 128)
         # Nor could it be told by one less: then some are below it.
-        assert exact_normals._exponent(bin_, Fraction(1, 256)) > Fraction(least - 1, 128)
+        assert exact_normals.exponent(bin_, Fraction(1, 256)) > Fraction(least - 1, 128)
 
 
 @pytest.mark.parametrize("at", [0, 1, 700])
 def test_a_word_on_the_border_of_two_bins_is_finished_one_by_one(at: int) -> None:
-    normals, border = ExactNormals(np.random.default_rng(8)), int(exact_normals._thresholds()[at])
-    words = iter([border, border << 16 & 2**64 - 1])
-    normals._words = lambda count: np.full(count, next(words, 0), np.uint64)
+    border = int(exact_normals.thresholds()[at])
+    normals = ExactNormals(Scripted([border, border << 16 & 2**64 - 1]))
     asked: list[int] = []
-    beyond = normals._bin_beyond
-    normals._bin_beyond = lambda word: asked.append(word) or beyond(word)
+    beyond = normals.bin_beyond
+    normals.bin_beyond = lambda word: asked.append(word) or beyond(word)
     assert len(normals.draw(Fraction(2) ** 24, 3)) == 3
     assert len(asked) >= 3
     assert set(asked) == {border}
