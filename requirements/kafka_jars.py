@@ -1,6 +1,7 @@
 """Print streams/local/kafka-jars.txt for another version of Kafka: ``kafka_jars.py VERSION``.
 
-It resolves the dependencies with jgo. Set ``KAFKA_VERSION`` in streams/local/jars.py as well.
+It resolves the dependencies with jgo. Set ``KAFKA_VERSION`` in
+streams/local/kafka_runtime.py as well.
 """
 
 import hashlib

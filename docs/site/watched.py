@@ -25,7 +25,7 @@ from rich.segment import Segment
 from streams import Turnstile
 from streams.cli.views import frame
 from streams.config import Config
-from streams.demo.digits import load_digits
+from streams.demo.training import load_digits
 from streams.ledger.outputs import Channel
 from streams.local import LocalStack
 from streams.operations.watching import Watch

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from streams.cli.output import Exit, log_as_json, note, say, show
 from streams.config import Config
 from streams.local import LocalStack, LocalStackError
+from streams.local.children import STOPPING
 from streams.local.errors import how_to_install
-from streams.local.signals import STOPPING
 from streams.operations.status import Unavailable, read_owners
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _secure_stack() -> type[LocalStack]:
         LocalStackError: the package for certificates is not installed.
     """
     try:
-        from streams.local.secure_stack import SecureStack
+        from streams.local.secure import SecureStack
     except ImportError as error:
         what = "Certificates and keys need a package that is not installed"
         how = how_to_install("local,secure")

@@ -32,12 +32,11 @@ from streams.records import User
 from streams.records.users import normal_form
 from streams.sdk.layout import Pseudonyms
 from streams.web.dashboard import Dashboard
-from streams.web.links import Claims, LinkKeys, link_to
+from streams.web.links import Claims, LinkKeys, Visits, link_to
 from streams.web.owner import Owners
 from streams.web.portal import Portal
 from streams.web.reading import RecordReader
 from streams.web.sessions import Sessions
-from streams.web.visits import Visits
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
-from streams.demo.digits import load_digits
 from streams.demo.errors import DemoError, demo_extra
 from streams.demo.plots import plot_revenue, plot_training
 from streams.demo.purchases import (
@@ -28,7 +27,7 @@ from streams.demo.table import (
     summary_of_revenue,
     summary_of_training,
 )
-from streams.demo.training import DIGITS, train_all_ways
+from streams.demo.training import DIGITS, load_digits, train_all_ways
 from streams.kafka.answers import ensure_answer_topics
 from streams.sdk.client import Turnstile
 

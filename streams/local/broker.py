@@ -13,10 +13,8 @@ from pathlib import Path
 from streams.local.children import Child
 from streams.local.directory import make_private, write_private
 from streams.local.errors import LocalStackError
-from streams.local.jars import Progress, kafka_classpath
-from streams.local.java import find_java
-from streams.local.ports import LOOPBACK
-from streams.local.server import Server, exchange
+from streams.local.kafka_runtime import Progress, find_java, kafka_classpath
+from streams.local.server import LOOPBACK, Server, exchange
 
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Default options of the virtual machine.

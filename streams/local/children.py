@@ -1,16 +1,21 @@
-"""Child processes that end with their parent, even if it is killed, and write a log."""
+"""Child processes that end with their parent, even if it is killed, and write a log.
+
+`signals_held` delays signals while a child is started or stopped.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import FrameType
+from typing import BinaryIO, Final
 
 from streams.local.errors import LocalStackError
 
@@ -168,3 +173,43 @@ class Child:
             if self._guard.stdin is not None:
                 with suppress(OSError):
                     self._guard.stdin.close()
+
+
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask a program to end: from Ctrl-C, a supervisor, a closed terminal."""
+
+
+@contextmanager
+def signals_held(on_signal: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Deliver signals that arrive within this context at its end.
+
+    A signal handler may raise. Between the start of a child and the line that stores it, that would
+    leave a child that is never ended. Outside the main thread, where Python handles no signals,
+    this context does nothing.
+
+    Args:
+        on_signal: called for each signal immediately.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[signal.Signals] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        arrived.append(signal.Signals(number))
+        on_signal()
+
+    before = {}
+    try:
+        for number in STOPPING:
+            handler = signal.getsignal(number)
+            # Ignored signals (nohup) stay ignored; a handler not set by Python cannot be restored.
+            if handler not in (signal.SIG_IGN, None):
+                before[number] = handler
+                signal.signal(number, hold)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)

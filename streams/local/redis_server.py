@@ -12,8 +12,7 @@ from pathlib import Path
 from streams.local.children import Child
 from streams.local.directory import make_private
 from streams.local.errors import LocalStackError, how_to_install
-from streams.local.ports import LOOPBACK
-from streams.local.server import Server, exchange
+from streams.local.server import LOOPBACK, Server, exchange
 
 _SETTINGS: Mapping[str, str] = {
     "bind": LOOPBACK,

@@ -12,13 +12,12 @@ from typing import ClassVar, Self, TypeVar
 
 from streams.config import PREFIX
 from streams.local.broker import KafkaBroker
+from streams.local.children import signals_held
 from streams.local.directory import DataDirectory, make_private
 from streams.local.errors import LocalStackError
-from streams.local.jars import Progress
-from streams.local.ports import KAFKA_PORT, REDIS_PORT
+from streams.local.kafka_runtime import Progress
 from streams.local.redis_server import RedisServer
-from streams.local.server import Server
-from streams.local.signals import signals_held
+from streams.local.server import KAFKA_PORT, REDIS_PORT, Server
 from streams.local.workers import Worker
 
 WORKER_COMMAND = (sys.executable, "-m", "streams.cli", "worker")

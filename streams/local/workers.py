@@ -15,10 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from streams.local.children import Child
+from streams.local.children import Child, signals_held
 from streams.local.errors import LocalStackError
-from streams.local.jars import Progress
-from streams.local.signals import signals_held
+from streams.local.kafka_runtime import Progress
 
 _FIRST_DELAY = 0.1  # seconds; doubles with every quick exit
 _LONGEST_DELAY = 5.0

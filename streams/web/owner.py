@@ -18,9 +18,8 @@ from streams.operations.guarantees import (
 )
 from streams.records import Policy
 from streams.sdk.errors import ServiceUnavailable
-from streams.web.halt_index import Episode
+from streams.web.indexes import Episode, IndexFull
 from streams.web.links import Claims
-from streams.web.odometer_index import IndexFull
 from streams.web.reading import Account, NotYet, Point, RecordReader
 
 _MOST_EPISODES = 100

@@ -25,10 +25,9 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from streams.web.links import LONGEST_TOKEN, Claims, LinkKeys, TokenKind, UnusableLink
+from streams.web.links import LONGEST_TOKEN, Claims, LinkKeys, TokenKind, UnusableLink, Visits
 from streams.web.owner import Owners
 from streams.web.site import PageEvent, Site
-from streams.web.visits import Visits
 
 EVERY = 5.0  # seconds
 MOST_READERS = 512

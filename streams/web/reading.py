@@ -50,8 +50,7 @@ from streams.records.users import partitions_of
 from streams.sdk.decisions import UNREADABLE, whole_answer
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.kafka import believing, reaching_kafka
-from streams.web.halt_index import Episode, HaltIndex
-from streams.web.odometer_index import IndexFull, OdometerIndex, some
+from streams.web.indexes import Episode, HaltIndex, IndexFull, OdometerIndex, some
 
 logger = logging.getLogger("turnstile.portal")
 

@@ -39,8 +39,7 @@ from opacus.accountants.utils import get_noise_multiplier
 from torch import nn
 
 from streams import Turnstile
-from streams.demo.digits import Images, load_digits
-from streams.demo.training import CLIP_NORM
+from streams.demo.training import CLIP_NORM, Images, load_digits
 from streams.local import LocalStack
 from streams.trainers import Pace, noise_for_steps
 from streams.trainers.torch import make_private

@@ -22,9 +22,9 @@ from typing import Any
 from streams.config import Config
 from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.children import Child
-from streams.local.ports import LOOPBACK, free_ports
 from streams.local.redis_server import find_redis_server
-from streams.local.secure_stack import SecureStack
+from streams.local.secure import SecureStack
+from streams.local.server import LOOPBACK, free_ports
 from tests.chaos.clock import FILE
 from tests.chaos.proxy import Proxy
 from tests.servers.kafka_cluster import REPLICAS, KafkaCluster

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from streams.demo import entry
-from streams.demo.digits import Images, load_digits
 from streams.demo.purchases import simulated_purchases
+from streams.demo.training import Images, load_digits
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from streams.answerer.queries import read_query_file
 from streams.kafka.answers import ensure_answer_topics
 from streams.kafka.authentic import ANSWERERS
 from streams.local import Child
-from streams.local.ports import free_ports
+from streams.local.server import free_ports
 from streams.records import Charge, decode_request
 from streams.records.digests import charge_digest
 from streams.records.packing import unpack_norms

@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from streams.cli.output import Exit
-from streams.local.ports import free_ports
+from streams.local.server import free_ports
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.readme import TOP

@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.broker import new_cluster_id
-from streams.local.ports import LOOPBACK, free_ports
+from streams.local.server import LOOPBACK, free_ports
 from tests.chaos.lanes import Lane, check_told, lanes_of_a_training, wait_for_decisions
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.servers.redis_failover import client_of, meta_of, version

@@ -19,7 +19,7 @@ from streams.kafka.clients import new_admin
 from streams.kafka.security import NotAdmitted, security
 from streams.kafka.topics import TOPICS
 from streams.local import KafkaBroker
-from streams.local.ports import LOOPBACK
+from streams.local.server import LOOPBACK
 from streams.sdk.client import Turnstile
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once

@@ -34,8 +34,7 @@ from streams.kafka.clients import new_admin, new_producer, new_reader
 from streams.kafka.security import security
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import Topics
-from streams.local.certificates import Authority
-from streams.local.secure_stack import SecureStack
+from streams.local.secure import Authority, SecureStack
 from streams.records import Reason
 from streams.records.signatures import new_keys
 from streams.store.snapshot import MANIFEST, UnusableSnapshot

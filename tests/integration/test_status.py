@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streams.cli.output import Exit
 from streams.kafka.topics import ensure_topics
 from streams.local import Child
-from streams.local.ports import free_ports
+from streams.local.server import free_ports
 from streams.operations import status as operations
 from streams.operations.status import (
     WaitReason,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from streams.local.ports import LOOPBACK
+from streams.local.server import LOOPBACK
 
 _HANDSHAKE = b"\x16"  # with which a connection begins that is to be encrypted
 _PIECE = 64 * 1024

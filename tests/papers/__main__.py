@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from streams.demo.digits import load_digits
+from streams.demo.training import load_digits
 from tests.papers import asoodeh, feldman, koskela, yu
 from tests.papers.mnist import load_mnist
 from tests.papers.norms import train

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accounting.release.clipping import clip_factors, norm_products, row_norms
-from streams.demo.digits import CLASSES, Images
-from streams.demo.training import CLIP_NORM
+from streams.demo.training import CLASSES, CLIP_NORM, Images
 from streams.sdk.roster_steps import poisson_sample
 from streams.sdk.run import Run
 from streams.trainers import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from accounting import ApproxDPFilter, PureDP, zcdp_cost
 from accounting.research import RogersFilter
-from streams.demo.digits import Images
+from streams.demo.training import Images
 from tests.papers.rows import BLUE, ORANGE, Row, figure, save
 from tests.papers.sampled import Plan, mean_and_error, noise_of, train, worst_case_steps
 

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from streams.demo.digits import load_digits
 from streams.demo.plans import ACCOUNTINGS, best_plan, errors
 from streams.demo.purchases import PURCHASES_FILE
-from streams.demo.training import DIGITS, WAYS
+from streams.demo.training import DIGITS, WAYS, load_digits
 from tests.papers import dpsgd, purchases, trainings
 from tests.papers.mnist import IMAGES_FILE, load_mnist
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import PoissonGaussian
-from streams.demo.digits import CLASSES, Images
+from streams.demo.training import CLASSES, Images
 
 EPOCHS = 50
 BATCH = 300

@@ -16,7 +16,7 @@ from accounting import PoissonGaussian, candidate_orders, charge_units
 from accounting.filters.per_user_order import PerUserOrderFilter
 from accounting.release.clipping import norm_products, row_norms
 from streams import Turnstile
-from streams.demo.digits import CLASSES, Images
+from streams.demo.training import CLASSES, Images
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
 from streams.trainers.loop import row_products, softmax
 from streams.trainers.sums import Outer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streams.demo.digits import load_digits
+from streams.demo.training import load_digits
 from tests.papers.norms import CLIP_NORM, _Network, train
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams.demo.digits import load_digits
+from streams.demo.training import load_digits
 from tests.papers.sampled import Plan, noise_of, train, worst_case_steps
 
 RATE, CLIP_NORM = 0.1, 0.8

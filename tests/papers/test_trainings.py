@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accounting import epsilon_of
-from streams.demo.digits import load_digits
-from streams.demo.training import WAYS
+from streams.demo.training import WAYS, load_digits
 from tests.papers.dpsgd import DIGITS, DIGITS_TUNED, MNIST, Sampled
 from tests.papers.trainings import samples
 

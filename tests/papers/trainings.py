@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from streams import Turnstile
-from streams.demo.digits import Images
-from streams.demo.training import DIGITS, WAYS, Settings, train_all_ways
+from streams.demo.training import DIGITS, WAYS, Images, Settings, train_all_ways
 from tests.papers.dpsgd import Sampled, train_individually, train_worst_case
 
 MNIST = replace(DIGITS, epsilon=1.0, population=8_000, full_steps=30, steps=75, learning_rate=20.0)

@@ -18,7 +18,7 @@ from accounting import (
     zcdp_budget,
 )
 from accounting.reports.renyi import DEFAULT_ORDERS
-from streams.demo.digits import Images
+from streams.demo.training import Images
 from tests.papers.norms import Training
 from tests.papers.rows import BLUE, ORANGE, Row, figure, save
 from tests.papers.sampled import Plan, mean_and_error, noise_of, train

@@ -14,8 +14,8 @@ from typing import Any
 
 from streams.local import KafkaBroker
 from streams.local.broker import new_cluster_id
-from streams.local.ports import LOOPBACK, free_ports
-from streams.local.secure_broker import ADMIN, SecureBroker
+from streams.local.secure import ADMIN, SecureBroker
+from streams.local.server import LOOPBACK, free_ports
 
 REPLICAS = 3
 """Replicas of each record, if the cluster has as many brokers."""

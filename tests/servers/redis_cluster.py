@@ -13,8 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from streams.local import LocalStackError, RedisServer
-from streams.local.ports import LOOPBACK, free_ports, is_free
-from streams.local.server import exchange
+from streams.local.server import LOOPBACK, exchange, free_ports, is_free
 
 MASTERS = 3
 """With fewer masters a Cluster cannot elect a replacement for a lost one."""

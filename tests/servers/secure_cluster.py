@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from streams.local.secure_stack import SecureStack
+from streams.local.secure import SecureStack
 from tests.servers.kafka_cluster import REPLICAS, SecureCluster
 
 

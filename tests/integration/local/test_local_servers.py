@@ -15,7 +15,7 @@ from streams.local import KafkaBroker, LocalStack, LocalStackError, RedisServer
 from streams.local import directory as directory_module
 from streams.local import server as server_module
 from streams.local.broker import registered_cluster
-from streams.local.ports import LOOPBACK, free_ports, is_free
+from streams.local.server import LOOPBACK, free_ports, is_free
 from tests.integration.local.conftest import is_gone
 from tests.waiting import HANGS_AFTER
 

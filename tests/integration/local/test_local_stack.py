@@ -16,7 +16,7 @@ import redis
 
 from streams.local import LocalStack, LocalStackError
 from streams.local.broker import registered_cluster
-from streams.local.ports import LOOPBACK, free_ports
+from streams.local.server import LOOPBACK, free_ports
 from streams.local.stack import SECURE_FOLDER
 from tests.integration.local.conftest import WORKER, is_gone
 from tests.integration.service import eventually

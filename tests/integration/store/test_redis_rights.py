@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from streams.config import Config
-from streams.local.secure_redis import SecureRedis
+from streams.local.secure import SecureRedis
 from streams.store.layout import key_of
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore

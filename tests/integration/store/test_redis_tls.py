@@ -15,7 +15,7 @@ import redis
 
 from streams.config import Config
 from streams.local import RedisServer
-from streams.local.certificates import Authority
+from streams.local.secure import Authority
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 from tests.conformance.store.bench import Owner, commit

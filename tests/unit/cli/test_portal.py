@@ -14,9 +14,8 @@ import pytest
 from streams.cli import views
 from streams.cli.main import main
 from streams.cli.output import Exit
-from streams.local.ports import free_ports
-from streams.web.links import LinkKeys
-from streams.web.visits import Visits
+from streams.local.server import free_ports
+from streams.web.links import LinkKeys, Visits
 
 KEY = "of-this-test-alone-and-of-no-other-one"
 

@@ -14,17 +14,21 @@ from scipy import special
 from accounting import gdp_budget
 from accounting.release.clipping import norm_products, row_norms
 from streams import Turnstile
-from streams.demo.digits import CLASSES, FEATURE_NORM, Images, features, load_digits
 from streams.demo.plots import plot_training
 from streams.demo.table import show_summary, summary_of_training
 from streams.demo.training import (
+    CLASSES,
     CLIP_NORM,
     DIGITS,
+    FEATURE_NORM,
     WAYS,
+    Images,
     Settings,
     TrainingResult,
     Way,
     descend,
+    features,
+    load_digits,
     train_all_ways,
 )
 from streams.trainers.loop import row_products, softmax

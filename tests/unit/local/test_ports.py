@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from streams.local import ports
-from streams.local.ports import LOOPBACK, free_ports, is_free
+from streams.local import server as ports
+from streams.local.server import LOOPBACK, free_ports, is_free
 
 
 def test_a_port_on_which_somebody_listens_is_not_free() -> None:

@@ -12,9 +12,7 @@ from streams.config import Config
 from streams.kafka.access import ROLES
 from streams.kafka.authentic import ANSWERERS, record_signer_of, verifier_of
 from streams.local import LocalStackError
-from streams.local.certificates import Authority
-from streams.local.secrets import Secrets
-from streams.local.secure_stack import SecureStack
+from streams.local.secure import Authority, Secrets, SecureStack
 from streams.records.signatures import Signer
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from streams.local.signals import STOPPING, signals_held
+from streams.local.children import STOPPING, signals_held
 
 
 class Came(Exception):

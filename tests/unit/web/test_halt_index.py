@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from streams.records import TOO_SOON, Decision, Halted, User
 from streams.records.packing import pack_bits
 from streams.records.users import UserIds
-from streams.web.halt_index import HaltIndex
+from streams.web.indexes import HaltIndex
 
 
 def decided(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.web.odometer_index import IndexFull, OdometerIndex, some
+from streams.web.indexes import IndexFull, OdometerIndex, some
 
 USERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from(["1", "ada", "ÿ"]))
 

@@ -13,9 +13,8 @@ from streams.ledger.validation import measure_of
 from streams.records import Policy, User
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import ServiceUnavailable
-from streams.web.halt_index import Episode
+from streams.web.indexes import Episode, IndexFull
 from streams.web.links import Claims
-from streams.web.odometer_index import IndexFull
 from streams.web.owner import Owners
 from streams.web.reading import Account, NotYet, Point
 

@@ -15,9 +15,8 @@ import msgspec
 import pytest
 
 from streams.config import ConfigurationError
-from streams.web.links import Claims, LinkKeys, TokenKind
+from streams.web.links import Claims, LinkKeys, TokenKind, Visits
 from streams.web.portal import MOST_OF_A_USER, Portal
-from streams.web.visits import Visits
 
 USERS = ("ada-lovelace", "eve-polastri")
 KEYS = LinkKeys("k" * 32, "turnstile.")

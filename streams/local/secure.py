@@ -1,0 +1,425 @@
+"""An installation on this machine with TLS, a login for each role, and the rights of that role.
+
+It sets up what an operator sets up elsewhere: an authority and certificates, a Kafka user and a
+Redis user per role with the rights that ``turnstile acl`` prints, the topics, and keys with which
+workers sign decisions and clients sign requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from secrets import token_hex, token_urlsafe
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from streams.config import Config
+from streams.kafka.access import ROLES, rules_of
+from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.granting import grant, set_passwords
+from streams.kafka.results import TopicsUnavailable
+from streams.kafka.topics import ensure_topics
+from streams.local.broker import KafkaBroker, registered_cluster
+from streams.local.children import Child
+from streams.local.directory import DataDirectory, make_private, write_private
+from streams.local.errors import LocalStackError
+from streams.local.redis_server import RedisServer
+from streams.local.server import LOOPBACK
+from streams.local.stack import SECURE_FOLDER, LocalStack
+from streams.records.signatures import Signer, new_keys
+from streams.store.rights import rights
+
+
+class SecureStack(LocalStack):
+    """A ``LocalStack`` that only clients with the settings of a role can use.
+
+    ```
+    with SecureStack(workers=1) as stack:
+        Turnstile(config=stack.config_of("trainer"))
+    ```
+    """
+
+    _is_secure = True
+    replication = 1
+    """The replication factor in the settings of all roles."""
+
+    def __init__(self, **options: Any) -> None:
+        """Describe the stack; ``start()`` or ``with`` starts it.
+
+        Args:
+            options: of ``LocalStack``, without ``kafka``, ``redis`` and ``known_ports``: the stack
+                starts its own servers, and no default port leads to a server with logins.
+        """
+        if refused := [name for name in ("kafka", "redis", "known_ports") if options.get(name)]:
+            raise LocalStackError(
+                f"A secure stack starts its own broker and Redis: leave out {', '.join(refused)}."
+            )
+        super().__init__(**options)
+        self._secrets: Secrets | None = None
+
+    @property
+    def roles(self) -> Mapping[str, Path]:
+        """The settings file of each role, and of the admin."""
+        return {role: self.secrets.settings_of(role) for role in (*ROLES, "admin")}
+
+    @property
+    def secrets(self) -> Secrets:
+        """The passwords and keys."""
+        if self._secrets is None:
+            raise LocalStackError("The stack is not running: start it first.")
+        return self._secrets
+
+    def config_of(self, role: str) -> Config:
+        """Return the settings of a role."""
+        return self.secrets.config_of(role)
+
+    def _start_servers(self, directory: DataDirectory) -> None:
+        secrets = self._secrets = Secrets(directory.path / SECURE_FOLDER)
+        users = {
+            role: (secrets.passwords[role], rights(known.redis, self.prefix))
+            for role, known in ROLES.items()
+            if known.redis
+        }
+        self._redis = SecureRedis(directory.path, secrets.directory, users, hold=self._hold)
+        self._start_server(self._redis)
+        Authority(secrets.directory).issue(ADMIN, secrets.directory / ADMIN_FILE)
+        self._broker = broker = self._new_broker(directory.path, secrets.directory)
+        self._start_server(broker)
+        secrets.write_settings(
+            broker.address,
+            broker.internal_address,
+            self._redis.url,
+            self.prefix,
+            replication=self.replication,
+        )
+        self._set_up(secrets)
+        self._worker_environment["TURNSTILE_CONFIG"] = str(secrets.settings_of("worker"))
+
+    def _new_broker(self, directory: Path, secrets: Path) -> SecureBroker:
+        return SecureBroker(directory, secrets, progress=self._say, hold=self._hold)
+
+    def _set_up(self, secrets: Secrets) -> None:
+        """Create users, rights and topics as the admin; existing ones stay."""
+        self._say("Creating users, rights and topics")
+        admin = replace(secrets.config_of("admin"), partitions=self.partitions)
+        try:
+            set_passwords(admin, secrets.passwords)
+            grant(admin, {f"User:{role}": rules_of(role, self.prefix) for role in ROLES})
+            ensure_topics(admin)
+            ensure_answer_topics(admin)
+        except TopicsUnavailable as error:
+            raise LocalStackError(f"The users and rights could not be created: {error}") from error
+
+
+_AUTHORITY_DAYS, _CERTIFICATE_DAYS = 3650, 365
+_EARLIER = timedelta(days=1)  # for clocks that are slow
+_HOSTS: Sequence[x509.GeneralName] = (
+    x509.IPAddress(ip_address(LOOPBACK)),
+    x509.DNSName("localhost"),
+)
+
+
+class Authority:
+    """Signs the certificates of one installation.
+
+    Attributes:
+        certificate: the file with the authority's certificate, which clients trust.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Load the authority from a directory; create it if the directory has none."""
+        self.certificate = directory / "ca.pem"
+        key = directory / "ca.key"
+        if not key.exists():
+            made = ec.generate_private_key(ec.SECP256R1())
+            certificate = _certificate("dp-turnstile local authority", made, None)
+            write_private(self.certificate, _pem(certificate))
+            write_private(key, _key_pem(made))  # last: its existence means that both exist
+        loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        self._key = loaded
+        self._own = x509.load_pem_x509_certificate(self.certificate.read_bytes())
+
+    def issue(self, name: str, path: Path) -> None:
+        """Write a new key and its certificate for a name into one file."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key, (self._own, self._key))
+        write_private(path, _key_pem(key) + _pem(certificate))
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    by: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+) -> x509.Certificate:
+    """Return a certificate for a key, signed by an authority, or self-signed without one."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signing = key if by is None else by[1]
+    now = datetime.now(UTC)
+    days = _AUTHORITY_DAYS if by is None else _CERTIFICATE_DAYS
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if by is None else by[0].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=by is None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()),
+            critical=False,
+        )
+    )
+    if by is not None:
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = builder.add_extension(x509.SubjectAlternativeName(_HOSTS), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(both), critical=False)
+    return builder.sign(signing, hashes.SHA256())
+
+
+def _usage(is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+_RINGS = {  # private key -> file of trusted public keys: of workers, of answerers
+    "signing.key": "trusted.keys",
+    "answer-signing.key": "answer.keys",
+}
+CLIENTS = ("trainer", "answerer")
+"""The roles that sign their requests."""
+
+
+class Secrets:
+    """The passwords and keys in one directory.
+
+    Attributes:
+        directory: the directory.
+        passwords: of each role, the same for Kafka and Redis.
+        request_keys: the public key of each role that signs its requests, for access lists.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Load the secrets of a directory, and create those that are missing."""
+        make_private(directory)
+        self.directory = directory
+        self.passwords = {role: self._kept(f"{role}.password", token_urlsafe) for role in ROLES}
+        for private, ring in _RINGS.items():
+            public = self._public(private)
+            if not (directory / ring).exists():  # the operator may have added keys
+                write_private(directory / ring, f"{public}\n".encode())
+        self.request_keys = {role: self._public(f"{role}.key") for role in CLIENTS}
+        for role, public in self.request_keys.items():
+            write_private(directory / f"{role}.public", f"{public}\n".encode())
+        self._kept("erasure.keys", lambda: token_hex(32))
+
+    def settings_of(self, role: str) -> Path:
+        """Return the settings file of a role, or of the admin."""
+        return self.directory / f"{role}.toml"
+
+    def write_settings(
+        self, kafka: str, internal: str, redis: str, prefix: str, replication: int = 1
+    ) -> None:
+        """Write the settings file of every role, with the current addresses."""
+        common = {
+            "prefix": prefix,
+            "replication": str(replication),
+            "kafka_ca": "ca.pem",
+            "trusted_keys_file": "trusted.keys",
+            "answer_keys_file": "answer.keys",
+        }
+        for role, known in ROLES.items():
+            settings = {
+                **common,
+                "kafka": kafka,
+                "kafka_security": "SASL_SSL",
+                "kafka_username": role,
+                "kafka_password_file": f"{role}.password",
+            }
+            if known.redis:
+                settings |= {
+                    "redis": redis,
+                    "redis_username": role,
+                    "redis_password_file": f"{role}.password",
+                }
+            if known.decides:
+                settings["signing_key_file"] = "signing.key"
+            if known.consumes:
+                settings["signing_key_file"] = "answer-signing.key"
+            if known.redis in ("audit", "decide"):  # these roles replay the log
+                settings["erasure_keys_file"] = "erasure.keys"
+            if role in CLIENTS:
+                settings["request_key_file"] = f"{role}.key"
+            self._write(role, settings)
+        admin = {"kafka": internal, "kafka_security": "SSL", "kafka_certificate": "admin.pem"}
+        self._write("admin", {**common, **admin})
+
+    def config_of(self, role: str) -> Config:
+        """Return the settings of a role, regardless of environment variables."""
+        return Config.load(self.settings_of(role), {})
+
+    def _public(self, private: str) -> str:
+        """Return the public key of a private key, which is created if it is missing."""
+        return Signer(self._kept(private, lambda: new_keys()[0])).public
+
+    def _kept(self, name: str, make: Callable[[], str]) -> str:
+        path = self.directory / name
+        if not path.exists():
+            write_private(path, f"{make()}\n".encode())
+        return path.read_text(encoding="utf-8").strip()
+
+    def _write(self, role: str, settings: Mapping[str, str]) -> None:
+        lines = [f'{name} = "{value}"\n' for name, value in settings.items()]
+        write_private(self.settings_of(role), "".join(lines).encode())
+
+
+ADMIN = "turnstile-admin"
+"""The name in the admin's certificate; like the broker, the admin may do everything."""
+ADMIN_FILE = "admin.pem"
+
+
+class SecureBroker(KafkaBroker):
+    """A broker with TLS on every port, logins for clients, and rights for each user.
+
+    CLIENT      SASL_SSL   users with a password (SCRAM-SHA-512) and the rights granted to them
+    INTERNAL    SSL        the broker and its admin, each with a certificate of the authority
+    CONTROLLER  SSL        the broker, with its certificate
+
+    No client is anonymous, and a user without granted rights may do nothing.
+    """
+
+    port_count = 3  # clients, controller, internal
+
+    def __init__(
+        self,
+        directory: Path | str,
+        secrets: Path,
+        *,
+        certified_as: str = "broker",
+        **options: Any,
+    ) -> None:
+        """Describe the broker; ``start()`` starts it.
+
+        Args:
+            directory: as in ``KafkaBroker``.
+            secrets: a directory that only its owner can read, for certificates and keys.
+            certified_as: the name in the broker's certificate.
+            options: of ``KafkaBroker``.
+        """
+        super().__init__(directory, **options)
+        self._name = certified_as
+        self._keys = secrets / f"{certified_as}.pem"
+        self._authority = Authority(secrets)
+        self._authority.issue(certified_as, self._keys)
+
+    @property
+    def internal_address(self) -> str:
+        """``host:port`` for the admin."""
+        host = self.address.rpartition(":")[0]  # raises before the first start
+        return f"{host}:{self._internal}"
+
+    def _listeners(self, ports: tuple[int, ...]) -> Mapping[str, str]:
+        client, controller, self._internal = ports
+        addresses = f"CLIENT://{LOOPBACK}:{client},INTERNAL://{LOOPBACK}:{self._internal}"
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        return {
+            "listeners": f"{addresses},CONTROLLER://{LOOPBACK}:{controller}",
+            "advertised.listeners": addresses,
+            "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": "INTERNAL",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.client.scram-sha-512.sasl.jaas.config": scram,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._keys),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._authority.certificate),
+            "listener.name.internal.ssl.client.auth": "required",
+            "listener.name.controller.ssl.client.auth": "required",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "false",
+            "super.users": f"User:CN={self._name};User:CN={ADMIN}",
+        }
+
+    def _is_ready(self, child: Child, port: int) -> bool:
+        context = ssl.create_default_context(cafile=str(self._authority.certificate))
+        context.load_cert_chain(self._keys)
+        return registered_cluster(self._internal, context) == self._cluster_file.read_text()
+
+
+LAUNCHER = "launcher"
+"""The user that checks whether the server is ready."""
+
+
+class SecureRedis(RedisServer):
+    """A Redis with the given users, each with a password and the rights of a role, and no others.
+
+    Connections are not encrypted: the server listens on the loopback address only, and the Redis of
+    the extra ``local`` has no TLS. No password is an argument of a process, which other users of
+    the machine could read.
+
+    Attributes:
+        users_file: the users with their rights and the digests of their passwords.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        secrets: Path,
+        users: Mapping[str, tuple[str, Sequence[str]]],
+        **options: Any,
+    ) -> None:
+        """Describe the server; ``start()`` starts it.
+
+        Args:
+            directory: as in ``RedisServer``.
+            secrets: a directory that only its owner can read, for the file of users.
+            users: name -> (password, the rights as arguments of ACL SETUSER).
+            options: of ``RedisServer``.
+        """
+        self.users_file = secrets / "redis-users.acl"
+        super().__init__(directory, settings={"aclfile": str(self.users_file)}, **options)
+        password = token_urlsafe()
+        self._login = f"AUTH {LAUNCHER} {password}\r\n".encode()
+        known = {**users, LAUNCHER: (password, ("-@all", "+ping", "+info"))}
+        write_private(self.users_file, _file_of_users(known))
+
+
+def _file_of_users(users: Mapping[str, tuple[str, Sequence[str]]]) -> bytes:
+    lines = ["user default off"]
+    for name, (password, allowed) in users.items():
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        lines.append(f"user {name} on #{digest} {' '.join(allowed)}")
+    return "\n".join([*lines, ""]).encode()
