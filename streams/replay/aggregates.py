@@ -89,7 +89,7 @@ def shares_of(archive: Archive, dataset: str) -> Shares:
             raise UnreadableService(str(error)) from error
         compared.append(replay.compared)
         ledger = replay.ledger
-        ledger.wake()
+        ledger.restore_rosters()
         if dataset not in ledger.state.datasets:
             continue
         budgets = ledger.state.policies.budgets(dataset)

@@ -182,7 +182,7 @@ class _Account:
     def earlier(self, partition: int, offset: int) -> Iterator[AccountEvent]:
         """Yield an event for each dataset in which the state before the replay has the user."""
         ledger = self._ledger
-        ledger.wake()
+        ledger.restore_rosters()
         for name in ledger.state.datasets:
             if self._slot(name) is not None:
                 yield self._earlier(partition, offset, name)

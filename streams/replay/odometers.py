@@ -93,7 +93,7 @@ class Odometers:
             outbox: the outputs that are not published yet.
             ledger: the state in the snapshot.
         """
-        ledger.wake()
+        ledger.restore_rosters()
         waiting = {output.key for output in outbox}
         last = {name: _Last(accounts) for name, accounts in ledger.state.datasets.items()}
         decode = msgspec.msgpack.Decoder(OdometerRecord).decode

@@ -175,9 +175,9 @@ def differences(expected: Ledger, found: Ledger) -> Iterator[Difference]:
     yield from entries
     if entries:
         return
-    expected.wake()
+    expected.restore_rosters()
     try:
-        found.wake()
+        found.restore_rosters()
     except (ValueError, LookupError) as error:
         yield Difference(f"rosters cannot continue from the state: {error!r}", {}, None, None)
         return
