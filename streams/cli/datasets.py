@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UnsetType
 
 from accounting.exact.units import from_units_down
-from streams.cli.output import Exit, UnusableInput, note, say, show, show_table
+from streams.cli.output import Exit, UnusableInput, note, say, show, show_all
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
 from streams.operations.guarantees import budget_of
@@ -161,38 +161,34 @@ def show_one(options: argparse.Namespace, config: Config) -> int:
 
 def listed(options: argparse.Namespace, config: Config) -> int:
     """Show all datasets."""
-    found = [dataset for _, dataset in sorted(read_datasets(config).items())]
-    if options.json:
-        for dataset in found:
-            show("dataset", _dataset(dataset, options.delta), True)
-    elif found:
-        rows = [_row(dataset, options.delta) for dataset in found]
-        show_table(_LISTED, rows, _LISTED_WORDS)
-    else:
+    datasets = read_datasets(config)
+    show_datasets(datasets, options.delta, options.json)
+    if not datasets and not options.json:
         note("turnstile: no dataset exists; `turnstile dataset create` creates one")
     return Exit.OK
 
 
-_LISTED = (
+def show_datasets(datasets: Mapping[str, DatasetStatus], delta: float, as_json: bool) -> None:
+    """Print datasets, sorted by name; nothing if there are none."""
+    if as_json:
+        for _, found in sorted(datasets.items()):
+            show("dataset", _dataset(found, delta), True)
+    elif datasets:
+        rows = [
+            {
+                **_dataset(found, delta),
+                "budget": budget_of(found.policy),
+                "state": found.state,
+            }
+            for _, found in sorted(datasets.items())
+        ]
+        show_all("dataset", rows, _DATASET_COLUMNS, False)
+
+
+_DATASET_COLUMNS = (
     *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
     *("state", "parent"),
 )
-_LISTED_WORDS = ("dataset", "measure", "budget", "state", "parent")
-
-
-def _row(dataset: DatasetStatus, delta: float) -> list[object]:
-    policy = dataset.policy
-    return [
-        policy.dataset,
-        policy.measure,
-        budget_of(policy),
-        policy.epsilon(delta),
-        delta,
-        dataset.users,
-        dataset.exhausted,
-        dataset.state,
-        policy.parent or None,
-    ]
 
 
 def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
@@ -237,7 +233,6 @@ def _one_or_many(numbers: list[float] | None) -> float | list[float] | None:
 
 
 _RUN_COLUMNS = ("dataset", "run", "state", "step", "attempt", "users", "halted")
-_RUN_WORDS = ("dataset", "run", "state")
 
 
 def runs(options: argparse.Namespace, config: Config) -> int:
@@ -247,10 +242,10 @@ def runs(options: argparse.Namespace, config: Config) -> int:
     if options.dataset is not None and not found and is_known_absent(options.dataset, config):
         return no_dataset(options.dataset)
     if options.json:
-        for run in found:
-            show("run", asdict(run), True)
+        show_all("run", map(asdict, found), _RUN_COLUMNS, True)
     elif found:
-        show_table(_RUN_COLUMNS, [_run_row(run) for run in found], _RUN_WORDS)
+        rows = [{**asdict(run), "step": None if run.step < 0 else run.step} for run in found]
+        show_all("run", rows, _RUN_COLUMNS, False)
         for run in found:
             if run.state == "interrupted":
                 say(f"\n{run.dataset}/{run.run} was interrupted: {_interruption(run)}")
@@ -262,18 +257,6 @@ def runs(options: argparse.Namespace, config: Config) -> int:
     if besides:
         note(f"turnstile: {besides:,} more runs are closed and not listed")
     return Exit.OK
-
-
-def _run_row(run: RunStatus) -> list[object]:
-    return [
-        run.dataset,
-        run.run,
-        run.state,
-        None if run.step < 0 else run.step,
-        run.attempt,
-        run.users,
-        run.halted,
-    ]
 
 
 def _interruption(run: RunStatus) -> str:

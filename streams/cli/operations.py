@@ -14,25 +14,18 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, TypeAlias
 
-from streams.cli.output import Exit, note, plain, say, show, show_table
+from streams.cli.datasets import show_datasets
+from streams.cli.output import Exit, note, plain, say, show, show_all
 from streams.config import Config, ConfigurationError, lacking, release
 from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.operations.doctor import examine
 from streams.operations.findings import Finding, Level
-from streams.operations.guarantees import budget_of
-from streams.operations.status import (
-    DatasetStatus,
-    PartitionState,
-    PartitionStatus,
-    read_overview,
-)
+from streams.operations.status import PartitionState, read_overview
 from streams.operations.trimming import plan_trims, trim
 from streams.records import signatures
 from streams.store.rights import rights
 
 _PARTITION_COLUMNS = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
-_DATASET_COLUMNS = ("dataset", "measure", "budget", "epsilon", "delta", "users", "state")
-_DATASET_WORDS = {"dataset", "measure", "budget", "state"}
 
 
 def status(options: argparse.Namespace, config: Config) -> int:
@@ -41,44 +34,24 @@ def status(options: argparse.Namespace, config: Config) -> int:
     wrong = [
         partition for partition in seen.partitions if partition.state is not PartitionState.DECIDING
     ]
-    if options.json:
-        for partition in seen.partitions:
-            show("partition", asdict(partition), True)
-    else:
-        show_table(
-            _PARTITION_COLUMNS,
-            [_partition_row(partition) for partition in seen.partitions],
-            {"owner", "state"},
-        )
+    rows = [
+        asdict(one) if options.json else {**asdict(one), "seen": _seconds_ago(one.seen)}
+        for one in seen.partitions
+    ]
+    show_all("partition", rows, _PARTITION_COLUMNS, options.json)
+    if not options.json:
         for partition in wrong:
             problem = plain(partition.problem)
             say(f"\npartition {partition.partition} is {partition.state}: {problem}")
             say(f"-> {plain(partition.remedy)}")
         if seen.datasets:
             say("")
-            found = [dataset for _, dataset in sorted(seen.datasets.items())]
-            rows = [_dataset_row(each, options.delta) for each in found]
-            show_table(_DATASET_COLUMNS, rows, _DATASET_WORDS)
+            show_datasets(seen.datasets, options.delta, False)
     return Exit.UNAVAILABLE if wrong else Exit.OK
 
 
-def _partition_row(partition: PartitionStatus) -> list[object]:
-    return [
-        partition.partition,
-        partition.owner,
-        partition.next,
-        partition.lag,
-        partition.users,
-        partition.snapshot,
-        None if partition.seen is None else f"{partition.seen} s ago",
-        partition.state,
-    ]
-
-
-def _dataset_row(found: DatasetStatus, delta: float) -> list[object]:
-    policy = found.policy
-    guaranteed = [budget_of(policy), policy.epsilon(delta), delta]
-    return [policy.dataset, policy.measure, *guaranteed, found.users, found.state]
+def _seconds_ago(seconds: int | None) -> str | None:
+    return None if seconds is None else f"{seconds} s ago"
 
 
 _MARKS = {Level.OK: "ok", Level.WARNING: "warning", Level.WRONG: "WRONG"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -55,20 +55,29 @@ def say(text: str) -> None:
     _write(_encoded(text))
 
 
-def show_table(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], words: Collection[str] = ()
+def show_all(
+    type_: str, records: Iterable[Mapping[str, Any]], columns: Sequence[str], as_json: bool
 ) -> None:
-    """Print rows under column names; columns in ``words`` are aligned left, numbers right."""
-    cells = [list(names), *([plain(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        places = zip(row, widths, strict=True)
-        say(
-            "  ".join(
-                cell.ljust(width) if names[number] in words else cell.rjust(width)
-                for number, (cell, width) in enumerate(places)
-            ).rstrip()
+    """Print records: each as a JSON object with its type, or these columns of all as a table."""
+    if as_json:
+        for record in records:
+            show(type_, record, True)
+    else:
+        show_table(columns, [[record[name] for name in columns] for record in records])
+
+
+def show_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows under column names; columns with text are aligned left, numbers right."""
+    columns = list(zip(names, *rows, strict=True))
+    texts = [any(isinstance(value, str) for value in values) for _, *values in columns]
+    cells = [[plain(value) for value in column] for column in columns]
+    widths = [max(map(len, column)) for column in cells]
+    for row in zip(*cells, strict=True):
+        aligned = (
+            cell.ljust(width) if is_text else cell.rjust(width)
+            for cell, width, is_text in zip(row, widths, texts, strict=True)
         )
+        say("  ".join(aligned).rstrip())
 
 
 def as_cell(value: Any) -> Any:

@@ -326,8 +326,7 @@ def _show_events(user: User, explanation: Explanation, delta: float) -> bool:
         for event in events
         for row in _event_rows(user, event)
     ]
-    words = ("time, UTC", "run", "what", "budget of", "why")
-    show_table((*names, "epsilon", "why"), rows, words)
+    show_table((*names, "epsilon", "why"), rows)
     say("")
     for line in _summaries(events, delta):
         say(line)
@@ -357,10 +356,10 @@ def _why(event: AccountEvent, budget: str) -> str:
     return "nothing left after it" if event.exhausted and event.what != "halted" else ""
 
 
-def _norm(event: AccountEvent) -> str:
+def _norm(event: AccountEvent) -> float | str:
     if event.what == "clipped":
         return f"{plain(event.granted)} of {plain(event.norm)}"
-    return plain(event.norm)
+    return event.norm
 
 
 def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
