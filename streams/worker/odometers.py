@@ -12,8 +12,8 @@ the newer ones are not produced. So the worker never sends what the topic alread
    fenced its successor, and must not send anything.
 3. Read the last odometer record of the topic. It counts if the record that led to it is in the log:
    then everything before it is of this log too.
-4. Send what is waiting in one transaction, without what is older than that record. Nothing else
-   waits for it.
+4. Wait a moment for more records (``LINGER``), then send all in one transaction, without those that
+   are older than that record. Decisions do not wait for it.
 
 Why this is enough: everything that an older owner may still send was in the outbox when the
 partition was acquired. The new owner sends it again, under its own epoch, before anything newer.

@@ -162,7 +162,7 @@ def test_answers_may_be_kept_for_a_while_and_marks_have_to_be_compacted(kafka: s
     ensure_answer_topics(config)
     for name, policy in (("answers-state", "delete"), ("answers", "compact")):
         alter(name, cleanup_policy=policy)
-        with pytest.raises(UnusableTopics, match=f"{name} has .*{policy}"):
+        with pytest.raises(UnusableTopics):
             ensure_answer_topics(config)
         alter(name, cleanup_policy="delete" if policy == "compact" else "compact")
     ensure_answer_topics(config)

@@ -99,25 +99,25 @@ def test_a_manifest_whose_transaction_was_not_committed_is_not_out(run):
     run(scenario)
 
 
-def test_a_snapshot_with_a_part_that_is_missing_says_which_it_is(run):
+def test_a_snapshot_with_a_missing_chunk_is_unusable(run):
     async def scenario(bench):
         topic = bench.snapshots_of(P)
         await topic.start()
         parts, manifest, _ = drawn(Kept(next=10))
         await topic.send([*parts[1:], manifest])
-        with pytest.raises(UnusableSnapshot, match="page:d/0") as raised:
+        with pytest.raises(UnusableSnapshot) as raised:
             await topic.read(with_contents=True)
         assert raised.value.manifest.next == 10
         assert (await topic.read(with_contents=False)).manifest.next == 10
         await topic.send([(MANIFEST, b"no manifest")])
-        with pytest.raises(UnusableSnapshot, match="manifest"):
+        with pytest.raises(UnusableSnapshot):
             await topic.read(with_contents=False)
         await topic.stop()
 
     run(scenario)
 
 
-def test_who_is_stopped_while_it_sends_hears_of_it(run):
+def test_sending_fails_if_the_topic_is_stopped_meanwhile(run):
     async def scenario(bench):
         topic = bench.snapshots_of(P)
         await topic.start()

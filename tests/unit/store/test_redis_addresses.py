@@ -10,13 +10,12 @@ from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
 
 
-def test_a_redis_that_does_not_answer_is_an_error_that_says_so():
+def test_a_redis_that_does_not_answer_is_unavailable():
     async def scenario():
         async with RedisStore("redis://127.0.0.1:1/0", "t.") as store:
             await store.owner(3)
 
-    message = r"^Redis fails for partition 3: .*127\.0\.0\.1:1"
-    with pytest.raises(StoreUnavailable, match=message):
+    with pytest.raises(StoreUnavailable):
         asyncio.run(scenario())
 
 

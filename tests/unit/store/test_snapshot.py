@@ -146,12 +146,11 @@ SPOILED: dict[str, Callable[[list[Record]], list[Record]]] = {
 
 
 @pytest.mark.parametrize("spoils", SPOILED.values(), ids=SPOILED.keys())
-def test_a_snapshot_of_which_anything_is_missing_or_another_is_none(
+def test_a_snapshot_with_a_missing_or_changed_piece_is_unusable(
     spoils: Callable[[list[Record]], list[Record]],
 ) -> None:
-    with pytest.raises(UnusableSnapshot) as raised:
+    with pytest.raises(UnusableSnapshot):
         found(spoils(written(Kept())))
-    assert "manifest" in str(raised.value) or raised.value.manifest is not None
 
 
 def test_a_snapshot_with_intact_chunks_and_a_gap_in_its_deltas_is_damaged() -> None:
@@ -161,14 +160,14 @@ def test_a_snapshot_with_intact_chunks_and_a_gap_in_its_deltas_is_damaged() -> N
             moment = super().moment
             return replace(moment, changes=[moment.changes[0], moment.changes[0]])
 
-    with pytest.raises(Damaged, match="changes"):
+    with pytest.raises(Damaged):
         found(written(Gapped()))
 
 
 def test_a_manifest_of_a_later_format_is_rejected() -> None:
     with patch.object(snapshot, "FORMAT", 2):
         records = written(Kept())
-    with pytest.raises(UnusableSnapshot, match="manifest"):
+    with pytest.raises(UnusableSnapshot):
         found(records)
 
 

@@ -87,7 +87,7 @@ def test_records_that_are_never_answered_are_forgotten(spans: InMemorySpanExport
 
 
 @pytest.mark.process
-def test_nothing_of_it_is_imported_where_nobody_wants_it() -> None:
+def test_traces_are_not_imported_unless_configured() -> None:
     # Redis' client looks for it by itself: what counts is that nothing of ours does.
     program = (
         "import sys, streams, streams.worker.app, streams.sdk.kafka; "
@@ -98,5 +98,5 @@ def test_nothing_of_it_is_imported_where_nobody_wants_it() -> None:
 
 
 def test_an_unknown_kind_of_traces_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="must be otel"):
+    with pytest.raises(ConfigurationError):
         Config(traces="jaeger")
