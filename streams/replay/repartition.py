@@ -278,7 +278,7 @@ def _check_runs(ledgers: Sequence[Ledger]) -> None:
         )
 
 
-class _Kept(NamedTuple):
+class _LoadedPages(NamedTuple):
     pages: dict[str, bytes]
     changes: list[bytes]
 
@@ -287,7 +287,7 @@ def _loaded(state: Imported) -> Ledger:
     """Return a new partition, loaded as a worker does."""
     log = state.ledger.state
     return ledger_of(
-        _Kept(state.pages, []),
+        _LoadedPages(state.pages, []),
         log.partition,
         log.partitions,
         log.topic,
