@@ -29,8 +29,8 @@ out.
 With `clip`, a user who cannot pay for the level asked for is granted the highest lower level that
 can be paid for, at each step again. So a user's last steps have ever lower levels, until not even
 level 1 fits. The granted level is the one that is charged, and the one to clip to: the budget rule
-(FZ Alg. 7, with norms on a grid) holds as for any step of that norm. What is left never grows, and
-a cost table never falls. So the granted level does not rise while level and cost table stay the
+(FZ Alg. 7, with norms on a grid) holds as for any step of that norm. The remainder never grows,
+and a cost table never falls. So the granted level does not rise while level and cost table stay the
 same, and a user is quiet at it as at any other.
 
 A user may have budgets in several accounts. All of them must admit the user, and then all are
@@ -87,7 +87,7 @@ class OdometerRise(NamedTuple):
 
 
 class StepOutcome(NamedTuple):
-    """What a step changed. Everything else is as after the step before; positions ascend.
+    """The changes of a step. Everything else is as after the step before; positions ascend.
 
     Before its first step a user counts as admitted, at the level asked for, and not as exhausted.
 

@@ -1,4 +1,9 @@
-"""The numbers of users, and how they are stored: by pages, and by what changed of them."""
+"""The accounts of one dataset in one partition: users, their balances, and the charges to them.
+
+``seek`` finds users and changes nothing: a ``Rejection`` leaves no trace. ``charge`` carries out a
+plan that was made of the result of ``seek``. ``rule`` computes a step for blocks of users; here the
+results are written to the users' rows. Rows are stored in pages and deltas, and restored from them.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +39,11 @@ from streams.records import Policy, User, Users
 from streams.records.users import UserIds
 
 _CHANGES_BYTES = 512
-"""Of what surrounds the arrays of a change."""
+"""The encoding overhead of one change, in bytes."""
 
 
 class Balances(Columns):
-    """The numbers of every user. A new one is one line here; ``columns`` does the rest."""
+    """The numbers of every user. A new column is one line here; ``columns`` does the rest."""
 
     spent: Annotated[Numbers, PER_ORDER]  # units charged so far: never above the budget
     base: Annotated[Numbers, PER_ORDER]  # units that were spent when the odometer last restarted
@@ -46,10 +51,10 @@ class Balances(Columns):
 
 
 class OwnBalances(Balances):
-    """The same, of users who are bound to an order of their own."""
+    """The numbers of every user, with per-user Rényi orders."""
 
-    order: Annotated[OrderIndex, Column(dtype="|u1")]  # which one
-    bound: Annotated[OrderIndex, Column(dtype="|u1")]  # 1 from the first charge on that costs
+    order: Annotated[OrderIndex, Column(dtype="|u1")]  # its index
+    bound: Annotated[OrderIndex, Column(dtype="|u1")]  # 1 from the first charge that costs
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
@@ -60,19 +65,19 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccountDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What one charge changed: new values, which may be set twice, or levels (``Accounts``)."""
+    """The changes of one charge: new values, which may be set twice, or levels (``Accounts``)."""
 
     dataset: str
     new_users: Users  # they take the next slots
     first_new_slot: int
     rows: list[RowDelta]
-    charged: int = 0  # how many steps were kept by their levels until then, this one included
-    # What a step costs that is kept by its levels; empty: the same as that before it in the batch.
+    charged: int = 0  # steps stored as levels so far, this one included
+    # The cost table of a step stored as levels; empty: that of the one before in the batch.
     cost_table: bytes = b""
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         rows = sum(changes.size for changes in self.rows)
         return _ids_size(self.new_users) + len(self.cost_table) + rows + _CHANGES_BYTES
 
@@ -86,7 +91,7 @@ def _ids_size(users: Users) -> int:
 
 
 class ByLevel(NamedTuple):
-    """What users were charged by one step, all of them for it alone."""
+    """A step that charged all its users the cost of their levels, and nothing else."""
 
     cost_table: bytes  # int64, (levels + 1,) or (levels + 1, orders)
     levels: bytes  # that were granted
@@ -96,7 +101,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 _BY_LEVEL = "spent+"
 """Replaces a column in changes: the levels at which rows are charged."""
 _SMALL_COST_TABLE = 1024
-"""Delta may have a cost table of this many bytes, however few users the step has."""
+"""A delta may have a cost table of this many bytes even for few users."""
 _SEEN = "charged~"
 """Beside the columns of a page: the number of steps kept by levels that it includes."""
 
@@ -123,14 +128,14 @@ class ChargePlan:
     users: UserIds
     norms: NDArray[np.float64]
     mechanism: Mechanism
-    clips: bool  # whether less than these norms may be granted: the dataset that is charged says so
+    clips: bool  # whether the charged dataset allows granting less than these norms
     slots: Numbers
     new_users: UserIds
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a charge did; arrays in the order of its users."""
+    """The result of a charge to one budget; arrays in the order of its users."""
 
     admitted: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]
@@ -149,8 +154,8 @@ class Accounts:
     page with a higher count than some changes is newer and includes them.
 
     Attributes:
-        policy: under what they are charged.
-        rule: what comes of it.
+        policy: of the dataset.
+        rule: how the policy charges users.
         account: their numbers, for the rosters with recurring charges.
         erased: the keyed hashes of erased users in all datasets that share the budget.
     """
@@ -165,9 +170,9 @@ class Accounts:
         self.account = BudgetAccount(self.rule.terms, cast(BalanceColumns, self._rows))
         self._exhausted: int | None = 0  # None: to be counted
         self.erased: set[str] = set()
-        self._charged = 0  # steps that are kept by their levels
-        self._seen: dict[int, int] = {}  # of these, by the pages that were put back, if any
-        self._cost_table = b""  # of the last one that was put back
+        self._charged = 0  # steps that are stored as levels
+        self._seen: dict[int, int] = {}  # their number in each page that was loaded
+        self._cost_table = b""  # of the last such step that was restored
 
     def __len__(self) -> int:
         return len(self._index)
@@ -273,7 +278,7 @@ class Accounts:
         Args:
             plan: of the charge.
             granted: the norm that all budgets together grant each user, (n,), at most what this one
-                grants; None: there are no others.
+                grants; None if this is the only budget.
         """
         first_new_slot = len(self._index) - len(plan.new_users)
         blocks = self._blocks(plan.slots)
@@ -282,7 +287,7 @@ class Accounts:
         for block in blocks:
             admitted, bill, settled = self._decide(plan, block, granted)
             written.append(self._write(plan.slots[block], bill, settled))
-            # What grows with the orders is kept once, as bytes.
+            # Arrays that grow with the orders are kept only once, as bytes in the changes.
             settled = settled._replace(spent=NO_ROWS, base=NO_ROWS)
             decided.append((admitted, bill._replace(cost=NO_ROWS), settled))
         self._exhausted = None
@@ -358,7 +363,7 @@ class Accounts:
             rows.append(self._rows.note_by(slots, {_BY_LEVEL: charged.levels}))
             cost_table = charged.cost_table
             self._charged += 1
-        if rows:  # else nobody has to be counted again
+        if rows:
             self._exhausted = None
         count = len(self._index)
         return AccountDelta(self.policy.dataset, b"", count, rows, self._charged, cost_table)
@@ -442,7 +447,7 @@ class Accounts:
 
     def bounds_raised(self, slots: Numbers, ticks_before: Numbers) -> Iterator[Raised]:
         """Yield the users whose bound rose, of those whose odometer rose."""
-        # As they are now: what is read later may have risen again.
+        # Copies: the rows may have risen again when the iterator is read.
         ticks = self._rows.ticks.take(slots)
         order = None if self._own is None else self._own.order.take(slots)
         return self._bounds_raised(slots, ticks, order, ticks_before.copy())
@@ -501,14 +506,14 @@ class Accounts:
             written = slots.take(rows)
             values = {name: numbers.take(rows, axis=0) for name, numbers in values.items()}
         spent = self._rows.write(written, values)
-        # Whose odometer rose has spent something.
+        # A user whose odometer rose has spent something, so the page counts as changed.
         risen = {"base": settled.base, "ticks": settled.ticks}
         raised = self._rows.write(slots.take(settled.raised), risen, touched=True)
         return [spent, raised]
 
     def _as_written(self, blocks: list[list[RowDelta]]) -> list[RowDelta]:
         """Return the rows written in blocks, the same columns joined."""
-        if self.account.recurring_charges:  # a block tells once what is the same in all of its rows
+        if self.account.recurring_charges:  # a block stores equal rows once
             return [rows for parts in blocks for rows in parts if rows.rows]
         return [rows for parts in zip(*blocks, strict=True) if (rows := joined(parts)).rows]
 

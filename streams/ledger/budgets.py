@@ -1,11 +1,11 @@
-"""The budgets that count against a charge: of its dataset, and of its ancestors.
+"""The budgets that a charge draws on: those of its dataset and its ancestors.
 
 A charge is admitted for a user if every one of these budgets admits it, and is then charged to all
-of them; else it is charged to none. Whether a norm below the one that is asked for may be granted
-(on_exhaustion=clip) the dataset says that is charged, for all of them: it is the least of what each
-of them would grant alone, and so fits every one. A user lives in one partition for all datasets, so
-that this is one step of one fold. Two datasets have a budget in common if the outermost is the
-same.
+of them; otherwise it is charged to none. The charged dataset's ``on_exhaustion`` decides, for all
+budgets, whether less than the requested norm may be granted (clip). The granted norm is the least
+that any budget would grant alone, so it fits all of them. A user lives in one partition for all
+datasets, so one partition decides alone. Two datasets have a budget in common if their outermost
+dataset is the same.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Budgets:
 
     Attributes:
         accounts: all of them.
-        own: those of the dataset itself.
-        outermost: those that all datasets have in common with which any budget is shared.
+        own: the dataset's own.
+        outermost: the outermost ancestor's.
     """
 
     def __init__(self, accounts: Sequence[Accounts], known_as: KnownAs) -> None:
@@ -107,7 +107,7 @@ class Budgets:
         """Carry out plans that `plan` made of the current accounts.
 
         Args:
-            plans: of each budget.
+            plans: one per budget.
             too_soon: users who are halted by the minimum separation and charged nothing, (n,).
         """
         reasons = np.full(len(plans[0].users), OWN_BUDGET, dtype=np.uint8)
@@ -199,10 +199,10 @@ class Budgets:
         return [self.own.seek(users, members), *(outer.seek(users) for outer in self.accounts[1:])]
 
     def cost_tables(self, packed: bytes, levels: int) -> list[Numbers]:
-        """The cost tables of the wire, one after the other: units of every level, at every order.
+        """Unpack the cost table of each budget: units of every level, at every order.
 
         Raises:
-            InvalidInput: they are none.
+            InvalidInput: they are no cost tables of these budgets.
         """
         sizes = [8 * (levels + 1) * len(policy.budget) for policy in self.policies]
         if self.is_nested and len(packed) != sum(sizes):
@@ -217,11 +217,11 @@ class Budgets:
 
 
 class Policies(Tracked[Policy]):
-    """The policies of all datasets; to each belong the accounts that are charged under it.
+    """The policies of all datasets, and the accounts that are charged under each.
 
     Attributes:
         accounts: name of the dataset -> accounts.
-        known_as: by which names users are kept who were erased.
+        known_as: replaces the ids of erased users by their keyed hashes.
     """
 
     def __init__(self, partition: int) -> None:
@@ -245,15 +245,15 @@ class Policies(Tracked[Policy]):
         if after is None:
             del self.accounts[name]
         elif after != before:
-            # In place of another policy only when what a dataset was, before it was withdrawn
-            # and created anew, is put back: who was charged since comes back with later changes.
+            # A policy is replaced only during a restore: the dataset was withdrawn and created
+            # again, and later deltas restore the users charged since.
             self.accounts[name] = Accounts(after, self._partition)
 
     def budgets(self, name: str) -> Budgets:
-        """Of a dataset and its ancestors, the nearest first.
+        """Return the budgets of a dataset and its ancestors, the nearest first.
 
         Raises:
-            KeyError: there is no such dataset.
+            KeyError: if the dataset does not exist.
         """
         found = [self.accounts[name]]
         while (parent := found[-1].policy.parent) is not UNSET:
@@ -261,7 +261,7 @@ class Policies(Tracked[Policy]):
         return Budgets(found, self.known_as)
 
     def policies_of(self, name: str) -> list[Policy]:
-        """Those of a dataset and its ancestors, the nearest first; none if there is none."""
+        """Return the policies of a dataset and its ancestors, nearest first; none if unknown."""
         found = []
         while (policy := self.get((name,))) is not None:
             found.append(policy)
@@ -271,7 +271,7 @@ class Policies(Tracked[Policy]):
         return found
 
     def outermost_of(self, request: Erase) -> list[str]:
-        """The datasets without a parent in which somebody is to be erased."""
+        """Return the datasets without a parent in which a request erases a user."""
         if request.dataset is not UNSET:
             outermost = [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
             return [*outermost, *(share for name in outermost for share in self.shares_of(name))]
@@ -282,18 +282,18 @@ class Policies(Tracked[Policy]):
         ]
 
     def family(self, outermost: str) -> list[Accounts]:
-        """All accounts that share this outermost budget, by name."""
+        """Return all accounts that share this outermost budget, by name."""
         return [self.accounts[name] for name in self.with_nested(outermost)]
 
     def with_nested(self, name: str) -> list[str]:
-        """A dataset and all that are nested in it, by name; none if there is no such dataset."""
+        """Return a dataset and all nested in it, by name; none if it does not exist."""
         found = [name] if name in self.accounts else []
         for outer in found:  # which grows meanwhile
             found.extend(self._children.get(outer, ()))
         return sorted(found)
 
     def has_nested(self, name: str) -> bool:
-        """Whether another dataset is nested in this one."""
+        """Return whether another dataset is nested in this one."""
         return bool(self._children.get(name))
 
     def shares_of(self, name: str) -> list[str]:

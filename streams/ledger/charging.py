@@ -1,4 +1,4 @@
-"""What charges the users of a run: by their norms, or by a roster of them."""
+"""Operations of a run: charge users by their norms, enrol a roster, and charge it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
 
 
 def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
-    """Put users behind the members of a run's roster.
+    """Append users to a run's roster.
 
     Raises:
         Rejection: for the first reason that applies; nothing has changed.
@@ -115,7 +115,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     check_roster(charge, state.separations.get(charge.address, UNSET))
     terms = state.rosters.get(charge.address)
     if terms is None:
-        detail = f"nobody is enrolled in run {charge.run!r}: send enrol before charge-roster"
+        detail = f"run {charge.run!r} has no roster: send enrol before charge-roster"
         raise Rejection(Reason.UNKNOWN_ROSTER, detail)
     members = state.rosters.members[charge.address]
     priced = pricing(charge, terms, len(members), budgets)

@@ -1,16 +1,15 @@
-"""Numbers of users as a struct of arrays: one row a user, columns of integers.
+"""Numbers of users as a struct of arrays: one row per user, columns of integers.
 
-A subclass names its columns, one line each, and that line is all a new one takes:
+A subclass declares its columns, one line each:
 
     class Balances(Columns):
         spent: Annotated[Numbers, PER_ORDER]
         ticks: Annotated[Numbers, Column(initial=1)]
         level: Annotated[NDArray[np.uint8], Column(dtype="u1")]
 
-Rows grow, change, are packed into pages and put back here. Pages and changes call columns by their
-names: state that was stored before there was a column has its initial value in every row. In pages
-they are in as few bytes as they need, which ``~`` behind the name says; without it, as releases
-before stored them, they are as in changes.
+Rows grow, change, and are packed into pages and deltas, which refer to columns by name. State that
+was stored before a column existed has the initial value in every row. In pages, columns are packed
+into as few bytes as they need, and their names end with ``~``; in deltas they are not packed.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ PAGE_ROWS = 1 << _PAGE_BITS
 """Rows in one page of state."""
 
 _GROWTH = 8
-"""Room is made for one row more in so many, at least."""
+"""Arrays grow by at least one row in this many."""
 _PACKED = "~"
-"""Behind the name of a column whose numbers are packed."""
+"""Follows the name of a column whose numbers are packed."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column is.
+    """The properties of a column.
 
     Attributes:
-        initial: what it says of a user of whom nothing is known.
-        per_order: a number for each order of the dataset; else one.
-        dtype: of its numbers, in memory and, little-endian, as they are stored.
+        initial: the value in a new row.
+        per_order: whether a row has one number per order of the dataset, or one in all.
+        dtype: in memory and, little-endian, in the store.
     """
 
     initial: int = 0
@@ -61,23 +60,22 @@ PER_ORDER = Column(per_order=True)
 class RowDelta(msgspec.Struct, frozen=True, array_like=True):
     """New values of some rows, not differences: setting them twice is harmless.
 
-    What whoever has the columns says otherwise of rows, under a name that is none of theirs, it
-    puts back itself.
+    A name that is no column belongs to the owner of the columns, which applies it itself.
     """
 
     slots: bytes  # uint32, little-endian
-    # Column, or several that are alike -> its numbers, little-endian, (n,) or (n, orders), or (1,)
+    # Column, or several with equal numbers -> numbers, little-endian, (n,) or (n, orders), or (1,)
     values: dict[str, bytes]
     span: tuple[int, int] | None = None  # instead of slots: from one up to another
 
     @property
     def rows(self) -> int:
-        """How many rows it is about."""
+        """The number of rows."""
         return len(self.slots) // 4 if self.span is None else self.span[1] - self.span[0]
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         return len(self.slots) + sum(map(len, self.values.values()))
 
 
@@ -98,8 +96,7 @@ class Columns:
         """Make columns without rows.
 
         Args:
-            orders: how many numbers a column has that is ``per_order``; None if only one, in rows
-                without an axis for it.
+            orders: the numbers per row of a ``per_order`` column; None for one, without an axis.
         """
         self._orders = () if orders is None else (orders,)
         self._room = 0
@@ -108,7 +105,7 @@ class Columns:
             setattr(self, name, self._initial(column, 0))
 
     def reserve(self, count: int) -> None:
-        """Make room for so many rows, which are as they are initially."""
+        """Make room for this many rows, with initial values."""
         if count <= self._room:
             return
         more = max(count, self._room + self._room // _GROWTH) - self._room
@@ -122,20 +119,20 @@ class Columns:
         self._changed_pages = pages
 
     def is_elsewhere(self, name: str) -> bool:
-        """Whether a column is kept by somebody else by now: then ``numbers`` asks there."""
+        """Return whether another object owns a column by now; ``numbers`` then reads it there."""
         return False
 
     def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
-        """A column in some rows; not a copy of a slice."""
+        """Return some rows of a column; for a slice, a view."""
         numbers: NDArray[np.integer] = getattr(self, name)[rows]
         return numbers
 
     def all_numbers(self, rows: Rows) -> dict[str, NDArray[np.integer]]:
-        """Every column in some rows, by name; not a copy of a slice."""
+        """Return some rows of every column, by name; for a slice, views."""
         return {name: self.numbers(name, rows) for name in self._columns}
 
     def touch(self, slots: Numbers) -> None:
-        """The pages of these rows are not what they were."""
+        """Count the pages of these rows as changed."""
         if not len(slots):
             return
         pages = self._changed_pages[: (int(slots.max()) >> _PAGE_BITS) + 1]
@@ -150,10 +147,10 @@ class Columns:
         Args:
             slots: of the rows, distinct.
             values: column -> its numbers in these rows.
-            touched: whether all of them were written just before, which saves to say it again.
+            touched: whether the pages of these rows count as changed already.
 
         Returns:
-            What says so.
+            The changes, for the next delta.
         """
         if not len(slots):
             return RowDelta(b"", dict.fromkeys(values, b""))
@@ -166,7 +163,7 @@ class Columns:
         return RowDelta(slots.astype("<u4").tobytes(), packed)
 
     def note(self, rows: Rows, *columns: str) -> RowDelta:
-        """What says how rows are, which were written in place.
+        """Return the changes of rows that were written in place.
 
         Args:
             rows: their slots, distinct, or a slice from one to another.
@@ -175,14 +172,14 @@ class Columns:
         names = columns or tuple(self._columns)
         return self.note_by(rows, {name: self._packed(name, rows) for name in names})
 
-    def say_same(self, rows: slice, name: str, number: int) -> RowDelta:
-        """Say that a column is one number in rows that follow one another, as it is there."""
+    def note_equal(self, rows: slice, name: str, number: int) -> RowDelta:
+        """Return the changes of consecutive rows in which a column has the same number."""
         self._touch_all(rows)
         one = self._pack(name, np.array([number]))
         return RowDelta(b"", {name: one}, (rows.start, rows.stop))
 
     def note_alike(self, rows: Rows, *columns: str) -> RowDelta:
-        """The same of columns of one kind, said once if they are alike in these rows."""
+        """Return the changes of columns of one dtype, with equal columns stored once."""
         noted = self.note(rows, *columns)
         first, *others = noted.values.values()
         if any(other != first for other in others):
@@ -190,7 +187,7 @@ class Columns:
         return msgspec.structs.replace(noted, values={" ".join(columns): noted.values[columns[0]]})
 
     def note_by(self, rows: Rows, values: dict[str, bytes]) -> RowDelta:
-        """The same, by what says it shorter."""
+        """Return changes of rows with these packed values."""
         if isinstance(rows, slice):
             self._touch_all(rows)
             return RowDelta(b"", values, (rows.start, rows.stop))
@@ -198,11 +195,11 @@ class Columns:
         return RowDelta(rows.astype("<u4").tobytes(), values)
 
     def apply_delta(self, changes: RowDelta, which: NDArray[np.bool_] | None = None) -> None:
-        """Set what ``write`` has set before.
+        """Set the values of a delta again.
 
         Args:
-            changes: which say it.
-            which: of the rows, (n,); None: all of them.
+            changes: from the delta.
+            which: the rows to set, (n,); None for all rows.
         """
         slots = slots_of(changes)
         for names, packed in changes.values.items():
@@ -216,23 +213,23 @@ class Columns:
         self.touch(slots)
 
     def changed_pages(self) -> list[int]:
-        """The numbers of the pages that changed since they were last taken."""
+        """Return the numbers of the pages that changed since they were last taken."""
         numbers: list[int] = np.flatnonzero(self._changed_pages).tolist()
         return numbers
 
     def take_page(self, number: int, count: int) -> dict[str, bytes]:
-        """The rows of a page as they are now; from here on it counts as written.
+        """Return the rows of a page; from here on it counts as written.
 
         Args:
             number: of the page.
-            count: of all rows that are of a user.
+            count: of all rows with a user.
         """
         self._changed_pages[number] = False
         rows = slice(number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, count))
         return {name + _PACKED: pack_numbers(self.numbers(name, rows)) for name in self._columns}
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
-        """Put the rows of a page back, for which there is room."""
+        """Restore the rows of a page; there must be room for them."""
         start = number * PAGE_ROWS
         for key, packed in page.items():
             rows = self._of_page(key, packed)
@@ -240,7 +237,7 @@ class Columns:
         self._changed_pages[number] = False
 
     def rows_in(self, page: Mapping[str, bytes]) -> int:
-        """How many rows a page is of."""
+        """Return the number of rows in a page."""
         return max((len(self._of_page(key, packed)) for key, packed in page.items()), default=0)
 
     def _of_page(self, key: str, packed: bytes) -> NDArray[np.integer]:
@@ -248,16 +245,16 @@ class Columns:
         return self.unpack(name, packed, compact=name != key)
 
     def unpack(self, name: str, packed: bytes, *, compact: bool = False) -> NDArray[np.integer]:
-        """Rows of one column, as changes have them, or in as few bytes as they need."""
+        """Unpack rows of one column, from a delta or (``compact``) from a page."""
         if name not in self._columns:
-            raise UnknownState(f"numbers of users called {name!r}")
+            raise UnknownState(f"a column {name!r}")
         column = self._columns[name]
         shape = self._orders if column.per_order else ()
         numbers = unpack_numbers(packed) if compact else np.frombuffer(packed, dtype=column.dtype)
         return numbers.reshape(-1, *shape)
 
     def _packed(self, name: str, rows: Rows) -> bytes:
-        """The numbers of some rows; one of them if they are all the same."""
+        """Pack the numbers of some rows; one number if all are equal."""
         numbers = self.numbers(name, rows)
         same = numbers.ndim == 1 and len(numbers) > 1 and numbers[0] == numbers[-1]
         if same and bool((numbers == numbers[0]).all()):
@@ -276,14 +273,14 @@ class Columns:
 
 
 def slots_of(changes: RowDelta) -> Numbers:
-    """The slots of the rows that changed."""
+    """Return the slots of the rows that changed."""
     if changes.span is not None:
         return np.arange(*changes.span)
     return np.frombuffer(changes.slots, dtype="<u4").astype(np.int64)
 
 
 def joined(parts: Sequence[RowDelta]) -> RowDelta:
-    """Delta of the same columns in different rows, which ``write`` gave, as one."""
+    """Join changes of the same columns in different rows, as returned by ``write``."""
     if len(parts) == 1:
         return parts[0]
     values = {name: b"".join(part.values[name] for part in parts) for name in parts[0].values}
@@ -294,7 +291,14 @@ _HEAD = struct.Struct("<qIBB")
 
 
 def pack_numbers(numbers: NDArray[np.integer]) -> bytes:
-    """Whole numbers of any shape; which shape and type they have is not told."""
+    """Pack whole numbers of any shape: their distances from the smallest, little-endian.
+
+    bytes 0 to 8     the smallest number, int64
+    bytes 8 to 12    the count of numbers, uint32
+    byte 12          bytes per distance, 0 to 8; 0 if all numbers are equal
+    byte 13          1 if each number's index was subtracted first: consecutive numbers need 0 bytes
+    from byte 14 on  the distances
+    """
     flat = numbers.reshape(-1).astype(np.int64)
     steps = 0
     least, width = _spread(flat)
@@ -311,10 +315,10 @@ def pack_numbers(numbers: NDArray[np.integer]) -> bytes:
 
 
 def unpack_numbers(packed: bytes) -> NDArray[np.int64]:
-    """The numbers that were packed, in one row.
+    """Unpack numbers into one row.
 
     Raises:
-        ValueError: it is nothing that was packed so.
+        ValueError: the bytes are no packed numbers.
     """
     if len(packed) < _HEAD.size:
         raise ValueError(f"{len(packed)} bytes are no packed numbers")
@@ -333,7 +337,7 @@ def unpack_numbers(packed: bytes) -> NDArray[np.int64]:
 
 
 def _spread(numbers: NDArray[np.int64]) -> tuple[int, int]:
-    """The least number, and how many bytes the largest distance from it takes."""
+    """Return the smallest number, and the bytes that the largest distance from it takes."""
     if not numbers.size:
         return 0, 0
     least, largest = int(numbers.min()), int(numbers.max())

@@ -1,9 +1,9 @@
-"""Erased users: in the place of the id there is a keyed hash.
+"""Erased users: a keyed hash replaces the id.
 
     (never seen) --erase--> (never seen)
     known --erase--> erased, with nothing left                         its accounts stay
     erased --erase--> unchanged
-    erased --charge, enrol--> halted, whatever the norm
+    erased --charge, enrol--> halted, even at norm 0
 
 The account stays where it is, so that what was spent stays spent. All that is left of the outermost
 budget is spent as well: so every rule halts the user, those for rosters and nested budgets too.
@@ -48,7 +48,7 @@ _HASH_BYTES = 16
 
 
 class ErasureKeys:
-    """The keys that hashes are made with.
+    """The keys of the hashes.
 
     Args:
         keys: secrets of at most 64 bytes, with white space or commas between them; the first one
@@ -77,7 +77,7 @@ class ErasureKeys:
 
 
 class KeysInUse(Tracked[bool]):
-    """(fingerprint,) -> true: the state has hashes by this key. It refuses keys not known."""
+    """(fingerprint,) -> true if the state has hashes by this key; unknown keys are refused."""
 
     def __init__(self, ring: ErasureKeys) -> None:
         super().__init__("erasure", bool)
@@ -94,7 +94,7 @@ class KeysInUse(Tracked[bool]):
 
 
 class ErasedUsers(Tracked[str]):
-    """(dataset, slot) -> the keyed hash that is there in the place of an id.
+    """(dataset, slot) -> the keyed hash that replaces an id.
 
     Attributes:
         in_use: the keys that hashes were made with.
@@ -104,15 +104,15 @@ class ErasedUsers(Tracked[str]):
         super().__init__("erased", str)
         self.in_use = in_use
         self._datasets = datasets
-        self._waiting: set[Address] = set()  # for users to be put back
+        self._waiting: set[Address] = set()  # entries whose users are not restored yet
 
     @property
     def is_unmerged(self) -> bool:
-        """Whether changes and pages that are kept may still have the id of an erased user."""
+        """Return whether stored deltas and pages may still have the id of an erased user."""
         return bool(self._changed_pages)
 
     def rename(self) -> None:
-        """Put hashes in the place of users who were put back meanwhile."""
+        """Replace the ids of erased users who were restored since."""
         for address in list(self._waiting):
             self._rename(address, self[address])
 
@@ -170,7 +170,7 @@ def blanked(users: UserIds, at: NDArray[np.int64]) -> UserIds:
 
 
 def check_key(policy: Policy, request: Erase) -> None:
-    """Check that a dataset knows users by what the request names.
+    """Check that a dataset and an erasure use ids of the same pseudonym key.
 
     Raises:
         Rejection: MIXED_USERS.

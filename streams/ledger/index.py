@@ -1,8 +1,9 @@
-"""Where each user's numbers are: user id -> slot, slots numbered in the order of first sight.
+"""User id -> slot of the user's numbers. Slots are numbered in the order of first use.
 
 Integer ids, the fast path, are found 4,096 at a time in an open-addressing hash table that is
 itself a numpy array; string ids in a dict. Where an id is in the table depends on numbers that
-every process draws for itself, as Python does for strings: nobody can choose ids that collide.
+every process draws at random, as Python does for strings, so a client cannot choose ids that
+collide.
 Slots do not depend on them.
 """
 
@@ -23,11 +24,11 @@ _SEED: Seed = (secrets.randbits(64) | 1, secrets.randbits(64), secrets.randbits(
 _HALF = np.uint64(32)
 _MANY = 2**17
 _BLOCK = 2**16
-"""Users who are entered at a time: the temporaries do not grow with the table."""
+"""Users added at a time, so that temporaries do not grow with the table."""
 _ROUNDS = 2
-"""So many places after the first are looked at one by one, and then ..."""
+"""The places after the first that are searched one at a time."""
 _AHEAD = np.arange(1, 9)
-"""... these at a time, from the last one on."""
+"""The places that are then searched together, relative to the last one."""
 
 
 class UserIndex:
@@ -46,12 +47,12 @@ class UserIndex:
         return self._count
 
     def expect(self, count: int) -> None:
-        """Have room for so many users in all, who are about to come: it is then made once."""
+        """Reserve room for this many users in all."""
         self._make_room(count)
         self._integers.expected = count
 
     def find(self, users: UserIds) -> NDArray[np.int64]:
-        """The slot of each user, shape (n,); UNKNOWN for users never seen."""
+        """Return the slot of each user, shape (n,); UNKNOWN for unknown users."""
         if users.are_integers:
             return self._integers.find(users.integers, self._integer_at)
         slots = np.full(len(users), UNKNOWN, dtype=np.int64)
@@ -67,7 +68,7 @@ class UserIndex:
         return slots
 
     def add(self, users: UserIds) -> NDArray[np.int64]:
-        """Give the next slots to users that are unknown and distinct; returns the slots."""
+        """Give unknown, distinct users the next slots; return the slots."""
         first = self._count
         slots = np.arange(first, first + len(users), dtype=np.int64)
         self._count += len(users)
@@ -93,7 +94,7 @@ class UserIndex:
         return slots
 
     def erase(self, slot: int, name: str) -> None:
-        """Put the keyed hash of an erased user in the place of the id in a slot."""
+        """Replace the id in a slot by the keyed hash of an erased user."""
         if _is_string(name):
             del self._strings[cast(str, self._string_at[slot])]
             self._string_at[slot] = name
@@ -103,7 +104,7 @@ class UserIndex:
         self._strings[name] = slot
 
     def users_at(self, slots: NDArray[np.int64]) -> UserIds:
-        """The ids in these slots, in their order; keyed hashes of erased users."""
+        """Return the ids in these slots, or the keyed hashes of erased users."""
         integers = self._integer_at[slots]
         if not self._string_at and not self._erased:
             return UserIds(integers)
@@ -126,11 +127,11 @@ class UserIndex:
         return UserIds([integer if name is None else name for name, integer in pairs])
 
     def users(self, start: int, stop: int) -> UserIds:
-        """The ids in slots start to stop, in order."""
+        """Return the ids in slots start to stop, in order."""
         return self.users_at(np.arange(start, min(stop, self._count)))
 
     def user(self, slot: int) -> User:
-        """The id in one slot."""
+        """Return the id in one slot."""
         name = self._string_at[slot] if self._string_at else None
         name = self._erased.get(slot, name)
         return int(self._integer_at[slot]) if name is None else name
@@ -142,7 +143,7 @@ class UserIndex:
             self._integer_at[: len(known)] = known
 
     def _name(self, names: list[str | None]) -> None:
-        """Tell the ids in the last slots, as far as they are strings."""
+        """Store the ids in the last slots if they are strings."""
         if self._string_at or any(names):
             before = self._count - len(names) - len(self._string_at)
             self._string_at += [None] * before + names
@@ -157,10 +158,10 @@ class _SlotTable:
     """Slots of integer users by id: open addressing with linear probing, at most a quarter full;
     with more than 131,072 users, for whom memory counts, at most half.
 
-    A place holds a slot alone, so that the table stays small; whose slot it is, `ids` says.
+    A place holds only a slot, so that the table stays small; `ids` has the id of each slot.
 
     Attributes:
-        expected: how many users there will be, as far as is known.
+        expected: the number of users to come, if known.
     """
 
     def __init__(self, seed: Seed = _SEED) -> None:
@@ -174,14 +175,14 @@ class _SlotTable:
         self._slots = np.full(places, UNKNOWN, dtype=np.int32)  # UNKNOWN marks a free place
 
     def _home(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        # One product alone would leave rows of ids in rows, and so would two. The upper half,
-        # folded into a lower one that nobody knows, breaks them up.
+        # Products alone would keep consecutive ids in sequence. The upper half, added to a secret
+        # lower half, breaks sequences up.
         first, offset, second = self._seed
         mixed: NDArray[np.uint64] = keys.view(np.uint64) * first
         mixed += offset
         mixed ^= mixed >> _HALF
         mixed *= second
-        # Of as many places as there are: the upper half says which part of them.
+        # Scale to the number of places: the upper half is a fraction of them.
         mixed >>= _HALF
         mixed *= self._places.view(np.uint64)
         mixed >>= _HALF
@@ -189,10 +190,10 @@ class _SlotTable:
         return homes
 
     def find(self, keys: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The slot of each key, UNKNOWN if it has none."""
+        """Return the slot of each key, UNKNOWN if it has none."""
         keys = np.ascontiguousarray(keys)
         place = self._home(keys)
-        # Nothing is clipped, save where a place is free: what is compared there does not count.
+        # Only UNKNOWN, of free places, is clipped; the comparison is ignored there.
         found = self._slots.take(place, mode="clip").astype(np.int64)
         # Positions still searching: their place is taken by another user.
         pending = np.flatnonzero(ids.take(found, mode="clip") != keys)
@@ -207,7 +208,7 @@ class _SlotTable:
             missed = np.flatnonzero((ids.take(there) != sought) & (there != UNKNOWN))
             pending, place, sought = pending[missed], place[missed], sought[missed]
         while len(pending):
-            # Few are left, for whom a round costs more than the places that it looks at.
+            # Few keys are left: a round costs more than the places that it searches.
             places = place[:, np.newaxis] + _AHEAD
             there = self._slots.take(places, mode="wrap")
             ends = (ids.take(there) == sought[:, np.newaxis]) | (there == UNKNOWN)
@@ -218,7 +219,7 @@ class _SlotTable:
         return found
 
     def add(self, slots: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        """Enter the users of these slots; they must not be in the table."""
+        """Add the users of these slots; they must not be in the table."""
         self._count += len(slots)
         room = 2 if self._count > _MANY else 4  # places for each
         if room * self._count > len(self._slots):
@@ -230,10 +231,10 @@ class _SlotTable:
         self._insert(slots, ids)
 
     def remove(self, slot: int, ids: NDArray[np.int64]) -> None:
-        """Take a slot out, while `ids` still has its id.
+        """Remove a slot, while `ids` still has its id.
 
-        What is found behind its place, and could be there, moves up: no gap may lie between the
-        first place of a user and the one where its slot is.
+        Later slots that may be in the freed place move there: no free place may lie between the
+        first place of a user and the place of its slot.
         """
         count, slots = len(self._slots), self._slots
         place = self._first(slot, ids)

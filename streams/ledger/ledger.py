@@ -1,4 +1,8 @@
-"""What a partition holds, in numbers that are kept and not counted when they are asked for."""
+"""The ledger of one partition: (state, record) -> (state, answers). No I/O, no clock.
+
+``streams.ledger.datasets`` has the states of a dataset, ``streams.ledger.runs`` those of a run.
+Applying the same records to the same state gives the same bytes, on any machine.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +52,11 @@ from streams.records import (
 from streams.records.digests import NO_TOPIC, HashChain, genesis
 
 MOST_RUNS = 500
-"""Of a summary, which is shown every few seconds."""
+"""The maximum in a summary, which is displayed every few seconds."""
 
 
 class DatasetSummary(msgspec.Struct, frozen=True):
-    """One dataset in one partition."""
+    """A dataset in one partition, in numbers."""
 
     policy: Policy
     users: int
@@ -74,16 +78,16 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a partition holds, in numbers that are kept and not counted when they are asked for."""
+    """The state of a partition in numbers that are kept up to date."""
 
     datasets: dict[str, DatasetSummary]
     open_runs: int
     closed_runs: int
-    runs: list[RunSummary] = []  # open ones first, by name, and at most so many
+    runs: list[RunSummary] = []  # open ones first, by name, at most MOST_RUNS
 
 
 def summary_of(state: State) -> Summary:
-    """Of what a partition holds."""
+    """Return the summary of a partition."""
     runs = sorted(state.runs.items(), key=lambda entry: (entry[1].closed, entry[0]))
     return Summary(
         {
@@ -138,15 +142,15 @@ def ledger_of(
     chain: HashChain,
     erasure_keys: str = "",
 ) -> Ledger:
-    """The state of a partition as it was committed last.
+    """Return the ledger of a partition in its stored state.
 
     Args:
-        kept: what is stored of it.
-        partition: which one.
+        kept: the stored state.
+        partition: its number.
         partitions: P of the topic.
         topic: the 16 bytes of the topic's id in Kafka.
-        chain: the digest of the log up to there.
-        erasure_keys: by which users who were erased are known again; see ``ErasureKeys``.
+        chain: the hash chain over the records applied so far.
+        erasure_keys: the keys of hashes of erased users; see ``ErasureKeys``.
 
     Raises:
         LayoutMismatch: the state is of another P.
@@ -167,9 +171,9 @@ class Ledger:
 
     Attributes:
         state: all datasets and runs of the partition.
-        erasure_keys: by which users who were erased are known again.
-        chain: the digest of the records applied so far. Offsets that hold no record leave it as
-            it is: they are not applied.
+        erasure_keys: the keys of hashes of erased users.
+        chain: the hash chain over the records applied so far; offsets without a record are not
+            part of it.
     """
 
     def __init__(
@@ -184,9 +188,9 @@ class Ledger:
         self.chain = genesis(topic, partition, partitions)
 
     def apply(self, offset: int, value: bytes | None) -> list[Output]:
-        """Apply one record of the log; what comes back is to be published.
+        """Apply one record of the log and return the outputs to publish.
 
-        A record that cannot be applied changes nothing and comes back on the rejects channel.
+        A record that cannot be applied changes nothing and is returned on the rejects channel.
 
         Raises:
             PartitionError: the log is of another P, it begins with an imported state, a signature

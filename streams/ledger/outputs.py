@@ -1,4 +1,4 @@
-"""What is published for a record once the state that led to it is safe.
+"""The records that a worker publishes for a record, once the state is stored.
 
 halts       one answer to every request that is applied, under the name of what it is about
 odometer    an odometer record for every user whose bound rose
@@ -44,11 +44,11 @@ from streams.records.users import UserIds
 
 _OUTPUT_BYTES = 64  # of what surrounds a key and a value
 _HALTED_USERS = 2**13
-"""In one record: ids of 256 characters, of up to four bytes each, take 8 MiB."""
+"""The maximum per record: ids of 256 characters of up to four bytes each take 8 MiB."""
 
 
 class Channel(Enum):
-    """Where an output goes."""
+    """The topic of an output."""
 
     HALTS = "halts"
     ODOMETER = "odometer"
@@ -64,19 +64,19 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         return len(self.key or b"") + len(self.value) + _OUTPUT_BYTES
 
 
 class Place(NamedTuple):
-    """Where in the log the record is."""
+    """The place of a record in the log."""
 
     partition: int
     offset: int
 
 
 def answer_to(request: Request, answer: bytes) -> Output:
-    """An answer goes under the name of what was asked about: of the run, or of the dataset."""
+    """Return an answer, keyed by the run or dataset that the request names."""
     address = request.address
     return Output(Channel.HALTS, address[-1].encode() if address else None, answer)
 
@@ -114,7 +114,7 @@ def enrolled_of(
     run: RunState,
     place: Place,
 ) -> Enrolled:
-    """What is said of a roster, whose members have these digests, but for those at positions."""
+    """Return the answer to an enrolment; ``known`` is ``Members.digests``."""
     count, (digests, erased) = len(members), known
     return Enrolled(
         dataset=request.dataset,
@@ -141,7 +141,7 @@ def enrolled_of(
 def roster_decision_of(
     charge: ChargeRoster, digest: bytes, outcome: StepOutcome, place: Place
 ) -> RosterDecision:
-    """What is said of a step of a roster: what changed with it."""
+    """Return the decision about a roster step, which has only changes."""
     count = charge.members
     return RosterDecision(
         dataset=charge.dataset,
@@ -172,9 +172,9 @@ def halted_of(
 
     Args:
         charge: the step.
-        users: who is halted.
+        users: the halted users.
         exhausted: which of them have nothing left, (n,).
-        reasons: why, a byte each, (n,).
+        reasons: the reason byte of each, (n,).
         budgets: the names of the budgets that reasons refer to.
         place: of the record.
     """
@@ -199,7 +199,7 @@ def halted_of(
 
 
 def odometer_output(dataset: str, risen: Raised, place: Place) -> Output:
-    """What is said of a user whose bound rose in a dataset."""
+    """Return the odometer record of a user whose bound rose in a dataset."""
     odometer = OdometerRecord(
         dataset=dataset,
         user=risen.user,
@@ -223,13 +223,13 @@ def reject(
     current_attempt: int | None,
     place: Place,
 ) -> Output:
-    """What is said of a record that was not applied.
+    """Return the reject of a record that was not applied.
 
     Args:
         value: of the record.
-        request: what could be read of it, if it could be.
-        rejection: why.
-        current_attempt: of the run that it is about, if there is one.
+        request: the decoded record; None if it cannot be decoded.
+        rejection: the reason.
+        current_attempt: of the run that it names, if there is one.
         place: of the record.
     """
     dataset, run, *_ = (*(request.address if request else ()), None, None)

@@ -1,4 +1,4 @@
-"""The end of a log, and the beginning of the log that continues its state.
+"""Retire a log, and begin the log that continues its state.
 
 The states of one partition of a log:
 
@@ -25,7 +25,7 @@ from streams.records.digests import HashChain
 
 
 def agreement(state: State) -> bytes:
-    """Return the digest of what has to be the same in all partitions of a log."""
+    """Return the digest of the state that must be equal in all partitions of a log."""
     policies = sorted(state.policies.items())
     content = policies, sorted(state.closed), sorted(state.access.items())
     return hashlib.sha256(encode(content)).digest()

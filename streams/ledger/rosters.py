@@ -1,8 +1,15 @@
-"""The members of one roster in one partition: at which level each of them is charged, and how far.
+"""Rosters: the users that a run charges, by position, and the norm level of each.
 
-A step does work for those to whom something happens, and says nothing of the others
-(``accounting.filters.recurring``). Charges of members accrue: what is stored of them and of
-their accounts goes together, and whatever brings the one up to date notes the other.
+    (unknown) --enrol--> n members at the highest level, all of them admitted
+    n members --enrol, users that follow--> more members
+    n members --enrol, the same users at the same positions--> unchanged
+    n members --charge-roster--> n members, other levels, some halted or admitted again
+    n members --close-run--> (unknown)
+    any other request is refused and changes nothing
+
+A step does work only for members to whom something happens, and stores only their changes
+(``accounting.filters.recurring``). The other members' charges accrue. A record that settles the
+accrued charges of a member stores the member's ``since`` and its balances together.
 """
 
 from __future__ import annotations
@@ -42,10 +49,10 @@ _OWN = 0  # among the budgets of a roster, that of its dataset
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):
-    """Under what a roster is charged."""
+    """The terms under which a roster is charged."""
 
     clip_norm: float
-    levels: int  # beside level 0
+    levels: int  # without level 0
     units: bytes = b""  # the cost table of the last step, as the record brought it
     cost_table_digest: bytes = b""  # its digest
 
@@ -56,8 +63,8 @@ class Pricing:
 
     terms: Terms  # from this step on
     cost_tables: list[Numbers] | None  # of each budget; None: those of the step before
-    rows: Numbers | None  # whose levels change; None: those of all, or of nobody
-    row_levels: Bytes | None  # None: of nobody
+    rows: Numbers | None  # members whose levels change; None: all, or none
+    row_levels: Bytes | None  # None: no level changes
 
 
 class MemberDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -70,19 +77,19 @@ class MemberDelta(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of a roster did."""
+    """The result of a roster step."""
 
     outcome: StepOutcome
-    slots: list[Rows]  # in each budget: whose accounts it has written
-    charged: list[ByLevel | None]  # the same: at which levels of what, if that is all it did
-    bound: list[Numbers]  # the same: slots of those who were bound to an order
+    slots: list[Rows]  # in each budget: the accounts written
+    charged: list[ByLevel | None]  # the same: the levels charged, if nothing else was charged
+    bound: list[Numbers]  # the same: slots of users bound to an order
     noted: list[RowDelta]  # of members
 
 
 class _Rows(Columns):
-    """What is stored of members; what it means is said in ``accounting.filters.recurring``.
+    """The stored columns of members; see ``accounting.filters.roster.RosterColumns``.
 
-    Once a roster can be charged, it keeps all of this.
+    After ``Members.restore``, the recurring charge owns all of them except their stored form.
     """
 
     recurring: RecurringCharge | None = None
@@ -94,7 +101,7 @@ class _Rows(Columns):
     since: Annotated[Numbers, Column()]
 
     def live_in(self, recurring: RecurringCharge) -> None:
-        """From now on a roster keeps what it knows."""
+        """Hand the columns over to a recurring charge."""
         self.recurring = recurring
         for name in self._columns:
             setattr(self, name, getattr(self, name)[:0].copy())
@@ -115,8 +122,8 @@ class _Rows(Columns):
 class Members:
     """The members of one roster in one partition, by position.
 
-    What is stored of them is put back first; ``restore`` makes a roster of it that can be charged.
-    Whatever it changes is noted with the record that did so.
+    Pages and deltas are loaded first; ``restore`` turns them into a roster that can be charged.
+    Every change is stored with the record that made it.
     """
 
     def __init__(self) -> None:
@@ -124,59 +131,59 @@ class Members:
         self._count = 0
         self._rows = _Rows()
         self._budgets: Budgets
-        self._unbound = False  # whether somebody may have no order yet
-        self._looked = False  # whether all of these were charged nothing by the last step
-        self._digests = b""  # of the first pages, as far as they were asked for
-        self._erased = 0  # so many had been, by then
+        self._unbound = False  # whether a member may have no order yet
+        self._found_unbound = False  # whether the last step charged all unbound members nothing
+        self._digests = b""  # of the first full pages
+        self._erased = 0  # the number of erased members at that time
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def slots(self) -> Numbers:
-        """Of all members, in the accounts of the dataset."""
+        """The slots of all members in the accounts of the dataset."""
         return self._rows.numbers("slot", slice(0, self._count)).astype(np.int64)
 
     @property
     def levels(self) -> Bytes:
-        """Of all members, as the last step left them."""
+        """The levels of all members after the last step."""
         return self._bytes("level")
 
     @property
     def granted(self) -> Bytes:
-        """What the last step granted to each, 0 to those who were not admitted."""
+        """The level that the last step granted each member, 0 if it did not admit the member."""
         return self._bytes("granted")
 
     @property
     def halted(self) -> Numbers:
-        """Positions of those who were not admitted last."""
+        """The positions of members that the last step did not admit."""
         return np.flatnonzero(self._bytes("flags") & _HALTED)
 
     @property
     def exhausted(self) -> Numbers:
-        """Positions of those who had nothing left after the last step."""
+        """The positions of members with nothing left after the last step."""
         return np.flatnonzero(self._bytes("flags") & _EXHAUSTED)
 
     def numbers(self, rows: Rows) -> dict[str, NDArray[np.integer]]:
-        """All numbers of these members, by name, as the last step left them."""
+        """Return all columns of these members, by name, after the last step."""
         return self._rows.all_numbers(rows)
 
     def is_halted(self, rows: Numbers) -> NDArray[np.bool_]:
-        """Who of these members was not admitted last."""
+        """Return which of these members the last step did not admit."""
         return np.asarray(self._rows.numbers("flags", rows) & _HALTED != 0)
 
     def is_exhausted(self, rows: Numbers) -> NDArray[np.bool_]:
-        """Who of these members had nothing left after the last step."""
+        """Return which of these members had nothing left after the last step."""
         return np.asarray(self._rows.numbers("flags", rows) & _EXHAUSTED != 0)
 
     def restore(self, budgets: Budgets, terms: Terms, steps: int) -> None:
-        """Go on from what is stored, after so many steps."""
+        """Turn the loaded columns into a roster that has taken this many steps."""
         rows, count = self._rows, self._count
         columns = RosterColumns(
             rows.level[:count], rows.granted[:count], rows.flags[:count], rows.since[:count]
         )
         self._budgets = budgets
-        self._unbound, self._looked = self._binds, False
+        self._unbound, self._found_unbound = self._binds, False
         outer = budgets.accounts[1:]
         users = budgets.own.users_at(self.slots if outer else NO_ROWS)
         self.recurring = RecurringCharge.restored(
@@ -192,26 +199,26 @@ class Members:
         rows.live_in(self.recurring)
 
     def add(self, slots: Sequence[Numbers], level: int) -> RowDelta:
-        """Put users behind the last member, at a level; these are their slots in each budget."""
+        """Append users at a level; ``slots`` are their slots in each budget."""
         own = slots[0]
         rows = np.arange(self._count, self._count + len(own))
         self._count += len(own)
         self._rows.reserve(self._count)
         self._recurring.enrol(slots, np.full(len(own), level, dtype=np.uint8))
-        self._unbound, self._looked = self._binds, False
+        self._unbound, self._found_unbound = self._binds, False
         return self._rows.note(rows)
 
     def step(self, priced: Pricing) -> Step:
-        """Charge everybody once, which has to be noted."""
+        """Charge every member once; the caller stores the changes."""
         bound = [NO_ROWS for _ in self._budgets.accounts]
         if self._unbound:
             bound = self._bind(priced)
         outcome = self._recurring.step(priced.cost_tables, priced.rows, priced.row_levels)
-        everybody = slice(0, self._count)
-        settled: Rows = everybody if outcome.settled is None else outcome.settled
+        all_members = slice(0, self._count)
+        settled: Rows = all_members if outcome.settled is None else outcome.settled
         listed: Rows = NO_ROWS
         if priced.row_levels is not None:
-            listed = everybody if priced.rows is None else priced.rows
+            listed = all_members if priced.rows is None else priced.rows
         news = np.concatenate([outcome.halted, outcome.readmitted])
         granted = listed
         if not isinstance(listed, slice):
@@ -223,7 +230,7 @@ class Members:
             noted.append(self._rows.note_alike(listed, "level", "granted"))
             del written["level"], written["granted"]
         if isinstance(settled, slice):  # all of them after the same step
-            noted.append(self._rows.say_same(settled, "since", self._recurring.steps))
+            noted.append(self._rows.note_equal(settled, "since", self._recurring.steps))
             del written["since"]
         noted += [
             self._rows.note(rows, column)
@@ -233,7 +240,7 @@ class Members:
         slots = [self._recurring.rows(number, settled) for number in range(len(bound))]
         charged: list[ByLevel | None] = [None for _ in bound]
         if outcome.settled is None and not outcome.had_accrued:
-            levels = self._rows.numbers("granted", everybody).tobytes()
+            levels = self._rows.numbers("granted", all_members).tobytes()
             charged = [
                 ByLevel(cost_table.astype("<i8").tobytes(), levels)
                 for cost_table in self._recurring.cost_tables
@@ -241,14 +248,14 @@ class Members:
         return Step(outcome, slots, charged, bound, noted)
 
     def slots_of(self, rows: Numbers) -> list[Numbers]:
-        """Of these members, in each budget."""
+        """Return the slots of these members in each budget."""
         count = len(self._budgets.accounts)
         return [np.asarray(self._recurring.rows(number, rows)) for number in range(count)]
 
     def digests(self, budgets: Budgets) -> tuple[bytes, Numbers]:
-        """By what these members are recognised, and positions of those who were erased.
+        """Return the digests of pages of members, and the positions of erased members.
 
-        A page that is full is looked at once, and again when somebody is erased.
+        A full page is digested once, and again when a member is erased.
         """
         accounts, erased = budgets.own, budgets.erased_at(self.slots)
         if len(erased) != self._erased:
@@ -262,43 +269,41 @@ class Members:
         return digests, erased
 
     def take_settled(self) -> Numbers:
-        """Positions of those whose accrued charges other records have charged since the
-        last call, ascending.
-        """
+        """Return the positions that other records have settled since the last call, ascending."""
         taken = self._recurring.settled_by_others
         self._recurring.settled_by_others = []
         return np.sort(np.concatenate(taken)) if taken else NO_ROWS
 
     def note_settled(self, rows: Numbers) -> RowDelta:
-        """What says that the accounts of these members were brought up to date, and no more."""
+        """Return the changes of members whose accrued charges were settled."""
         return self._rows.note(rows, "since")
 
     def _bytes(self, name: str) -> Bytes:
-        """A column of bytes, of all members; to be read at once."""
+        """Return a column of bytes for all members; read it before the next step."""
         return self._rows.numbers(name, slice(0, self._count)).view(np.uint8)
 
     def close(self) -> Numbers:
-        """Charge what has accrued, and say to whom; nobody is charged as a member any more."""
+        """Charge what has accrued, return the members concerned, and end the roster."""
         behind = self._recurring.accruing(np.arange(self._count))
         self._recurring.close()
         return behind
 
     def apply_delta(self, changes: MemberDelta) -> None:
-        """Set what was set before."""
+        """Set the values of a delta again."""
         self._count = max(self._count, changes.count)
         self._rows.reserve(self._count)
         self._rows.apply_delta(changes.rows)
 
     def changed_pages(self) -> list[int]:
-        """The numbers of the pages that changed since they were last taken."""
+        """Return the numbers of the pages that changed since they were last taken."""
         return self._rows.changed_pages()
 
     def take_page(self, number: int) -> dict[str, bytes]:
-        """A page as it is now; from here on it counts as written."""
+        """Return a page; from here on it counts as written."""
         return self._rows.take_page(number, self._count)
 
     def load_page(self, number: int, page: dict[str, bytes]) -> None:
-        """Put a page back; pages come in the order of their numbers, from 0."""
+        """Load a page; pages come in the order of their numbers, from 0."""
         start = number * PAGE_ROWS
         if start != self._count:
             raise ValueError(f"page {number} follows {self._count} members, not {start}")
@@ -316,15 +321,16 @@ class Members:
         return any(accounts.rule.binds for accounts in self._budgets.accounts)
 
     def _bind(self, priced: Pricing) -> list[Numbers]:
-        """Bind to an order whoever has none, and is charged something now; their slots.
+        """Bind members without an order whom this step charges; return their slots per budget.
 
-        Whom the step before charged nothing, this one does only at another level or price.
+        If the last step charged all unbound members nothing, only members with another level, or
+        another cost table, can be charged something now.
         """
-        if self._looked and priced.cost_tables is None and priced.row_levels is None:
+        if self._found_unbound and priced.cost_tables is None and priced.row_levels is None:
             return [NO_ROWS for _ in self._budgets.accounts]
         rows, levels = priced.rows, priced.row_levels
-        everybody = not self._looked or priced.cost_tables is not None or rows is None
-        if everybody:
+        bind_all = not self._found_unbound or priced.cost_tables is not None or rows is None
+        if bind_all:
             levels = self.levels
             if priced.row_levels is not None:
                 levels = levels.copy()
@@ -341,8 +347,8 @@ class Members:
                 self._budgets.accounts, self.slots_of(rows), cost_tables, strict=True
             )
         ]
-        if everybody:
-            self._unbound, self._looked = any(unbound for _, unbound in bound), True
+        if bind_all:
+            self._unbound, self._found_unbound = any(unbound for _, unbound in bound), True
         return [slots for slots, _ in bound]
 
 
@@ -351,8 +357,8 @@ class Rosters(Tracked[Terms]):
 
     Attributes:
         members: (dataset, run) -> members.
-        not_restored: those rosters of which only what is stored is known yet.
-        dropped: the pages of members that are not members any more, by roster and number.
+        not_restored: rosters whose pages and deltas are loaded, but that cannot be charged yet.
+        dropped: pages to delete, by roster and number.
     """
 
     def __init__(self) -> None:
@@ -367,14 +373,14 @@ class Rosters(Tracked[Terms]):
             self.not_restored.discard(address)
             self.dropped.update((address, number) for number in range(pages))
         elif before is None:
-            # Delta may bring back for a while what is gone in the end: what is dropped stays so.
+            # Deltas may create a roster that a later delta deletes: its dropped pages stay dropped.
             self.members[address] = Members()
             self.not_restored.add(address)
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Users who can be enrolled: who is not a member yet, and where they are in each budget."""
+    """A checked enrolment: the terms, and the slots of users who are not members yet."""
 
     terms: Terms
     sought: list[Sought]
@@ -393,8 +399,8 @@ def enrolment(
         request: the enrolment.
         terms: of the roster; None if there is none.
         members: of the roster.
-        budgets: that it counts against.
-        beside: the number of rosters that share one of these.
+        budgets: of the run's dataset.
+        beside: the number of other rosters that share one of these budgets.
 
     Raises:
         Rejection: for the first reason that applies.
@@ -418,7 +424,7 @@ def enrolment(
     if page_digests(there) != page_digests(users[:overlap]):
         detail = (
             f"other users are enrolled at positions {request.first} to "
-            f"{request.first + overlap - 1} than those sent: a roster can grow at its end alone"
+            f"{request.first + overlap - 1} than those sent: a roster can only grow at its end"
         )
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     added = users[overlap:]
@@ -435,7 +441,7 @@ def enrolment(
 
 
 def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) -> Pricing:
-    """Check a step of a roster of so many members; nothing has changed yet.
+    """Check a roster step for this many members; nothing has changed yet.
 
     Raises:
         Rejection: for the first reason that applies.
@@ -465,21 +471,21 @@ def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) ->
 def _moved_levels(
     charge: ChargeRoster, count: int, highest: int
 ) -> tuple[Numbers | None, Bytes | None]:
-    """Whose levels a step changes, and to what."""
+    """Return the positions whose levels a step changes, and the new levels."""
     rows = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
     levels = np.frombuffer(charge.levels, dtype=np.uint8)
-    everybody = not len(rows) and len(levels)
+    all_levels = not len(rows) and len(levels)
     complaint = None
-    if len(levels) != (count if everybody else len(rows)):
-        complaint = f"{len(levels)} levels for {count if everybody else len(rows)} positions"
+    if len(levels) != (count if all_levels else len(rows)):
+        complaint = f"{len(levels)} levels for {count if all_levels else len(rows)} positions"
     elif len(rows) and (rows[-1] >= count or bool((np.diff(rows) <= 0).any())):
-        complaint = f"positions have to increase, and to be below {count}"
+        complaint = f"positions must increase and be below {count}"
     elif len(levels) and levels.max() > highest:
         at = int(levels.argmax())
-        position = at if everybody else int(rows[at])
+        position = at if all_levels else int(rows[at])
         complaint = f"level {levels.max()} at position {position} is above {highest}, the highest"
     if complaint:
         raise Rejection(Reason.INVALID_LEVELS, complaint)
     if not len(levels):
         return None, None
-    return None if everybody else rows, levels
+    return None if all_levels else rows, levels

@@ -1,8 +1,7 @@
-"""What a step comes to under one policy: rows of numbers in, rows of numbers out.
+"""The outcome of a step under one policy: rows of numbers in, rows of numbers out.
 
-The rule itself is in ``accounting``. This module puts its parts together: what a charge costs, whom
-the budgets admit, or with what norm; the odometer rises with what was charged. Nothing here is
-written.
+The rule itself is in ``accounting``. This module combines its parts: costs, the users and norms
+that the budget admits, and the rise of the odometers. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from streams.ledger.validation import filter_of, has_per_user_order, measure_of
 from streams.records import Policy
 
 _BLOCK_NUMBERS = 2**18
-"""Users times orders that are charged at a time: the temporaries do not grow with the record."""
+"""Users times orders charged at a time, so that temporaries do not grow with the record."""
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 NOTHING = np.empty(0)
@@ -29,32 +28,32 @@ OrderIndex = NDArray[np.uint8]
 
 
 class Before(NamedTuple):
-    """The rows of some users, but for their ticks."""
+    """The rows of some users, without their ticks."""
 
     spent: Numbers
     base: Numbers
-    order: OrderIndex | None  # index of the order that each is bound to, if to one alone
+    order: OrderIndex | None  # index of each per-user order
     bound: NDArray[np.bool_] | None
 
 
 class Bill(NamedTuple):
-    """What a step asks of some users."""
+    """The charge of a step to some users."""
 
     cost: Numbers
-    order: OrderIndex | None  # with those who are bound by this step
-    admitted: NDArray[np.bool_] | None = None  # None: those who can pay
+    order: OrderIndex | None  # including users bound by this step
+    admitted: NDArray[np.bool_] | None = None  # None: all users who can pay
     clipped: Numbers = NO_ROWS  # positions, with the norms that were granted
     granted: NDArray[np.float64] = NOTHING
-    bound: NDArray[np.bool_] | None = None  # who is bound to an order by then, admitted or not
+    bound: NDArray[np.bool_] | None = None  # bound to an order after this step, admitted or not
 
 
 class Settled(NamedTuple):
-    """What a step comes to for some users; positions are those among them."""
+    """The outcome of a step for some users; positions index these users."""
 
     spent: Numbers
     exhausted: NDArray[np.bool_]
-    charged: NDArray[np.bool_]  # who spent something
-    raised: Numbers  # positions of those whose odometer rose or restarted, with what it is now
+    charged: NDArray[np.bool_]  # spent something
+    raised: Numbers  # positions whose odometer rose or restarted, and its new state
     base: Numbers
     ticks: Numbers
     ticks_before: Numbers
@@ -65,10 +64,9 @@ class Rule:
 
     Attributes:
         terms: budgets and odometer, for charges in units.
-        orders: how many numbers a user has of what is spent; None: one, in rows without an axis
-            for it.
-        binds: whether each user is bound to an order of its own.
-        block_users: how many users are best charged at a time.
+        orders: the numbers per user in ``spent``; None for one, in rows without an axis.
+        binds: whether each user is bound to a Rényi order.
+        block_users: the number of users to charge at a time.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -82,7 +80,7 @@ class Rule:
         self._filter = filter_of(policy)
         self._budget = self._numbers(policy.budget)
         self._odometer_step = self._numbers(policy.odometer_step)
-        # The filter alone already promises that no user goes beyond the budget.
+        # The filter ensures that no user goes beyond the budget, so no bound exceeds it.
         self._most_ticks = -(-self._budget // self._odometer_step)
         self.block_users = max(1, _BLOCK_NUMBERS // self._budget.size)
 
@@ -95,14 +93,14 @@ class Rule:
         *,
         clips: bool,
     ) -> Bill:
-        """What a step of these norms asks, or what is granted of it.
+        """Return the charge of a step with these norms, or with the norms granted instead.
 
         Args:
             rows: of the users.
             mechanism: of the step.
-            norms: that are asked for.
-            granted: what all budgets together grant of them; None: what this one would alone.
-            clips: whether less than asked for may be granted; else it is that or 0.
+            norms: the requested norms.
+            granted: the norms that all budgets together grant; None if this budget decides alone.
+            clips: whether less than the requested norm may be granted, or only 0.
         """
         order = bound = None
         if self.binds or not clips:
@@ -119,14 +117,15 @@ class Rule:
         if granted is None:
             return Bill(cost, order, bound=bound)
         admitted = granted == norms
-        # A product takes the same time however the halted lie among the others.
+        # A product takes the same time for any pattern of halted users.
         np.multiply(cost.T, admitted, out=cost.T)
         return Bill(cost, order, admitted, bound=bound)
 
     def bind(self, rows: Before, costs: Numbers) -> tuple[OrderIndex, NDArray[np.bool_]]:
-        """The order of each user: of those who are not bound, the one that suits these costs.
+        """Return the order of each user, and which users are bound to it after this step.
 
-        And who is bound by then: everybody of whom something is asked, at whichever order.
+        A user is bound by the first step that costs something at any order, to the best order for
+        that step.
         """
         assert rows.order is not None
         assert rows.bound is not None
@@ -139,24 +138,24 @@ class Rule:
         return order, bound
 
     def fits(self, rows: Before, bill: Bill) -> NDArray[np.bool_]:
-        """Who can pay, (n,)."""
+        """Return which users can pay, (n,)."""
         total = rows.spent + bill.cost
         return _all_orders(total <= self._each(self._budget, bill.order))
 
     def exhausted(self, spent: Numbers, order: OrderIndex | None) -> NDArray[np.bool_]:
-        """Who has nothing left, (n,)."""
+        """Return which users have nothing left, (n,)."""
         return _any_order(spent >= self._each(self._budget, order))
 
     def settle(self, rows: Before, bill: Bill, ticks_of: Callable[[Numbers], Numbers]) -> Settled:
-        """What is left behind by a bill that every one of these users can pay.
+        """Return the rows after a bill that all of these users can pay.
 
-        To most nothing happens but that more is spent. Those are looked at whom the bill takes to
-        the end of the budget, or of the tick: the others are below both.
+        For most users, only the spend grows. Only users whom the bill takes to the end of the
+        budget or of the odometer tick are examined.
 
         Args:
-            rows: of all of them.
-            bill: that is paid.
-            ticks_of: what the odometers of these positions have climbed.
+            rows: of the users.
+            bill: of the step.
+            ticks_of: returns the odometer ticks at these positions.
         """
         spent = rows.spent + bill.cost
         step = self._each(self._odometer_step, bill.order)
@@ -193,13 +192,13 @@ class Rule:
         )
 
     def bounds(self, ticks: Numbers, order: OrderIndex | None = None) -> NDArray[np.float64]:
-        """What odometers say in the policy's own measure, (n,) or (n, orders).
+        """Return the odometer bounds in the policy's measure, (n,) or (n, orders).
 
-        At the budget the bound remains where it is, however many ticks are climbed.
+        A bound never exceeds the budget, regardless of the ticks.
 
         Args:
             ticks: of each user.
-            order: that each user is bound to, if users are.
+            order: the order of each user, if users are bound.
         """
         step, budget, most = (
             self._each(numbers, order)
@@ -209,10 +208,10 @@ class Rule:
         return self._measure.stated(np.minimum(np.minimum(rows, most) * step, budget))
 
     def cost_table(self, packed: bytes, levels: int) -> Numbers:
-        """A cost table of the wire: units of every level up to this one, and at every order.
+        """Unpack a cost table: units of every level up to this one, at every order.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: the bytes are no such table.
         """
         units: Numbers = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
         numbers = (levels + 1) * self._budget.size
@@ -229,7 +228,7 @@ class Rule:
         mechanism: Mechanism,
         norms: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], Numbers]:
-        """What this budget grants alone, and what it charges for that."""
+        """Return the norms that this budget grants alone, and their charges."""
         if order is None:
             return self._filter.grant_units(spent, mechanism, norms)[1:]
         return self._own_filter().grant_units(spent, order, mechanism, norms)[1:]
@@ -242,7 +241,7 @@ class Rule:
         norms: NDArray[np.float64],
         granted: NDArray[np.float64],
     ) -> Numbers:
-        """What this budget charges for what all of them grant."""
+        """Return the charges of this budget for the norms that all budgets grant."""
         if order is None:
             return self._filter.charge_granted(spent, mechanism, norms, granted)
         return self._own_filter().charge_granted(spent, order, mechanism, norms, granted)
@@ -262,7 +261,7 @@ class Rule:
         return Bill(cost, order, admitted, clipped, granted[clipped])
 
     def _each(self, numbers: Numbers, order: OrderIndex | None) -> Numbers:
-        """Of numbers of the policy: each user's own, or as they are."""
+        """Return each user's number of a policy field, or the field without user orders."""
         return numbers if order is None else numbers.take(order)
 
     def _numbers(self, units: list[int]) -> Numbers:
@@ -271,7 +270,7 @@ class Rule:
 
 
 def positions(where: NDArray[np.bool_]) -> Numbers:
-    """Where it is true: most often nowhere, which is found out faster than by numpy alone."""
+    """Return the true positions; fast if there are none, the usual case."""
     return np.flatnonzero(where) if where.any() else NO_ROWS
 
 

@@ -1,4 +1,4 @@
-"""A run, as one partition sees it: its state, and what moves it.
+"""The state of a run in one partition, and its transitions.
 
     (unknown) --open-run a--> open, attempt a, step -1
     open, attempt a, step s --charge a, s + 1--> open, attempt a, step s + 1     charged, decided
@@ -9,7 +9,7 @@
     open, attempt a, step s --close-run a--> closed, attempt a, step s
     closed, attempt a, step s --close-run a--> unchanged                    the same answer again
     open, attempt a, step s --close-dataset--> closed, attempt a, step s
-    anything else is refused and changes nothing
+    any other request is refused and changes nothing
 
 ``open-run 0`` stands for ``open-run a`` with the token of attempt a, with another one for
 ``open-run a + 1``, and for ``open-run 1`` of an unknown run.
@@ -39,7 +39,7 @@ _AnyDecision: TypeAlias = Decision | RosterDecision
 
 
 class RunState(msgspec.Struct, frozen=True, array_like=True):
-    """How far a run is in one partition."""
+    """The progress of a run in one partition."""
 
     dataset: str
     run: str
@@ -57,8 +57,8 @@ class Runs(Tracked[RunState]):
     """All runs of one partition, by dataset and name.
 
     Attributes:
-        closed: how many of them are.
-        datasets: those of which a run was ever opened.
+        closed: the number of closed runs.
+        datasets: the datasets of which a run was ever opened.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Runs(Tracked[RunState]):
 
 
 def opened(run: RunState | None, request: OpenRun) -> RunState:
-    """The run under the attempt that is asked for.
+    """Return the run after an opening.
 
     Raises:
         Rejection: RUN_CLOSED or OLDER_ATTEMPT.
@@ -115,7 +115,7 @@ def _confirmed(run: RunState | None, request: OpenRun, token: str) -> RunState:
 def under_current_attempt(
     run: RunState | None, request: Charge | ChargeRoster | CloseRun | Enrol
 ) -> RunState:
-    """The run that a request quotes the current attempt of.
+    """Return a run if a request quotes its current attempt.
 
     Raises:
         Rejection: UNKNOWN_RUN, RUN_CLOSED (but for closing it) or OLDER_ATTEMPT.
@@ -132,12 +132,12 @@ def under_current_attempt(
 
 
 def closed(run: RunState) -> RunState:
-    """The run for ever: what only its next step would need is gone."""
+    """Return a run closed permanently, without the data that only its next step would need."""
     return msgspec.structs.replace(run, digest=b"", decision=b"", closed=True)
 
 
 def check_next_step(run: RunState, charge: Charge | ChargeRoster) -> None:
-    """Whether a charge is of the step after the last one.
+    """Check that a charge is the step after the last one.
 
     Raises:
         Rejection: STEP_OUT_OF_ORDER.
@@ -161,12 +161,12 @@ def stored_decision(run: RunState, charge: Charge | ChargeRoster, digest: bytes)
 
 
 def counted(run: RunState) -> tuple[int, int] | None:
-    """Users of the last step of an open run, and how many of them were halted, if it says so."""
+    """Return (users, halted users) of the last step, if its decision has all users."""
     if not run.decision:
         return None
     decision = msgspec.msgpack.decode(run.decision, type=_AnyDecision)
     if isinstance(decision, RosterDecision):
-        return None  # it says what changed
+        return None  # it has only changes
     admitted = int.from_bytes(decision.admitted, "little").bit_count()
     return decision.users, decision.users - admitted
 

@@ -1,18 +1,18 @@
-"""What one partition holds: datasets and runs, and which of it is not stored yet.
+"""The state of one partition, and which part of it is not stored yet.
 
-There are two ways to the store. ``Delta`` say what a batch of records changed, and are written
-with the batch. Pages hold the state itself; from time to time those that are behind are written,
-and the changes that led to them are dropped. Pages are called by names:
+The state is stored in two forms. A ``Delta`` has the changes of a batch of records, and is written
+with the batch. Pages hold the state itself. From time to time the pages that have changed are
+written, and the deltas that led to them are deleted. Pages have names:
 
-    KIND:ADDRESS        an entry of what is tracked: a policy, a run, P; see ``tracked``
+    KIND:ADDRESS        an entry, such as a policy, a run or P; see ``tracked``
     page:DATASET/N      users N * 4096 to (N + 1) * 4096 of a dataset, and their numbers
     members:DATASET/RUN/N   members N * 4096 to (N + 1) * 4096 of a roster
 
-State = pages, then the changes in order. A page may be newer than some of the changes: values are
-absolute, and what is not, steps that are kept by their levels, is charged once (``Accounts``).
+State = pages, then the deltas in order. A page may be newer than some of the deltas. Most values in
+deltas are absolute; steps that are stored as levels are charged exactly once (``Accounts``).
 
 A new kind of state is one line of ``State.__init__``, ``self.things = self._keep(Tracked("thing",
-Thing))``: it is then written, compacted and put back as the others are.
+Thing))``: it is then written, merged and restored like the others.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _PAGE, _MEMBERS = "page:", "members:"
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """What a batch of records changed: new values, or steps by level."""
+    """The changes of a batch of records: new values, or steps by level."""
 
-    entries: dict[str, msgspec.Raw]  # by name; nil: it is gone
+    entries: dict[str, msgspec.Raw]  # by name; nil if deleted
     accounts: list[AccountDelta]  # in the order in which they were made
     members: list[MemberDelta] = []  # the same
 
@@ -64,7 +64,7 @@ class ImportOrigin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedState(Protocol):
-    """What a store keeps of a partition: pages of state, then the changes since, in order."""
+    """The stored state of a partition: pages, then the deltas since, in order."""
 
     @property
     def pages(self) -> dict[str, bytes]:
@@ -76,7 +76,7 @@ class SavedState(Protocol):
 
 
 class PartitionCount(Tracked[int]):
-    """P, at the address (), once a dataset was created: the log is known to be for these P."""
+    """P, at the address (), from the first dataset on: the log is for P partitions."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__("partitions", int)
@@ -92,18 +92,18 @@ class State:
 
     Attributes:
         topic: the 16 bytes of the topic's id in Kafka.
-        partition: which one.
+        partition: its number.
         partitions: P of the topic.
         policies: (dataset,) -> policy.
         datasets: name -> accounts.
         runs: (dataset, run) -> state.
-        rosters: (dataset, run) -> under what the users of a run are charged.
+        rosters: (dataset, run) -> the terms of a run's roster.
         separations: (dataset, run) -> the minimum separation of a run, if it has one.
-        participants: of these runs, those of the last steps.
+        participants: (dataset, run, place) -> the participants of their last steps.
         holds: (outermost dataset,) -> the run that holds its budget, if one does.
         closed: (dataset,) -> the offset from which on it is closed, if it is.
-        erasure: the keys by which users who were erased have names.
-        erased: (dataset, slot) -> such a name.
+        erasure: the keys that hashes of erased users were made with.
+        erased: (dataset, slot) -> the keyed hash of an erased user.
         access: (dataset,) -> its own access list, if it has one.
         retired: () -> the end of the log, if it has ended.
         origin: () -> the log whose state this one continues, if there is one.
@@ -150,7 +150,7 @@ class State:
 
     @property
     def unwritten_bytes(self) -> int:
-        """About how much was changed and put out since ``take_delta`` was called last."""
+        """The approximate size of changes and outputs since the last ``take_delta``, in bytes."""
         return self._put_out + sum(entries.changed_bytes for entries in self._kinds.values())
 
     def add_output_bytes(self, size: int) -> None:
@@ -158,7 +158,7 @@ class State:
         self._put_out += size
 
     def take_delta(self) -> Delta:
-        """What changed since the last call."""
+        """Return the changes since the last call."""
         entries = {
             name: msgspec.Raw(packed)
             for kind in self._kinds.values()
@@ -188,7 +188,7 @@ class State:
         self.take_delta()
 
     def load(self, pages: dict[str, bytes]) -> None:
-        """Put back what ``take_page`` gave, in any order of the pages.
+        """Restore the state from pages of ``take_page``, in any order.
 
         Raises:
             LayoutMismatch: it is of another P.
@@ -211,21 +211,21 @@ class State:
         self.erased.rename()
         for (address, number), packed in sorted(members.items()):
             if address in self.rosters and number * PAGE_ROWS != len(self.rosters.members[address]):
-                # Closed while a compaction was under way, which has deleted pages before this one;
-                # changes say that it is gone.
+                # The run was closed during a merge, which has deleted pages before this one. The
+                # deltas delete the roster.
                 self._torn.add(address)
                 self.rosters.dropped.add((address, number))
             elif address in self.rosters:
                 rows = msgspec.msgpack.decode(packed, type=dict[str, bytes])
                 self.rosters.members[address].load_page(number, rows)
-            else:  # the compaction that was to delete it went no further, or changes bring it back
+            else:  # a merge had not deleted it yet, or deltas create the roster again
                 self.rosters.dropped.add((address, number))
         self.take_delta()
         for kind in self._kinds.values():
             kind.mark_all_written()
 
     def check_whole(self) -> None:
-        """Check, when all changes are put back, that no roster has lost some of its pages.
+        """Check, when all changes are applied, that no roster has lost some of its pages.
 
         Raises:
             ValueError: one has.
@@ -236,7 +236,7 @@ class State:
         self._torn.clear()
 
     def unmerged(self) -> list[str]:
-        """The pages that are behind what they are of, in an order that may stop anywhere."""
+        """Return the names of changed pages; writing them may stop after any of them."""
         entries = [name for kind in self._kinds.values() for name in kind.unmerged()]
         accounts = [
             f"{_PAGE}{dataset}/{number}"
@@ -255,10 +255,7 @@ class State:
         return entries + accounts + members
 
     def take_page(self, name: str) -> bytes | None:
-        """A page as it is now, None if there is nothing to keep.
-
-        From here on it counts as compacted.
-        """
+        """Return a page, None if it is to be deleted; from here on it counts as written."""
         if name.startswith(_PAGE):
             (dataset,), number = _place(name)
             return encode(self.datasets[dataset].take_page(number))
@@ -271,7 +268,7 @@ class State:
         return self._kind_of(name).take_page(name)
 
     def note(self, accounts: AccountDelta) -> None:
-        """Have the next batch say what changed of accounts."""
+        """Add changes of accounts to the next delta."""
         if accounts.cost_table:
             if self._cost_tables.get(accounts.dataset) == accounts.cost_table:
                 accounts = msgspec.structs.replace(accounts, cost_table=b"")
@@ -281,7 +278,7 @@ class State:
         self._put_out += accounts.size
 
     def note_members(self, address: Address, rows: RowDelta) -> None:
-        """Have it say what changed of the members of a roster."""
+        """Add changes of a roster's members to the next delta."""
         if rows.rows:
             count = len(self.rosters.members[address])
             self._members.append(MemberDelta(address, count, rows))
@@ -295,6 +292,6 @@ class State:
 
 
 def _place(name: str) -> tuple[Address, int]:
-    """What a page of users or members is of, and its number."""
+    """Return the address in a page name of users or members, and the page number."""
     *address, number = name.partition(":")[2].split("/")
     return tuple(address), int(number)

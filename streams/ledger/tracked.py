@@ -1,15 +1,15 @@
-"""A mapping that knows what changed since the last batch, and since the last compaction.
+"""A mapping that records changes since the last batch, and since the last merge.
 
-Whatever a partition holds that is not a number of a user is an entry of a ``Tracked``: policies,
-runs, and what comes next. An entry has an address, the names that lead to it, and is stored under
-the kind of its mapping and these names:
+All state of a partition except the numbers of users is stored as entries of a ``Tracked``, such as
+policies and runs. An entry has an address, a tuple of names, and is stored under the kind of its
+mapping and these names:
 
     partitions          P, at the address ()
     policy:DATASET      at the address (DATASET,)
     run:DATASET/RUN     at the address (DATASET, RUN)
     participants:DATASET/RUN/N  at the address (DATASET, RUN, N)
 
-A record of the wire says by its ``address`` which entries it is about.
+The ``address`` of a request is the address of the entries that it concerns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Address: TypeAlias = tuple[str, ...]
 
 _GONE = encode(None)
 _ENTRY_BYTES = 512
-"""Of the name of an entry, and of what surrounds it."""
+"""The size of an entry's name and encoding overhead, in bytes."""
 
 
 class Tracked(MutableMapping[Address, Value], Generic[Value]):
@@ -37,7 +37,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
     A subclass that derives something from its entries overrides ``_moves``.
 
     Attributes:
-        kind: what the names of its entries begin with, as they are stored.
+        kind: the prefix of the stored names of its entries.
     """
 
     def __init__(self, kind: str, value_type: type[Value] | UnionType) -> None:
@@ -69,48 +69,50 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     @property
     def changed_bytes(self) -> int:
-        """About how much ``take_delta`` would bring."""
+        """The approximate size of ``take_delta``, in bytes."""
         return self._changed_bytes
 
     def take_delta(self) -> dict[str, bytes]:
-        """The entries that were set or deleted since the last call, packed, by name."""
+        """Return the entries that were set or deleted since the last call, packed, by name."""
         changes = {self._name(address): packed for address, packed in self._changes.items()}
         self._changes, self._changed_bytes = {}, 0
         return changes
 
     def restore_entry(self, name: str, packed: bytes) -> None:
-        """Set an entry to what was stored under its name, or delete it.
+        """Set an entry to its stored value, or delete it.
 
         Raises:
-            UnknownState: another release wrote it: it has fields or values that are unknown here.
+            UnknownState: another release wrote it, with unknown fields or values.
         """
         address = _address(name)
         if packed != _GONE:
             try:
                 self[address] = msgspec.msgpack.decode(packed, type=self._value_type)
             except msgspec.ValidationError as error:
-                raise UnknownState(f"an entry {name!r} that is none here ({error})") from error
+                raise UnknownState(
+                    f"an entry {name!r} with an unknown field or value ({error})"
+                ) from error
         elif address in self._values:
             del self[address]
         else:
             self._note(address, _GONE)
 
     def unmerged(self) -> list[str]:
-        """The names of the entries whose pages are not what they are now."""
+        """Return the names of the entries that changed since their page was taken."""
         return [self._name(address) for address in sorted(self._changed_pages)]
 
     def take_page(self, name: str) -> bytes | None:
-        """An entry as it is now, None if it is gone; from here on it counts as compacted."""
+        """Return an entry, None if it is deleted; from here on it counts as written."""
         address = _address(name)
         self._changed_pages.discard(address)
         return encode(self._values[address]) if address in self._values else None
 
     def mark_all_written(self) -> None:
-        """From here on every entry counts as compacted."""
+        """Count every entry as written."""
         self._changed_pages.clear()
 
     def _moves(self, address: Address, before: Value | None, after: Value | None) -> None:
-        """An entry is about to move from one value to another; None: it is not there."""
+        """React to an entry that is about to change; None stands for a missing entry."""
 
     def _name(self, address: Address) -> str:
         return f"{self.kind}:{'/'.join(address)}" if address else self.kind

@@ -125,7 +125,7 @@ def test_a_new_kind_of_state_is_written_with_each_batch_and_put_back(ledger):
     taken.append(encode(ledger.state.take_delta()))
     again = WithNotes(0, 1)
     for changes in taken:
-        again.state.restore_entry(msgspec.msgpack.decode(changes, type=Delta))
+        again.state.apply_delta(msgspec.msgpack.decode(changes, type=Delta))
     assert dict(again.notes) == {("d", "first"): Note("kept")}
     assert again.summary() == ledger.summary()
     assert again.state.unmerged() == ledger.state.unmerged()
