@@ -23,6 +23,11 @@ class Names:
         """Those in datasets of which this is the outermost."""
         return self._of.setdefault(dataset.policy["dataset"], set())
 
+    def merge(self, other: Names) -> None:
+        """Add the names of another partition."""
+        for dataset, names in other._of.items():
+            self._of.setdefault(dataset, set()).update(names)
+
     def known_as(self, users: Iterable[User], outermost: Dataset) -> list[User]:
         """Users by their names, where they have one."""
         return [self._known(user, outermost) for user in users]

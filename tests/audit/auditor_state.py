@@ -59,7 +59,7 @@ class Held:
     """What comes of the log; ``answers``, ``rejects`` and ``odometers`` must be published."""
 
     def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
-        self.partitions = partitions
+        self.partitions, self.topic = partitions, topic
         self.datasets: list[dict[str, Dataset]] = [{} for _ in range(partitions)]
         self.runs: list[dict[tuple[str, str], RunState]] = [{} for _ in range(partitions)]
         self.answers: dict[tuple[Any, ...], None] = {}
@@ -80,6 +80,11 @@ class Held:
         self.holders: list[dict[str, tuple[str, str]]] = [{} for _ in range(partitions)]
         self._has_had_datasets = [False] * partitions
         self._applied = 0
+
+    def skip(self, records: int) -> None:
+        """Leave out the first records, which are imports: their effects are known."""
+        self._applied = records
+        self._has_had_datasets = [True] * self.partitions
 
     def _dataset(self, partition: int, name: str) -> Dataset:
         if name not in self.datasets[partition]:

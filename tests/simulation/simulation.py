@@ -22,6 +22,7 @@ from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
+from tests.simulation.repartition import audited, repartitioned
 from tests.simulation.service import SETTLE_WITHIN, Service, stop
 from tests.simulation.told import Told
 from tests.simulation.world import World, Wrong
@@ -58,6 +59,8 @@ class Simulation:
         self._sleeps = self._sleep.choice((0.0, 0.0, 0.1, 0.4))
         self._holds = Random(f"held budgets of {seed}")
         self._erases = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
+        self.seed = seed
+        self._repartitions = Random(f"repartitions of {seed}").random() < 0.25
         self.trainers = self._cast()
         self.stream, self.answerers = answerers.cast(world, self.told, seed)
         self.signing: Signing | None = None
@@ -216,6 +219,48 @@ class Simulation:
                 service.audit.after_catastrophe(self.told)
             else:
                 await self._check()
+        if self._repartitions and world.catastrophe is None and self.signing is None:
+            await self._repartition(chaos)
+
+    async def _repartition(self, chaos: dict[str, Any]) -> None:
+        """Continue in another log with another number of partitions; audit both logs."""
+        old, told = self.service, self.told
+        plans = {plan.dataset: plan for trainer in self.trainers for plan in trainer.plan.chain}
+        users = list(dict.fromkeys(user for plan in plans.values() for user in plan.users))
+        before = set(told.steps)
+        world = await repartitioned(old, users, self.seed)
+        await old.settle()
+        await old.audit.when_settled(told)
+        if world is None:
+            return
+        new = Service(world, "n")
+        new.audit.auditor = audited(old.audit.auditor, world)
+        new.audit.before, new.audit.told_before = [old.audit.auditor], before
+        new.start()
+        vars(world.temper).update(chaos)
+        charged = dict.fromkeys(trainer.plan.dataset for trainer in self.trainers)
+        trainers = []
+        for number, dataset in enumerate(charged):
+            trainer = Trainer(world, told, plans[dataset], f"n{number}", "after")
+            trainer.takes_over, trainer.quota = 0.5, world.rng.randint(1, 4)
+            trainers.append(trainer)
+        faults = [world.start(work) for work in inject(world, new)]
+        clients = [world.start(Fibre(trainer.work).run()) for trainer in trainers]
+        await asyncio.wait(clients, timeout=_CHAOS_SECONDS)
+        for fault in faults:
+            fault.cancel()
+        world.temper.calm()
+        world.note("world", "calm")
+        operating = world.start(new.operate())
+        _, running = await asyncio.wait(clients, timeout=SETTLE_WITHIN)
+        stop(operating)
+        if running:
+            raise Wrong(f"trainers do not get on in the new log: {new.condition()}")
+        for client in clients:
+            client.result()
+        await new.settle()
+        await new.audit.when_settled(told)
+        self._check_failures()
 
     async def _check(self) -> None:
         """Check that all is calm, and that the state is what the log says."""

@@ -111,6 +111,7 @@ class World:
             self.trace, self.failures = beside.trace, beside.failures
             partitions = Random(f"partitions beside {seed}").choice((1, 2, 3))
             self.broker = MemoryBroker(partitions, b"topic beside it!")
+            self.is_created = False  # whether its topics exist
         else:
             self.rng = Random(seed)
             self.temper = Temper.draw(self.rng)

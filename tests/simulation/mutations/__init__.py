@@ -7,7 +7,16 @@ those of one room.
 
 from __future__ import annotations
 
-from tests.simulation.mutations import access, acquisition, answerer, ledger, sdk, store, worker
+from tests.simulation.mutations import (
+    access,
+    acquisition,
+    answerer,
+    ledger,
+    repartition,
+    sdk,
+    store,
+    worker,
+)
 from tests.simulation.mutations.registry import MUTATIONS, mutated
 
 __all__ = [
@@ -17,6 +26,7 @@ __all__ = [
     "answerer",
     "ledger",
     "mutated",
+    "repartition",
     "sdk",
     "store",
     "worker",
