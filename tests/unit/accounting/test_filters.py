@@ -28,6 +28,7 @@ from accounting import (
     zcdp_to_epsilon,
 )
 from tests.unit.accounting import rational_model as exact
+from tests.unit.accounting.refusals import refused
 
 ORDERS = [1.5, 2.0, 8.0, 64.0]
 FILTERS: list[BudgetFilter] = [
@@ -419,7 +420,7 @@ def test_what_no_filter_grants_is_not_charged(rule: BudgetFilter) -> None:
     for granted in ([1.5, 0.0], [1e9, 1.0], [1.0], [[1.0, 1.0]], [math.nan, 1.0], [-1.0, 1.0]):
         with pytest.raises(InvalidInput):
             rule.charge_granted(state, step, [1.0, 1.0], granted)
-    with pytest.raises(InvalidInput, match="granted"):
+    with refused("granted"):
         rule.charge_granted(state, step, [1e9, 1.0], [1e9, 1.0])
 
 
@@ -468,7 +469,7 @@ def test_clip_norm_bounds_what_is_granted_and_charged() -> None:
     plain = rule.grant(rule.initial_state(3), Gaussian(4.0), [0.5, 1.0, 1.0])
     np.testing.assert_array_equal(clipped[0], plain[0])
     assert clipped[1].tolist() == [0.5, 1.0, 1.0]
-    with pytest.raises(InvalidInput, match="clip_norm"):
+    with refused("clip_norm"):
         rule.grant(rule.initial_state(1), Gaussian(4.0), [0.5], clip_norm=0.0)
 
 
@@ -487,9 +488,9 @@ def test_laplace_norms_can_be_granted_and_pure_dp_has_none() -> None:
     _, granted, charged = rule.grant_units(rule.initial_state(1), Laplace(2.0), [9.0])
     assert charged.tolist() == limits(rule)
     assert exact.zcdp_units(float(granted[0]), 2.0) <= rule.budget_units[0]
-    with pytest.raises(InvalidInput, match="use admit"):
+    with refused("mechanism"):
         rule.grant(rule.initial_state(1), PureDP(), [1.0])
-    with pytest.raises(InvalidInput, match="Gaussian"):
+    with refused("mechanism"):
         GdpFilter(1.0).grant(GdpFilter(1.0).initial_state(1), Laplace(2.0), [1.0])
 
 
@@ -510,7 +511,7 @@ def test_granted_bits_are_the_same_everywhere() -> None:
 @every_filter
 @pytest.mark.parametrize("bad", [-1.0, math.nan])
 def test_cost_that_is_no_cost_is_refused(rule: BudgetFilter, bad: float) -> None:
-    with pytest.raises(InvalidInput, match="cost"):
+    with refused("cost"):
         rule.admit(rule.initial_state(2), like(rule, [0.1, bad]))
 
 
@@ -522,23 +523,23 @@ def test_state_outside_the_budget_or_of_another_form_is_refused(rule: BudgetFilt
     over[1] = max(limits(rule)) + 1
     under[0] = -1
     for state in (over, under, good.astype(np.float64), good[:, np.newaxis, np.newaxis]):
-        with pytest.raises(InvalidInput, match="state"):
+        with refused("state"):
             rule.admit(state, cost)
-        with pytest.raises(InvalidInput, match="state"):
+        with refused("state"):
             rule.remaining(state)
-    with pytest.raises(InvalidInput, match="cost"):
+    with refused("cost"):
         rule.admit(good, cost[:1])
-    with pytest.raises(InvalidInput, match="norms"):
+    with refused("norms"):
         rule.grant(good, Gaussian(1.0), [1.0])
-    with pytest.raises(InvalidInput, match="n is"):
+    with refused("n"):
         rule.initial_state(-1)
 
 
 def test_state_above_the_budget_of_one_order_is_refused() -> None:
     rule = RenyiFilter.from_units([2.0, 3.0], [10, 100])
-    with pytest.raises(InvalidInput, match="budgets"):
+    with refused("state"):
         rule.remaining(np.array([[11, 0]]))
-    with pytest.raises(InvalidInput, match="state"):
+    with refused("state"):
         rule.remaining(np.array([1, 0]))
 
 
@@ -553,7 +554,7 @@ def test_budgets_that_are_none_are_refused(bad: float) -> None:
 def test_epsilon_and_delta_that_are_none_are_refused(bad: float) -> None:
     with pytest.raises(InvalidInput):
         ApproxDPFilter(bad, 1e-5)
-    with pytest.raises(InvalidInput, match="delta"):
+    with refused("delta"):
         ApproxDPFilter(1.0, bad)
 
 
@@ -569,9 +570,9 @@ def test_epsilon_zero_leaves_what_delta_alone_implies() -> None:
 
 @pytest.mark.parametrize("bad", [-1, MAX_BUDGET_UNITS + 1, 1.5, True, "1"])
 def test_budgets_in_units_that_are_none_are_refused(bad: int) -> None:
-    with pytest.raises(InvalidInput, match="budget"):
+    with refused("budget_units"):
         ZcdpFilter.from_units(bad)
-    with pytest.raises(InvalidInput, match="budget"):
+    with refused("budget_units"):
         RenyiFilter.from_units([2.0], [bad])
-    with pytest.raises(InvalidInput, match="budgets"):
+    with refused("budgets"):
         RenyiFilter.from_units([2.0], [1, 2])

@@ -21,6 +21,7 @@ from accounting import (
     banded_steps,
     charge_units,
 )
+from tests.unit.accounting.refusals import refused
 
 entries = st.floats(-4.0, 4.0).filter(lambda entry: entry == 0.0 or abs(entry) > 1e-3)
 
@@ -141,11 +142,11 @@ def test_separations_and_states_that_are_none_are_refused() -> None:
     rule = MinSeparationFilter(ZcdpFilter(1.0), 2)
     state = rule.initial_state(2)
     cost = np.array([1, 1])
-    with pytest.raises(InvalidInput, match="step"):
+    with refused("step"):
         rule.admit_units(state, -1, cost)
-    with pytest.raises(InvalidInput, match="users"):
+    with refused("users"):
         rule.admit_units(state, 0, cost[:1])
-    with pytest.raises(InvalidInput, match="next_step"):
+    with refused("next_step"):
         rule.admit_units(MinSeparationState(state.spent, -cost), 0, cost)
 
 
@@ -213,7 +214,7 @@ def test_closer_than_the_bands_one_user_can_move_more_than_two_prices_pay_for() 
     charged = sum(float(charge_units("zcdp", prices[step], [1.0])[0]) * 2.0**-44 for step in (0, 2))
     moved = matrix[:, 0] + matrix[:, 2]
     assert float(moved @ moved) / 2.0 > charged * 1.3
-    with pytest.raises(InvalidInput, match="min_separation"):
+    with refused("min_separation"):
         banded_steps(matrix, 1.0, min_separation=2)
 
 

@@ -24,6 +24,7 @@ from accounting import (
     cost_table,
 )
 from accounting.filters.roster import HALTED
+from tests.unit.accounting.refusals import refused
 
 
 @dataclass
@@ -177,7 +178,7 @@ def test_a_user_takes_no_more_than_40_bytes() -> None:
 def test_a_step_that_is_refused_leaves_no_trace(arguments: tuple, named: str) -> None:
     account = BudgetAccount(AccountTerms((9,), (4,)), balances_of(5))
     recurring = RecurringCharge([account], [np.arange(5)], [3] * 5, 3)
-    with pytest.raises(InvalidInput, match=named):
+    with refused(named):
         recurring.step(*arguments)
     assert recurring.steps == 0
     assert recurring.columns().level.tolist() == [3] * 5
@@ -204,7 +205,7 @@ def test_rosters_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidInput):
         RecurringCharge([], [], [], 3)
     recurring = RecurringCharge([account], [np.arange(2)], [1, 1], 3)
-    with pytest.raises(InvalidInput, match="slots"):
+    with refused("slots"):
         recurring.enrol([np.array([1])], [1])
     assert len(recurring) == 2
 
