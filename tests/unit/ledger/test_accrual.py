@@ -31,7 +31,7 @@ def rostered(inner: int, steps: int = 0) -> RosterLog:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_what_a_charge_writes_does_not_grow_with_the_rosters_that_its_users_are_on(steps):
+def test_a_charge_writes_no_more_for_users_on_many_rosters(steps):
     written = []
     for inner in (1, 8):
         log = rostered(inner, steps)
@@ -43,7 +43,7 @@ def test_what_a_charge_writes_does_not_grow_with_the_rosters_that_its_users_are_
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_what_closing_a_dataset_writes_does_not_grow_with_rosters_of_the_same_users(steps):
+def test_closing_a_dataset_writes_each_user_once(steps):
     written = []
     for inner in (1, 8):
         log = rostered(inner, steps)
@@ -56,7 +56,7 @@ def test_what_closing_a_dataset_writes_does_not_grow_with_rosters_of_the_same_us
         assert written[1] <= 4096
 
 
-def test_a_roster_that_is_closed_without_accrued_charges_writes_nothing_of_its_users():
+def test_closing_a_settled_roster_writes_no_users():
     log = rostered(1, steps=1)
     log.close("i0")
     assert len(log.changes[-1]) < 512

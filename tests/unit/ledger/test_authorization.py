@@ -212,7 +212,7 @@ def test_no_earlier_change_brings_a_key_back():
     log.audit()
 
 
-def test_no_earlier_change_brings_a_key_back_after_the_dataset_was_created_again():
+def test_repeated_set_access_restores_no_key_of_a_recreated_dataset():
     log = listed()
     log.set(20)
     changed = log.records[-1]
@@ -314,7 +314,7 @@ INVALID |= {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_lists_are_refused_that_are_not_in_order_or_have_keys_that_libraries_disagree_about(name):
+def test_unordered_lists_and_ambiguous_keys_are_refused(name):
     log = listed()
     before = state(log)
     assert log.set(1, INVALID[name]) is Reason.INVALID_ACCESS
@@ -361,7 +361,7 @@ def test_a_dataset_is_created_again_with_its_first_list_and_no_other():
     log.audit()
 
 
-def test_a_dataset_inside_another_one_is_created_by_its_manager_and_may_have_a_list():
+def test_a_manager_creates_nested_datasets_with_lists():
     log = listed()
     with log.signing("mary"):
         assert refusal(log.create("as-that", parent="d")) is None
@@ -396,7 +396,7 @@ def test_a_manager_gives_a_dataset_inside_another_one_a_list_of_its_own():
     log.audit()
 
 
-def test_a_share_of_a_listed_dataset_is_created_by_its_manager_and_has_its_list():
+def test_a_share_has_the_access_list_of_its_dataset():
     log = listed()
     for name, expected in (
         (None, Reason.NOT_ALLOWED),

@@ -49,7 +49,7 @@ def test_what_the_rows_about_rosters_spoil_is_accepted_as_it_is():
     log.audit()
 
 
-def test_what_a_worker_cannot_write_is_refused_before_anybody_is_charged():
+def test_oversized_charge_is_refused_uncharged():
     """256 orders x 140,000 users ended the worker, and the next one, for ever."""
     orders = [2.0 + i for i in range(256)]
     log = AuditedLog()

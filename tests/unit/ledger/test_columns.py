@@ -51,7 +51,7 @@ def test_a_column_of_a_later_release_is_named_and_not_left_out():
 
 @pytest.mark.parametrize("orders", [None, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_changes_put_back_over_older_or_newer_pages_give_the_same_rows(orders, seed):
+def test_deltas_over_older_or_newer_pages_give_the_same_rows(orders, seed):
     rng = np.random.default_rng(seed)
     count = 2 * PAGE_ROWS + 17
     toy, again = Toy(orders), Toy(orders)
@@ -119,7 +119,7 @@ def test_a_new_number_has_its_initial_value_in_states_that_are_older(log):
             assert (dataset._rows.visits[: len(dataset)] == 3).all()
 
 
-def test_a_new_number_is_written_compacted_and_put_back(log):
+def test_a_new_column_is_written_merged_and_restored(log):
     ledger = Ledger(0, 1)
     outputs = [ledger.apply(offset, record) for offset, record in enumerate(log.records)]
     assert outputs == log.outputs

@@ -37,7 +37,7 @@ def are_erased(decision) -> list[bool]:
     return halted_for(decision, ERASED)
 
 
-def test_who_is_erased_is_admitted_to_nothing_and_everybody_else_as_before():
+def test_erased_users_are_halted_and_others_unaffected():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
     spent = log.spent()
@@ -69,7 +69,7 @@ def test_charging_many_erased_users_hashes_each_id_once_per_key(monkeypatch):
     log.audit()
 
 
-def test_the_id_is_in_nothing_that_is_kept_or_said_afterwards():
+def test_erased_ids_are_in_no_state_or_output():
     for user, other in ((7_777_777_777, 8), ("Zoë Müller", "x")):
         log = begun([user, other], user_ids="mixed")
         log.charge(0, [user, other], [1.0, 1.0])
@@ -93,7 +93,7 @@ class Stored(msgspec.Struct):
     changes: list[bytes] = []
 
 
-def test_what_compaction_keeps_of_a_user_is_erased_by_tombstones():
+def test_tombstones_erase_odometer_records():
     log = nested()
     log.charge(0, [5], [1.0], dataset="tuning", run="t")
     (_, *outputs) = log.send(Erase(request="f", user=5, dataset="ads"))
@@ -104,7 +104,7 @@ def test_what_compaction_keeps_of_a_user_is_erased_by_tombstones():
     log.audit()
 
 
-def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on():
+def test_the_next_roster_step_halts_an_erased_member():
     log = begun()
     log.step(0, prices())
     erase(log, 8)
@@ -119,7 +119,7 @@ def test_a_member_of_a_roster_is_halted_by_the_next_step_and_the_roster_goes_on(
     log.audit()
 
 
-def test_a_step_that_was_decided_before_is_answered_as_it_was_decided():
+def test_step_before_erasure_keeps_its_decision():
     log = begun()
     before = log.charge(0, [7, 8], [1.0, 1.0])
     erase(log, 7)
@@ -127,7 +127,7 @@ def test_a_step_that_was_decided_before_is_answered_as_it_was_decided():
     log.audit()
 
 
-def test_a_dataset_that_is_created_within_it_later_does_not_know_the_user_either():
+def test_later_nested_datasets_halt_an_erased_user():
     log = nested()
     log.charge(0, [5], [1.0], dataset="ads", run="a")
     assert erase(log, 5).datasets == ["ads", "person"]
@@ -139,7 +139,7 @@ def test_a_dataset_that_is_created_within_it_later_does_not_know_the_user_either
     log.audit()
 
 
-def test_who_was_never_charged_is_not_erased_and_can_be_charged():
+def test_uncharged_users_are_not_erased():
     log = begun()
     assert erase(log, 99).datasets == []
     assert admitted(log.charge(0, [99], [1.0])) == [True]
@@ -147,7 +147,7 @@ def test_who_was_never_charged_is_not_erased_and_can_be_charged():
     log.audit()
 
 
-def test_an_erased_user_who_takes_part_too_soon_is_halted_as_erased():
+def test_erased_comes_before_too_soon():
     log = AuditedLog()
     log.create()
     log.open(min_separation=3)
@@ -175,7 +175,7 @@ def test_a_keyed_hash_is_no_id(user_ids, known):
     log.audit()
 
 
-def test_user_0_is_not_taken_for_an_erased_user_nor_the_other_way_round():
+def test_user_0_is_not_an_erased_user():
     """Slots of erased integer users hold 0 in the array of ids."""
     log = Log()
     log.create()
@@ -202,7 +202,7 @@ def loaded(ledger: Ledger) -> Ledger:
     return again
 
 
-def test_an_id_under_another_key_is_somebody_else_and_is_refused():
+def test_an_id_of_another_pseudonym_key_is_refused():
     log = Log()
     log.create("named", pseudonyms="0" * 16)
     log.create("plain")
@@ -215,7 +215,7 @@ def test_an_id_under_another_key_is_somebody_else_and_is_refused():
     assert erase(log, 1, pseudonyms="0" * 16).datasets == ["named"]
 
 
-def test_a_user_of_another_partition_and_a_dataset_that_is_not_there_are_refused():
+def test_erasing_in_wrong_partition_or_unknown_dataset_is_refused():
     log = Log(partitions=2)
     log.create()
     reasons = {getattr(erase(log, user), "reason", None) for user in range(9)}
@@ -230,7 +230,7 @@ def keyed(keys: str, records=()) -> Ledger:
     return ledger
 
 
-def test_no_answer_depends_on_the_key_and_every_name_does():
+def test_only_hashes_depend_on_the_erasure_key():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
     erase(log, 7)
@@ -242,7 +242,7 @@ def test_no_answer_depends_on_the_key_and_every_name_does():
     assert summaries[0] == summaries[1] == summaries[2]
 
 
-def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
+def test_a_missing_erasure_key_suspends_the_partition():
     log = begun()
     log.charge(0, [7], [1.0])
     erase(log, 7)
@@ -256,7 +256,7 @@ def test_a_state_with_names_by_a_key_that_is_not_here_is_not_gone_on_from():
         ledger_of(Stored({}, changes), 0, 1, NO_TOPIC, ledger.chain, OTHER)
 
 
-def test_after_another_key_came_those_who_were_erased_before_are_known_again():
+def test_users_erased_under_an_older_key_are_recognised():
     log = begun()
     log.charge(0, [7, 8], [1.0, 1.0])
     erase(log, 7)
@@ -285,7 +285,7 @@ ERASES = st.tuples(st.just("erase"), st.sampled_from(["d", UNSET]), st.sampled_f
     st.sampled_from(sorted(POLICIES)),
     st.lists(st.one_of(OPERATIONS, ERASES), max_size=30),
 )
-def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operations):
+def test_auditor_agrees_about_rosters_and_erasures(policy, operations):
     scenario = Scenario(policy)
     for kind, *what in operations:
         if kind == "erase":
@@ -311,7 +311,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_rosters(policy, operati
     ),
     st.randoms(use_true_random=False),
 )
-def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happenings, rng):
+def test_auditor_agrees_about_nested_datasets_and_erasures(happenings, rng):
     scenario = test_nested.Scenario(clipping=rng.random() < 0.5)
     for kind, *what in happenings:
         if kind == "erase":
@@ -335,7 +335,7 @@ def test_whatever_happens_ledger_and_auditor_agree_about_a_tree_of_datasets(happ
     st.lists(st.one_of(OPERATIONS, ERASES), max_size=20),
     st.randoms(use_true_random=False),
 )
-def test_state_that_is_put_back_from_any_pages_and_changes_is_the_same(policy, operations, rng):
+def test_any_pages_and_deltas_restore_the_same_state(policy, operations, rng):
     scenario = Scenario(policy)
     for kind, *what in operations:
         if kind == "erase":
@@ -354,7 +354,7 @@ def test_state_that_is_put_back_from_any_pages_and_changes_is_the_same(policy, o
     )
 
 
-def test_the_blank_of_digests_is_the_same_for_whoever_makes_them():
+def test_digests_blank_erased_users():
     assert erasure.blanked(UserIds([1, 2, 3]), np.array([1])).tolist() == [1, 0, 3]
     assert erasure.blanked(UserIds(["a", 2, "c"]), np.array([0, 1])).tolist() == ["", 0, "c"]
 

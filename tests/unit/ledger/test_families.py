@@ -38,7 +38,7 @@ def around(policies: dict[str, Policy], name: str) -> list[str]:
         max_size=30,
     )
 )
-def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(steps):
+def test_nesting_follows_the_policies(steps):
     policies, plain = Ledger(0, 1).state.policies, {}
     for name, outer, budget in steps:
         is_used = any(other.parent == name for other in plain.values())
@@ -55,7 +55,7 @@ def test_who_is_within_whom_is_what_the_policies_say_whatever_came_and_went(step
                 assert [a.policy.dataset for a in policies.family(one)] == inside
 
 
-def test_it_is_known_in_whatever_order_policies_are_put_back():
+def test_policies_may_be_restored_in_any_order():
     log = Log()
     for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
         log.create(name, parent=outer)

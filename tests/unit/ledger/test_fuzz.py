@@ -20,7 +20,7 @@ SEEDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_record_ends_a_worker_and_the_auditor_agrees_about_each(seed):
+def test_no_record_suspends_a_partition(seed):
     watch = Watch()
     Fuzz(seed, watch).run(LOG_RECORDS)
     assert watch.records == LOG_RECORDS

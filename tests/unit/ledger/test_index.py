@@ -20,7 +20,7 @@ users = st.one_of(integers, st.integers(-50, 50), st.text(min_size=1, max_size=4
 
 @pytest.mark.slow
 @given(st.lists(st.lists(users, unique=True, max_size=20), max_size=8), st.data())
-def test_index_agrees_with_a_dict_over_any_sequence_of_arrivals_and_erasures(batches, data):
+def test_index_agrees_with_a_dict(batches, data):
     index, model = UserIndex(), {}
     for batch in batches:
         known = index.find(UserIds(batch))

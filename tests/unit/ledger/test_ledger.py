@@ -189,7 +189,7 @@ def test_clipping_lets_a_user_spend_to_the_end_and_no_further(new_log):
     assert log.spent() == {1: 2**44}
 
 
-def test_the_odometer_is_published_on_every_increase_and_never_below_the_spend(log):
+def test_odometer_is_published_on_every_rise_and_never_below_spend(log):
     for step in range(40):
         log.charge(step, [1], [0.9])
     rises = [

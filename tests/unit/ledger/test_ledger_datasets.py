@@ -153,7 +153,7 @@ def test_a_withdrawn_dataset_is_gone_from_changes_and_pages(new_log):
     assert behind.state.unmerged() == ["policy:d"]
 
 
-def test_pages_may_be_newer_than_the_changes_of_a_dataset_that_was_created_twice(new_log):
+def test_pages_may_be_newer_than_deltas_of_a_recreated_dataset(new_log):
     """A compaction that stopped before changes were dropped; they are put back over its pages."""
     log = new_log()
     log.create(budget=8.0)
@@ -208,7 +208,7 @@ def everything(ledger: Ledger) -> tuple:
     return ledger.chain, ledger.summary(), ledger.state.unmerged(), ledger.state.unwritten_bytes
 
 
-def test_a_log_of_another_number_of_partitions_stops_before_anything_changes():
+def test_another_partition_count_suspends_before_anything_changes():
     ledger = Ledger(1, 4)
     ledger.apply(0, b"garbage")
     before = everything(ledger)
@@ -237,7 +237,7 @@ def test_what_is_refused_does_not_bind_a_log_to_its_partitions(new_log, what, re
         log.ledger.apply(1, encode(CreateDataset(request="t", policy=policy_for(2))))
 
 
-def test_once_a_dataset_was_created_another_number_of_partitions_is_a_mistake(new_log):
+def test_another_partition_count_is_refused_after_the_first_dataset(new_log):
     """Also after the dataset is gone: a client's mistake must not stop a log that is right."""
     log = new_log()
     log.create()

@@ -81,7 +81,7 @@ def test_no_decision_is_larger_than_is_counted(row, monkeypatch):
     log.audit()
 
 
-def test_names_of_those_who_were_erased_are_counted_as_they_are_told():
+def test_decision_size_counts_keyed_hashes():
     """They are longer than most ids."""
     log = AuditedLog()
     log.create(user_ids="string")
@@ -126,7 +126,7 @@ def test_a_charge_that_cannot_be_written_is_refused_before_memory_is_taken(encod
     log.audit()
 
 
-def test_an_enrolment_whose_steps_cannot_be_written_is_refused_before_memory_is_taken():
+def test_oversized_enrolment_is_refused_before_memory_is_used():
     users = np.arange(140_000)
     log = RosterLog()
     log.create(**orders_from(256))
@@ -190,7 +190,7 @@ def test_unwritten_bytes_are_about_what_is_written(seed):
             outputs = []
 
 
-def test_what_is_loaded_or_put_back_is_written_already():
+def test_restored_state_counts_as_written():
     source = random_log(0)
     ledger = Ledger(0, 1)
     for one in source.changes:
@@ -228,7 +228,7 @@ def test_a_step_changes_a_limited_number_of_accounts_and_balances(users, orders,
     assert rejected.value.reason is Reason.TOO_LARGE
 
 
-def test_the_members_of_a_roster_are_counted_together_however_they_are_enrolled(monkeypatch):
+def test_members_of_several_enrolments_are_counted_together(monkeypatch):
     monkeypatch.setattr(validation, "MAX_ACCOUNTS", 20)
     monkeypatch.setattr(auditor_charges, "_MOST_ACCOUNTS", 20)
     log = RosterLog()

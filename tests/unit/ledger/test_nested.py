@@ -59,7 +59,7 @@ def prices(dataset: str, scale: float, rate: float | None = None) -> bytes:
     return packed
 
 
-def test_a_charge_counts_against_every_budget_and_the_outermost_holds_over_all_datasets():
+def test_a_charge_draws_on_every_budget():
     log = RosterLog()
     log.create("person", budget=0.1)
     for name in ("ads", "search"):
@@ -272,9 +272,7 @@ class Scenario:
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(OPERATIONS, max_size=16), st.booleans())
-def test_ledger_and_auditor_agree_about_whatever_happens_to_a_tree_of_datasets(
-    happenings, clipping
-):
+def test_auditor_agrees_about_nested_datasets(happenings, clipping):
     scenario = Scenario(clipping)
     for happening in happenings:
         scenario.happen(*happening)
@@ -319,7 +317,7 @@ def test_members_of_nested_datasets_are_charged_as_steps_of_norms_would_be():
 
 
 @pytest.mark.parametrize("by_roster", [False, True])
-def test_charges_accrued_elsewhere_are_kept_when_another_dataset_charges_them(by_roster):
+def test_charges_settled_by_another_dataset_are_stored(by_roster):
     """It is collected in all budgets of their roster, also in those that are not charged now."""
     log = nested()
     for dataset, run in (("ads", "a"), ("search", "s")):

@@ -41,7 +41,7 @@ def granted(decision) -> list[float]:
     return norms.tolist()
 
 
-def test_the_tightest_budget_says_what_is_granted_and_every_budget_is_charged_for_it():
+def test_tightest_budget_decides_the_grant_and_all_are_charged():
     log = chain({"budget": 0.5, **CLIPS}, {"measure": "gdp", "budget": 0.25})  # of mu squared
     decision = log.charge(0, [1, 2], [1.0, 0.25], scale=1.0)
     assert granted(decision)[0] == pytest.approx(0.5, rel=2**-48)
@@ -55,7 +55,7 @@ def test_the_tightest_budget_says_what_is_granted_and_every_budget_is_charged_fo
     log.audit()
 
 
-def test_whoever_has_nothing_left_of_a_budget_is_refused_by_the_first_such_one():
+def test_the_first_empty_budget_is_the_reason():
     log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.125}, {"budget": 0.125})
     assert granted(log.charge(0, [1], [1.0], scale=1.0)) == pytest.approx([0.5], rel=2**-48)
     halted = log.charge(1, [1, 2], [1.0, 0.1], scale=1.0)
@@ -100,7 +100,7 @@ def test_the_dataset_that_is_charged_says_whether_norms_are_clipped(by_roster):
         log.audit()
 
 
-def test_within_one_that_clips_other_mechanisms_are_charged_if_the_own_one_halts():
+def test_parent_that_clips_accepts_other_mechanisms():
     log = chain({"budget": 0.5}, {"budget": 0.5, **CLIPS})
     assert admitted(log.charge(0, [1], [0.5], mechanism="laplace", scale=1.0)) == [True]
     log = chain({"budget": 0.5, **CLIPS}, {"budget": 0.5})
@@ -224,7 +224,7 @@ def largest_square(references: list[Reference], user: int) -> Fraction:
     st.lists(st.tuples(st.lists(NORM, min_size=4, max_size=4), st.sampled_from([0.7, 4.0, 300.0]))),
 )
 @example((ZCDP, ZCDP, RENYI), [([0.0, 0.0, 0.0, norm], 0.7) for norm in (8.6e-50, 9.5e-7, 1.0)])
-def test_what_is_granted_is_the_largest_that_fits_and_no_budget_is_ever_exceeded(policies, steps):
+def test_grants_are_the_largest_that_fit_all_budgets(policies, steps):
     log, references = chain(*policies), [Reference(policy) for policy in policies]
     for step, (norms, scale) in enumerate(steps):
         decision = log.charge(step, USERS, norms, scale)
@@ -260,7 +260,7 @@ def test_what_is_granted_is_the_largest_that_fits_and_no_budget_is_ever_exceeded
 
 @settings(deadline=None)
 @given(CHAINS, st.data())
-def test_members_are_granted_the_highest_level_that_fits_as_if_charged_one_by_one(policies, data):
+def test_members_are_granted_the_highest_level_that_fits(policies, data):
     """Standing charges, over hand-overs, against a step at a time in whole numbers."""
     log, references = chain(*policies), [Reference(policy) for policy in policies]
     log.enrol(USERS)

@@ -154,7 +154,7 @@ def test_each_reason_is_given_by_itself(log, reason):
 
 
 @pytest.mark.parametrize(("first", "others"), by_the_first(PAIRS))
-def test_of_two_reasons_the_first_is_given(log, first, others):
+def test_the_first_of_two_reasons_is_given(log, first, others):
     for second in others:
         record = charge()
         for reason in (second, first):
@@ -179,7 +179,7 @@ def test_packed_arrays_are_measured_first(log, cut, second):
 
 
 @pytest.mark.parametrize("second", CHARGE)
-def test_names_are_looked_at_first(log, second):
+def test_names_are_checked_first(log, second):
     record = charge()
     CHARGE[second](record)
     more(record, ["e\u0308"])
@@ -187,7 +187,7 @@ def test_names_are_looked_at_first(log, second):
     assert reasons(log, record) == (expected, expected)
 
 
-def test_a_record_beyond_the_largest_size_is_not_looked_at(log):
+def test_oversized_records_are_not_decoded(log):
     record = {**charge(), "v": VERSION + 1, "padding": bytes(8 * 1024 * 1024)}
     assert reasons(log, record) == (Reason.TOO_LARGE, Reason.TOO_LARGE)
 

@@ -66,7 +66,7 @@ def test_a_partition_with_other_datasets_does_not_retire(kind):
     log.audit()
 
 
-def test_only_who_may_manage_every_listed_dataset_retires_the_log():
+def test_only_a_manager_of_all_datasets_retires_the_log():
     log = AuditedLog()
     log.create()
     log.create("listed", allow=allowing(alice="charge", mary="manage"))

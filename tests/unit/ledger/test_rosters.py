@@ -98,7 +98,7 @@ def test_what_is_not_the_roster_is_refused_and_changes_nothing(reason, fields):
     log.audit()
 
 
-def test_a_clip_norm_whose_levels_do_not_differ_is_refused_before_there_is_a_roster():
+def test_clip_norm_with_equal_levels_is_refused():
     log = RosterLog()
     log.create()
     log.open()
@@ -156,7 +156,7 @@ def test_a_run_without_a_roster_cannot_be_charged_by_one():
     assert log.step(0, prices(), members=0).reason is Reason.UNKNOWN_ROSTER
 
 
-def test_a_repeated_step_is_charged_once_whether_it_brings_the_cost_table_or_not():
+def test_a_repeated_roster_step_is_charged_once():
     log = begun()
     first = log.step(0, prices())
     spent = log.spent()
@@ -368,7 +368,7 @@ class Worker:
             self.compact_a_page()
 
 
-def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stopped():
+def test_interrupted_merge_leaves_no_page_of_a_closed_roster():
     log, worker = begun(), Worker(Random(0))
     worker.commit(*log.records)
     worker.finish()
@@ -386,7 +386,7 @@ def test_no_page_stays_of_a_roster_that_was_closed_before_a_compaction_that_stop
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("taken", range(10))
-def test_a_run_may_close_between_the_listing_of_pages_and_the_taking_of_each(taken, dies):
+def test_a_run_may_close_during_a_merge(taken, dies):
     log, worker = begun(range(10)), Worker(Random(0))
     worker.commit(*log.records)
     worker.list_pages()
@@ -407,7 +407,7 @@ def test_a_run_may_close_between_the_listing_of_pages_and_the_taking_of_each(tak
 
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("missing", [0, 1])
-def test_members_of_whom_a_page_is_missing_are_not_loaded(missing):
+def test_a_roster_with_a_missing_page_is_not_restored(missing):
     log = begun(range(10))
     pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     del pages[f"members:d/r/{missing}"]
@@ -461,7 +461,7 @@ def test_what_a_cost_table_can_say_is_charged(measure, mechanism, name):
     assert log.spent()[7] == 2 * int(units[LEVELS])
 
 
-def test_whoever_has_no_order_is_looked_for_where_a_step_says_something_new(monkeypatch):
+def test_unbound_members_are_examined_only_after_changes(monkeypatch):
     """At level 0 a user is bound to none, for as long as that may be: a step looks at nobody."""
     looked = []
     bind = accounts.Accounts.bind
@@ -488,7 +488,7 @@ def test_whoever_has_no_order_is_looked_for_where_a_step_says_something_new(monk
     assert log.ledger.state.datasets["d"].numbers(slice(0, 7))["bound"].tolist() == [1] * 7
 
 
-def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they_were(monkeypatch):
+def test_members_charged_by_norms_in_blocks_are_restored(monkeypatch):
     """What is the same in all rows of a block is written once, which blocks must not mix up."""
     monkeypatch.setattr(rule, "_BLOCK_NUMBERS", 64 * 64)
     orders = [1.0 + number / 8 for number in range(1, 65)]
@@ -512,7 +512,7 @@ def test_members_who_are_charged_by_norms_in_several_blocks_are_put_back_as_they
 
 @pytest.mark.usefixtures("short_pages")
 @pytest.mark.parametrize("deleted", [[0, 1], [1]])
-def test_a_roster_that_is_closed_while_pages_are_written_is_gone_for_the_next_owner(deleted):
+def test_roster_closed_during_a_merge_stays_closed(deleted):
     """Some of its pages were deleted, and neither its entry nor the others: changes say it."""
     users = list(range(3 * columns.PAGE_ROWS))
     log = begun(users)

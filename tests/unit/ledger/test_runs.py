@@ -141,7 +141,7 @@ def test_what_a_refused_request_says_of_its_sender_is_in_the_reject(log):
     assert (withdrawing.dataset, withdrawing.run, withdrawing.request) == ("d", None, "mine")
 
 
-def test_an_attempt_is_confirmed_by_the_token_that_opened_it_and_nothing_changes(log):
+def test_confirming_an_attempt_changes_nothing(log):
     log.open(attempt=1, request="first")
     asked = {"attempt": 1, "confirms": "first"}
     assert log.open(request="q1", **asked).request == "q1"

@@ -34,7 +34,7 @@ def too_soon(decision: Decision) -> list[bool]:
     return halted_for(decision, TOO_SOON)
 
 
-def test_who_took_part_is_halted_until_the_separation_has_passed_and_charged_nothing():
+def test_participants_are_halted_uncharged_until_separation_passed():
     log = separated(3)
     first = log.charge(0, [1, 2, 3], [1.0, 0.0, 1.0])
     assert (admitted(first), too_soon(first)) == ([True] * 3, [False] * 3)
@@ -102,7 +102,7 @@ def test_a_step_that_is_sent_again_is_the_same_and_keeps_nobody_longer():
     log.audit()
 
 
-def test_clipping_grants_in_the_units_of_contributions_and_nothing_to_who_comes_too_soon():
+def test_clipping_grants_norms_and_nothing_too_soon():
     """The norm of the column is in the noise: what is granted is what to clip to."""
     column = banded_step([2.0, 1.0, 2.0], 12.0)  # 12 / 3
     assert column.noise_stddev == 4.0
@@ -201,7 +201,7 @@ def test_nothing_is_kept_of_a_run_that_is_closed():
 
 
 @pytest.mark.slow
-def test_of_each_user_one_participation_is_kept_at_most_however_many_steps_there_are():
+def test_at_most_one_participation_per_user_is_stored():
     log, users = separated(40), 100
     for step in range(200):
         log.charge(step, list(range(users)), np.ones(users), scale=1e6)
@@ -298,7 +298,7 @@ def whatever_happens(policy: str, operations: list[tuple[Any, ...]]) -> RosterLo
 
 
 @given(policy=st.sampled_from(list(POLICIES)), operations=st.lists(OPERATIONS, max_size=30))
-def test_the_auditor_agrees_about_whatever_happens_to_runs_with_a_separation(policy, operations):
+def test_auditor_agrees_about_min_separation(policy, operations):
     whatever_happens(policy, operations).audit()
 
 

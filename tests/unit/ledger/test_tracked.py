@@ -28,7 +28,7 @@ def test_an_entry_is_stored_under_its_kind_and_the_names_that_lead_to_it():
     assert sorted(tracked.unmerged()) == sorted(names)
 
 
-def test_only_what_was_set_or_deleted_since_is_a_change_and_only_the_last_value_counts():
+def test_delta_has_the_last_value_of_changed_entries_only():
     tracked = numbers()
     tracked["d",], tracked["e",] = 1, 2
     tracked.take_delta()
@@ -52,7 +52,7 @@ def test_a_page_that_was_taken_is_behind_again_when_its_entry_changes():
     assert tracked.unmerged() == []
 
 
-def test_what_is_not_there_cannot_be_deleted_but_may_be_put_back_as_gone():
+def test_missing_entries_cannot_be_deleted_but_restored_as_deleted():
     tracked = numbers()
     with pytest.raises(KeyError):
         del tracked["d",]
@@ -119,7 +119,7 @@ def ledger():
     return ledger
 
 
-def test_a_new_kind_of_state_is_written_with_each_batch_and_put_back(ledger):
+def test_a_new_kind_of_entry_is_written_and_restored(ledger):
     taken = [encode(ledger.state.take_delta())]
     del ledger.notes["d", "second"]
     taken.append(encode(ledger.state.take_delta()))
