@@ -145,7 +145,7 @@ class SaddlePointReport:
 
     def _sums(self, steps: FloatArray, direction: Direction) -> tuple[TiltedSums, Contour]:
         if direction not in self._tables:
-            losses = [_loss(step, direction) for step in self._steps]
+            losses = [tilted_loss(step, direction) for step in self._steps]
             self._tables[direction] = LossColumns(losses)
         columns, used = self._tables[direction], np.flatnonzero(steps.any(axis=0))
         counts = steps[:, used]
@@ -154,7 +154,8 @@ class SaddlePointReport:
         return sums, Contour(columns, used, counts, sums, atoms)
 
 
-def _loss(step: LossParameters, direction: Direction) -> TiltedLoss:
+def tilted_loss(step: LossParameters, direction: Direction) -> TiltedLoss:
+    """Return the privacy loss of a step; steps with sampling rate 0 have none."""
     match step.kind:
         case "gaussian":
             return GaussianLoss(step.size)

@@ -101,7 +101,7 @@ class TiltedSums:
         distance += RELATIVE_ERROR * (1.0 + root_steps + mean / sigma)
         log_error = math.log(2.0) + np.log(distance) + cumulant - t * epsilon
         log_error += self._log_peak[places] + slack
-        log_value = _log_delta_2(t, cumulant, mean, variance, epsilon)
+        log_value = log_delta_2(t, cumulant, mean, variance, epsilon)
         upper = np.logaddexp(log_value + slack, log_error)
         gap = np.minimum(log_error - log_value + slack, 0.0)
         with np.errstate(divide="ignore"):
@@ -204,14 +204,14 @@ def _largest_loss(largest: FloatArray, counts: FloatArray) -> FloatArray:
     return np.where((counts @ ~bounded) > 0.0, math.inf, total)
 
 
-def _log_delta_2(
+def log_delta_2(
     t: FloatArray,
     cumulant: FloatArray,
     mean: FloatArray,
     variance: FloatArray,
     epsilon: FloatArray,
 ) -> FloatArray:
-    """Return log delta_2 at any tilt, shape (n, m)."""
+    """Return log delta_2 at any tilt t > 0, in the shape of the arguments."""
     correction = cumulant - t * mean + 0.5 * t * t * variance
     return np.asarray(
         correction + _log_gdp_delta(np.sqrt(variance), epsilon + (t + 0.5) * variance - mean)
