@@ -138,7 +138,7 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
         assert found.code == Exit.REFUSED
         findings = [line for line in found.lines if line["type"] == "mismatch"]
         assert {finding["check"] for finding in findings} == {"receipt"}
-        with pytest.raises(InvalidRequest, match="released"):
+        with pytest.raises(InvalidRequest):
             after.client.run("d", "r", released=3)
         assert after.client.run("d", "r").step == 2  # by whom nobody is asked what was released
 

@@ -326,7 +326,7 @@ def test_a_stranger_is_not_let_in_and_told_what_is_wrong(stack: SecureStack, str
 def test_a_broker_of_another_authority_is_not_believed(stack: SecureStack, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     config = replace(stack.config_of("trainer"), kafka_ca=str(other.certificate), timeout=3600.0)
-    with pytest.raises(ServiceUnavailable, match="certificate is not valid"):
+    with pytest.raises(ServiceUnavailable):
         Turnstile(config=config)
 
 
@@ -337,7 +337,7 @@ def test_the_admin_s_port_wants_its_certificate(stack: SecureStack, tmp_path: Pa
     other = Authority(tmp_path)
     other.issue("turnstile-admin", tmp_path / "admin.pem")  # the name, by somebody else
     for certificate in ("", str(tmp_path / "admin.pem")):
-        with pytest.raises(ServiceUnavailable, match="certificate"):
+        with pytest.raises(ServiceUnavailable):
             Turnstile(config=replace(admin, kafka_certificate=certificate, timeout=0.5))
 
 

@@ -99,7 +99,6 @@ def test_a_service_without_any_worker_yet_is_not_healthy(
             assert (shown.code, shown.said) == (Exit.OK, "")
             examined = doctor(service)
             assert (examined.code, examined.said) == (Exit.OK, "")
-            assert "Nothing is wrong" in examined.out
 
 
 @pytest.mark.fault
@@ -115,7 +114,6 @@ def test_a_service_whose_only_worker_was_killed_is_not_healthy(
         service.eventually_all(WaitReason.OWNER_SILENT)
         shown = status(service)
         assert shown.code == Exit.UNAVAILABLE
-        assert "Start a worker" in shown.out
         examined = doctor(service, "--json")
         assert examined.code == Exit.REFUSED
         wrong = {line["area"] for line in examined.lines if line["level"] == "wrong"}

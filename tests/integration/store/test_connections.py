@@ -25,9 +25,9 @@ def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
                 await commit(writer, 0, 1)
             server.start()
             for _ in range(2 * CONNECTIONS):
-                with pytest.raises(StoreUnavailable, match="lost"):
+                with pytest.raises(StoreUnavailable):
                     await commit(writer, 0, 1)
-                with pytest.raises(StoreUnavailable, match="lost"):
+                with pytest.raises(StoreUnavailable):
                     await store.load(P)
 
     with RedisServer(tmp_path) as server:
@@ -112,7 +112,7 @@ KEEPING = {"maxmemory": "100mb", "maxmemory-policy": "noeviction"}
 def test_a_redis_that_may_forget_is_refused(tmp_path, forbidden):
     with RedisServer(tmp_path, settings=EVICTING) as server:
         with_rights = restricted(server, forbidden) if forbidden else server.url
-        with pytest.raises(StoreUnavailable, match="noeviction"):
+        with pytest.raises(StoreUnavailable):
             checked(with_rights)
 
 

@@ -69,7 +69,7 @@ def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
             writer = await Owner(store, "a", partition).acquire()
             await commit(writer, 0, 1)
             before, after = move(cluster, slot)
-            with pytest.raises(StoreUnavailable, match="Moved"):
+            with pytest.raises(StoreUnavailable):
                 await commit(writer, 1, 2)
         async with RedisStore(cluster.url, prefix) as again:
             writer = await Owner(again, "b", partition).acquire()
@@ -90,7 +90,7 @@ def test_a_node_that_may_forget_is_refused(cluster: RedisCluster) -> None:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            with pytest.raises(StoreUnavailable, match="noeviction"):
+            with pytest.raises(StoreUnavailable):
                 asyncio.run(scenario())
         finally:
             client.config_set("maxmemory-policy", "noeviction")
