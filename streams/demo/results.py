@@ -1,4 +1,4 @@
-"""What both scenarios report: the work of the service, and means with standard errors."""
+"""The report of both scenarios: the work of the service, and means with standard errors."""
 
 from __future__ import annotations
 

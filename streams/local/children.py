@@ -84,7 +84,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the program is running."""
+        """Return whether the program is running."""
         return self.exit_code is None
 
     def wait(self, timeout: float | None = None) -> int | None:

@@ -86,7 +86,7 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the server's process exists."""
+        """Return whether the server's process exists."""
         return self._child is not None and self._child.running
 
     def start(self) -> None:

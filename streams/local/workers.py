@@ -66,12 +66,12 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the worker has a process now."""
+        """Return whether the worker has a process now."""
         return self.pid is not None
 
     @property
     def crash_looping(self) -> bool:
-        """Whether the worker exited soon after its start several times in a row."""
+        """Return whether the worker exited soon after its start several times in a row."""
         return self._quick_exits >= _LOOPING
 
     def start(self) -> None:

@@ -127,7 +127,7 @@ class _Followed:
 
     @property
     def is_well(self) -> bool:
-        """Whether the brokers answered the last request."""
+        """Return whether the brokers answered the last request."""
         return self._problem is None
 
     def note(self, problem: str | None) -> None:
@@ -192,7 +192,7 @@ class RecordReader:
 
     @property
     def is_away(self) -> bool:
-        """Whether Kafka did not answer the last request."""
+        """Return whether Kafka did not answer the last request."""
         return not all(side.is_well for side in self._sides.values())
 
     @property
