@@ -104,6 +104,15 @@ def exhausted_run(service: Service, name: str) -> Run:
     return run
 
 
+def finds_conflict(run: Run) -> bool:
+    """Charge a step, which costs nothing because all users are exhausted."""
+    try:
+        run.charge(USERS, np.ones(12), noise_stddev=1.0)
+    except ConflictingDecisions:
+        return True
+    return False
+
+
 def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, Decision]:
     """Decisions that admit everybody, made of nothing but what stands in `norms`."""
     service.log.refresh()
@@ -147,9 +156,7 @@ def test_a_forged_decision_that_comes_first_is_believed_for_one_step_at_most(
     # With nobody there to contradict it, a forged decision is a decision.
     assert told[0].admitted.all()
     # The workers' own decisions come later, and end the run.
-    eventually(lambda: run._witness._conflict)
-    with pytest.raises(ConflictingDecisions):
-        run.charge(USERS, np.ones(12), noise_stddev=1.0)
+    eventually(lambda: finds_conflict(run))
     with pytest.raises(Unusable):
         run.charge(USERS, np.ones(12), noise_stddev=1.0)
     with pytest.raises(ConflictingDecisions):
@@ -164,9 +171,7 @@ def test_a_forged_decision_that_comes_after_the_true_one_ends_the_run(
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
     for partition, decision in forged_admissions(shared, name, 1).items():
         write("halts", partition, encode(decision))
-    eventually(lambda: run._witness._conflict)
-    with pytest.raises(ConflictingDecisions):
-        run.charge(USERS, np.ones(12), noise_stddev=1.0)
+    eventually(lambda: finds_conflict(run))
 
 
 def test_what_cannot_be_read_ends_nothing(
@@ -295,7 +300,7 @@ def test_a_signed_decision_is_believed_in_its_place_alone(
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
     assert signed.client._connection._why_silent() == before
     write("halts", 1, original.value, signed, **again)
-    eventually(lambda: "not for this topic, partition" in signed.client._connection._why_silent())
+    eventually(lambda: signed.client._connection._why_silent() != before)
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
 
 
