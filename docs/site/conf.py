@@ -1,7 +1,6 @@
 """The documentation site, which ``make docs`` builds into ``out/docs``.
 
-Its source is this repository as a reader of the files finds it: pages lie where they lie, so
-that the same links lead the same way here and there.
+Its source is this repository as it is, so that links work in the site and in the files.
 """
 
 from __future__ import annotations
@@ -10,8 +9,13 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from pygments.lexers.special import TextLexer
+from sphinx.highlighting import lexers
+
 SITE = Path(__file__).parent
 sys.path[:0] = [str(SITE), str(SITE.parents[1])]
+
+lexers["mermaid"] = TextLexer()  # the site shows a drawing's source; GitHub draws it
 
 project = "dp-turnstile"
 copyright = "the authors of dp-turnstile"

@@ -396,6 +396,7 @@ TABLE += [
 # Reports have tables of their own; the rest are constants, types and results.
 ELSEWHERE = {
     *("NormGrid", "ReportAccountant", "Bounds", "approximate_mu"),
+    *("EqualSteps", "SaddlePointDelta", "saddle_point_delta"),
     *(
         "MAX_BUDGET_UNITS",
         "MAX_COST_UNITS",
