@@ -52,7 +52,7 @@ def jobs(night: str) -> list[Job]:
             ),
             {},
         ),
-        Job("mutations", (*python, "tests.simulation", "--mutations"), {}),
+        Job("mutations", (*python, "tests.simulation", "--mutations", "--seeds", "2000"), {}),
         Job("chaos", (*python, "tests.chaos", "--minutes", "20", "--seed", night), {}),
         Job(
             "thorough",
