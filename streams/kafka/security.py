@@ -77,11 +77,11 @@ def advice(error: BaseException) -> str | None:
 
 def explained(error: BaseException, otherwise: str = "") -> str:
     """Return an error with advice, which is ``otherwise`` if this module has none."""
-    told = advice(error)
-    if told is None:
+    hint = advice(error)
+    if hint is None:
         return f"{error}. {otherwise}" if otherwise else str(error)
     # Name the kind only: some errors quote the whole request.
-    return f"{type(error).__name__}; {told}"
+    return f"{type(error).__name__}; {hint}"
 
 
 def is_refusal(error: BaseException) -> bool:

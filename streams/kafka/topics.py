@@ -251,7 +251,7 @@ class Topics:
                     wrong.setdefault(name, {})[setting] = actual
         if not wrong:
             return None
-        told = [
+        problems = [
             f"topic {names[name]} has {setting}={actual} where {SETTINGS[name][setting]} is needed"
             for name, settings in wrong.items()
             for setting, actual in settings.items()
@@ -264,7 +264,7 @@ class Topics:
             for name, settings in wrong.items()
         ]
         return (
-            f"{'; '.join(told)}: records could be lost without a trace. "
+            f"{'; '.join(problems)}: records could be lost without a trace. "
             f"Change it with {' and '.join(commands)}, then start the workers again"
         )
 

@@ -124,10 +124,10 @@ class Node:
             pipeline = self.client.pipeline(transaction=False)
             for command, _ in asked:
                 pipeline.execute_command(*command)
-            told = await pipeline.execute(raise_on_error=False)
+            replies = await pipeline.execute(raise_on_error=False)
         except Exception as error:
-            told = [error] * len(asked)
-        for (_, answer), one in zip(asked, told, strict=True):
+            replies = [error] * len(asked)
+        for (_, answer), one in zip(asked, replies, strict=True):
             if answer.done():
                 continue  # the caller was cancelled
             if isinstance(one, Exception):
@@ -159,12 +159,12 @@ class SentinelNode(Nodes):
         super().__init__()
         self._address, self._settings = address, settings
         # The encryption options of the address apply to Sentinels too; its login is for Redis.
-        told = {**settings, **parse_url(address.url_of(*address.nodes[0]))}
+        options = {**settings, **parse_url(address.url_of(*address.nodes[0]))}
         self._asked = {
             **_TIMEOUTS,
             "retry": Retry(NoBackoff(), 0),
             "connection_class": _once(SSLConnection if address.encrypted else Connection),
-            **{name: value for name, value in told.items() if name.startswith("ssl_")},
+            **{name: value for name, value in options.items() if name.startswith("ssl_")},
             **login,
         }
 
@@ -246,14 +246,14 @@ class ClusterNodes(Nodes):
         seed = Node(self._address.url_of(host, port), self._settings)
         client: Any = seed.client
         try:
-            told = await client.execute_command("CLUSTER", "INFO")
+            reply = await client.execute_command("CLUSTER", "INFO")
             slots = await client.execute_command("CLUSTER", "SLOTS")
         finally:
             with suppress(RedisError, OSError):
                 await seed.close()
-        if isinstance(told, bytes):
-            told = told.decode()
-        info = dict(line.split(":", 1) for line in told.split("\r\n") if ":" in line)
+        if isinstance(reply, bytes):
+            reply = reply.decode()
+        info = dict(line.split(":", 1) for line in reply.split("\r\n") if ":" in line)
         epoch = int(info["cluster_current_epoch"]) if info["cluster_state"] == "ok" else -1
         return epoch, [
             (first, last, (_host(master[0]) or host, int(master[1])))
@@ -292,35 +292,35 @@ def _once(base: Any) -> Any:
         async def _connect(self) -> None:
             if self.opened:
                 raise LostConnection("the connection was lost")
-            if told := getattr(self, "ssl_context", None):
-                told.context = told.context or _believing(told)
+            if tls := getattr(self, "ssl_context", None):
+                tls.context = tls.context or _believing(tls)
             await super()._connect()
             self.opened = True
 
     return Once
 
 
-def _believing(told: Any) -> ssl.SSLContext:
+def _believing(tls: Any) -> ssl.SSLContext:
     """Return the TLS context that redis-py would build, but without the authorities of the system.
 
     redis-py would trust these in addition to the given one, and thus any public certificate.
     """
 
     def option(name: str) -> Any:
-        return getattr(told, name, None)  # older releases of redis-py have fewer options
+        return getattr(tls, name, None)  # older releases of redis-py have fewer options
 
     context = ssl.create_default_context(
-        cafile=told.ca_certs, capath=option("ca_path"), cadata=told.ca_data
+        cafile=tls.ca_certs, capath=option("ca_path"), cadata=tls.ca_data
     )
-    context.check_hostname = told.check_hostname
-    context.verify_mode = told.cert_reqs
-    if told.certfile or told.keyfile:
+    context.check_hostname = tls.check_hostname
+    context.verify_mode = tls.cert_reqs
+    if tls.certfile or tls.keyfile:
         # Give a password, even an empty one: otherwise OpenSSL asks for it on the terminal.
-        context.load_cert_chain(told.certfile, told.keyfile, option("password") or "")
-    if told.min_version is not None:
-        context.minimum_version = told.min_version
-    if told.ciphers is not None:
-        context.set_ciphers(told.ciphers)
+        context.load_cert_chain(tls.certfile, tls.keyfile, option("password") or "")
+    if tls.min_version is not None:
+        context.minimum_version = tls.min_version
+    if tls.ciphers is not None:
+        context.set_ciphers(tls.ciphers)
     for flag in option("include_verify_flags") or ():
         context.verify_flags |= flag
     for flag in option("exclude_verify_flags") or ():

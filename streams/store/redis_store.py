@@ -346,8 +346,8 @@ class RedisStore(Store):
             raise self._unavailable(f"Redis fails for partition {partition}", error) from error
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
-        told = next((told for kind, told in _ADVICE if isinstance(error, kind)), "")
-        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address}){told}")
+        hint = next((hint for kind, hint in _ADVICE if isinstance(error, kind)), "")
+        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address}){hint}")
 
 
 _COMMAND_BYTES = 128 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Settings under which records vanish are a problem, told with its remedy; others are not."""
+"""Settings under which records vanish are a problem, reported with its remedy; others are not."""
 
 from __future__ import annotations
 

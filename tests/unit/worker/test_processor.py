@@ -160,7 +160,7 @@ def test_after_an_election_the_last_record_is_looked_for_and_records_are_applied
     run(scenario)
 
 
-LOST_AND_WRITTEN_ANEW = {
+LOST_AND_REWRITTEN = {
     # what an election loses, what is written then, why it stops
     "other records": (1, (b"x", b"y", b"z", b"3"), "another record"),
     "the same record behind others": (1, (b"x", b"2", b"2", b"3"), "epoch 4 is one of 5 now"),
@@ -170,17 +170,17 @@ LOST_AND_WRITTEN_ANEW = {
 
 
 @pytest.mark.parametrize(
-    ("lost_from", "anew", "problem"),
-    LOST_AND_WRITTEN_ANEW.values(),
-    ids=LOST_AND_WRITTEN_ANEW.keys(),
+    ("lost_from", "rewritten", "problem"),
+    LOST_AND_REWRITTEN.values(),
+    ids=LOST_AND_REWRITTEN.keys(),
 )
-def test_records_behind_a_log_that_was_written_anew_are_not_applied(lost_from, anew, problem):
+def test_records_behind_a_log_that_was_rewritten_are_not_applied(lost_from, rewritten, problem):
     async def scenario():
         made = bench(missing=Missing.RECORDS, offsets=0)
         made.processor.start()
         log = await applied_under_leader_epoch_4(made)
         log.lose_from(lost_from)
-        for record in [append(log, value) for value in anew]:
+        for record in [append(log, value) for value in rewritten]:
             await made.arrive(record)  # those that are applied are left out
         await made.until(lambda: made.store.suspension)
         assert made.store.suspension == SuspensionReason.LOG_REWRITTEN
@@ -436,9 +436,12 @@ def test_a_suspension_is_stored_once_and_outlasts_a_rebalance():
         suspension = Suspension(SuspensionReason.TOPICS, "retention is 5 s", "change it")
         made.processor.start()
         await made.processor.suspend(suspension)
-        told = made.store.contents(0).suspended
-        assert (told["reason"], told["problem"]) == (suspension.reason, suspension.problem)
-        assert told["remedy"] == suspension.remedy
+        stored = made.store.contents(0).suspended
+        assert (stored["reason"], stored["problem"]) == (
+            suspension.reason,
+            suspension.problem,
+        )
+        assert stored["remedy"] == suspension.remedy
         await made.processor.pause()
         assert made.processor.state is ProcessorState.SUSPENDED
         assert not made.processor.can_resume
