@@ -215,7 +215,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-_RINGS = {  # private key -> file of trusted public keys: of workers, of answerers
+_TRUST_STORES = {  # private key -> file of trusted public keys: of workers, of answerers
     "signing.key": "trusted.keys",
     "answer-signing.key": "answer.keys",
 }
@@ -237,10 +237,10 @@ class Secrets:
         make_private(directory)
         self.directory = directory
         self.passwords = {role: self._kept(f"{role}.password", token_urlsafe) for role in ROLES}
-        for private, ring in _RINGS.items():
+        for private, store in _TRUST_STORES.items():
             public = self._public(private)
-            if not (directory / ring).exists():  # the operator may have added keys
-                write_private(directory / ring, f"{public}\n".encode())
+            if not (directory / store).exists():  # the operator may have added keys
+                write_private(directory / store, f"{public}\n".encode())
         self.request_keys = {role: self._public(f"{role}.key") for role in CLIENTS}
         for role, public in self.request_keys.items():
             write_private(directory / f"{role}.public", f"{public}\n".encode())

@@ -4,9 +4,9 @@ A token consists of claims and a keyed hash of them (HMAC-SHA256), both in base6
 the key can make links. A link is a secret of its user.
 
 The hash also covers the prefix of the service and the kind of the token. So a link to one service
-opens no other service with the same key, and a link is no session. A ring has several keys: the
-first one signs, and all of them verify. To replace a key, put a new one before it. Remove the old
-key when its links have ended, or at once if it was stolen.
+opens no other service with the same key, and a link is no session. The key list
+has several keys: the first one signs, and all of them verify. To replace a key, put a new one
+before it. Remove the old key when its links have ended, or at once if it was stolen.
 
 In a link the token follows the #, which browsers send to no server. Browsers store it in their
 history, so a link works for its first visit only (`Visits`). The browser then has a

@@ -58,7 +58,7 @@ MOST_POINTS = 64
 """Maximum number of odometer records per user and dataset that are read, including the newest."""
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
-_LOOKS_EVERY = 5.0
+_CHECK_INTERVAL = 5.0  # seconds
 _POLL_MS = 200
 _CACHED = 2**14  # odometer records
 _A_FEW_BYTES = 64 * 1024
@@ -156,7 +156,7 @@ class RecordReader:
         self._topics: TopicsSeen | None = None
         self._believes: dict[Channel, Callable[[Any], bool]] = {}
         self._sides = {channel: _Followed() for channel in (Channel.ODOMETER, Channel.HALTS)}
-        self._told_full = False
+        self._has_reported_full = False
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._fetching = threading.Lock()
@@ -168,7 +168,7 @@ class RecordReader:
         for work in (
             partial(self._follow, Channel.ODOMETER, self._see_odometer),
             partial(self._follow, Channel.HALTS, self._see_answer),
-            self._look_at_redis,
+            self._read_policies,
         ):
             thread = threading.Thread(target=work, name="turnstile-portal", daemon=True)
             thread.start()
@@ -239,9 +239,9 @@ class RecordReader:
         try:
             known = self._index.of(partition, user)
         except IndexFull as error:
-            if not self._told_full:
+            if not self._has_reported_full:
                 logger.critical("the portal shows no data: %s", error)
-            self._told_full = True
+            self._has_reported_full = True
             raise
         for dataset, offsets in known.items():
             if datasets and dataset not in datasets:
@@ -335,7 +335,7 @@ class RecordReader:
                 consumer.seek(place, starts[place])
             (self._index if channel is Channel.ODOMETER else self._halted).clear()
             total = sum(ends[place] - starts[place] for place in places)
-            looked = time.monotonic()
+            checked = time.monotonic()
             while not self._closed.is_set():
                 began = time.time()
                 polled = consumer.poll(timeout_ms=_POLL_MS)
@@ -345,8 +345,8 @@ class RecordReader:
                 left = sum(max(0, ends[place] - consumer.position(place)) for place in places)
                 if side.done < 1.0:
                     side.done = 1.0 - left / total if left else 1.0
-                if time.monotonic() > looked + _LOOKS_EVERY or side.as_of is None:
-                    looked = time.monotonic()
+                if time.monotonic() > checked + _CHECK_INTERVAL or side.as_of is None:
+                    checked = time.monotonic()
                     try:
                         ends = consumer.end_offsets(places)  # a poll does not report failures
                         side.note(None)
@@ -384,9 +384,9 @@ class RecordReader:
                 for policy in (answer.policy, *(answer.outer or ())):
                     self._policies[policy.dataset] = policy
 
-    def _look_at_redis(self) -> None:
+    def _read_policies(self) -> None:
         """Read the policies of datasets without a record in halts, which keeps one week."""
-        told = False
+        has_warned = False
         while not self._closed.is_set():
             if self._topics is not None:
                 try:
@@ -396,14 +396,14 @@ class RecordReader:
                         if found.closed:
                             self._closed_datasets.add(name)
                 except Unavailable as error:
-                    if not told:
+                    if not has_warned:
                         logger.warning(
                             "Redis cannot be read, so the portal knows only the policies in the "
                             "topic halts and hides datasets without a new run for a week: %s",
                             error,
                         )
-                    told = True
-            self._closed.wait(_LOOKS_EVERY if self._topics is not None else 0.1)
+                    has_warned = True
+            self._closed.wait(_CHECK_INTERVAL if self._topics is not None else 0.1)
 
 
 def _found_in(record: Any, is_believed: bool) -> _Found:
