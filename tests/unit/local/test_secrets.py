@@ -59,12 +59,12 @@ def test_each_role_has_the_secrets_that_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trusted.keys", "answer.keys"])
-def test_keys_that_were_added_to_a_ring_stay(tmp_path: Path, name: str) -> None:
+def test_keys_added_to_a_trust_store_stay(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "secure"
-    ring = written(folder).directory / name
-    ring.write_text(ring.read_text() + "# another\n")
+    store = written(folder).directory / name
+    store.write_text(store.read_text() + "# another\n")
     written(folder)
-    assert ring.read_text().endswith("# another\n")
+    assert store.read_text().endswith("# another\n")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_link_says_what_was_signed(claims: Claims) -> None:
 
 
 def test_a_link_ends() -> None:
-    with pytest.raises(UnusableLink, match="ended"):
+    with pytest.raises(UnusableLink):
         KEYS.read(KEYS.sign(ADA), 1000.0)
 
 
@@ -53,7 +53,7 @@ def test_the_halves_of_two_links_do_not_fit_each_other() -> None:
     "keys", [LinkKeys(OTHER, "turnstile."), LinkKeys(KEY, "turnstile"), LinkKeys(KEY, "other.")]
 )
 def test_a_link_is_of_one_key_and_one_service(keys: LinkKeys) -> None:
-    with pytest.raises(UnusableLink, match="of this service"):
+    with pytest.raises(UnusableLink):
         keys.read(KEYS.sign(ADA), 0.0)
 
 

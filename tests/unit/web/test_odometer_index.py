@@ -35,12 +35,12 @@ def test_when_it_is_full_the_newest_place_of_each_user_and_dataset_stays() -> No
         assert places.of(1, user)["a"][-1] == newest
 
 
-def test_when_there_are_more_users_than_room_nobody_is_shown_anything() -> None:
+def test_a_full_index_shows_no_user() -> None:
     places = OdometerIndex(most=100)
     for user in range(101):
         places.add(0, "a", user, user)
     for user in (0, 100, 5000):
-        with pytest.raises(IndexFull, match="larger --most"):
+        with pytest.raises(IndexFull):
             places.of(0, user)
     places.clear()
     places.add(0, "a", 7, 0)
