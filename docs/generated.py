@@ -20,8 +20,7 @@ from streams.cli.arguments import Argument
 from streams.cli.commands import COMMANDS
 from streams.config import Config
 from streams.ledger.outputs import Channel, Output
-from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Reason, encode
-from streams.sdk.decisions import halt_reason
+from streams.records import BUDGET, HALT_REASONS, OWN_BUDGET, Reason, encode
 from streams.sdk.observing import Observer, measure
 from streams.worker.metrics import Metrics, PartitionsCollector
 
@@ -48,8 +47,8 @@ def page(title: str, text: str, *tables: str) -> str:
 _HALTS = """\
 ## A user was halted
 
-`turnstile explain --user ID` shows why: the event with `what` = `halted` and the step has
-`refused_by` (the dataset whose budget was too small), `too_soon` or `erased`. In `budgets`, the
+`turnstile explain --user ID` shows why: the event with `what` = `halted` and the step has `reason`,
+and `refused_by` if that is a budget: the dataset whose budget was too small. In `budgets`, the
 entry of that dataset compares `asked` with `left`. The table has both numbers in the column `why`.
 
 `turnstile halts` and `Turnstile.halts` have `reason` and `refused_by`, for the 7 days that the
@@ -70,21 +69,12 @@ def reasons() -> str:
     """Return the page of the reasons of HALTs and rejections."""
     halts = [
         [
-            f"`{OWN_BUDGET}` to `{TOO_SOON - 1}`",
-            "`budget`",
+            f"`{OWN_BUDGET}` to `{min(HALT_REASONS) - 1}`",
+            f"`{BUDGET}`",
             "The step does not fit a budget or, under clip, nothing is left of it. The byte is the "
             "index in `budgets`: 0 is the charged dataset, 1 its parent.",
         ],
-        [
-            f"`{TOO_SOON}`",
-            f"`{halt_reason(TOO_SOON)}`",
-            "The user's last participation is less than `min_separation` steps ago.",
-        ],
-        [
-            f"`{ERASED}`",
-            f"`{halt_reason(ERASED)}`",
-            "The user was erased. The keyed hash takes the place of the id.",
-        ],
+        *([f"`{byte}`", f"`{why.name}`", why.meaning] for byte, why in HALT_REASONS.items()),
     ]
     rejections = [[f"`{reason}`", text] for reason, text in asyncapi.reason_texts().items()]
     return page(

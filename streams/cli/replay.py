@@ -22,7 +22,7 @@ from streams.cli.output import Exit, UnusableInput, as_cell, note, plain, say, s
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
 from streams.operations.rejected import utc
-from streams.records import User
+from streams.records import HALT_REASONS, User
 from streams.replay.aggregates import NoAggregate, aggregate, shares_of
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
@@ -334,6 +334,9 @@ def _show_events(user: User, explanation: Explanation, delta: float) -> bool:
     return True
 
 
+REMARKS = {reason.name: reason.remark for reason in HALT_REASONS.values()}
+
+
 def _why(event: AccountEvent, budget: str) -> str:
     """Return a remark about a budget in an event."""
     if event.refused_by == budget:
@@ -349,10 +352,8 @@ def _why(event: AccountEvent, budget: str) -> str:
         return f"before offset {event.offset}, where the log begins{known}"
     if event.what == "erased":
         return "the rest of the budget is spent: the user is not admitted again"
-    if event.erased:
-        return "erased"
-    if event.too_soon:
-        return "too soon after the last participation"
+    if event.reason in REMARKS:
+        return REMARKS[event.reason]
     return "nothing left after it" if event.exhausted and event.what != "halted" else ""
 
 

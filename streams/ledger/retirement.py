@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import hashlib
 
+from msgspec import to_builtins
+
 from streams.ledger.errors import ImportPending
 from streams.ledger.outputs import Place
 from streams.ledger.state import Retirement, State
@@ -28,7 +30,9 @@ def agreement(state: State) -> bytes:
     """Return the digest of the state that must be equal in all partitions of a log."""
     policies = sorted(state.policies.items())
     content = policies, sorted(state.closed), sorted(state.access.items())
-    return hashlib.sha256(encode(content)).digest()
+    # Plain maps: the header of a struct depends on the fields that it might have.
+    plain = to_builtins(content, builtin_types=(bytes,))
+    return hashlib.sha256(encode(plain)).digest()
 
 
 def check_live(state: State, request: Request) -> None:

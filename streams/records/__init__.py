@@ -18,7 +18,9 @@ Changing a record:
 from __future__ import annotations
 
 from streams.records.answers import (
+    BUDGET,
     ERASED,
+    HALT_REASONS,
     OWN_BUDGET,
     TOO_SOON,
     AccessSet,
@@ -38,6 +40,7 @@ from streams.records.answers import (
     RosterDecision,
     RunClosed,
     RunOpened,
+    halt_reason,
     odometer_key,
     tombstone,
     tombstone_offset,

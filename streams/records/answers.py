@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -89,6 +89,48 @@ TOO_SOON = 254
 
 ERASED = 255
 """The reason byte of an erased user. Among the halted users it is named by its keyed hash."""
+
+
+class HaltReason(NamedTuple):
+    """A reason for a HALT that is not a budget.
+
+    Attributes:
+        name: for programs.
+        remark: for operators, in a table.
+        meaning: for operators, as a sentence.
+        to_user: for the user.
+    """
+
+    name: str
+    remark: str
+    meaning: str
+    to_user: str
+
+
+BUDGET = "budget"
+"""The name of the reason that is a budget."""
+
+HALT_REASONS: dict[int, HaltReason] = {
+    TOO_SOON: HaltReason(
+        "too-soon",
+        "too soon after the last participation",
+        "The user's last participation is less than `min_separation` steps ago.",
+        "You took part in this run too recently.",
+    ),
+    ERASED: HaltReason(
+        "erased",
+        "erased",
+        "The user was erased. The keyed hash takes the place of the id.",
+        "Your identity was erased.",
+    ),
+}
+"""The reason bytes that are not the index of a budget. Clients, commands, pages and documents take
+names and texts from here."""
+
+
+def halt_reason(byte: int) -> str:
+    """Return the name of a reason byte."""
+    return HALT_REASONS[byte].name if byte in HALT_REASONS else BUDGET
 
 
 class Decision(OfRun, frozen=True, tag="decision"):

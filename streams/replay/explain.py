@@ -23,7 +23,7 @@ from streams.ledger.validation import measure_of, mechanism_of
 from streams.operations.guarantees import Amounts, Units, budget_epsilon
 from streams.records import (
     ERASED,
-    TOO_SOON,
+    OWN_BUDGET,
     Charge,
     ChargeRoster,
     Decision,
@@ -33,6 +33,7 @@ from streams.records import (
     Halted,
     User,
     decode_answer,
+    halt_reason,
 )
 from streams.records.packing import unpack_bits, unpack_norms
 from streams.records.users import UserIds, partitions_of
@@ -91,8 +92,9 @@ class AccountEvent:
         level: the norm level, if it is a roster step.
         refused_by: the dataset with too little left in its budget, if that is the reason for the
             HALT. None if a nested dataset's roster published the HALT before the log begins.
-        too_soon: whether the minimum separation of the run is the reason.
-        erased: whether the user was erased, which is the reason.
+        reason: why the user was halted, as in ``Halt.reason``. None if the user was not, or if a
+            nested dataset's roster published the HALT before the log begins.
+        erased: whether the user was erased.
         exhausted: whether nothing is left, so that no step with a cost is admitted any more.
     """
 
@@ -110,7 +112,7 @@ class AccountEvent:
     scale: float | None = None
     sampling_rate: float | None = None
     refused_by: str | None = None
-    too_soon: bool = False
+    reason: str | None = None
     erased: bool = False
     exhausted: bool = False
     budgets: tuple[Share, ...] = ()
@@ -252,7 +254,7 @@ class _Account:
             granted=granted,
             halted=reason is not None,
             refused_by=None if reason is None else refusing_budget(reason, decision.budgets),
-            too_soon=reason == TOO_SOON,
+            reason=None if reason is None else halt_reason(reason),
             erased=reason == ERASED,
             exhausted=bool(unpack_bits(decision.exhausted, decision.users)[place]),
             budgets=self._shares(budgets, asked),
@@ -284,12 +286,12 @@ class _Account:
             self._sampled.add(budgets.names[-1])
         asked = [cost_table[level] for cost_table in budgets.cost_tables(terms.units, terms.levels)]
         erased = halted and self._is_erased(budgets)
-        refused_by = None
-        if halted and not erased:
+        reason = None
+        if halted:
             # The reason of a HALT before the beginning of the log is unknown, unless there is only
             # one budget.
-            reason = self._reasons.get(address, None if budgets.is_nested else 0)
-            refused_by = None if reason is None else refusing_budget(reason, budgets.names)
+            known = self._reasons.get(address, None if budgets.is_nested else OWN_BUDGET)
+            reason = ERASED if erased else known
         return self._event(
             applied,
             charge,
@@ -298,7 +300,8 @@ class _Account:
             level=level,
             sampling_rate=charge.sampling_rate,
             halted=halted,
-            refused_by=refused_by,
+            refused_by=None if reason is None else refusing_budget(reason, budgets.names),
+            reason=None if reason is None else halt_reason(reason),
             erased=erased,
             exhausted=bool(members.is_exhausted(row)[0]),
             budgets=self._shares(budgets, asked),

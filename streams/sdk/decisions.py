@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from streams.records import (
     ERASED,
+    HALT_REASONS,
     TOO_SOON,
     Answer,
     Decision,
@@ -46,23 +47,36 @@ class StepDecision:
             ``accounting.release.clipping`` clips to it. A narrower type must round it down:
             ``accounting.round_to(granted, np.float32, "down")``.
         exhausted: bool (n,), users who have nothing left after this step.
-        too_soon: bool (n,), users who are halted because their last participation is less than
-            ``min_separation`` steps ago, whatever is left; all False in other runs.
-        erased: bool (n,), users who are halted because they were erased: leave them out of
-            every later step, and of the data.
+        reasons: uint8 (n,), why each halted user is halted: a byte of
+            ``streams.records.HALT_REASONS``, or the index of a budget.
     """
 
     step: int
     admitted: NDArray[np.bool_]
     granted: NDArray[np.float64]
     exhausted: NDArray[np.bool_]
-    too_soon: NDArray[np.bool_]
-    erased: NDArray[np.bool_]
+    reasons: NDArray[np.uint8]
 
     @property
     def halted(self) -> NDArray[np.bool_]:
         """Return the users to leave out of this step; they were charged nothing for it."""
         return ~self.admitted
+
+    @property
+    def too_soon(self) -> NDArray[np.bool_]:
+        """Return the users who are halted because of the run's ``min_separation``, bool (n,).
+
+        Their last participation is too recent, whatever is left of their budgets.
+        """
+        return np.asarray(self.halted & (self.reasons == TOO_SOON))
+
+    @property
+    def erased(self) -> NDArray[np.bool_]:
+        """Return the users who are halted because they were erased, bool (n,).
+
+        Leave them out of every later step, and of the data.
+        """
+        return np.asarray(self.halted & (self.reasons == ERASED))
 
 
 class ChargePart(NamedTuple):
@@ -103,10 +117,7 @@ class ChargePart(NamedTuple):
             if not np.all(admitted[clipped] & (lower >= 0) & (lower <= norms[clipped])):
                 raise _not_of_a_worker(answer, "grants what was not asked for")
             granted[clipped] = lower
-        reasons = arrays.reasons
-        return StepDecision(
-            answer.step, admitted, granted, arrays.exhausted, reasons == TOO_SOON, reasons == ERASED
-        )
+        return StepDecision(answer.step, admitted, granted, arrays.exhausted, arrays.reasons)
 
 
 def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions:
@@ -118,13 +129,6 @@ def _not_of_a_worker(decision: Decision, complaint: str) -> ConflictingDecisions
 
 Witnessed: TypeAlias = Decision | RosterDecision | Halted
 """The records about a step that never change once published."""
-
-
-HaltReason: TypeAlias = Literal["budget", "too-soon", "erased"]
-
-
-_HALT_REASONS: dict[int, HaltReason] = {TOO_SOON: "too-soon", ERASED: "erased"}
-"""The meaning of the reason bytes that do not stand for a budget."""
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
@@ -230,7 +234,7 @@ def _has_reasons(answer: Decision | Halted, halted: int) -> bool:
     """Return whether each of so many halted users has a reason that is defined."""
     if len(answer.reasons) != halted:
         return False
-    return not halted or {*range(len(answer.budgets)), TOO_SOON, ERASED}.issuperset(answer.reasons)
+    return not halted or {*range(len(answer.budgets)), *HALT_REASONS}.issuperset(answer.reasons)
 
 
 def whole_answer(value: bytes) -> Answer:
@@ -284,11 +288,6 @@ def left_out_by(answer: Decision | Halted) -> LeftOut:
     return LeftOut(users, exhausted, reasons, answer.budgets)
 
 
-def halt_reason(reason: int) -> HaltReason:
-    """Return the name of a reason byte."""
-    return _HALT_REASONS.get(reason, "budget")
-
-
 def refusing_budget(reason: int, budgets: list[str]) -> str | None:
     """Return the budget that a reason byte stands for, if it stands for one."""
-    return None if reason in _HALT_REASONS else budgets[reason]
+    return None if reason in HALT_REASONS else budgets[reason]

@@ -17,18 +17,18 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 import msgspec
 
 from streams.records import (
+    BUDGET,
     Decision,
     Halted,
     OdometerRecord,
     Rejected,
     RosterDecision,
     User,
+    halt_reason,
 )
 from streams.sdk.decisions import (
     UNREADABLE,
-    HaltReason,
     Witness,
-    halt_reason,
     left_out_by,
     refusing_budget,
     whole_answer,
@@ -57,9 +57,9 @@ class Halt:
         refused_by: the dataset whose budget the step does not fit: the one that was charged or one
             of its ancestors, the nearest if there are several. Where norms are clipped, its budget
             has room for no norm. None: the halt is not because of a budget.
-        reason: "budget"; "too-soon" if the last participation is less than ``min_separation`` steps
-            ago, whatever is left; or "erased" if the user was erased, and ``user`` is then the
-            keyed hash that took the place of the id.
+        reason: "budget", or the name of a reason in ``streams.records.HALT_REASONS``: "too-soon" if
+            the last participation is less than ``min_separation`` steps ago, whatever is left; or
+            "erased", and ``user`` is then the keyed hash that took the place of the id.
     """
 
     dataset: str
@@ -71,7 +71,7 @@ class Halt:
     partition: int
     offset: int
     refused_by: str | None
-    reason: HaltReason = "budget"
+    reason: str = BUDGET
 
 
 class Followed(NamedTuple):

@@ -263,15 +263,15 @@ class Layout:
         """Return the decision over all partitions, in the order of the users given."""
         count = len(self.ids)
         granted = np.zeros(count)
-        admitted, exhausted, too_soon, erased = np.zeros((4, count), dtype=np.bool_)
+        admitted, exhausted = np.zeros((2, count), dtype=np.bool_)
+        reasons = np.zeros(count, dtype=np.uint8)
         for partition, decision in decisions.items():
             mine = self.positions[partition]
             admitted[mine] = decision.admitted
             granted[mine] = decision.granted
             exhausted[mine] = decision.exhausted
-            too_soon[mine] = decision.too_soon
-            erased[mine] = decision.erased
-        return StepDecision(step, admitted, granted, exhausted, too_soon, erased)
+            reasons[mine] = decision.reasons
+        return StepDecision(step, admitted, granted, exhausted, reasons)
 
 
 def lay_out(

@@ -27,8 +27,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from streams.records import Decision, Halted, User
-from streams.sdk.decisions import HaltReason, LeftOut, halt_reason, left_out_by, refusing_budget
+from streams.records import Decision, Halted, User, halt_reason
+from streams.sdk.decisions import LeftOut, left_out_by, refusing_budget
 
 MOST_OFFSETS = 2**24
 """Maximum number of offsets of all partitions: 256 MiB."""
@@ -202,7 +202,7 @@ class Episode:
     ended: float
     times: int
     is_roster: bool
-    reason: HaltReason
+    reason: str
     exhausted: bool
     refused_by: str | None
 

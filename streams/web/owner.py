@@ -16,7 +16,7 @@ from streams.operations.guarantees import (
     spent_epsilon,
     spent_share,
 )
-from streams.records import Policy
+from streams.records import HALT_REASONS, Policy
 from streams.sdk.errors import ServiceUnavailable
 from streams.web.indexes import Episode, IndexFull
 from streams.web.links import Claims
@@ -154,6 +154,9 @@ class Owners:
         }
 
 
+_TEXTS = {reason.name: reason.to_user for reason in HALT_REASONS.values()}
+
+
 def _episode(one: Episode) -> dict[str, Any]:
     return {
         "run": one.run,
@@ -164,6 +167,7 @@ def _episode(one: Episode) -> dict[str, Any]:
         "times": one.times,
         "from_there_on": one.is_roster,
         "reason": one.reason,
+        "because": _TEXTS.get(one.reason, ""),
         "exhausted": one.exhausted,
         "refused_by": one.refused_by if one.refused_by != one.dataset else None,
     }

@@ -124,12 +124,10 @@ function plot(dataset, now, width) {
   return svg;
 }
 
-const REASONS = {
-  budget: (one) =>
-    `Its cost exceeded the rest of your budget${one.refused_by ? ` in ${one.refused_by}` : ""}.`,
-  "too-soon": () => "You took part in this run too recently.",
-  erased: () => "Your identity was erased.",
-};
+function because(one) {
+  const where = one.refused_by ? ` in ${one.refused_by}` : "";
+  return one.because || `Its cost exceeded the rest of your budget${where}.`;
+}
 
 function halt(one) {
   let what = `Your data was left out of step ${whole(one.first)} of ${one.run}.`;
@@ -147,7 +145,7 @@ function halt(one) {
   return made(
     "li",
     {},
-    made("p", { text: `${what} ${REASONS[one.reason](one)}${more}` }),
+    made("p", { text: `${what} ${because(one)}${more}` }),
     made("p", { class: "quiet when", text: when }),
   );
 }

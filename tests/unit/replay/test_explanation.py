@@ -124,7 +124,8 @@ def test_too_soon_is_explained() -> None:
     assert [event.what for event in events] == [
         *("charged", "halted", "halted", "halted", "charged", "charged", "halted"),
     ]
-    assert [event.too_soon for event in events] == [False, True, True, False, False, False, True]
+    reasons = [None, "too-soon", "too-soon", "budget", None, None, "too-soon"]
+    assert [event.reason for event in events] == reasons
     assert [event.refused_by for event in events if event.refused_by] == ["person"]
 
 
