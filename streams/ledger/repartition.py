@@ -23,7 +23,7 @@ from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output, Place, odometer_output
 from streams.ledger.runs import RunState, closed
 from streams.ledger.state import ImportOrigin, State
-from streams.records import Import, encode
+from streams.records import Import, User, encode
 
 NEXT = 1
 """The offset to apply next after an import."""
@@ -99,24 +99,20 @@ def odometer_records(ledger: Ledger) -> Iterator[Output]:
 
 
 def _add_users(state: State, name: str, origins: Sequence[Ledger]) -> None:
-    accounts, known = state.datasets[name], set[str]()
+    accounts, known = state.datasets[name], set[User]()
     for origin in origins:
         theirs = origin.state.datasets[name]
         users = theirs.users_at(np.arange(len(theirs)))
-        hashes = {
-            int(slot): hashed
-            for (dataset, slot), hashed in origin.state.erased.items()
-            if dataset == name
-        }
+        # An account that a charge created after the erasure has no entry in ``state.erased``.
+        erased = origin.state.policies.budgets(name).erased_at(np.arange(len(theirs)))
         chosen = users.homes(state.partitions) == state.partition
-        for slot, hashed in hashes.items():
-            chosen[slot] = hashed not in known
-        known.update(hashes.values())
+        for slot in erased.tolist():
+            chosen[slot] = users[slot] not in known
+        known.update(users.select(erased))
         slots = np.flatnonzero(chosen)
         added = accounts.add(users.select(slots), theirs.numbers(slots))
-        for slot, hashed in hashes.items():
-            if chosen[slot]:
-                state.erased[name, str(added[np.searchsorted(slots, slot)])] = hashed
+        for slot in erased[chosen[erased]].tolist():
+            state.erased[name, str(added[np.searchsorted(slots, slot)])] = str(users[slot])
 
 
 def _last_of(origins: Sequence[Ledger], address: tuple[str, ...]) -> RunState:

@@ -57,10 +57,7 @@ def _import_dataset(old: Auditor, new: Auditor, partition: int, name: str) -> No
     for datasets, theirs in zip(old.datasets, old.names, strict=True):
         for user, account in datasets[name].accounts.items():
             names.ids |= {user: theirs.ids[user]} if user in theirs.ids else {}
-            # A known defect: an account that a charge created after the erasure is moved like a
-            # living user's, by its hash. The documents say that every partition has it.
-            is_erased = user in theirs.ids and (name, theirs.ids[user]) in old.tombstones
-            if not is_erased and home(user, new.partitions) != partition:
+            if user not in theirs.ids and home(user, new.partitions) != partition:
                 continue
             dataset.accounts[user] = deepcopy(account)
             if user not in theirs.ids and account.ticks > 1:
