@@ -31,13 +31,13 @@ from accounting.costs.norm_levels import LevelArray, checked_cost_table
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import MAX_BUDGET_UNITS
 from accounting.exact.validation import BoolArray, FloatArray, IntArray, whole_numbers
+from accounting.filters.due_steps import NO_ROWS
 from accounting.filters.per_user_order import MAX_ORDERS, OrderArray
 from accounting.filters.roster import Rows
 from accounting.odometers import advance_units
 
 Orders: TypeAlias = Literal["none", "per-user", "all"]
 
-NO_ROWS: Final = np.empty(0, dtype=np.int64)
 _SHAVE: Final = 1.0 - 2.0**-50
 
 

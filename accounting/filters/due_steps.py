@@ -25,7 +25,7 @@ _SHARE: Final = 16  # one row in this many has an entry at most; otherwise fewer
 _SAMPLE: Final = 2**10
 _BLOCK: Final = 2**16  # rows at a time, so that the temporaries stay in the cache
 _SPARE: Final = 2**16  # outdated entries that the buckets may hold in addition
-_NO_ROWS: Final = np.empty(0, dtype=np.int64)
+NO_ROWS: Final = np.empty(0, dtype=np.int64)
 
 
 class DueSteps:
@@ -75,7 +75,7 @@ class DueSteps:
             self._look_ahead(step)
         entries = self._buckets.pop(step, None)
         if entries is None:
-            return _NO_ROWS
+            return NO_ROWS
         self._entries -= sum(map(len, entries))
         rows = distinct(np.concatenate(entries).astype(np.int64))
         return np.asarray(rows[self.due[rows] == step])
@@ -88,7 +88,7 @@ class DueSteps:
         self._horizon = min(max(crowded, step + 1), step + _FARTHEST)
         parts = range(0, self.due.size, _BLOCK)
         found = [np.flatnonzero(self.due[i : i + _BLOCK] < self._horizon) + i for i in parts]
-        rows = np.concatenate([_NO_ROWS, *found])
+        rows = np.concatenate([NO_ROWS, *found])
         if rows.size:
             self._add_entries(rows, self.due[rows], step)
 

@@ -43,6 +43,7 @@ that charges a user settles that user on all other rosters first.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Final, NamedTuple, TypeVar
@@ -54,7 +55,6 @@ from accounting.costs.norm_levels import LevelArray
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import BoolArray, IntArray
 from accounting.filters.accounts import (
-    NO_ROWS,
     AccountBlock,
     AccountCostTable,
     AccountTerms,
@@ -63,7 +63,7 @@ from accounting.filters.accounts import (
     grant,
     quiet_steps,
 )
-from accounting.filters.due_steps import NEVER, DueSteps, distinct
+from accounting.filters.due_steps import NEVER, NO_ROWS, DueSteps, distinct
 from accounting.filters.roster import (
     EPOCH,
     EXHAUSTED,
@@ -102,7 +102,7 @@ class StepOutcome(NamedTuple):
             set by this step.
         levels: the granted levels of these, uint8.
         raised: the rises of the odometer, one entry per account.
-        settled: positions of all users whose rows were written; None for all positions.
+        settled: positions of all users whose rows were written; a slice if these are all positions.
         had_accrued: whether charges of earlier steps were settled with this step.
     """
 
@@ -113,7 +113,7 @@ class StepOutcome(NamedTuple):
     regranted: IntArray
     levels: LevelArray
     raised: tuple[OdometerRise, ...]
-    settled: IntArray | None
+    settled: Rows
     had_accrued: bool = False
 
 
@@ -287,17 +287,16 @@ class RecurringCharge:
         listed, asked = self._roster.checked_levels(positions, levels)
         # Step 2. Find the users to whom something may happen. Nothing fails from here on.
         self._restart_epoch()
-        if listed is not None and asked is not None:
+        if asked.size:
             self._roster.level[listed] = asked
             if self.clip:
                 self._roster.flags[listed] |= LISTED
-        rows = None  # all positions
+        rows: Rows = slice(0, len(self))
         if tables is self._tables and not (self._all_due or isinstance(listed, slice)):
             self._schedule_all()
             due = self._due.take(self._now + 1)
-            rows = due
-            if listed is not None:
-                rows = distinct(np.concatenate([due, listed])) if due.size else listed
+            both = due.size and listed.size
+            rows = distinct(np.concatenate([due, listed])) if both else due if due.size else listed
         # Step 3. Settle them, carry out their step, and schedule their next one. If every step
         # brings all levels, a schedule would never be used.
         self._scheduled = not isinstance(listed, slice)
@@ -371,13 +370,12 @@ class RecurringCharge:
     def _now(self) -> int:
         return self._roster.now
 
-    def _charge(self, rows: IntArray | None, tables: tuple[AccountCostTable, ...]) -> StepOutcome:
-        """Carry out a step for some positions or for all (None); the others' step accrues."""
-        if rows is None:
+    def _charge(self, rows: Rows, tables: tuple[AccountCostTable, ...]) -> StepOutcome:
+        """Carry out a step for some positions or for all (a slice); the others' step accrues."""
+        if isinstance(rows, slice):
             self._due.forget()
         self._roster.steps += 1
-        blocks = self._blocks(slice(None) if rows is None else rows)
-        parts = [self._charge_block(block, tables) for block in blocks]
+        parts = [self._charge_block(block, tables) for block in self._blocks(rows)]
         self._tables = tables
         outcomes = [outcome for outcome, _ in parts if outcome is not None]
         accrued = any(had_accrued for _, had_accrued in parts)
@@ -487,6 +485,8 @@ class RecurringCharge:
             return self._tables
         if not isinstance(cost_tables, (list, tuple)) or len(cost_tables) != len(self.accounts):
             raise InvalidInput("cost_tables", cost_tables, f"a list of {len(self.accounts)}")
+        if self._tables and all(map(operator.is_, self.cost_tables, cost_tables)):
+            return self._tables
         checked = [
             account.terms.checked_cost_table(one, self._roster.highest)
             for account, one in zip(self.accounts, cost_tables, strict=True)
@@ -555,13 +555,13 @@ def _block_outcome(
         regranted=where[regranted],
         levels=granted[regranted],
         raised=tuple(OdometerRise(*rise) for rise in raised),
-        settled=None,
+        settled=NO_ROWS,  # known of all blocks together
     )
     return outcome, flags
 
 
 def _joined_outcome(
-    parts: Sequence[StepOutcome], settled: IntArray | None, accounts: int, *, had_accrued: bool
+    parts: Sequence[StepOutcome], settled: Rows, accounts: int, *, had_accrued: bool
 ) -> StepOutcome:
     """Return the outcome of blocks in the order of their positions."""
     if not parts:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from accounting.costs.norm_levels import MAX_LEVELS, LevelArray, checked_levels
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import IntArray, unit_array, whole_array, whole_number
-from accounting.filters.due_steps import StepArray, extended
+from accounting.filters.due_steps import NO_ROWS, StepArray, extended
 
 FlagArray = npt.NDArray[np.uint8]
 Rows = IntArray | slice
@@ -26,6 +26,7 @@ LISTED: Final = np.uint8(4)  # only during a step: the step set this position's 
 EPOCH: Final = 2**31  # after this many steps, `since` is counted from 0 again
 MAX_SLOT: Final = 2**31 - 1
 _MAX_STEPS: Final = 2**62
+_NO_LEVELS: Final = np.empty(0, dtype=np.uint8)
 _ABSENT: Final = -1
 _BLOCK: Final = 2**14  # slots at a time, so that the temporaries stay in the cache
 
@@ -204,21 +205,23 @@ class RosterState:
 
     def checked_levels(
         self, positions: npt.ArrayLike | None, levels: npt.ArrayLike | None
-    ) -> tuple[Rows | None, LevelArray | None]:
+    ) -> tuple[Rows, LevelArray]:
         """Return (positions whose levels are set, ascending or a slice of all; their levels)."""
         if levels is None:
             if positions is not None:
                 raise InvalidInput("levels", None, "given if positions are")
-            return None, None
+            return NO_ROWS, _NO_LEVELS
         asked = checked_levels(levels, self.highest)
         if positions is None:
             if asked.shape != (len(self),):
                 raise InvalidInput("levels", asked.shape, f"of shape ({len(self)},)")
-            return slice(None), asked
+            return slice(0, len(self)), asked
         where = whole_array("positions", positions)
         if where.ndim != 1 or where.shape != asked.shape:
             raise InvalidInput("positions", where.shape, f"whole numbers of shape {asked.shape}")
-        if where.size and not 0 <= int(where.min()) <= int(where.max()) < len(self):
+        if not where.size:
+            return NO_ROWS, _NO_LEVELS
+        if not 0 <= int(where.min()) <= int(where.max()) < len(self):
             allowed = f"from 0 to {len(self) - 1}"
             raise InvalidInput("positions", [int(where.min()), int(where.max())], allowed)
         # A level is a byte: sort it along with its position, in one number.

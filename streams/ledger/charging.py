@@ -118,7 +118,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         detail = f"run {charge.run!r} has no roster: send enrol before charge-roster"
         raise Rejection(Reason.UNKNOWN_ROSTER, detail)
     members = state.rosters.members[charge.address]
-    priced = pricing(charge, terms, len(members), budgets)
+    priced = pricing(charge, terms, members, budgets)
     step = members.step(priced)
     outcome = step.outcome
     if priced.terms != terms:

@@ -62,9 +62,10 @@ class Pricing:
     """A step of a roster that can be charged."""
 
     terms: Terms  # from this step on
-    cost_tables: list[Numbers] | None  # of each budget; None: those of the step before
-    rows: Numbers | None  # members whose levels change; None: all, or none
-    row_levels: Bytes | None  # None: no level changes
+    cost_tables: Sequence[Numbers]  # of each budget, from this step on
+    is_repriced: bool  # whether they differ from those of the step before, or may differ
+    rows: Rows  # members whose levels change; a slice if they are all members
+    levels: Bytes  # of these, from this step on
 
 
 class MemberDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -145,6 +146,11 @@ class Members:
         return self._rows.numbers("slot", slice(0, self._count)).astype(np.int64)
 
     @property
+    def cost_tables(self) -> tuple[Numbers, ...]:
+        """The cost table of each budget at the last step; empty before the first."""
+        return self._recurring.cost_tables
+
+    @property
     def levels(self) -> Bytes:
         """The levels of all members after the last step."""
         return self._bytes("level")
@@ -213,39 +219,37 @@ class Members:
         bound = [NO_ROWS for _ in self._budgets.accounts]
         if self._unbound:
             bound = self._bind(priced)
-        outcome = self._recurring.step(priced.cost_tables, priced.rows, priced.row_levels)
-        all_members = slice(0, self._count)
-        settled: Rows = all_members if outcome.settled is None else outcome.settled
-        listed: Rows = NO_ROWS
-        if priced.row_levels is not None:
-            listed = all_members if priced.rows is None else priced.rows
-        news = np.concatenate([outcome.halted, outcome.readmitted])
-        granted = listed
-        if not isinstance(listed, slice):
-            granted = np.unique(np.concatenate([listed, outcome.regranted, news]))
-        flagged = np.unique(np.concatenate([outcome.exhausted, news]))
-        written = {"since": settled, "level": listed, "granted": granted, "flags": flagged}
-        noted = []
-        if isinstance(listed, slice):
-            noted.append(self._rows.note_alike(listed, "level", "granted"))
-            del written["level"], written["granted"]
-        if isinstance(settled, slice):  # all of them after the same step
-            noted.append(self._rows.note_equal(settled, "since", self._recurring.steps))
-            del written["since"]
-        noted += [
-            self._rows.note(rows, column)
-            for column, rows in written.items()
-            if isinstance(rows, slice) or len(rows)
-        ]
+        listed = priced.rows
+        outcome = self._recurring.step(
+            priced.cost_tables, None if isinstance(listed, slice) else listed, priced.levels
+        )
+        settled = outcome.settled
         slots = [self._recurring.rows(number, settled) for number in range(len(bound))]
         charged: list[ByLevel | None] = [None for _ in bound]
-        if outcome.settled is None and not outcome.had_accrued:
-            levels = self._rows.numbers("granted", all_members).tobytes()
+        if isinstance(settled, slice) and not outcome.had_accrued:
+            levels = self.granted.tobytes()
             charged = [
                 ByLevel(cost_table.astype("<i8").tobytes(), levels)
                 for cost_table in self._recurring.cost_tables
             ]
-        return Step(outcome, slots, charged, bound, noted)
+        return Step(outcome, slots, charged, bound, self._note_step(outcome, listed))
+
+    def _note_step(self, outcome: StepOutcome, listed: Rows) -> list[RowDelta]:
+        """Return the changes of a step that set the levels of the listed members."""
+        noted, changed = [], {}
+        halted, readmitted = outcome.halted, outcome.readmitted
+        if isinstance(listed, slice):
+            noted.append(self._rows.note_alike(listed, "level", "granted"))
+        if isinstance(outcome.settled, slice):
+            noted.append(self._rows.note_equal(outcome.settled, "since", self._recurring.steps))
+        else:
+            changed["since"] = outcome.settled
+        if not isinstance(listed, slice):
+            changed["level"] = listed
+            changed["granted"] = _union(listed, outcome.regranted, halted, readmitted)
+        changed["flags"] = _union(outcome.exhausted, halted, readmitted)
+        noted += [self._rows.note(rows, column) for column, rows in changed.items() if len(rows)]
+        return noted
 
     def slots_of(self, rows: Numbers) -> list[Numbers]:
         """Return the slots of these members in each budget."""
@@ -326,30 +330,32 @@ class Members:
         If the last step charged all unbound members nothing, only members with another level, or
         another cost table, can be charged something now.
         """
-        if self._found_unbound and priced.cost_tables is None and priced.row_levels is None:
-            return [NO_ROWS for _ in self._budgets.accounts]
-        rows, levels = priced.rows, priced.row_levels
-        bind_all = not self._found_unbound or priced.cost_tables is not None or rows is None
-        if bind_all:
-            levels = self.levels
-            if priced.row_levels is not None:
-                levels = levels.copy()
-                levels[slice(None) if rows is None else rows] = priced.row_levels
+        rows, levels = priced.rows, priced.levels
+        binds_all = not self._found_unbound or priced.is_repriced
+        if binds_all or isinstance(rows, slice):
+            binds_all = True
+            levels = self.levels.copy()
+            levels[rows] = priced.levels
             rows = np.arange(self._count)
-        assert rows is not None
-        assert levels is not None
-        cost_tables = priced.cost_tables
-        if cost_tables is None:
-            cost_tables = list(self._recurring.cost_tables)
+        elif not len(levels):
+            return [NO_ROWS for _ in self._budgets.accounts]
         bound = [
             accounts.bind(slots, cost_table, levels)
             for accounts, slots, cost_table in zip(
-                self._budgets.accounts, self.slots_of(rows), cost_tables, strict=True
+                self._budgets.accounts, self.slots_of(rows), priced.cost_tables, strict=True
             )
         ]
-        if bind_all:
+        if binds_all:
             self._unbound, self._found_unbound = any(unbound for _, unbound in bound), True
         return [slots for slots, _ in bound]
+
+
+def _union(*parts: Numbers) -> Numbers:
+    """Return all rows of these parts once; rows ascend, in each part and in the result."""
+    found = [part for part in parts if len(part)]
+    if len(found) < 2:
+        return found[0] if found else NO_ROWS
+    return np.unique(np.concatenate(found))
 
 
 class Rosters(Tracked[Terms]):
@@ -440,17 +446,18 @@ def enrolment(
     return Enrolment(known, sought)
 
 
-def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) -> Pricing:
-    """Check a roster step for this many members; nothing has changed yet.
+def pricing(charge: ChargeRoster, terms: Terms, members: Members, budgets: Budgets) -> Pricing:
+    """Check a step of a roster; nothing has changed yet.
 
     Raises:
         Rejection: for the first reason that applies.
     """
+    count = len(members)
     if charge.members != count:
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
     check_roster_mechanism(charge, *budgets.policies)
-    cost_tables = None
+    cost_tables: Sequence[Numbers] = members.cost_tables
     if charge.units:
         if cost_table_digest(charge.units) != charge.cost_table_digest:
             detail = "the digest of the cost table is not that of its units"
@@ -465,13 +472,12 @@ def pricing(charge: ChargeRoster, terms: Terms, count: int, budgets: Budgets) ->
     elif charge.cost_table_digest != terms.cost_table_digest:
         detail = "this is not the cost table of the step before: send its units with the step"
         raise Rejection(Reason.INVALID_COST_TABLE, detail)
-    return Pricing(terms, cost_tables, *_moved_levels(charge, count, terms.levels))
+    rows, levels = _changed_levels(charge, count, terms.levels)
+    return Pricing(terms, cost_tables, bool(charge.units), rows, levels)
 
 
-def _moved_levels(
-    charge: ChargeRoster, count: int, highest: int
-) -> tuple[Numbers | None, Bytes | None]:
-    """Return the positions whose levels a step changes, and the new levels."""
+def _changed_levels(charge: ChargeRoster, count: int, highest: int) -> tuple[Rows, Bytes]:
+    """Return the positions whose levels a step changes (a slice of all), and the new levels."""
     rows = np.frombuffer(charge.positions, dtype="<u4").astype(np.int64)
     levels = np.frombuffer(charge.levels, dtype=np.uint8)
     all_levels = not len(rows) and len(levels)
@@ -486,6 +492,4 @@ def _moved_levels(
         complaint = f"level {levels.max()} at position {position} is above {highest}, the highest"
     if complaint:
         raise Rejection(Reason.INVALID_LEVELS, complaint)
-    if not len(levels):
-        return None, None
-    return None if all_levels else rows, levels
+    return slice(0, count) if all_levels else rows, levels

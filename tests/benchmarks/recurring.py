@@ -75,7 +75,7 @@ def measure(users: int, rounds: int) -> Times:
         times.placed.append(elapsed)
         for _ in range(_QUIET_STEPS):
             elapsed, outcome = _timed(recurring.step)
-            if outcome.settled is not None and not outcome.settled.size:
+            if not isinstance(outcome.settled, slice) and not outcome.settled.size:
                 times.quiet.append(elapsed)
         for _ in range(20):
             positions = rng.choice(users, min(_CHANGES, users), replace=False)
