@@ -87,12 +87,16 @@ class AccountTerms:
             raise InvalidInput("budgets", self.budgets, allowed)
 
     def checked_cost_table(self, units: npt.ArrayLike, levels: int) -> IntArray:
-        """Return a cost table of this many levels for these orders, or raise `InvalidInput`."""
+        """Return a copy of a cost table of this many levels for these orders.
+
+        Raises:
+            InvalidInput: for any other table.
+        """
         table = checked_cost_table(units)
         shape = (levels + 1,) if self.orders == "none" else (levels + 1, len(self.budgets))
         if table.shape != shape:
             raise InvalidInput("cost_table", table.shape, f"of shape {shape}")
-        return np.ascontiguousarray(table)
+        return np.array(table, order="C")
 
 
 class AccountCostTable:

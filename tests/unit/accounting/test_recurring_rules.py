@@ -281,6 +281,18 @@ def test_balances_are_up_to_date_when_they_are_asked_for_and_not_before() -> Non
     assert account.recurring_charges == []
 
 
+def test_a_cost_table_that_its_caller_changes_later_is_charged_as_it_was() -> None:
+    account = BudgetAccount(AccountTerms((90,), (100,)), balances_of(1))
+    recurring = RecurringCharge([account], [np.arange(1)], [2], 2)
+    costs = np.array([0, 1, 2])
+    recurring.step([costs])
+    costs[:] = [0, 30, 60]
+    recurring.step()
+    assert recurring.step([costs]).settled == slice(0, 1)
+    recurring.settle()
+    assert account.balances.spent.tolist() == [2 + 2 + 60]
+
+
 def all_anew(spent: list[int], levels: list[int]) -> tuple[BudgetAccount, RecurringCharge]:
     """A roster after a step that brought all levels; a level costs 1, the budget is 10."""
     account = BudgetAccount(AccountTerms((10,), (4,)), balances_of(4))
