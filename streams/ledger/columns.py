@@ -110,17 +110,15 @@ class Columns:
             return
         more = max(count, self._room + self._room // _GROWTH) - self._room
         for name, column in self._columns.items():
-            if not self.is_elsewhere(name):
-                grown = np.concatenate([getattr(self, name), self._initial(column, more)])
-                setattr(self, name, grown)
+            grown = np.concatenate([getattr(self, name), self._initial(column, more)])
+            setattr(self, name, grown)
         self._room += more
-        pages = np.zeros(-(-self._room // PAGE_ROWS), dtype=np.bool_)
-        pages[: len(self._changed_pages)] = self._changed_pages
-        self._changed_pages = pages
+        self.reserve_pages(self._room)
 
-    def is_elsewhere(self, name: str) -> bool:
-        """Return whether another object owns a column by now; ``numbers`` then reads it there."""
-        return False
+    def reserve_pages(self, count: int) -> None:
+        """Make room for the changes of this many rows, but not for the rows."""
+        more = -(-count // PAGE_ROWS) - len(self._changed_pages)
+        self._changed_pages = np.pad(self._changed_pages, (0, max(more, 0)))
 
     def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
         """Return some rows of a column; for a slice, a view."""

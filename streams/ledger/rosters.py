@@ -90,7 +90,8 @@ class Step:
 class _Rows(Columns):
     """The stored columns of members; see ``accounting.filters.roster.RosterColumns``.
 
-    After ``Members.restore``, the recurring charge owns all of them except their stored form.
+    Pages and deltas are loaded into arrays. From ``hand_over`` on, the recurring charge owns all
+    numbers, and the rows only pack them and record which pages changed.
     """
 
     recurring: RecurringCharge | None = None
@@ -101,14 +102,11 @@ class _Rows(Columns):
     flags: Annotated[Bytes, Column(dtype="|u1")]
     since: Annotated[Numbers, Column()]
 
-    def live_in(self, recurring: RecurringCharge) -> None:
-        """Hand the columns over to a recurring charge."""
+    def hand_over(self, recurring: RecurringCharge) -> None:
+        """Read all numbers from a recurring charge from now on, and free the arrays."""
         self.recurring = recurring
         for name in self._columns:
-            setattr(self, name, getattr(self, name)[:0].copy())
-
-    def is_elsewhere(self, name: str) -> bool:
-        return self.recurring is not None
+            delattr(self, name)
 
     def numbers(self, name: str, rows: Rows) -> NDArray[np.integer]:
         if self.recurring is None:
@@ -202,14 +200,14 @@ class Members:
             clip=budgets.clips,
         )
         self.recurring.settled_by_others = []
-        rows.live_in(self.recurring)
+        rows.hand_over(self.recurring)
 
     def add(self, slots: Sequence[Numbers], level: int) -> RowDelta:
         """Append users at a level; ``slots`` are their slots in each budget."""
         own = slots[0]
         rows = np.arange(self._count, self._count + len(own))
         self._count += len(own)
-        self._rows.reserve(self._count)
+        self._rows.reserve_pages(self._count)
         self._recurring.enrol(slots, np.full(len(own), level, dtype=np.uint8))
         self._unbound, self._found_unbound = self._binds, False
         return self._rows.note(rows)
