@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from streams.cli.output import Exit, log_as_json, note, say, show
 from streams.config import Config
+from streams.kafka.topics import ensure_topics
 from streams.local import LocalStack, LocalStackError
 from streams.local.children import STOPPING
 from streams.local.errors import how_to_install
-from streams.operations.status import Unavailable, read_owners
+from streams.operations.status import Unavailable, read_owners, topics_of
 
 if TYPE_CHECKING:
     from streams.demo.table import Summary
@@ -182,8 +183,13 @@ def local_stack(
     ) as stack:
         here = replace(config, kafka=stack.kafka, redis=stack.redis)
         if roles := getattr(stack, "roles", None):  # this one may read the state
-            here = replace(Config.load(roles["operator"], {}), partitions=config.partitions)
-        before = read_owners(here, config.partitions)  # from an earlier run on the same data
+            here = Config.load(roles["operator"], {})
+            partitions = topics_of(here).partitions  # a secure stack has created the topics
+        else:
+            # A directory that is kept may have topics with another number of partitions.
+            partitions = ensure_topics(here)
+        here = replace(here, partitions=partitions)
+        before = read_owners(here, partitions)  # from an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
         for _ in range(workers):
             stack.start_worker()

@@ -1,6 +1,6 @@
 """The ports of a worker: every effect of the worker goes through one of them.
 
-The modules that decide (``partitions``, ``processor`` and the modules that they use) import no
+The modules that decide (``ownership``, ``processor`` and the modules that they use) import no
 clock, no process, no thread and no client. Their clock is that of the event loop (``loop.time()``,
 ``asyncio.sleep``). ``app`` assembles the real implementations. The tests use implementations in
 memory (``tests/doubles``), which a seed can drive.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from streams.cli import local
 from streams.config import Config
 
 
+@pytest.mark.parametrize("configured", [7, 4])
 @pytest.mark.parametrize("secure", [False, True])
-def test_local_stack_waits_for_all_partitions(
-    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_local_stack_waits_for_all_partitions_of_its_topics(
+    secure: bool, configured: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "operator.toml"
     settings.write_text('kafka = "there:1"\n')  # which says nothing of partitions
@@ -45,6 +47,8 @@ def test_local_stack_waits_for_all_partitions(
     monkeypatch.setattr(local, "LocalStack", Stack)
     monkeypatch.setattr(local, "_secure_stack", lambda: Stack)
     monkeypatch.setattr(local, "read_owners", read_owners)
-    with local.local_stack(Config(partitions=7), 1, None, secure):
+    monkeypatch.setattr(local, "ensure_topics", lambda config: 7)
+    monkeypatch.setattr(local, "topics_of", lambda config: SimpleNamespace(partitions=7))
+    with local.local_stack(Config(partitions=configured), 1, None, secure):
         pass
     assert set(seen) == {("there:1" if secure else "here:1", 7, 7)}
