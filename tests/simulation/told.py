@@ -44,6 +44,14 @@ class Heard:
     admitted: list[bool]
     granted: list[float]
 
+    def by_user(self) -> tuple[float, dict[Any, tuple[float, bool, float]]]:
+        """Return what was charged and decided, by user.
+
+        The order of users of different partitions is no content of a step.
+        """
+        numbers = zip(self.content.norms, self.admitted, self.granted, strict=True)
+        return self.content.noise_stddev, dict(zip(self.content.users, numbers, strict=True))
+
 
 class Told:
     """By all clients of a simulation."""
@@ -86,7 +94,7 @@ class Told:
         heard = Heard(content, decision.admitted.tolist(), decision.granted.tolist())
         key = policies[0].dataset, run, step
         before = self.steps.setdefault(key, heard)
-        if before != heard:
+        if before.by_user() != heard.by_user():
             raise Wrong(f"{who} is told {heard} of {key}, after {before}")
         if before is not heard:
             return
