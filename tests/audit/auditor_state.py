@@ -56,7 +56,7 @@ class RunState:
 
 
 class Held:
-    """What comes of the log; ``answers``, ``rejects`` and ``odometers`` must be published."""
+    """Results of the log; ``answers``, ``rejects`` and ``odometers`` must be published."""
 
     def __init__(self, partitions: int, topic: bytes = bytes(16)) -> None:
         self.partitions, self.topic = partitions, topic

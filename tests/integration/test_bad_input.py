@@ -83,7 +83,7 @@ def open_lane(service: Service, name: str, **policy: Any) -> Lane:
 
 
 def lanes(service: Service, dataset: str) -> Iterator[Records]:
-    """A run, and users whom nobody else charges, for each case."""
+    """Return a run for each case, and users that no other case charges."""
     assert service.partitions == PARTITIONS
     users = iter(service.users(4 * len(CASES), partition=0))
     policies = [case.policy for case in CASES.values()]

@@ -1,4 +1,4 @@
-"""Of a user's odometer records the newest stays, whatever a paused worker does when it wakes."""
+"""The newest odometer record of a user stays, even if a paused worker wakes up."""
 
 from __future__ import annotations
 

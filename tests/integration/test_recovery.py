@@ -1,4 +1,4 @@
-"""What a worker finds when it comes to a partition: nothing, something old, or nonsense.
+"""The states in which a worker finds a partition: empty, old, or invalid.
 
 A fault-injection smoke test: it has no mark `fault`, so that `make test` runs it.
 """

@@ -1,4 +1,4 @@
-"""Of the producers of one partition's odometer records, only the one that began last can send."""
+"""Only the newest producer of a partition's odometer records can send."""
 
 import asyncio
 import gc

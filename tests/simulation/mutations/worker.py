@@ -94,7 +94,7 @@ def forgotten_before_sent() -> Patches:
 
 @mutation
 def epochs_not_compared() -> Patches:
-    """Odometer records go out through a producer that nobody fences, whoever owns the partition."""
+    """Odometer records are sent by a producer that is never fenced."""
 
     async def begin(self: Any) -> None:
         self._begun = True

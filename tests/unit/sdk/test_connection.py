@@ -67,7 +67,7 @@ def test_invalid_timeout_is_rejected(seconds: float) -> None:
 def test_all_partitions_must_answer() -> None:
     waiting = PendingRequest(SENT)
     waiting.receive(answer(0))
-    waiting.receive(answer(5))  # nobody asked that one
+    waiting.receive(answer(5))  # no caller waits for it
     with pytest.raises(DecisionTimeout):
         waiting.result(NOW)
     waiting.receive(answer(1))
@@ -108,7 +108,7 @@ def test_rejection_ends_the_wait_except_in_a_survey() -> None:
 def test_rejection_of_another_request_is_ignored() -> None:
     waiting = PendingRequest({0: SENT[0]})
     waiting.receive(refusal(0, record=b"sent before, for the same step"))
-    waiting.receive(refusal(1))  # nobody asked that one
+    waiting.receive(refusal(1))  # no caller waits for it
     waiting.receive(answer(0))
     assert waiting.result(NOW) == {0: answer(0)}
 
