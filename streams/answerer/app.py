@@ -38,6 +38,7 @@ from streams.sdk.errors import Fenced, InvalidRequest, RequestRejected, Turnstil
 from streams.sdk.observing import measure
 from streams.worker.faust_app import EXIT_RESTART, new_app, run_app
 from streams.worker.health import HealthServer
+from streams.worker.ports import Ending
 from streams.worker.transport import TurnstileApp
 
 logger = logging.getLogger("turnstile.answer")
@@ -226,14 +227,19 @@ class OutputClosed(Exception):
     """The reader of this process's standard output has closed it."""
 
 
-def _end(why: str, error: BaseException | None = None) -> NoReturn:
+def _end(reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
     """End this process without any clean-up; the next answerer continues from the journal."""
     if isinstance(error, OutputClosed):
         os._exit(EXIT_DONE)  # without a message, like any command in front of `head`
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
     usage = isinstance(error, UnusableQueries | InvalidRequest | ConfigurationError)
     expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
-    logger.critical("the answerer stops: %s", why, exc_info=None if expected else error)
+    logger.critical(
+        "the answerer stops: %s",
+        why,
+        exc_info=None if expected else error,
+        extra={"reason": reason},
+    )
     logging.shutdown()
     for output in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -246,7 +252,7 @@ def _or_end() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _end(str(error), error)
+        _end(Ending.FAILED, str(error), error)
 
 
 def run_answerer(

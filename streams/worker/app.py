@@ -30,7 +30,7 @@ from streams.worker.faust_app import EXIT_RESTART, end_process, new_app, run_app
 from streams.worker.health import HealthServer
 from streams.worker.metrics import CountingPublisher, Metrics, PartitionsCollector, TimedStore
 from streams.worker.ownership import OwnedPartitions
-from streams.worker.ports import World
+from streams.worker.ports import Ending, World
 from streams.worker.transport import StreamRecord, TurnstileApp
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _or_end(app: TurnstileApp, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        app.end(f"{what} failed: {error}", error)
+        app.end(Ending.FAILED, f"{what} failed: {error}", error)
 
 
 def partitions_warning(config: Config, there: int) -> str:

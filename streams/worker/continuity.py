@@ -35,7 +35,7 @@ from collections.abc import Awaitable, Callable
 from streams.kafka.results import Missing, NoRecord, StoredRecord
 from streams.records.digests import HashChain
 from streams.worker.inbox import Inbox
-from streams.worker.ports import End, Log
+from streams.worker.ports import End, Ending, Log
 from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
@@ -125,8 +125,9 @@ class Gaps:
         missing = await self._proof(expected, found)
         if missing is Missing.RECORDS:
             self._end(
+                Ending.NOT_DELIVERED,
                 f"partition {partition}: the record at offset {found} arrived where offset "
-                f"{expected} was expected"
+                f"{expected} was expected",
             )
         if missing is Missing.HOLE:
             return self._suspensions.hole(expected, found)
@@ -148,8 +149,9 @@ class Gaps:
             return False
         if missing is Missing.RECORDS and waited >= OVERDUE_AFTER:
             self._end(
+                Ending.NOT_DELIVERED,
                 f"partition {self._suspensions.partition}: Kafka does not deliver the record at "
-                f"offset {first}"
+                f"offset {first}",
             )
         if missing is not Missing.NOTHING_TO_APPLY:
             return False

@@ -17,6 +17,7 @@ from faust.worker import Worker
 
 from streams.config import Config
 from streams.kafka.security import security
+from streams.worker.ports import Ending
 from streams.worker.transport import (
     NoTables,
     TurnstileApp,
@@ -95,9 +96,11 @@ class _Worker(Worker):
         await asyncio.sleep(0)
 
 
-def end_process(why: str, error: BaseException | None = None) -> NoReturn:
+def end_process(reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
     """End this process without clean-up, which could acknowledge or publish something."""
-    logger.critical("the worker exits: %s", why, exc_info=error)
+    logger.critical(
+        "the worker exits (%s): %s", reason, why, exc_info=error, extra={"reason": reason}
+    )
     logging.shutdown()
     sys.stderr.flush()
     os._exit(EXIT_RESTART)

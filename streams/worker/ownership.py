@@ -35,7 +35,7 @@ from streams.store.snapshot import Snapshot
 from streams.store.writer import PartitionWriter
 from streams.worker.continuity import rewritten
 from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
-from streams.worker.ports import Log, LogRecord, World
+from streams.worker.ports import Ending, Log, LogRecord, World, ending_of
 from streams.worker.processor import Processor, ProcessorState
 from streams.worker.restore import find_snapshot, restore
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of
@@ -140,8 +140,9 @@ class OwnedPartitions:
             self.count = seen.partitions
             if seen.partitions <= max(assigned):
                 self._world.end(
+                    Ending.UNKNOWN_PARTITION,
                     f"partition {max(assigned)} is assigned, but the topic has {seen.partitions} "
-                    "partitions"
+                    "partitions",
                 )
             bound = await self._bound_partitions(seen)
             async with self._world.read_log() as log:
@@ -331,7 +332,10 @@ class OwnedPartitions:
                 )
             ).verdict
         if verdict is not Verdict.OK:
-            world.end(f"partition {partition}: replacing the state was rejected: {verdict}")
+            world.end(
+                ending_of(verdict),
+                f"partition {partition}: replacing the state was rejected: {verdict}",
+            )
         try:
             return await self._take_over(acquisition, Guard(partition, world.owner, 1), found)
         except Damaged as again:
@@ -359,7 +363,10 @@ class OwnedPartitions:
         stored = await self._world.store.load(partition)
         if stored is None or stored.meta.owner != self._world.owner:
             other = stored.meta.owner if stored else "an emptied Redis"
-            self._world.end(f"partition {partition}: fenced by {other} while loading the state")
+            self._world.end(
+                Ending.FENCED,
+                f"partition {partition}: fenced by {other} while loading the state",
+            )
         try:
             ledger = ledger_of(
                 stored,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NoReturn, Protocol
 
 from streams.kafka.results import (
@@ -22,7 +23,7 @@ from streams.kafka.results import (
     TopicsSeen,
 )
 from streams.ledger.ledger import Output
-from streams.store.port import Store
+from streams.store.port import Store, Verdict
 from streams.store.snapshot import Record, Snapshot
 
 
@@ -147,6 +148,32 @@ class SnapshotTopic(Protocol):
         """Disconnect; do nothing if the topic was never started."""
 
 
+class Ending(StrEnum):
+    """The reasons for which a worker ends by itself."""
+
+    FENCED = "fenced"  # another worker owns the partition, or Redis was emptied
+    REWOUND = "rewound"  # Redis does not have the version that the owner left
+    DAMAGED = "damaged"  # entries that the owner wrote are missing in Redis
+    REJECTED = "rejected"  # Redis rejected a write for another reason
+    UNKNOWN_PARTITION = "unknown-partition"  # Kafka assigned a partition that the topic lacks
+    OTHER_LEADER_EPOCH = "other-leader-epoch"  # the log has another epoch than the delivered record
+    NOT_DELIVERED = "not-delivered"  # Kafka skipped a record of the log
+    SLOW_COMMIT = "slow-commit"  # another worker may own the partition by now
+    FAILED = "failed"  # an unexpected exception
+
+
+_ENDING_OF = {
+    Verdict.FENCED: Ending.FENCED,
+    Verdict.REWOUND: Ending.REWOUND,
+    Verdict.DAMAGED: Ending.DAMAGED,
+}
+
+
+def ending_of(rejected: Verdict) -> Ending:
+    """Return the reason to end after Redis rejected a write with this verdict."""
+    return _ENDING_OF.get(rejected, Ending.REJECTED)
+
+
 class End(Protocol):
     """Ends the worker at once: no line of it runs after the call.
 
@@ -156,8 +183,14 @@ class End(Protocol):
     catches, and to reject every effect after that.
     """
 
-    def __call__(self, why: str, error: BaseException | None = None) -> NoReturn:
-        """Log the reason and end the worker."""
+    def __call__(self, reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
+        """Log the reason and end the worker.
+
+        Args:
+            reason: for programs.
+            why: for people.
+            error: the exception that led to this, if there is one.
+        """
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from streams.worker.inbox import Inbox, size_of
 from streams.worker.merge import Merger
 from streams.worker.odometers import OdometerPublisher
 from streams.worker.outbox import Outbox, outbox_entries_of
-from streams.worker.ports import LogRecord, World
+from streams.worker.ports import Ending, LogRecord, World, ending_of
 from streams.worker.snapshots import SnapshotWriter
 from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
@@ -239,7 +239,7 @@ class Processor:
     def expect_ok(self, verdict: Verdict, write: str) -> None:
         """End the worker if a write was rejected: Redis is not in the state that the owner left."""
         if verdict is not Verdict.OK:
-            self._end(f"{write} at offset {self.next} was rejected: {verdict}")
+            self._end(ending_of(verdict), f"{write} at offset {self.next} was rejected: {verdict}")
 
     async def _merge(self) -> None:
         await self.merger.run(lambda: self.next)
@@ -253,8 +253,9 @@ class Processor:
                 shown = await log.record(self.writer.partition, waiting.offset)
                 if shown.leader_epoch != waiting.leader_epoch:
                     self._end(
+                        Ending.OTHER_LEADER_EPOCH,
                         f"the record at offset {waiting.offset} was delivered with leader epoch "
-                        f"{waiting.leader_epoch}, and the log has {shown.leader_epoch}"
+                        f"{waiting.leader_epoch}, and the log has {shown.leader_epoch}",
                     )
                 suspension = await rewritten(chain, self._leader_epoch, log, self._suspensions)
             if suspension:
@@ -283,7 +284,7 @@ class Processor:
                     await (self._process_arrived() if arrived else self._forget())
                 except Exception as error:
                     # End before the lock is released: the memory may be ahead of Redis.
-                    self._end(str(error), error)
+                    self._end(Ending.FAILED, str(error), error)
 
     async def _process_arrived(self) -> None:
         committing: asyncio.Task[None] | None = None
@@ -355,8 +356,9 @@ class Processor:
         # Step 4.
         if self._time() - began > PUBLISH_WITHIN:
             self._end(
+                Ending.SLOW_COMMIT,
                 f"the commit of a batch took longer than {PUBLISH_WITHIN:.0f} seconds, so another "
-                "worker may own the partition"
+                "worker may own the partition",
             )
         for outbox_entry in outbox_entries:
             await self.outbox.publish(outbox_entry)
@@ -384,16 +386,16 @@ class Processor:
     def _cannot_publish(self, error: BaseException) -> None:
         # After a rebalance the next owner publishes the outputs that this one could not publish.
         if self.state is ProcessorState.RUNNING:
-            self._end(str(error), error)
+            self._end(Ending.FAILED, str(error), error)
         logger.warning(
             "partition %d: publishing failed after the partition was paused here: %r",
             self.writer.partition,
             error,
         )
 
-    def _end(self, why: str, error: BaseException | None = None) -> NoReturn:
-        self._world.end(f"partition {self.writer.partition}: {why}", error)
+    def _end(self, reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
+        self._world.end(reason, f"partition {self.writer.partition}: {why}", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            self._end(str(error), error)
+            self._end(Ending.FAILED, str(error), error)

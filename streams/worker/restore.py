@@ -33,7 +33,7 @@ from streams.store.layout import LAYOUT
 from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot
 from streams.worker.continuity import rewritten
-from streams.worker.ports import Log, World
+from streams.worker.ports import Log, World, ending_of
 from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
@@ -137,7 +137,10 @@ async def restore(world: World, guard: Guard, snapshot: Snapshot, suspensions: S
 
 def _expect_ok(world: World, guard: Guard, verdict: Verdict) -> None:
     if verdict is not Verdict.OK:
-        world.end(f"partition {guard.partition}: restoring the state was rejected: {verdict}")
+        world.end(
+            ending_of(verdict),
+            f"partition {guard.partition}: restoring the state was rejected: {verdict}",
+        )
 
 
 def _stages(snapshot: Snapshot) -> Iterator[Stage]:

@@ -41,7 +41,7 @@ from faust.types import TP
 
 from streams.kafka.batches import CorruptBatch, FetchedBatches, Header, RecordBatch
 from streams.worker.ownership import OwnedPartitions
-from streams.worker.ports import End
+from streams.worker.ports import End, Ending
 
 _PAUSE = 0.005  # seconds
 _FETCH_WAIT_MS = 100
@@ -136,7 +136,7 @@ class AcquiringConsumer(driver.Consumer):
                     continue  # a rebalance took one of them away meanwhile
         except Exception as error:
             # Faust would log the error and continue at the consumer's present offsets.
-            app.end(f"cannot acquire the assigned partitions: {error}", error)
+            app.end(Ending.FAILED, f"cannot acquire the assigned partitions: {error}", error)
 
     def end_of(self, partition: int) -> int | None:
         """Return the end of a partition's log at the last fetch, or None if it is not known."""
@@ -177,7 +177,7 @@ class AcquiringConsumer(driver.Consumer):
         except NoOffsetForPartitionError:
             return {}  # a fetch from before a rebalance: the start offset is not known yet
         except Exception as error:
-            app.end(f"cannot read the log: {error!r}", error)
+            app.end(Ending.FAILED, f"cannot read the log: {error!r}", error)
 
 
 class NoTables(TableManager):
@@ -212,7 +212,7 @@ class TurnstileApp(faust.App):
         try:
             await self.connect()
         except Exception as error:
-            self.end(f"cannot start: {error}", error)
+            self.end(Ending.FAILED, f"cannot start: {error}", error)
         self.topics.add(self.topic(self.norms_topic, acks=False))
         await super().on_start()
 

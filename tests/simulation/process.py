@@ -109,10 +109,10 @@ class Process:
             self.world.note(self.name, "goes on")
             self._going.set()
 
-    def end(self, why: str, error: BaseException | None = None) -> NoReturn:
+    def end(self, reason: ports.Ending, why: str, error: BaseException | None = None) -> NoReturn:
         """The port ``End``."""
-        self.kill(why)
-        raise Ended(why)
+        self.kill(f"{reason}: {why}")
+        raise Ended(reason, why)
 
     async def gate(self, effect: str) -> None:
         """What is about to have an effect passes here."""
@@ -185,7 +185,7 @@ class Process:
         try:
             await work()
         except Exception as error:
-            self.end(f"{what} failed: {error!r}", error)
+            self.end(ports.Ending.FAILED, f"{what} failed: {error!r}", error)
 
     async def _follow_group(self) -> None:
         """What Faust does: let go when a rebalance begins, acquire what is assigned, fetch it."""
@@ -210,7 +210,10 @@ class Process:
         while generation == self._generation:
             log = world.broker.norms(partition)
             if not log.start <= position <= log.end:
-                self.end(f"offset {position} of partition {partition} is out of range")
+                self.end(
+                    ports.Ending.FAILED,
+                    f"offset {position} of partition {partition} is out of range",
+                )
             if position == log.end or not self.owned.decides(partition):
                 await world.news()
                 await self._held()

@@ -15,7 +15,7 @@ from streams.store.layout import fields_of_nothing
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.store.writer import PartitionWriter
-from streams.worker.ports import World
+from streams.worker.ports import Ending, World
 from streams.worker.processor import Processor
 from streams.worker.suspensions import Suspensions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
@@ -38,20 +38,25 @@ class Record:
 class Ended(BaseException):
     """The worker has ended; no ``except Exception`` stops it."""
 
+    def __init__(self, reason: Ending, why: str, error: BaseException | None = None) -> None:
+        super().__init__(reason, why)
+        self.reason, self.error = reason, error
+
 
 @dataclass
 class Ends:
     """Stands for the end of the process: from then on every effect is refused."""
 
-    why: str = ""
+    first: Ended | None = None
 
-    def __call__(self, why: str, error: BaseException | None = None) -> NoReturn:
-        self.why = self.why or why
-        raise Ended(why)
+    def __call__(self, reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
+        ended = Ended(reason, why, error)
+        self.first = self.first or ended
+        raise ended
 
     def refuse(self) -> None:
-        if self.why:
-            raise Ended(self.why)
+        if self.first:
+            raise self.first
 
 
 @dataclass

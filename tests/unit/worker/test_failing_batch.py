@@ -9,6 +9,7 @@ import pytest
 from streams.ledger.ledger import Ledger
 from streams.ledger.state import State
 from streams.worker.faust_app import EXIT_RESTART
+from streams.worker.ports import Ending
 from streams.worker.processor import YIELD_EVERY
 from tests.unit.worker.processors import Ended, Record, bench
 
@@ -40,7 +41,8 @@ def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
         await made.until(made.processor._lock.locked)
         with pytest.raises(Ended):
             await made.processor.merge()  # has to wait for the batch
-        assert "in the middle of a batch" in made.ends.why
+        assert made.ends.first.reason is Ending.FAILED
+        assert isinstance(made.ends.first.error, MemoryError)
         assert (made.store.exchanges, made.store.commits) == ([], [])
 
     asyncio.run(scenario())
@@ -48,14 +50,18 @@ def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
 
 AT_ONCE = """
 import asyncio
+import logging
 
 from streams.worker.faust_app import end_process
+from streams.worker.ports import Ending
+
+logging.basicConfig(format="<%(reason)s> %(message)s")
 
 
 async def main():
     asyncio.get_running_loop().call_soon(print, "another task ran")
     try:
-        end_process("a reason", ValueError("a cause"))
+        end_process(Ending.SLOW_COMMIT, "a text", ValueError("a cause"))
     finally:
         print("it cleaned up", flush=True)
         await asyncio.sleep(0)
@@ -70,6 +76,7 @@ def test_end_process_logs_the_reason_and_runs_no_cleanup() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "a reason" in ended.stderr
+    assert ended.stderr.startswith(f"<{Ending.SLOW_COMMIT}>")
+    assert "a text" in ended.stderr
     assert "a cause" in ended.stderr
     assert (ended.returncode, ended.stdout) == (EXIT_RESTART, "")

@@ -13,6 +13,7 @@ from streams.store.layout import pack_change
 from streams.store.port import SuspensionReason, decode_pulse
 from streams.store.snapshot import MANIFEST, deletable
 from streams.worker.ownership import OwnedPartitions
+from streams.worker.ports import Ending
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
 from tests.unit.worker.processors import Ended
@@ -415,8 +416,9 @@ def test_a_rebuild_that_is_interrupted_begins_again(monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(cluster.store, "stage", fence)
-            with pytest.raises(Ended, match="FENCED"):
+            with pytest.raises(Ended) as ended:
                 await first.acquire()
+        assert ended.value.reason is Ending.FENCED
         assert cluster.store.contents(0).meta["next"] == "0"
         assert (await second.acquire())[0] == 4
         assert cluster.store.contents(0).pages == before.pages

@@ -7,6 +7,7 @@ import pytest
 
 from streams.kafka.results import NotSent
 from streams.store.snapshot import MANIFEST
+from streams.worker.ports import Ending
 from tests.doubles.memory_broker import Effect, last_snapshot
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_ownership import Cluster, Worker
@@ -114,7 +115,7 @@ def test_a_failed_snapshot_delays_no_decision(caplog):
 
         writer._topic.send = fail
         await processor_of(worker).snapshot()
-        assert not worker.ends.why
+        assert worker.ends.first is None
         cluster.broker.norms(0).append(b"one more")
         await worker.acquire()
         await worker.decide()
@@ -132,8 +133,9 @@ def test_a_store_that_is_not_where_it_was_left_ends_the_worker_before_a_manifest
         cluster = Cluster()
         worker = await at_work(cluster)
         cluster.store.contents(0).outbox.clear()
-        with pytest.raises(Ended, match="DAMAGED"):
+        with pytest.raises(Ended) as ended:
             await processor_of(worker).snapshot()
+        assert ended.value.reason is Ending.DAMAGED
         assert last_snapshot(cluster.broker, 0) is None
 
     asyncio.run(scenario())
@@ -146,8 +148,9 @@ def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_int
         writer = processor_of(worker).writer
         await writer.merge(4, {"run:d/r": b"newer"})
         cluster.store.contents(0).pages["run:d/r"] = b"older"
-        with pytest.raises(Ended, match="DAMAGED"):
+        with pytest.raises(Ended) as ended:
             await processor_of(worker).snapshot()
+        assert ended.value.reason is Ending.DAMAGED
         assert last_snapshot(cluster.broker, 0) is None
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from streams.worker.ports import Ending
 from streams.worker.transport import AcquiringConsumer
 
 
@@ -37,8 +38,8 @@ class Consumer(AcquiringConsumer):
             raise IllegalStateError(f"No current assignment for partition {gone}")
         self.sought = dict(partitions)
 
-    def _end(self, why: str, error: BaseException) -> NoReturn:
-        raise AssertionError(why) from error
+    def _end(self, reason: Ending, why: str, error: BaseException) -> NoReturn:
+        raise AssertionError(reason, why) from error
 
 
 def test_a_partition_that_is_gone_before_it_is_sought_ends_nothing() -> None:
