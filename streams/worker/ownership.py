@@ -107,17 +107,22 @@ class OwnedPartitions:
     """The partitions of one worker. All methods run in one event loop.
 
     The caller has to end the worker if a method raises.
+
+    Attributes:
+        by_partition: the owned partitions.
+        is_assigned: whether Kafka has assigned the partitions of this worker.
+        count: P at the last acquisition; None before the first.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._owned: dict[int, Owned] = {}
+        self.by_partition: dict[int, Owned] = {}
         self._suspended: dict[
             int, Suspension
         ] = {}  # partitions that were assigned and could not be owned
         self._acquiring = asyncio.Lock()
-        self.is_assigned = False  # whether Kafka has assigned the partitions of this worker
-        self.count: int | None = None  # P at the last acquisition
+        self.is_assigned = False
+        self.count: int | None = None
 
     async def acquire(self, assigned: Collection[int]) -> dict[int, int]:
         """Own exactly these partitions.
@@ -126,7 +131,7 @@ class OwnedPartitions:
             The offset to fetch next, for every partition that can be decided.
         """
         async with self._acquiring:
-            for partition in sorted(self._owned.keys() - set(assigned)):
+            for partition in sorted(self.by_partition.keys() - set(assigned)):
                 await self._let_go(partition)
             self._suspended = {
                 p: suspension for p, suspension in self._suspended.items() if p in assigned
@@ -154,18 +159,18 @@ class OwnedPartitions:
 
     def decides(self, partition: int) -> bool:
         """Return whether the worker decides this partition."""
-        owned = self._owned.get(partition)
+        owned = self.by_partition.get(partition)
         return owned is not None and owned.processor.state is not ProcessorState.SUSPENDED
 
     def has_room(self, partition: int) -> bool:
         """Return whether a decided partition can queue more records."""
-        return self._owned[partition].processor.inbox.has_room
+        return self.by_partition[partition].processor.inbox.has_room
 
     def views(self) -> list[PartitionView]:
         """Return the present state of every assigned partition."""
         held = [
             _view(partition, owned.processor, owned.heartbeat)
-            for partition, owned in self._owned.items()
+            for partition, owned in self.by_partition.items()
         ]
         suspended = [
             PartitionView(partition, ProcessorState.SUSPENDED.value, _problem(suspension))
@@ -176,11 +181,11 @@ class OwnedPartitions:
     async def pause(self) -> None:
         """Stop deciding for a rebalance, after which another worker may own any partition."""
         async with self._acquiring:
-            await asyncio.gather(*(owned.processor.pause() for owned in self._owned.values()))
+            await asyncio.gather(*(owned.processor.pause() for owned in self.by_partition.values()))
 
     async def arrive(self, partition: int, record: LogRecord) -> None:
         """Queue a record for its partition; drop it if the partition is not owned."""
-        owned = self._owned.get(partition)
+        owned = self.by_partition.get(partition)
         if owned is not None:
             await owned.processor.inbox.arrive(record)
 
@@ -188,7 +193,7 @@ class OwnedPartitions:
         """Merge deltas into pages while the worker lives."""
         while True:
             await asyncio.sleep(_MERGE_EVERY)
-            for owned in list(self._owned.values()):
+            for owned in list(self.by_partition.values()):
                 if owned.processor.merger.is_due():
                     await owned.processor.merge()
 
@@ -196,7 +201,7 @@ class OwnedPartitions:
         """Write snapshots while the worker lives."""
         while True:
             await asyncio.sleep(_SNAPSHOT_EVERY)
-            for owned in list(self._owned.values()):
+            for owned in list(self.by_partition.values()):
                 if owned.processor.snapshots.is_due(owned.processor.next):
                     await owned.processor.snapshot()
 
@@ -209,7 +214,7 @@ class OwnedPartitions:
         """
         await asyncio.sleep(FIRST_MARK_AFTER)
         while True:
-            for owned in list(self._owned.values()):
+            for owned in list(self.by_partition.values()):
                 await owned.processor.mark()
             await asyncio.sleep(MARK_EVERY)
 
@@ -223,7 +228,7 @@ class OwnedPartitions:
             await asyncio.gather(
                 *(
                     owned.heartbeat.beat(end_of(partition))
-                    for partition, owned in self._owned.items()
+                    for partition, owned in self.by_partition.items()
                     if owned.processor.state is ProcessorState.RUNNING
                 )
             )
@@ -239,7 +244,7 @@ class OwnedPartitions:
                 logger.warning("cannot read the settings of the topics: %s", error)
                 continue
             async with self._acquiring:
-                for owned in self._owned.values():
+                for owned in self.by_partition.values():
                     suspension = _trouble(owned, seen)
                     if suspension and owned.processor.state is not ProcessorState.SUSPENDED:
                         await owned.processor.suspend(suspension)
@@ -255,7 +260,7 @@ class OwnedPartitions:
     async def _acquire_one(
         self, partition: int, seen: TopicsSeen, bound: int, log: Log
     ) -> int | None:
-        held = self._owned.get(partition)
+        held = self.by_partition.get(partition)
         if held is not None:
             await held.processor.pause()
         # Step 2.
@@ -386,16 +391,16 @@ class OwnedPartitions:
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_snapshot(stored.pulse)
         processor.snapshots.reached = snapshot.manifest.next if snapshot else shown
-        self._owned[partition] = Owned(
+        self.by_partition[partition] = Owned(
             processor, Heartbeat(processor), suspensions, seen.topic, seen.partitions
         )
         processor.start()
-        await self._owned[partition].heartbeat.beat(None)
+        await self.by_partition[partition].heartbeat.beat(None)
         logger.info("partition %d is owned and continues at offset %d", partition, stored.next)
         return stored.next
 
     async def _let_go(self, partition: int) -> None:
-        owned = self._owned.pop(partition, None)
+        owned = self.by_partition.pop(partition, None)
         if owned is not None:
             await owned.processor.close()
 

@@ -28,6 +28,7 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     RequestRejected,
 )
+from streams.sdk.run import Run
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.simulation.clients import Plan
 from tests.simulation.clock import Fibre
@@ -91,6 +92,7 @@ class _Journal(MemoryJournal):
     def __init__(self, stream: Stream, dataset: str, run: str, pause: Callable[[], None]) -> None:
         super().__init__(stream.pages, dataset, run)
         self._stream, self._pause = stream, pause
+        self.last_answer = b""  # that was published last
 
     def append(self, entry: JournalEntry) -> None:
         self._pause()
@@ -101,6 +103,7 @@ class _Journal(MemoryJournal):
     def publish(self, answer: bytes) -> None:
         self._pause()
         super().publish(answer)
+        self.last_answer = answer
         self._pause()
 
     def delete(self, entries: Sequence[JournalEntry]) -> None:
@@ -140,6 +143,8 @@ class Answerer:
         self._chance, self._delay, self._take_over = chance, delay, takes_over
         self._noise = np.random.default_rng(chance.randrange(2**32))
         self._charges_again = chance.random() < 0.3
+        self._opened: Run  # the attempt that answers now
+        self._journal: _Journal
         self._begin = 0  # of its first windows, in ms
         self._runs = self._lives = self._refused = 0
 
@@ -153,7 +158,7 @@ class Answerer:
             who = self.signing.credentials(self.name) if self.signing else {}
             try:
                 with Turnstile(connection=connection, **who) as turnstile:
-                    self._live(turnstile, fibre)
+                    self._live(turnstile, connection, fibre)
             except (Died, DecisionTimeout, Fenced, Superseded) as error:
                 self._note(f"begins again after {error!r:.120}")
             except AlreadyAnswered as error:
@@ -173,27 +178,28 @@ class Answerer:
     def _run(self) -> str:
         return f"{self.name}-{self._runs}"
 
-    def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
+    def _live(self, turnstile: Turnstile, connection: SimulatedConnection, fibre: Fibre) -> None:
         def pause() -> None:
-            connection._may_die()
+            connection.may_die()
             fibre.wait(asyncio.sleep(self.world.delay()))
 
-        connection: Any = turnstile._connection
         turnstile.create_dataset(self.plan.dataset, **self.plan.policies[0])
         query_file = self._questions()
         if self._charges_again:
             self.stream.charging_again.add(self._run)
 
-        def opened(released: int) -> Any:
-            return turnstile.run(
+        def opened(released: int) -> Run:
+            self._opened = turnstile.run(
                 self.plan.dataset, self._run, released=released, take_over=self._take_over
             )
+            return self._opened
 
+        self._journal = _Journal(self.stream, self.plan.dataset, self._run, pause)
         answering = Answering(
             query_file,
             "events",
             opened,
-            _Journal(self.stream, self.plan.dataset, self._run, pause),
+            self._journal,
             charge_again=self._charges_again,
             noise=self._noise,
         )
@@ -220,7 +226,7 @@ class Answerer:
         if charged is None:
             return
         users = [int(user) for user in charged.users]
-        answer = msgspec.json.decode(answering._last().answer)
+        answer = msgspec.json.decode(self._journal.last_answer)
         begin, end = (datetime.fromisoformat(answer[key]) for key in ("start", "end"))
         norms = []
         for user, granted in zip(users, charged.decision.granted.tolist(), strict=True):
@@ -230,7 +236,7 @@ class Answerer:
                 raise Wrong(f"{self.name}: {user} is charged {granted} for {count} events")
             norms.append(granted or norm)
         content = Content(users, norms, 1.0)
-        run = answering._run
+        run = self._opened
         policies = [run.policy, *run.outer]
         self.told.hear(self.name, policies, run.name, answer["step"], content, charged.decision)
 

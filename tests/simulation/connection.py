@@ -73,7 +73,7 @@ class SimulatedConnection(Connection):
 
     def _publish(self, waiting: PendingRequest) -> None:
         for partition, request in waiting.requests.items():
-            self._may_die()
+            self.may_die()
             self._send(partition, request)
 
     def _receive(
@@ -81,19 +81,19 @@ class SimulatedConnection(Connection):
     ) -> dict[int, Answer | RequestRejected]:
         if waiting.requests:
             self._fibre.wait(self._answered(waiting, deadline.at))
-            self._may_die()
+            self.may_die()
         return super()._receive(key, waiting, deadline)
 
     async def _answered(self, waiting: PendingRequest, until: float) -> None:
         timer = self.world.loop.call_at(until, self._wake.set)
-        while not waiting._done.is_set() and self.world.loop.time() < until:
+        while not waiting.is_over and self.world.loop.time() < until:
             self._wake.clear()
             await self._wake.wait()
         timer.cancel()
         if delay := self.world.delay():
             await asyncio.sleep(delay)
 
-    def _may_die(self) -> None:
+    def may_die(self) -> None:
         if self.world.happens(self.world.temper.client_dies):
             self.world.note(self._name, "dies")
             raise Died

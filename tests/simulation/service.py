@@ -68,7 +68,7 @@ class Service:
         what = self.world.catastrophe
         for process in self.slots:
             decides_nothing = process.is_dead or process.is_paused  # it finds out when it wakes
-            owned = {} if decides_nothing else process.owned._owned
+            owned = {} if decides_nothing else process.owned.by_partition
             for partition, one in owned.items():
                 is_other = what == "other-partitions" or partition in self.world.lost
                 if is_other and one.processor.state is ProcessorState.RUNNING:
@@ -93,7 +93,7 @@ class Service:
         owner = self.world.store.contents(partition).meta.get("owner", "")
         for process in self.slots:
             if process.name == owner and not process.is_dead:
-                owned = process.owned._owned.get(partition)
+                owned = process.owned.by_partition.get(partition)
                 if owned is not None and owned.processor.state is ProcessorState.RUNNING:
                     return owned.processor
         return None

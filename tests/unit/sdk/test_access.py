@@ -7,18 +7,18 @@ from streams.config import Config
 from streams.records import MAX_REQUEST_BYTES, Reason
 from streams.records.signatures import public_text
 from streams.sdk.datasets import signer_of
-from streams.sdk.memory import MemoryConnection
 from tests.keys import private_key, public
+from tests.unit.sdk.partitions import Partitions
 
 ALLOW = {public("alice"): ["charge"], public("mary"): ["manage"]}
 
 
 @pytest.fixture
-def service() -> MemoryConnection:
-    return MemoryConnection(3, 1.0)
+def service() -> Partitions:
+    return Partitions(3)
 
 
-def client(service: MemoryConnection, name: str | None) -> Turnstile:
+def client(service: Partitions, name: str | None) -> Turnstile:
     """Return a client that signs until another one is opened on the connection."""
     key = None if name is None else private_key(name)
     return Turnstile(connection=service, request_key=key)
@@ -63,20 +63,15 @@ def test_a_manager_replaces_keys_and_runs_go_on(service):
     charge(client(service, "alice"))
 
 
-def test_partial_change_is_completed_by_the_same_call(service, monkeypatch):
+def test_partial_change_is_completed_by_the_same_call(service):
     client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
-    mary, publish = client(service, "mary"), service._publish
+    mary = client(service, "mary")
     new = {public("anna"): ["charge"], public("mary"): ["manage"]}
 
-    def in_part(waiting):
-        waiting.requests = {0: waiting.requests[0]}
-        publish(waiting)
-        waiting.requests = {**waiting.requests, 1: b"not sent"}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(service, "_publish", in_part)
-        with pytest.raises(DecisionTimeout):
-            mary.set_access("d", new, timeout=0)
+    service.deaf = {1, 2}
+    with pytest.raises(DecisionTimeout):
+        mary.set_access("d", new)
+    service.deaf = set()
     held = [ledger.state.access["d",].number > 0 for ledger in service.ledgers]
     assert held == [True, False, False]
     mary.set_access("d", new)
@@ -133,14 +128,14 @@ def test_invalid_access_list_is_not_sent(service, allow):
     assert private_key("mary") not in str(error.value)
     with pytest.raises(InvalidRequest):
         client(service, "mary").set_access("d", allow)
-    assert service._offsets == [0, 0, 0]
+    assert service.logs == [[], [], []]
 
 
 def test_request_too_large_with_its_signature_is_not_sent(service):
     service.signer = signer_of(private_key("alice"))
     with pytest.raises(InvalidRequest):
         service.ask("key", {0: bytes(MAX_REQUEST_BYTES - 100)}, service.deadline(1.0))
-    assert service._offsets[0] == service._offsets[1]
+    assert service.logs == [[], [], []]
 
 
 def test_settings_do_not_show_the_key():

@@ -7,17 +7,19 @@ from streams.ledger.outputs import Channel
 from streams.records import ERASED, TOO_SOON, Decision, decode_answer
 from streams.sdk.decisions import DecisionArrays
 from streams.sdk.followers import Reading
+from streams.sdk.memory import MemoryConnection
 from tests.unit.sdk.partitions import fits
 
 
 def heard() -> Decision:
-    with Turnstile.in_memory(partitions=1) as turnstile:
+    connection = MemoryConnection(1, 5.0)
+    with Turnstile(connection=connection) as turnstile:
         turnstile.create_dataset("d", budget=1.0)
         run = turnstile.run("d", "r", min_separation=3)
         run.charge([1, 2, 3], [1.0, 0.0, 1.0], noise_stddev=4.0)
         turnstile.erase(1)
         run.charge([1, 2, 3], [1.0, 1.0, 1.0], noise_stddev=4.0)
-        records = turnstile._connection.read(Channel.HALTS, Reading("earliest", False))
+        records = connection.read(Channel.HALTS, Reading("earliest", False))
         answers = [decode_answer(record.value) for record in records]
     return next(a for a in answers if isinstance(a, Decision) and a.reasons)
 

@@ -23,6 +23,7 @@ import pytest
 from accounting import Laplace, PureDP
 from accounting.exact.units import from_units_down
 from streams.sdk.client import Turnstile
+from streams.sdk.memory import MemoryConnection
 from tests.readme import blocks_of_several_datasets
 
 SLACK = 2.0**-40
@@ -33,7 +34,8 @@ class Budgets:
     """Datasets, the first one within nothing and each other one within the one before it."""
 
     def __init__(self, **budgets: float) -> None:
-        self.turnstile = Turnstile.in_memory(partitions=2)
+        self._service = MemoryConnection(2, 5.0)
+        self.turnstile = Turnstile(connection=self._service)
         self._runs: dict[str, Any] = {}
         outer = None
         for name, budget in budgets.items():
@@ -58,7 +60,7 @@ class Budgets:
     def left(self, name: str) -> dict[int, float]:
         """Of each epoch that was ever charged."""
         left = {}
-        for ledger in self.turnstile._connection.ledgers:
+        for ledger in self._service.ledgers:
             accounts = ledger.state.datasets[name]
             users, spent = accounts.spent_units()
             (budget,) = accounts.policy.budget

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from streams import Turnstile
 from streams.sdk.errors import DecisionTimeout, RequestRejected
 from streams.sdk.observing import Headers, measure
+from tests.unit.sdk.partitions import Partitions
 
 
 def samples(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
@@ -59,18 +60,17 @@ class Watching:
         self.left.append(None)
 
 
-def test_observers_see_every_request_end_and_change_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_observers_see_every_request_end_and_change_nothing() -> None:
     watching = Watching()
-    with Turnstile.in_memory() as t:
+    service = Partitions(1)
+    with service.turnstile as t:
         t.create_dataset("d", budget=1.0)
         run = t.run("d", "r")
         t.observe(watching)
         d = run.charge([7], [1.0], noise_stddev=1.0)
         assert d.admitted.all()
         assert watching.left == [None]
-        monkeypatch.setattr(t._connection, "_publish", lambda waiting: None)
+        service.deaf = {0}
         with pytest.raises(DecisionTimeout):
             run.charge([7], [1.0], noise_stddev=1.0, timeout=0.01)
         assert watching.left == [None, DecisionTimeout]

@@ -308,13 +308,7 @@ def test_levels_set_during_a_charge_apply_to_the_next_step(
 ) -> None:
     service, _, roster = begun()
     roster.set_norms(np.full(12, 0.1))
-    publish = service._publish
-
-    def meanwhile(waiting: Any) -> None:
-        publish(waiting)
-        roster.set_norms(NORMS)
-
-    service._publish = meanwhile
+    service.before_result = lambda: roster.set_norms(NORMS)
     if not known:
         service.mute = {1}
         with pytest.raises(DecisionTimeout):
@@ -323,7 +317,7 @@ def test_levels_set_during_a_charge_apply_to_the_next_step(
     step = roster.charge(noise_stddev=4.0)
     assert step.clip_norms.tolist() == [0.1] * 12
     assert_as_charged(service, step)
-    service._publish = publish
+    service.before_result = lambda: None
     step = roster.charge(noise_stddev=4.0)
     assert (step.clip_norms >= NORMS).all()
     assert_as_charged(service, step)

@@ -23,6 +23,7 @@ from streams.records import (
 from streams.records.packing import pack_bits
 from streams.records.signatures import Content, Signer, TrustStore, new_keys
 from streams.sdk.connection import PendingRequest
+from streams.sdk.followers import Reading
 from streams.sdk.memory import MemoryConnection
 
 PRIVATE, PUBLIC = new_keys()
@@ -54,13 +55,13 @@ class SignedConnection(MemoryConnection):
     def _answer(self, partition: int, outputs: list[Output]) -> None:
         for output in outputs:
             if self.forge and (forged := self.forge(partition, self._requests[partition], output)):
-                self._arrive(partition, forged, [])
+                self.arrive(partition, forged, [])
             if not self.silent and output.channel is not Channel.ODOMETER:
                 content = Content(output.key, output.value)
                 (headers,) = self.record_signer.headers(output.channel.value, partition, [content])
-                self._arrive(partition, output, headers)
+                self.arrive(partition, output, headers)
 
-    def _arrive(self, partition: int, output: Output, headers: list[tuple[str, bytes]]) -> None:
+    def arrive(self, partition: int, output: Output, headers: list[tuple[str, bytes]]) -> None:
         content = output.key, output.value
         if self.verifier is None or self.verifier.admits(
             output.channel.value, partition, content, headers
@@ -154,12 +155,11 @@ def test_signed_decisions_can_conflict() -> None:
     turnstile = exhausted(connection)
     run = turnstile.run("d", "r")
     run.charge(USERS, np.ones(12), noise_stddev=1.0)
-    kept = connection._kept[Channel.HALTS]
-    last = list(kept._records.values())[-1]
+    *_, last = connection.read(Channel.HALTS, Reading("earliest", False))
     forged = admission(last.partition, b"", Output(Channel.HALTS, b"k", last.value))
     assert forged is not None
     content = Content(forged.key, forged.value)
     (headers,) = connection.record_signer.headers("halts", last.partition, [content])
-    connection._arrive(last.partition, forged, headers)
+    connection.arrive(last.partition, forged, headers)
     with pytest.raises(ConflictingDecisions):
         run.charge(USERS, np.ones(12), noise_stddev=1.0)

@@ -18,8 +18,10 @@ class HalfApplied(Ledger):
     def __init__(self):
         super().__init__(0, 1)
         self.state.__class__ = Behind
+        self.applied = 0
 
     def apply(self, offset, value):
+        self.applied += 1
         if offset >= YIELD_EVERY:  # others have had their turn since the batch began
             raise MemoryError("in the middle of a batch")
         return []
@@ -35,10 +37,11 @@ class Behind(State):
 
 def test_a_merge_that_waits_for_a_failing_batch_writes_nothing() -> None:
     async def scenario():
-        made = bench(HalfApplied())
+        ledger = HalfApplied()
+        made = bench(ledger)
         made.processor.start()
         await made.arrive(*map(Record, range(YIELD_EVERY + 1)))
-        await made.until(made.processor._lock.locked)
+        await made.until(lambda: ledger.applied)
         with pytest.raises(Ended):
             await made.processor.merge()  # has to wait for the batch
         assert made.ends.first.reason is Ending.FAILED

@@ -45,13 +45,13 @@ class Cluster:
 class Worker:
     """Owned partitions in a world of memory, and the stream that feeds them."""
 
-    def __init__(self, cluster, owner, snapshot_every=0.0):
+    def __init__(self, cluster, owner, **settings):
         self.cluster = cluster
         self.ends = Ends()
         self.gate = Gate(self.ends)
         client = MemoryClient(cluster.broker, self.gate)
         world = world_of(owner, cluster.store, client, self.ends)
-        self.partitions = OwnedPartitions(replace(world, snapshot_every=snapshot_every))
+        self.partitions = OwnedPartitions(replace(world, **settings))
 
     async def acquire(self):
         self.positions = await self.partitions.acquire(range(PARTITIONS))
@@ -121,10 +121,10 @@ def test_a_rebalance_without_another_owner_goes_on_with_what_is_in_memory():
         worker = Worker(cluster, "only")
         await worker.acquire()
         await worker.decide()
-        loaded = worker.partitions._owned[0].processor
+        loaded = worker.partitions.by_partition[0].processor
         await worker.partitions.pause()
         assert await worker.acquire() == {0: 4, 1: 4}
-        assert worker.partitions._owned[0].processor is loaded
+        assert worker.partitions.by_partition[0].processor is loaded
         cluster.broker.norms(0).append(b"one more")
         await worker.decide()
         assert cluster.rejected(0) == dict.fromkeys(range(5), 1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +12,7 @@ from streams.records.users import UserIds, partitions_of
 from streams.store.layout import pack_change
 from streams.store.port import SuspensionReason, decode_pulse
 from streams.store.snapshot import MANIFEST, deletable
-from streams.worker.ownership import OwnedPartitions
+from streams.worker import processor
 from streams.worker.ports import Ending
 from tests.doubles.memory_broker import last_snapshot
 from tests.unit.ledger.ledgers import Log
@@ -25,17 +25,22 @@ class Past(Cluster):
 
     async def happen(self, erases=True):
         before = Worker(self, "before")
-        await before.acquire()
-        await before.decide()
-        for owned in before.partitions._owned.values():
-            if erases:
-                await owned.processor.outbox.settle(20)
-                async with owned.processor.quiet():
-                    await owned.processor._forget()
-            await owned.processor.snapshot()
-            await owned.heartbeat.beat(None)
-        await before.leave()
+        with patch.object(processor, "FORGET_AFTER", 0.001 if erases else 60.0):
+            await before.acquire()
+            await before.decide()
+            for partition, owned in before.partitions.by_partition.items():
+                if erases:
+                    await self.until_outbox_is_empty(partition)
+                await owned.processor.snapshot()
+                await owned.heartbeat.beat(None)
+            await before.leave()
         return self
+
+    async def until_outbox_is_empty(self, partition):
+        """Wait until the owner has deleted from Redis what it has published."""
+        async with asyncio.timeout(20):
+            while self.store.contents(partition).outbox:
+                await asyncio.sleep(0.01)
 
     def flush(self):
         self.store.restore({})
@@ -452,12 +457,11 @@ class Keyed(Worker):
     """A worker that has an erasure key."""
 
     def __init__(self, cluster, owner, key):
-        super().__init__(cluster, owner)
-        self.partitions = OwnedPartitions(replace(self.partitions._world, erasure_keys=key))
+        super().__init__(cluster, owner, erasure_keys=key)
 
     @property
     def processor(self):
-        return self.partitions._owned[0].processor
+        return self.partitions.by_partition[0].processor
 
     async def decide(self):
         await self.deliver(0)

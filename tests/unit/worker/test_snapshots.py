@@ -8,17 +8,19 @@ import pytest
 from streams.kafka.results import NotSent
 from streams.store.snapshot import MANIFEST
 from streams.worker.ports import Ending
+from streams.worker.snapshots import FIRST_AFTER, TIME_SHARE
 from tests.doubles.memory_broker import Effect, last_snapshot
+from tests.simulation.clock import VirtualLoop
 from tests.unit.worker.processors import Ended
 from tests.unit.worker.test_ownership import Cluster, Worker
 
 
 def processor_of(worker, partition=0):
-    return worker.partitions._owned[partition].processor
+    return worker.partitions.by_partition[partition].processor
 
 
-async def at_work(cluster, name="owner"):
-    worker = Worker(cluster, name)
+async def at_work(cluster, name="owner", **settings):
+    worker = Worker(cluster, name, **settings)
     await worker.acquire()
     await worker.decide()
     return worker
@@ -26,6 +28,26 @@ async def at_work(cluster, name="owner"):
 
 def manifests(cluster):
     return [key for key, _ in cluster.broker.snapshots(0).records.values()].count(MANIFEST)
+
+
+async def held(worker, effect):
+    """Wait until a worker is about to have an effect; hold no further one.
+
+    Returns:
+        The future that lets the effect happen, or fail.
+    """
+    while not worker.gate.waiting[effect]:
+        await asyncio.sleep(0)
+    return worker.gate.waiting.pop(effect)[0]
+
+
+def run_in_virtual_time(scenario):
+    """Run a scenario in which sleeping takes no time."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(scenario)
+    finally:
+        loop.close()
 
 
 def test_a_snapshot_goes_out_with_its_manifest_last():
@@ -64,14 +86,13 @@ def test_a_late_manifest_is_not_written(caplog):
         older = await at_work(cluster, "older")
         older.gate.hold(Effect.COMMIT)
         writer = asyncio.create_task(processor_of(older).snapshot())
-        while not older.gate.waiting[Effect.COMMIT]:
-            await asyncio.sleep(0)
+        commit = await held(older, Effect.COMMIT)
         newer = Worker(cluster, "newer")
         await newer.acquire()
         cluster.broker.norms(0).append(b"one more")
         await newer.decide()
         await processor_of(newer).snapshot()
-        older.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
+        commit.set_result(None)
         await writer
         assert last_snapshot(cluster.broker, 0).manifest.next == 5
         await newer.leave()
@@ -107,21 +128,17 @@ def test_a_failed_snapshot_delays_no_decision(caplog):
     async def scenario():
         cluster = Cluster()
         worker = await at_work(cluster)
-        writer = processor_of(worker).snapshots
-        real = writer._topic.send
-
-        async def fail(_):
-            raise NotSent("no answer")
-
-        writer._topic.send = fail
-        await processor_of(worker).snapshot()
+        worker.gate.hold(Effect.SEND)
+        snapshot = asyncio.create_task(processor_of(worker).snapshot())
+        (await held(worker, Effect.SEND)).set_exception(NotSent("no answer"))
+        await snapshot
+        assert last_snapshot(cluster.broker, 0) is None
         assert worker.ends.first is None
         cluster.broker.norms(0).append(b"one more")
         await worker.acquire()
         await worker.decide()
-        writer = processor_of(worker).snapshots
-        writer._topic.send = real
         await processor_of(worker).snapshot()
+        assert last_snapshot(cluster.broker, 0).manifest.next == 5
         await worker.leave()
 
     asyncio.run(scenario())
@@ -158,42 +175,46 @@ def test_a_page_that_is_not_what_was_written_ends_the_worker_and_never_comes_int
 
 def test_a_snapshot_is_due_after_its_time_and_only_if_there_is_anything_new():
     async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster)
-        processor, now = processor_of(worker), [0.0]
-        writer = processor.snapshots
-        assert not writer.is_due(4)  # none are wanted
-        writer._time, writer._every, writer._due_at = lambda: now[0], 600.0, 60.0
-        assert not writer.is_due(4)
-        now[0] = 60.0
-        assert writer.is_due(4)
+        worker = await at_work(Cluster(), snapshot_every=600.0)
+        processor = processor_of(worker)
+        assert not processor.snapshots.is_due(4)
+        await asyncio.sleep(FIRST_AFTER)
+        assert processor.snapshots.is_due(4)
         await processor.snapshot()
-        now[0] = 659.0
-        assert not writer.is_due(5)
-        now[0] = 660.0
-        assert writer.is_due(5)
-        assert not writer.is_due(4)
+        await asyncio.sleep(599.0)
+        assert not processor.snapshots.is_due(5)
+        await asyncio.sleep(1.0)
+        assert processor.snapshots.is_due(5)
+        assert not processor.snapshots.is_due(4)
         await worker.leave()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
+
+
+def test_no_snapshot_is_due_if_none_are_wanted():
+    async def scenario():
+        worker = await at_work(Cluster(), snapshot_every=0.0)
+        await asyncio.sleep(10 * FIRST_AFTER)
+        assert not processor_of(worker).snapshots.is_due(4)
+        await worker.leave()
+
+    run_in_virtual_time(scenario())
 
 
 def test_snapshots_take_no_more_than_their_share_of_the_time():
     async def scenario():
-        cluster = Cluster()
-        worker = await at_work(cluster)
-        processor, now = processor_of(worker), [0.0]
-        writer = processor.snapshots
-        writer._time, writer._every = lambda: now[0], 1.0
-        real = writer._topic.send
-
-        async def slow(records):
-            now[0] += 10.0
-            await real(records)
-
-        writer._topic.send = slow
-        await processor.snapshot()
-        assert writer._due_at == now[0] + now[0] / 0.05
+        worker = await at_work(Cluster(), snapshot_every=1.0)
+        processor = processor_of(worker)
+        worker.gate.hold(Effect.SEND)
+        snapshot = asyncio.create_task(processor.snapshot())
+        send = await held(worker, Effect.SEND)
+        await asyncio.sleep(10.0)
+        send.set_result(None)
+        await snapshot
+        await asyncio.sleep(10.0 / TIME_SHARE - 1.0)
+        assert not processor.snapshots.is_due(5)
+        await asyncio.sleep(1.0)
+        assert processor.snapshots.is_due(5)
         await worker.leave()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
