@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from streams.cli.output import Exit, log_as_json, note, say, show
 from streams.config import Config
 from streams.kafka.topics import ensure_topics
-from streams.local import LocalStack, LocalStackError
+from streams.local import LocalFailure, LocalStack, LocalStackError
 from streams.local.children import STOPPING
 from streams.local.errors import how_to_install
 from streams.operations.status import Unavailable, read_owners, topics_of
@@ -209,7 +209,9 @@ def _secure_stack() -> type[LocalStack]:
     except ImportError as error:
         what = "Certificates and keys need a package that is not installed"
         how = how_to_install("local,secure")
-        raise LocalStackError(f"{what} ({error}): {how} installs it.") from error
+        raise LocalStackError(
+            LocalFailure.NOT_INSTALLED, f"{what} ({error}): {how} installs it."
+        ) from error
     return SecureStack
 
 

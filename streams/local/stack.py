@@ -14,7 +14,7 @@ from streams.config import PREFIX
 from streams.local.broker import KafkaBroker
 from streams.local.children import signals_held
 from streams.local.directory import DataDirectory, make_private
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress
 from streams.local.redis_server import RedisServer
 from streams.local.server import KAFKA_PORT, REDIS_PORT, Server
@@ -71,7 +71,10 @@ class LocalStack:
             progress: called with a line of text about each step, from any thread.
         """
         if workers < 0:
-            raise LocalStackError(f"The number of workers is {workers}; it must be at least 0.")
+            raise LocalStackError(
+                LocalFailure.INVALID_CALL,
+                f"The number of workers is {workers}; it must be at least 0.",
+            )
         self.prefix = prefix
         self.partitions = partitions
         self._count = workers
@@ -116,7 +119,9 @@ class LocalStack:
     def directory(self) -> Path:
         """The directory of data and logs."""
         if self._directory is None:
-            raise LocalStackError("The stack is not running: start it first.")
+            raise LocalStackError(
+                LocalFailure.INVALID_CALL, "The stack is not running: start it first."
+            )
         return self._directory.path
 
     def start(self) -> None:
@@ -126,7 +131,7 @@ class LocalStack:
             LocalStackError: a process could not be started; the logs stay.
         """
         if self._directory is not None:
-            raise LocalStackError("The stack has been started already.")
+            raise LocalStackError(LocalFailure.INVALID_CALL, "The stack has been started already.")
         try:
             with signals_held():  # a handler that raises runs within this try block
                 self._directory = DataDirectory(self._data)
@@ -197,8 +202,9 @@ class LocalStack:
         """Refuse the data of a secure stack, which a stack without logins would expose."""
         if (directory / SECURE_FOLDER).exists() and not self._is_secure:
             raise LocalStackError(
+                LocalFailure.UNUSABLE_DIRECTORY,
                 f"{directory} has the data of a secure stack, which only logins can reach. Use "
-                "--secure as well, or another data directory."
+                "--secure as well, or another data directory.",
             )
 
     def _start_servers(self, directory: DataDirectory) -> None:
@@ -260,5 +266,7 @@ class LocalStack:
 
 def _started(server: _Server | None, name: str) -> _Server:
     if server is None:
-        raise LocalStackError(f"This stack has not started a {name} of its own.")
+        raise LocalStackError(
+            LocalFailure.INVALID_CALL, f"This stack has not started a {name} of its own."
+        )
     return server

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streams.local.children import Child, signals_held
-from streams.local.errors import LocalStackError
+from streams.local.errors import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import Progress
 
 _FIRST_DELAY = 0.1  # seconds; doubles with every quick exit
@@ -121,7 +121,7 @@ class Worker:
     def check(self) -> None:
         """Raise ``LocalStackError`` with the log's last lines if the worker is crash-looping."""
         if self.crash_looping and self._child is not None:
-            raise LocalStackError(self._report(self._child))
+            raise LocalStackError(LocalFailure.EXITED, self._report(self._child))
 
     def _spawn(self) -> Child:
         return Child(

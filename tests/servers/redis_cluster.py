@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_hex
 
-from streams.local import LocalStackError, RedisServer
+from streams.local import LocalFailure, LocalStackError, RedisServer
 from streams.local.server import LOOPBACK, exchange, free_ports, is_free
 
 MASTERS = 3
@@ -121,8 +121,9 @@ class RedisCluster:
                 node.check()
                 if time.monotonic() > deadline:
                     raise LocalStackError(
+                        LocalFailure.NOT_READY,
                         f"The Redis Cluster did not form within {_FORMED_WITHIN:.0f} s; see "
-                        f"{node.log}."
+                        f"{node.log}.",
                     )
                 time.sleep(_POLL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streams.local import Child, LocalStackError
+from streams.local import Child, LocalFailure, LocalStackError
 from streams.local.workers import Worker
 from tests.integration.local.conftest import is_gone
 from tests.integration.service import eventually
@@ -103,8 +104,10 @@ def test_even_a_stopped_program_can_be_ended(tmp_path: Path) -> None:
 
 
 def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LocalStackError, match=r"Worker could not be started: no-such-program"):
+    with pytest.raises(LocalStackError) as caught:
         Child("Worker", ["no-such-program"], log=tmp_path / "log")
+    assert caught.value.reason is LocalFailure.NOT_STARTED
+    assert "no-such-program" in str(caught.value)
 
 
 def test_the_log_tail_is_of_this_start_only(tmp_path: Path) -> None:
@@ -114,8 +117,10 @@ def test_the_log_tail_is_of_this_start_only(tmp_path: Path) -> None:
         assert child.wait(30) == 3
         assert child.log_tail() == [text, "problem"]
     assert log.read_text() == "first\nproblem\nsecond\nproblem\n"
-    with pytest.raises(LocalStackError, match="ended with exit code 3 while starting") as caught:
+    with pytest.raises(LocalStackError) as caught:
         child.wait_until(lambda: False, 5)
+    assert caught.value.reason is LocalFailure.EXITED
+    assert re.search(r"\b3\b", str(caught.value).partition(str(log))[0])
     assert "problem" in str(caught.value)
     assert str(log) in str(caught.value)
 

