@@ -23,8 +23,27 @@ from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState
 
 
+class StoreFailure(StrEnum):
+    """The reasons for a ``StoreUnavailable``."""
+
+    ADDRESS = "address"  # the address cannot be used
+    LOGIN = "login"  # the user or the password is wrong
+    CERTIFICATE = "certificate"  # another authority signed it, or it names another host
+    NO_MASTER = "no-master"  # no Sentinel names a master that it can reach
+    MAY_EVICT = "may-evict"  # the store may delete keys when its memory is full
+    NO_ANSWER = "no-answer"  # no connection, a lost one, or another error as the answer
+
+
 class StoreUnavailable(Exception):
-    """The store did not answer, or answered with an error. Nothing can be decided."""
+    """The store did not answer, or answered with an error. Nothing can be decided.
+
+    Attributes:
+        reason: the reason, for programs.
+    """
+
+    def __init__(self, reason: StoreFailure, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Verdict(StrEnum):

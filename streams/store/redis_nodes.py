@@ -35,6 +35,10 @@ Settings = Mapping[str, Any]
 Server = redis.asyncio.Redis
 
 
+class NoMaster(LostConnection):
+    """No Sentinel names a master that it can reach. The cause is the last Sentinel's error."""
+
+
 class Nodes(ABC):
     """The servers that have keys. Errors are those of redis-py, or of the system."""
 
@@ -181,6 +185,7 @@ class SentinelNode(Nodes):
     async def _master(self) -> tuple[str, int]:
         """Return the master that the first Sentinel names."""
         service, problems = self._address.service, []
+        last: Exception | None = None
         for host, port in self._address.nodes:
             pool: Any = ConnectionPool(host=host, port=port, **self._asked)  # no types
             sentinel: Any = Server(connection_pool=pool)
@@ -188,15 +193,17 @@ class SentinelNode(Nodes):
                 known = (await sentinel.sentinel_masters()).get(service)
             except AuthenticationError as error:
                 problems.append(f"{host}:{port}: {error} (see redis_sentinel_username)")
+                last = error
             except (RedisError, OSError) as error:
                 problems.append(f"{host}:{port}: {error}")
+                last = error
             else:
                 if known and known["is_master"] and not (known["is_sdown"] or known["is_odown"]):
                     return str(known["ip"]), int(known["port"])
                 problems.append(f"{host}:{port} knows no reachable master of {service!r}")
             finally:
                 await pool.disconnect()
-        raise LostConnection(f"no Sentinel names a master: {'; '.join(problems)}")
+        raise NoMaster(f"no Sentinel names a master: {'; '.join(problems)}") from last
 
 
 class ClusterNodes(Nodes):

@@ -50,10 +50,11 @@ from streams.store.port import (
     Installation,
     Stage,
     Store,
+    StoreFailure,
     StoreUnavailable,
     Verdict,
 )
-from streams.store.redis_nodes import Server, nodes_at
+from streams.store.redis_nodes import NoMaster, Server, nodes_at
 from streams.store.snapshot import Moment
 from streams.store.stored_state import StoredState, verified
 
@@ -74,7 +75,8 @@ class RedisStore(Store):
         except (UnusableAddress, ValueError):
             # The error quotes parts of the URL, which may be the password.
             raise StoreUnavailable(
-                f"{self.address!r} is not the address of a Redis: write redis://host:port/0"
+                StoreFailure.ADDRESS,
+                f"{self.address!r} is not the address of a Redis: write redis://host:port/0",
             ) from None
         self._prefix = prefix
 
@@ -142,8 +144,9 @@ class RedisStore(Store):
             for settings in found
         ):
             raise StoreUnavailable(
+                StoreFailure.MAY_EVICT,
                 "Redis may evict keys, which would forget charges: "
-                "set maxmemory-policy to noeviction"
+                "set maxmemory-policy to noeviction",
             )
         if None in found:
             return (
@@ -347,7 +350,10 @@ class RedisStore(Store):
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         hint = next((hint for kind, hint in _ADVICE if isinstance(error, kind)), "")
-        return StoreUnavailable(f"{what}: {type(error).__name__}: {error} ({self.address}){hint}")
+        return StoreUnavailable(
+            _reason_of(error),
+            f"{what}: {type(error).__name__}: {error} ({self.address}){hint}",
+        )
 
 
 _COMMAND_BYTES = 128 * 1024 * 1024
@@ -387,6 +393,28 @@ _ADVICE: Sequence[tuple[type[Exception], str]] = (
     ),
 )
 """The advice for an error. It follows the address in the message, which contains no password."""
+
+
+_REASONS: Sequence[tuple[type[Exception], StoreFailure]] = (
+    (AuthenticationError, StoreFailure.LOGIN),
+    (ssl.SSLCertVerificationError, StoreFailure.CERTIFICATE),
+    (NoMaster, StoreFailure.NO_MASTER),
+)
+
+
+def _reason_of(error: Exception) -> StoreFailure:
+    """Return the reason for an error: the first that its type, or that of a cause, shows.
+
+    redis-py raises one type for all connections that cannot be opened, from the error of the
+    system or of TLS.
+    """
+    errors: list[BaseException] = [error]
+    while earlier := errors[-1].__cause__ or errors[-1].__context__:
+        errors.append(earlier)
+    for kind, reason in _REASONS:
+        if any(isinstance(one, kind) for one in errors):
+            return reason
+    return StoreFailure.NO_ANSWER
 
 
 async def _facts(server: Server) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from streams.kafka.results import LogUnavailable, NotSent, Origin, TopicsUnavailable
 from streams.ledger.ledger import Channel, Output
-from streams.store.port import Commit, Guard, Store, StoreUnavailable, Verdict
+from streams.store.port import Commit, Guard, Store, StoreFailure, StoreUnavailable, Verdict
 from streams.store.snapshot import MANIFEST
 from streams.store.snapshot import Record as SnapshotRecord
 from streams.worker import ports
@@ -265,13 +265,15 @@ class ProcessStore:
         await process.gate(verb)
         fails = world.happens(world.temper.store_fails)
         if self._connection != self._shared.connection or (fails and world.rng.random() < 0.5):
-            raise StoreUnavailable(f"{verb}: the connection was lost")
+            raise StoreUnavailable(StoreFailure.NO_ANSWER, f"{verb}: the connection was lost")
         answer = await getattr(self._shared, verb)(*arguments)
         if fails:
-            raise StoreUnavailable(f"the answer to {verb} was lost")
+            raise StoreUnavailable(StoreFailure.NO_ANSWER, f"the answer to {verb} was lost")
         await (process.gate("hear of the commit") if verb == "commit" else process.heard())
         if self._connection != self._shared.connection:
-            raise StoreUnavailable(f"the connection was lost before the answer to {verb}")
+            raise StoreUnavailable(
+                StoreFailure.NO_ANSWER, f"the connection was lost before the answer to {verb}"
+            )
         return answer
 
     async def commit(self, guard: Guard, commit: Commit) -> Verdict:

@@ -10,7 +10,7 @@ import pytest
 
 from streams.config import Config
 from streams.local import RedisServer
-from streams.store.port import StoreUnavailable
+from streams.store.port import StoreFailure, StoreUnavailable
 from streams.store.redis_store import RedisStore
 from tests.servers.redis_failover import SERVICE, Sentinel
 
@@ -47,20 +47,22 @@ def test_the_master_is_found_by_the_first_sentinel_that_knows_it(sentinel: Senti
 
 
 @pytest.mark.parametrize(
-    ("service", "password", "message"),
+    ("service", "password", "reason", "named"),
     [
-        (SERVICE, WRONG, "redis_sentinel_username"),
-        (SERVICE, "", "redis_sentinel_username"),
-        ("another", PASSWORD, "master of 'another'"),
+        (SERVICE, WRONG, StoreFailure.LOGIN, "redis_sentinel_username"),
+        (SERVICE, "", StoreFailure.LOGIN, "redis_sentinel_username"),
+        ("another", PASSWORD, StoreFailure.NO_MASTER, "'another'"),
     ],
 )
 def test_of_every_sentinel_it_is_said_why_it_names_no_master(
-    sentinel: Sentinel, service: str, password: str, message: str
+    sentinel: Sentinel, service: str, password: str, reason: StoreFailure, named: str
 ) -> None:
     url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{service}"
-    with pytest.raises(StoreUnavailable, match=message) as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         asyncio.run(connect(Config(redis=url, redis_sentinel_password=password)))
+    assert caught.value.reason is reason
     said = str(caught.value)
+    assert named in said
     assert "127.0.0.1:1" in said
     assert sentinel.address in said
     assert PASSWORD not in said
