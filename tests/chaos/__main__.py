@@ -1,9 +1,9 @@
 """``python -m tests.chaos``: the real service under faults of every kind, and an audit at the end.
 
-Trainers charge and never give up; faults come one after the other, or on top of each other. When
-the time is over everything heals, all that was published is decided, and an auditor that shares no
-code with the workers applies the log once more: state, decisions, refusals, odometers and what the
-trainers were told have to be as it says.
+Trainers charge continuously. Faults happen one after another, some of them at the same time. At the
+end all faults are repaired, and the workers decide all published requests. Then an auditor, which
+shares no code with the workers, applies the log. State, decisions, rejects, odometer records and
+the decisions that the trainers received must agree with the auditor's.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from rich.table import Table
 
 from tests.chaos import trainer
 from tests.chaos.faults import FAULTS, suiting
-from tests.chaos.lanes import Lane, check_told, lanes_of_a_training
-from tests.chaos.scene import Scene, Shape, scene
+from tests.chaos.service import ServiceUnderTest, Shape, service_under_test
+from tests.chaos.trainers import TrainerThread, check_received, trainers_of_every_kind
 from tests.integration.service import Service
 
 _PACE = 0.25
 """Seconds between two steps of a trainer."""
 _TIMEOUT, _SECURE_TIMEOUT = 4.0, 15.0
-"""Seconds after which a charge is repeated. Six clients of one process that log in again at once,
-each with TLS, take some: less would have them give up before they can hear anything."""
+"""Seconds after which a charge is repeated. Six clients of one process that log in again at
+once, each with TLS, take some seconds. With a shorter timeout they would never receive an
+answer.
+"""
 _LONGEST_GAP = 4.0
-"""Seconds between two faults; a third of them come at once after the one before."""
+"""The longest time between two faults, in seconds; a third of them follow at once."""
 _RECOVERS_WITHIN = 180.0
-"""Seconds after which an operator looks at what has stopped, while all wait for something."""
+"""Seconds within which every trainer must receive decisions again after faults."""
 _CALM_EVERY = 12
-"""After so many faults everything has to get on again."""
+"""The number of faults after which every trainer must receive decisions again."""
 
 
 class Stuck(AssertionError):
-    """A trainer is not answered although nothing is wrong any more."""
+    """Raised if a trainer receives no answer although no fault is active."""
 
 
 def main() -> int:
-    """Run for so many minutes; 1 if anything was wrong."""
+    """Run the faults and the audit; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
         description="The real service under faults of every kind, and an audit at the end.",
@@ -73,19 +75,19 @@ def main() -> int:
     console.print(f"seed {seed}, {options.minutes:g} minutes")
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     console.print(f"logs and data are in {directory}")
-    with scene(directory, shape) as stage:
+    with service_under_test(directory, shape) as under_test:
         timeout = _SECURE_TIMEOUT if shape.is_secure else _TIMEOUT
-        lanes = lanes_of_a_training(replace(stage.trains, timeout=timeout), seed, _PACE)
+        threads = trainers_of_every_kind(replace(under_test.trains, timeout=timeout), seed, _PACE)
         rng = random.Random(seed)
         try:
-            counted = _unleash(stage, lanes, rng, options.minutes * 60, kinds, console)
+            counted = _unleash(under_test, threads, rng, options.minutes * 60, kinds, console)
         finally:
-            for lane in lanes:
-                lane.stop(60.0)
-            stage.trainer.stop()
-        with closing(Service(stage.stack, stage.looks)) as service:
-            console.print("everything is healed: the audit")
-            summary = _audited(service, stage, lanes)
+            for thread in threads:
+                thread.stop(60.0)
+            under_test.trainer.stop()
+        with closing(Service(under_test.stack, under_test.looks)) as service:
+            console.print("all faults are repaired: audit")
+            summary = _audited(service, under_test, threads)
     shutil.rmtree(directory)  # after a failure it stays
     console.print(_table("Faults", counted))
     console.print(_table("Audited, wrong: 0", summary))
@@ -93,48 +95,48 @@ def main() -> int:
 
 
 def _unleash(
-    stage: Scene,
-    lanes: list[Lane[object]],
+    under_test: ServiceUnderTest,
+    threads: list[TrainerThread[object]],
     rng: random.Random,
     seconds: float,
     kinds: list[str],
     console: Console,
 ) -> Counter[str]:
     counted: Counter[str] = Counter()
-    stage.trainer.start()
-    for lane in lanes:
-        lane.start()
-    _calm(stage, lanes)
+    under_test.trainer.start()
+    for thread in threads:
+        thread.start()
+    _calm(under_test, threads)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         kind = rng.choice(kinds)
         console.print(f"{time.strftime('%H:%M:%S')}  {kind}", highlight=False)
-        FAULTS[kind](stage, rng)
+        FAULTS[kind](under_test, rng)
         counted[kind] += 1
         if rng.random() < 2 / 3:
             time.sleep(rng.uniform(0.0, _LONGEST_GAP))
         if counted.total() % _CALM_EVERY == 0:
-            _calm(stage, lanes)
-    stage.clock.write_text("0")
-    _calm(stage, lanes)
+            _calm(under_test, threads)
+    under_test.clock.write_text("0")
+    _calm(under_test, threads)
     return counted
 
 
-def _calm(stage: Scene, lanes: list[Lane[object]]) -> None:
-    """Wait until every trainer has been told some more steps."""
-    goals = [lane.decided + 3 for lane in lanes]
-    released = sum(1 for _ in trainer.released(stage.trainer.released)) + 3
+def _calm(under_test: ServiceUnderTest, threads: list[TrainerThread[object]]) -> None:
+    """Wait until every trainer has received some more decisions."""
+    goals = [thread.decided + 3 for thread in threads]
+    released = sum(1 for _ in trainer.released(under_test.trainer.released)) + 3
     deadline = time.monotonic() + _RECOVERS_WITHIN
     while True:
-        for lane in lanes:
-            if lane.error is not None:
-                raise lane.error
+        for thread in threads:
+            if thread.error is not None:
+                raise thread.error
         behind = [
-            f"{lane.current}/{lane.name}"
-            for lane, goal in zip(lanes, goals, strict=True)
-            if lane.decided < goal
+            f"{thread.current}/{thread.name}"
+            for thread, goal in zip(threads, goals, strict=True)
+            if thread.decided < goal
         ]
-        if sum(1 for _ in trainer.released(stage.trainer.released)) < released:
+        if sum(1 for _ in trainer.released(under_test.trainer.released)) < released:
             behind.append(f"{trainer.DATASET}/{trainer.RUN}")
         if not behind:
             return
@@ -143,21 +145,25 @@ def _calm(stage: Scene, lanes: list[Lane[object]]) -> None:
         time.sleep(0.2)
 
 
-def _audited(service: Service, stage: Scene, lanes: list[Lane[object]]) -> Counter[str]:
+def _audited(
+    service: Service, under_test: ServiceUnderTest, threads: list[TrainerThread[object]]
+) -> Counter[str]:
     audit = service.audit()
-    told = check_told(audit, lanes)
+    received = check_received(audit, threads)
     decisions = {
         (d["dataset"], d["run"], d["step"], d["partition"]): d for d in audit.charged.values()
     }
-    steps = list(trainer.released(stage.trainer.released))
-    assert [line["step"] for line in steps] == list(range(len(steps))), "a step twice, or none"
+    steps = list(trainer.released(under_test.trainer.released))
+    assert [line["step"] for line in steps] == list(range(len(steps))), (
+        "a step is missing or released twice"
+    )
     for line in steps:
         halted = {
             user
             for partition in range(service.partitions)
             for user in decisions[trainer.DATASET, trainer.RUN, line["step"], partition]["halted"]
         }
-        assert halted == set(line["halted"]), f"step {line['step']} was told otherwise"
+        assert halted == set(line["halted"]), f"step {line['step']} differs from the log"
     users = sum(d.get("users", d.get("members", 0)) for d in audit.charged.values())
     return Counter(
         {
@@ -165,12 +171,12 @@ def _audited(service: Service, stage: Scene, lanes: list[Lane[object]]) -> Count
             "records refused": len(audit.rejects),
             "decisions": len(audit.charged),
             "users decided": users,
-            "steps told to trainers": told,
+            "steps received by trainers": received,
             "steps released by the trainer that is killed": len(steps),
-            "charges repeated": sum(lane.retried for lane in lanes),
-            "runs opened again": sum(lane.reopened for lane in lanes),
-            "steps decided that nobody was told": sum(lane.unheard for lane in lanes),
-            "workers started again": sum(worker.restarts for worker in stage.stack.workers),
+            "charges repeated": sum(thread.retried for thread in threads),
+            "runs opened again": sum(thread.reopened for thread in threads),
+            "steps decided but not received": sum(thread.unseen for thread in threads),
+            "workers started again": sum(worker.restarts for worker in under_test.stack.workers),
         }
     )
 

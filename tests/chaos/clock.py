@@ -1,6 +1,6 @@
-"""A clock that jumps: what processes of the chaos take for the time of day.
+"""A clock that jumps: the time of day of the processes under test.
 
-The time of day is the only clock that jumps on a real machine; the monotonic one does not.
+The time of day is the only clock that jumps on a real machine; the monotonic clock does not.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 FILE = "CHAOS_CLOCK"
-"""An environment variable: the file that says by how many seconds the clock is wrong."""
+"""The environment variable that names the file with the clock's error in seconds."""
 
 _EVERY = 0.2
 
 
 def follow() -> None:
-    """Let the time of day of this process be what the file says, if there is one."""
+    """Shift this process's time of day by the number of seconds in the file, if there is one."""
     if path := os.environ.get(FILE):
         time.time = _Clock(Path(path)).time
 

@@ -1,4 +1,4 @@
-"""What goes wrong, kind by kind. Each fault has had its time when its function returns."""
+"""The kinds of faults. A fault has ended, or continues on its own, when its function returns."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from streams.local import RedisServer
 from streams.local.errors import LocalStackError
 from streams.store.layout import key_of
 from tests.chaos.proxy import Proxy
-from tests.chaos.scene import PREFIX, Scene, Shape
+from tests.chaos.service import PREFIX, ServiceUnderTest, Shape
 from tests.servers.redis_failover import client_of
 
-Fault = Callable[[Scene, random.Random], None]
+Fault = Callable[[ServiceUnderTest, random.Random], None]
 Suits = Callable[[Shape], bool]
 
 FAULTS: dict[str, Fault] = {}
-"""By the name that the summary calls it."""
+"""The faults by their names in the summary."""
 _SUITS: dict[str, Suits] = {}
 
 
 def suiting(shape: Shape) -> list[str]:
-    """The names of the faults that can happen to such a service."""
+    """Return the names of the faults that can happen to a service of this shape."""
     return [name for name in FAULTS if _SUITS[name](shape)]
 
 
@@ -60,7 +60,7 @@ def _has_brokers(shape: Shape) -> bool:
 
 
 def fault(name: str, suits: Suits = _always) -> Callable[[Fault], Fault]:
-    """Note a kind of fault, and which services it can happen to."""
+    """Register a kind of fault, and the shapes of service that it can happen to."""
 
     def note(work: Fault) -> Fault:
         FAULTS[name], _SUITS[name] = work, suits
@@ -70,63 +70,63 @@ def fault(name: str, suits: Suits = _always) -> Callable[[Fault], Fault]:
 
 
 @fault("worker killed")
-def kill_worker(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL; its supervisor starts another."""
-    scene.stack.kill_worker(rng.randrange(len(scene.stack.workers)))
+def kill_worker(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill a worker with SIGKILL; its supervisor starts another."""
+    service.stack.kill_worker(rng.randrange(len(service.stack.workers)))
 
 
 @fault("all workers killed")
-def kill_all_workers(scene: Scene, rng: random.Random) -> None:
-    """All of them, one right after the other."""
-    for worker in scene.stack.workers:
-        scene.stack.kill_worker(worker.index)
+def kill_all_workers(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill all workers at once with SIGKILL."""
+    for worker in service.stack.workers:
+        service.stack.kill_worker(worker.index)
 
 
 @fault("worker paused")
-def pause_worker(scene: Scene, rng: random.Random) -> None:
-    """SIGSTOP for longer than the group waits for it: it wakes up as a zombie."""
-    pid = rng.choice(scene.stack.workers).pid
+def pause_worker(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Stop a worker with SIGSTOP, often for longer than the consumer group waits for it."""
+    pid = rng.choice(service.stack.workers).pid
     if pid is not None:
         _pause(pid, rng.uniform(1.0, 12.0))
 
 
 @fault("trainer killed")
-def kill_trainer(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL, between any two of its steps or within one."""
-    scene.trainer.kill()
+def kill_trainer(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill the trainer with SIGKILL, between two steps or within one."""
+    service.trainer.kill()
 
 
 @fault("Redis killed")
-def kill_redis(scene: Scene, rng: random.Random) -> None:
-    """It loses up to a second of what it acknowledged; a node of a Cluster, perhaps its place."""
-    server = rng.choice(scene.redises)
+def kill_redis(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill a Redis server, which loses up to a second of acknowledged writes."""
+    server = rng.choice(service.redises)
     server.kill()
     time.sleep(rng.uniform(0.0, 2.0))
     server.start()
 
 
 @fault("Redis restarted")
-def restart_redis(scene: Scene, rng: random.Random) -> None:
-    """In order: it loses nothing."""
-    server = rng.choice(scene.redises)
+def restart_redis(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Stop a Redis server gracefully and start it again; it loses nothing."""
+    server = rng.choice(service.redises)
     server.stop()
     server.start()
 
 
 @fault("Redis gone back", _has_one_redis)
-def roll_back_redis(scene: Scene, rng: random.Random) -> None:
-    """Its files are put back to a copy from a while ago."""
-    (server,) = scene.redises
-    data, copy = server.directory / "redis", scene.directory / "redis.copy"
+def roll_back_redis(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Restore the Redis files from a copy that is some seconds old."""
+    (server,) = service.redises
+    data, copy = server.directory / "redis", service.directory / "redis.copy"
     shutil.copytree(data, copy)
     time.sleep(rng.uniform(2.0, 10.0))
     server.kill()
-    changed = scene.directory / "redis.changed"
+    changed = service.directory / "redis.changed"
     data.rename(changed)
     copy.rename(data)
     try:
         server.start()
-    except LocalStackError:  # the copy was taken while a file changed: nothing goes back
+    except LocalStackError:  # a file changed during the copy: go on without it
         shutil.rmtree(data)
         changed.rename(data)
         server.start()
@@ -134,81 +134,81 @@ def roll_back_redis(scene: Scene, rng: random.Random) -> None:
 
 
 @fault("Redis emptied", _is_open)
-def flush_redis(scene: Scene, rng: random.Random) -> None:
-    """FLUSHALL, wherever there is state."""
-    for server in scene.redises:
+def flush_redis(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Empty every Redis server with FLUSHALL."""
+    for server in service.redises:
         with closing(client_of(server)) as client, suppress(redis.ReadOnlyError):
             client.flushall()
 
 
 @fault("some keys lost", _is_open)
-def lose_keys(scene: Scene, rng: random.Random) -> None:
-    """A few keys of the service are deleted, as somebody might who cleans up."""
-    with closing(client_of(rng.choice(scene.redises))) as client:
+def lose_keys(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Delete up to three keys of the service."""
+    with closing(client_of(rng.choice(service.redises))) as client:
         keys = sorted(client.scan_iter(f"{PREFIX}*"))
         for key in rng.sample(keys, min(len(keys), rng.randint(1, 3))):
-            with suppress(redis.ResponseError):  # a replica's are its master's
+            with suppress(redis.ResponseError):  # a replica rejects writes
                 client.delete(key)
 
 
 @fault("Redis has no disk", _is_open)
-def fill_disk_of_redis(scene: Scene, rng: random.Random) -> None:
-    """It cannot write to its file for a while, and refuses what it cannot keep."""
-    server = rng.choice(scene.redises)
+def fill_disk_of_redis(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Let a Redis server run out of disk space for a while; it then rejects writes."""
+    server = rng.choice(service.redises)
     with suppress(ProcessLookupError):
         _without_disk(server.pid, _largest(server.directory / "redis"), rng)
-    server.start()  # a node of a Cluster that cannot keep what it knows of it ends
+    server.start()  # a Cluster node exits if it cannot write its configuration
 
 
 @fault("Redis paused")
-def pause_redis(scene: Scene, rng: random.Random) -> None:
-    """It answers nothing for a while, and then everything; a Cluster goes on without it."""
-    _pause(rng.choice(scene.redises).pid, rng.uniform(0.5, 8.0))
+def pause_redis(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Stop a Redis server with SIGSTOP for a while; a Cluster continues without it."""
+    _pause(rng.choice(service.redises).pid, rng.uniform(0.5, 8.0))
 
 
 @fault("master failed over", _has_cluster)
-def fail_over(scene: Scene, rng: random.Random) -> None:
-    """A master is killed, its replica takes its place, and it comes back as a replica."""
-    if pair := _pair(scene, rng):
-        _fail_over(scene, *pair)
+def fail_over(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill a master and promote its replica; the old master returns as a replica."""
+    if pair := _pair(service, rng):
+        _fail_over(service, *pair)
 
 
-@fault("failover that loses what was decided last", _has_cluster)
-def fail_over_behind(scene: Scene, rng: random.Random) -> None:
-    """The same, and the replica had been told nothing for a while."""
-    assert scene.failover is not None
-    if pair := _pair(scene, rng):
-        scene.failover.cut(pair[1])
+@fault("failover that loses the last decisions", _has_cluster)
+def fail_over_behind(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Fail over to a replica that did not receive the last writes."""
+    assert service.failover is not None
+    if pair := _pair(service, rng):
+        service.failover.cut(pair[1])
         time.sleep(rng.uniform(0.5, 5.0))
-        _fail_over(scene, *pair)
+        _fail_over(service, *pair)
 
 
 @fault("broker killed")
-def kill_broker(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL, and again on the same data."""
-    broker = rng.choice(scene.brokers)
+def kill_broker(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill a broker with SIGKILL and start it again with the same data."""
+    broker = rng.choice(service.brokers)
     broker.kill()
     time.sleep(rng.uniform(0.0, 2.0))
     broker.start()
 
 
 @fault("leader killed", _has_brokers)
-def kill_leader(scene: Scene, rng: random.Random) -> None:
-    """The broker that leads a partition of the log; another one leads it before it is back."""
-    partition = rng.randrange(scene.stack.partitions)
-    if (leader := _leader(scene, partition)) is None:
+def kill_leader(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill the broker that leads a partition of the log, until another broker leads it."""
+    partition = rng.randrange(service.stack.partitions)
+    if (leader := _leader(service, partition)) is None:
         return
-    scene.brokers[leader].kill()
+    service.brokers[leader].kill()
     deadline = time.monotonic() + 20.0
-    while _leader(scene, partition) in (None, leader) and time.monotonic() < deadline:
+    while _leader(service, partition) in (None, leader) and time.monotonic() < deadline:
         time.sleep(0.2)
-    scene.brokers[leader].start()
+    service.brokers[leader].start()
 
 
 @fault("two of the brokers killed", _has_brokers)
-def kill_two_brokers(scene: Scene, rng: random.Random) -> None:
-    """Nothing is decided until one of them is back."""
-    killed = rng.sample(scene.brokers, 2)
+def kill_two_brokers(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Kill two of the brokers; no request is decided until one of them has restarted."""
+    killed = rng.sample(service.brokers, 2)
     for broker in killed:
         broker.kill()
     time.sleep(rng.uniform(0.0, 6.0))
@@ -217,17 +217,17 @@ def kill_two_brokers(scene: Scene, rng: random.Random) -> None:
 
 
 @fault("broker restarted")
-def restart_broker(scene: Scene, rng: random.Random) -> None:
-    """In order."""
-    broker = rng.choice(scene.brokers)
+def restart_broker(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Stop a broker gracefully and start it again."""
+    broker = rng.choice(service.brokers)
     broker.stop()
     broker.start()
 
 
 @fault("broker has no disk")
-def fill_disk_of_broker(scene: Scene, rng: random.Random) -> None:
-    """It cannot make its log longer, gives up, and is started again when there is room."""
-    broker = rng.choice(scene.brokers)
+def fill_disk_of_broker(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Let a broker run out of disk space, and start it again when there is space."""
+    broker = rng.choice(service.brokers)
     with suppress(ProcessLookupError):
         _without_disk(broker.pid, _largest(broker.directory / "kafka" / "log", ".log"), rng)
     broker.kill()
@@ -235,14 +235,14 @@ def fill_disk_of_broker(scene: Scene, rng: random.Random) -> None:
 
 
 @fault("broker paused")
-def pause_broker(scene: Scene, rng: random.Random) -> None:
-    """It answers nothing for a while, and then everything."""
-    _pause(rng.choice(scene.brokers).pid, rng.uniform(0.5, 6.0))
+def pause_broker(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Stop a broker with SIGSTOP for a while."""
+    _pause(rng.choice(service.brokers).pid, rng.uniform(0.5, 6.0))
 
 
 def _network_fails(where: str, how: Callable[[Proxy], None]) -> Fault:
-    def fail(scene: Scene, rng: random.Random) -> None:
-        proxy = scene.proxies[where]
+    def fail(service: ServiceUnderTest, rng: random.Random) -> None:
+        proxy = service.proxies[where]
         how(proxy)
         try:
             time.sleep(rng.uniform(0.5, 10.0))
@@ -266,16 +266,16 @@ for _where in _HAS_PROXY:
 
 
 @fault("clock jumps")
-def jump(scene: Scene, rng: random.Random) -> None:
-    """The time of day of workers and the trainer is an hour off, or a day, to either side."""
-    scene.clock.write_text(str(rng.choice((-1, 1)) * rng.choice((1, 60, 3600, 86400))))
+def jump(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Shift the time of day of the workers and the trainer by up to a day."""
+    service.clock.write_text(str(rng.choice((-1, 1)) * rng.choice((1, 60, 3600, 86400))))
 
 
 @fault("old records sent again")
-def send_again(scene: Scene, rng: random.Random) -> None:
-    """Copies of what the log has, in another order, as a client that repeats itself sends them."""
+def send_again(service: ServiceUnderTest, rng: random.Random) -> None:
+    """Send copies of records of the log in another order, as clients that retry may do."""
     topic = f"{PREFIX}{NORMS}"
-    with closing(new_reader(scene.looks)) as consumer:
+    with closing(new_reader(service.looks)) as consumer:
         number = rng.choice(sorted(consumer.partitions_for_topic(topic)))
         place = TopicPartition(topic, number)
         consumer.assign([place])
@@ -283,18 +283,18 @@ def send_again(scene: Scene, rng: random.Random) -> None:
         consumer.seek(place, rng.randrange(max(1, end)))
         found = [r.value for r in consumer.poll(timeout_ms=2000, max_records=50).get(place, [])]
     rng.shuffle(found)
-    _send(scene, number, found[:20])
+    _send(service, number, found[:20])
 
 
 @fault("garbage sent")
-def send_garbage(scene: Scene, rng: random.Random) -> None:
+def send_garbage(service: ServiceUnderTest, rng: random.Random) -> None:
     """Records that nobody can apply: noise of many lengths."""
     noise = [rng.randbytes(rng.randint(0, 2000)) for _ in range(10)]
-    _send(scene, rng.randrange(scene.stack.partitions), noise)
+    _send(service, rng.randrange(service.stack.partitions), noise)
 
 
-def _send(scene: Scene, partition: int, values: list[bytes | None]) -> None:
-    config = scene.trains
+def _send(service: ServiceUnderTest, partition: int, values: list[bytes | None]) -> None:
+    config = service.trains
     servers = config.kafka.split(",")
     with closing(
         KafkaProducer(bootstrap_servers=servers, acks="all", **security(config))
@@ -305,25 +305,25 @@ def _send(scene: Scene, partition: int, values: list[bytes | None]) -> None:
         producer.flush()
 
 
-def _pair(scene: Scene, rng: random.Random) -> tuple[RedisServer, RedisServer] | None:
-    """The master of a partition and its replica, if that has all there is."""
-    assert scene.failover is not None
-    key = key_of(PREFIX, rng.randrange(scene.stack.partitions), "meta")
-    with suppress(AssertionError, StopIteration, redis.RedisError):  # they come back from a fault
-        master = scene.failover.master_of(key)
-        return master, scene.failover.replica_of(master)
+def _pair(service: ServiceUnderTest, rng: random.Random) -> tuple[RedisServer, RedisServer] | None:
+    """Return a partition's master and its replica; None if the replica is not in sync."""
+    assert service.failover is not None
+    key = key_of(PREFIX, rng.randrange(service.stack.partitions), "meta")
+    with suppress(AssertionError, StopIteration, redis.RedisError):  # the servers are recovering
+        master = service.failover.master_of(key)
+        return master, service.failover.replica_of(master)
     return None
 
 
-def _fail_over(scene: Scene, master: RedisServer, replica: RedisServer) -> None:
-    assert scene.failover is not None
-    scene.failover.promote(replica, master)
+def _fail_over(service: ServiceUnderTest, master: RedisServer, replica: RedisServer) -> None:
+    assert service.failover is not None
+    service.failover.promote(replica, master)
     master.start()
 
 
-def _leader(scene: Scene, partition: int) -> int | None:
-    """Which of the brokers leads a partition of the log, if one does and is asked in time."""
-    with suppress(KafkaError), closing(new_admin(scene.looks)) as admin:
+def _leader(service: ServiceUnderTest, partition: int) -> int | None:
+    """Return the index of the broker that leads a partition of the log; None if unknown."""
+    with suppress(KafkaError), closing(new_admin(service.looks)) as admin:
         (norms,) = admin.describe_topics([f"{PREFIX}{NORMS}"])
         found = next(p for p in norms["partitions"] if p["partition_index"] == partition)
         leader = int(found["leader_id"])
@@ -341,7 +341,7 @@ def _pause(pid: int, seconds: float) -> None:
 
 
 def _without_disk(pid: int, size: int, rng: random.Random) -> None:
-    """No file of a process grows beyond a size for a while."""
+    """Limit the size of a process's files for a while."""
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + rng.randint(0, 20_000), before[1]))
     try:

@@ -1,9 +1,9 @@
 """A network that fails: a relay on a loopback port, between clients and one server.
 
-passing --slow--> slow       every piece takes a while
-passing --freeze-> frozen    connections stay open, nothing comes through, in either direction
-passing --cut----> cut       connections end at once, and new ones with them
-any     --heal---> passing   what a frozen connection was given arrives now
+passing --slow--> slow       each chunk is delayed
+passing --freeze-> frozen    connections stay open and transfer no data
+passing --cut----> cut       open connections end, and new ones are refused
+any     --heal---> passing   data that a frozen connection has received is delivered
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Result = TypeVar("_Result")
 
 _PIECE = 256 * 1024
 _SLOW = 0.05
-"""Seconds that every piece takes, there and back, while the network is slow."""
+"""The delay of each chunk in each direction, in seconds, while the network is slow."""
 
 
 class Network(Enum):
-    """How a proxy treats what it is given."""
+    """The states of a proxy."""
 
     PASSING = "passing"
     SLOW = "slow"
@@ -34,7 +34,7 @@ class Network(Enum):
 
 
 class Proxy:
-    """Relays a port to another one, in a thread of its own, until it is closed."""
+    """Relays one port to another in its own thread until it is closed."""
 
     def __init__(self, port: int, target: int) -> None:
         """Listen on ``port`` of the loopback address for connections to ``target`` there."""
@@ -52,27 +52,27 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients connect to."""
+        """Return the address that clients connect to, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
 
     def slow(self) -> None:
-        """Let every piece take a while."""
+        """Delay each chunk."""
         self._become(Network.SLOW)
 
     def freeze(self) -> None:
-        """Let nothing through, and say nothing about it."""
+        """Transfer no data, and keep all connections open."""
         self._become(Network.FROZEN)
 
     def cut(self) -> None:
-        """End every connection, and those that are made."""
+        """End all open and new connections."""
         self._become(Network.CUT)
 
     def heal(self) -> None:
-        """Let everything through."""
+        """Transfer data without delay."""
         self._become(Network.PASSING)
 
     def close(self) -> None:
-        """End every connection and the thread."""
+        """End all connections and the thread."""
         self._call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,7 +1,7 @@
-"""A trainer in a process of its own, killed at any moment: what it released stands in a file.
+"""A trainer in its own process, which is killed at any time.
 
-A line a step, on disk before the next step is charged. What a step charges follows from its number,
-so that a trainer that is started again charges the same.
+It appends a line per released step to a file and syncs the file before it charges the next step.
+The content of a step follows from its number, so a restarted trainer charges the same.
 
     TURNSTILE_KAFKA=... python -m tests.chaos.trainer FILE
 """
@@ -32,7 +32,7 @@ _TIMEOUT = 4.0
 
 
 def main(file: Path) -> None:
-    """Train for ever."""
+    """Train until the process is killed."""
     clock.follow()
     while True:
         try:
@@ -59,12 +59,12 @@ def _train(turnstile: Turnstile, file: Path) -> None:
 
 
 def norms_of(step: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What users contribute to a step."""
+    """Return the users' norms of a step."""
     return np.random.default_rng(step).random(len(USERS))
 
 
 def released(file: Path) -> Iterator[dict[str, Any]]:
-    """The steps that were released, in their order; a line that was cut off was not."""
+    """Yield the released steps in order; skip an incomplete last line."""
     if file.exists():
         for line in file.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""A worker whose clock jumps, and which sees sooner than others that something has changed."""
+"""A worker whose clock jumps, and which notices rebalances and lost members quickly."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from streams.sdk.errors import (
 )
 from streams.sdk.run import Run
 from tests.audit.bad_input import BAD_INPUT, PARTITIONS, as_msgpack
-from tests.audit.bad_input import Lane as Records
+from tests.audit.bad_input import TrainerThread as Records
 from tests.integration.service import Service
 
 CASES = {case.reason: case for case in BAD_INPUT.values()}
@@ -36,7 +36,7 @@ CASES = {case.reason: case for case in BAD_INPUT.values()}
 
 
 @dataclass
-class Lane:
+class TrainerThread:
     """A dataset with one run that has charged step 0, seen from partition 0."""
 
     service: Service
@@ -70,16 +70,16 @@ class Lane:
 
 
 @pytest.fixture
-def lane(shared: Service, name: str) -> Lane:
+def lane(shared: Service, name: str) -> TrainerThread:
     return open_lane(shared, name)
 
 
-def open_lane(service: Service, name: str, **policy: Any) -> Lane:
+def open_lane(service: Service, name: str, **policy: Any) -> TrainerThread:
     service.client.create_dataset(name, **{"budget": 1.0, "user_ids": "mixed", **policy})
     run = service.client.run(name, f"run-{name}")
     users = service.users(4, partition=0)
     run.charge(users[:2], [1.0, 0.5], noise_stddev=4.0)
-    return Lane(service, name, run, users)
+    return TrainerThread(service, name, run, users)
 
 
 def lanes(service: Service, dataset: str) -> Iterator[Records]:
@@ -140,7 +140,7 @@ def test_a_mechanism_that_the_policy_cannot_charge_is_refused_by_the_sdk(
     assert lane.service.audit().runs[0][name, lane.run.name].step == 1
 
 
-def test_a_policy_never_changes_after_the_first_charge(lane: Lane) -> None:
+def test_a_policy_never_changes_after_the_first_charge(lane: TrainerThread) -> None:
     before = lane.service.state(lane.dataset)
     with pytest.raises(PolicyChanged):
         lane.service.client.create_dataset(lane.dataset, budget=2.0)
@@ -151,14 +151,14 @@ def test_a_policy_never_changes_after_the_first_charge(lane: Lane) -> None:
     lane.assert_goes_on()
 
 
-def test_a_run_of_an_unknown_dataset_is_refused(lane: Lane) -> None:
+def test_a_run_of_an_unknown_dataset_is_refused(lane: TrainerThread) -> None:
     with pytest.raises(RequestRejected) as rejected:
         lane.service.client.run("nobody-created-this", "r")
     assert rejected.value.reason == "unknown-dataset"
     lane.assert_goes_on()
 
 
-def test_a_step_sent_twice_gets_the_same_decision_and_is_charged_once(lane: Lane) -> None:
+def test_a_step_sent_twice_gets_the_same_decision_and_is_charged_once(lane: TrainerThread) -> None:
     first = lane.service.publish(0, lane.charge())
     lane.service.audit()
     before = lane.service.state(lane.dataset)
@@ -173,7 +173,7 @@ def test_a_step_sent_twice_gets_the_same_decision_and_is_charged_once(lane: Lane
     lane.assert_goes_on(step=2)
 
 
-def test_an_older_attempt_is_fenced_and_can_no_longer_charge(lane: Lane) -> None:
+def test_an_older_attempt_is_fenced_and_can_no_longer_charge(lane: TrainerThread) -> None:
     old = lane.charge()
     newer = lane.service.client.run(lane.dataset, lane.run.name)
     assert newer.attempt == lane.run.attempt + 1
@@ -186,7 +186,7 @@ def test_an_older_attempt_is_fenced_and_can_no_longer_charge(lane: Lane) -> None
     lane.assert_goes_on()
 
 
-def test_json_records_are_decided_like_messagepack_ones(lane: Lane) -> None:
+def test_json_records_are_decided_like_messagepack_ones(lane: TrainerThread) -> None:
     offset = lane.service.publish(0, msgspec.json.encode(lane.charge()))
     audit = lane.service.audit()
     assert audit.charged[0, offset]["admitted"] == [True] * 4
@@ -203,7 +203,7 @@ def test_json_records_are_decided_like_messagepack_ones(lane: Lane) -> None:
     assert lane.service.audit().runs[0][lane.dataset, lane.run.name].attempt == 5
 
 
-def test_an_empty_step_is_decided_and_costs_nothing(lane: Lane) -> None:
+def test_an_empty_step_is_decided_and_costs_nothing(lane: TrainerThread) -> None:
     before = lane.service.state(lane.dataset)
     for users in ([], np.empty(0, dtype=np.int64)):
         decision = lane.run.charge(users, [], noise_stddev=1.0)
@@ -213,14 +213,14 @@ def test_an_empty_step_is_decided_and_costs_nothing(lane: Lane) -> None:
     lane.assert_goes_on(step=3)
 
 
-def test_one_user_is_charged_in_one_partition(lane: Lane) -> None:
+def test_one_user_is_charged_in_one_partition(lane: TrainerThread) -> None:
     decision = lane.run.charge(["alone"], [1.0], noise_stddev=4.0)
     assert decision.admitted.tolist() == [True]
     lane.service.audit()
     assert lane.service.state(lane.dataset)["alone"][0] == (2**44 // 32,)
 
 
-def test_zero_norms_are_admitted_and_cost_nothing(lane: Lane) -> None:
+def test_zero_norms_are_admitted_and_cost_nothing(lane: TrainerThread) -> None:
     before = lane.service.state(lane.dataset)
     decision = lane.run.charge(lane.users, [0.0, -0.0, 0.0, 0.0], noise_stddev=1e-300)
     assert decision.admitted.all()
@@ -232,7 +232,7 @@ def test_zero_norms_are_admitted_and_cost_nothing(lane: Lane) -> None:
     lane.assert_goes_on(step=2)
 
 
-def test_an_integer_and_the_string_of_its_digits_are_different_users(lane: Lane) -> None:
+def test_an_integer_and_the_string_of_its_digits_are_different_users(lane: TrainerThread) -> None:
     users: list[int | str] = [901, "901", 902, "902", 949]
     assert lane.run.charge(users, [4.0, 1.0, 4.0, 1.0, 0.0], noise_stddev=4.0).admitted.all()
     lane.service.audit()
@@ -241,7 +241,7 @@ def test_an_integer_and_the_string_of_its_digits_are_different_users(lane: Lane)
     assert (state[902][0], state["902"][0]) == ((2**43,), (2**43 // 16,))
 
 
-def test_the_sdk_refuses_what_makes_no_sense_and_publishes_nothing(lane: Lane) -> None:
+def test_the_sdk_refuses_what_makes_no_sense_and_publishes_nothing(lane: TrainerThread) -> None:
     client, ends = lane.service.client, lane.service.log.norms_ends()
     with pytest.raises(InvalidRequest):
         lane.run.charge([1, 2], [1.0, np.nan], noise_stddev=4.0)
@@ -257,7 +257,7 @@ def test_the_sdk_refuses_what_makes_no_sense_and_publishes_nothing(lane: Lane) -
     assert lane.run.charge(lane.users, [1.0] * 4, noise_stddev=4.0).step == 1
 
 
-def test_a_hundred_thousand_users_are_charged_in_one_step(lane: Lane) -> None:
+def test_a_hundred_thousand_users_are_charged_in_one_step(lane: TrainerThread) -> None:
     users = np.arange(-50_000, 50_000)
     norms = np.resize([0.25, 1.0, 8.0, 0.0], users.size)  # 8.0 costs twice the budget
     decision = lane.run.charge(users, norms, noise_stddev=4.0)

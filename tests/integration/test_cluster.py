@@ -12,7 +12,11 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from streams.local import KafkaBroker, LocalStack
-from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
+from tests.chaos.trainers import (
+    check_received,
+    trainers_of_every_kind,
+    wait_for_decisions,
+)
 from tests.integration.service import IMPATIENT_WORKER, Service, end_at_once, eventually
 from tests.servers.kafka_cluster import KafkaCluster
 from tests.waiting import HANGS_AFTER
@@ -72,7 +76,9 @@ def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(
     stack: LocalStack, cluster: KafkaCluster
 ) -> None:
     service = Service(stack)
-    lanes = lanes_of_a_training(replace(service.config, timeout=8.0), random.randrange(10**9), 0.5)
+    lanes = trainers_of_every_kind(
+        replace(service.config, timeout=8.0), random.randrange(10**9), 0.5
+    )
     for lane in lanes:
         lane.start()
     try:
@@ -90,7 +96,7 @@ def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(
             lane.stop(HANGS_AFTER)
         service.close()
     with closing(Service(stack)) as audited:
-        assert check_told(audited.audit(), lanes) > 2 * BROKERS * len(lanes)
+        assert check_received(audited.audit(), lanes) > 2 * BROKERS * len(lanes)
 
 
 def replicas_are_in_sync(service: Service, admin: KafkaAdminClient) -> bool:

@@ -15,13 +15,13 @@ import pytest
 from streams.local import LocalStack
 from streams.store.port import StoreUnavailable
 from streams.store.redis_store import RedisStore
-from tests.chaos.lanes import (
+from tests.chaos.trainers import (
     POLICIES,
     USERS,
-    Lane,
-    NormLane,
-    check_told,
-    lanes_of_a_training,
+    NormTrainer,
+    TrainerThread,
+    check_received,
+    trainers_of_every_kind,
 )
 from tests.integration.service import IMPATIENT_WORKER, Service, eventually
 from tests.waiting import HANGS_AFTER
@@ -44,7 +44,7 @@ class Chaos:
 
     stack: LocalStack
     service: Service
-    lanes: list[Lane[Any]]
+    trainers: list[TrainerThread[Any]]
     random: random.Random
     killed: list[int] = field(default_factory=list)
     killed_owners: int = 0
@@ -59,7 +59,7 @@ class Chaos:
         alive = {worker.pid: worker.index for worker in self.stack.workers if worker.running}
         alive = {pid: index for pid, index in alive.items() if pid and pid not in self.killed}
         owners = alive.keys() & self._owners()
-        if not alive or not any(lane.in_flight for lane in self.lanes):
+        if not alive or not any(trainer.in_flight for trainer in self.trainers):
             return False
         pid = self.random.choice(sorted(owners or alive))
         if self.stack.workers[alive[pid]].pid != pid:
@@ -70,17 +70,20 @@ class Chaos:
         return True
 
     def wait_for_decisions(self) -> None:
-        """Wait until every lane has been told some more decisions."""
-        goals = [lane.decided + self.random.randint(3, 12) for lane in self.lanes]
+        """Wait until every trainer has received some more decisions."""
+        goals = [trainer.decided + self.random.randint(3, 12) for trainer in self.trainers]
         eventually(
             lambda: (
-                any(lane.error for lane in self.lanes)
-                or all(lane.decided >= goal for lane, goal in zip(self.lanes, goals, strict=True))
+                any(trainer.error for trainer in self.trainers)
+                or all(
+                    trainer.decided >= goal
+                    for trainer, goal in zip(self.trainers, goals, strict=True)
+                )
             )
         )
-        for lane in self.lanes:
-            if lane.error is not None:
-                raise lane.error
+        for trainer in self.trainers:
+            if trainer.error is not None:
+                raise trainer.error
 
     def pause(self, longest: float) -> None:
         """Let a random while pass, so that the next fault comes at any moment."""
@@ -111,25 +114,25 @@ def test_nothing_is_lost_or_charged_twice_when_everything_dies_under_load(
     seed = int(os.environ.get(SEED, 0))
     print(f"{SEED}={seed}")
     service = Service(stack)
-    lanes = lanes_of_a_training(replace(service.config, timeout=4.0), seed, _PACE)
-    for lane in lanes:
-        lane.start()
-    chaos = Chaos(stack, service, lanes, random.Random(seed))
+    trainers = trainers_of_every_kind(replace(service.config, timeout=4.0), seed, _PACE)
+    for trainer in trainers:
+        trainer.start()
+    chaos = Chaos(stack, service, trainers, random.Random(seed))
     try:
         unleash(chaos)
     finally:
-        for lane in lanes:
-            lane.stop(HANGS_AFTER)
-    for lane in lanes:
+        for trainer in trainers:
+            trainer.stop(HANGS_AFTER)
+    for trainer in trainers:
         print(
-            f"{lane.dataset}/{lane.name}: {lane.decided} steps decided, {lane.retried} retries, "
-            f"{lane.reopened} reopened, {lane.unheard} decided unheard"
+            f"{trainer.dataset}/{trainer.name}: {trainer.decided} steps decided, "
+            f"{trainer.retried} retries, {trainer.reopened} reopened, {trainer.unseen} unseen"
         )
     print(f"{chaos.killed_owners} of {KILLS} kills hit an owner of partitions")
     assert len(set(chaos.killed)) == KILLS
     assert chaos.killed_owners >= len(ROUNDS)
     assert sum(worker.restarts for worker in stack.workers) >= KILLS
-    assert_nothing_is_lost(Service(stack), lanes)
+    assert_nothing_is_lost(Service(stack), trainers)
 
 
 def unleash(chaos: Chaos) -> None:
@@ -153,16 +156,16 @@ def unleash(chaos: Chaos) -> None:
     chaos.wait_for_decisions()
 
 
-def assert_nothing_is_lost(service: Service, lanes: list[Lane[Any]]) -> None:
+def assert_nothing_is_lost(service: Service, trainers: list[TrainerThread[Any]]) -> None:
     try:
-        assert check_told(service.audit(), lanes) > len(ROUNDS) * len(lanes)
+        assert check_received(service.audit(), trainers) > len(ROUNDS) * len(trainers)
         for name in POLICIES:
             assert len(service.state(name)) == len(USERS)
         assert any(
-            told.decision.halted.any()
-            for lane in lanes
-            if isinstance(lane, NormLane)
-            for told in lane.told.values()
+            step.decision.halted.any()
+            for trainer in trainers
+            if isinstance(trainer, NormTrainer)
+            for step in trainer.received.values()
         )
     finally:
         service.close()

@@ -16,7 +16,12 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from streams.local import KafkaBroker, LocalStack, RedisServer
 from streams.local.broker import new_cluster_id
 from streams.local.server import LOOPBACK, free_ports
-from tests.chaos.lanes import Lane, check_told, lanes_of_a_training, wait_for_decisions
+from tests.chaos.trainers import (
+    TrainerThread,
+    check_received,
+    trainers_of_every_kind,
+    wait_for_decisions,
+)
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.servers.redis_failover import client_of, meta_of, version
 from tests.waiting import eventually
@@ -28,29 +33,29 @@ REPLICAS = (2, 3, 1)  # the first of them is the leader that Kafka prefers
 
 
 @contextmanager
-def training(service: Service) -> Iterator[list[Lane[Any]]]:
+def training(service: Service) -> Iterator[list[TrainerThread[Any]]]:
     """Trainers of every kind, which ask again until they are answered."""
     config = replace(service.config, timeout=8.0)
-    lanes = lanes_of_a_training(config, random.randrange(10**9), 0.3)
-    for lane in lanes:
-        lane.start()
+    trainers = trainers_of_every_kind(config, random.randrange(10**9), 0.3)
+    for trainer in trainers:
+        trainer.start()
     try:
-        wait_for_decisions(lanes)
-        yield lanes
+        wait_for_decisions(trainers)
+        yield trainers
     finally:
-        stop(lanes)
+        stop(trainers)
 
 
-def stop(lanes: list[Lane[Any]]) -> None:
-    for lane in lanes:
-        lane.stop(60.0)
+def stop(trainers: list[TrainerThread[Any]]) -> None:
+    for trainer in trainers:
+        trainer.stop(60.0)
 
 
-def audit(service: Service, lanes: list[Lane[Any]]) -> None:
+def audit(service: Service, trainers: list[TrainerThread[Any]]) -> None:
     """All of it is as the auditor has it, and as the trainers were told."""
-    wait_for_decisions(lanes)
-    stop(lanes)
-    assert check_told(service.audit(), lanes) > 6 * len(lanes)
+    wait_for_decisions(trainers)
+    stop(trainers)
+    assert check_received(service.audit(), trainers) > 6 * len(trainers)
 
 
 def test_redis_moves_to_a_replica_that_had_not_heard_of_the_last_decisions(
@@ -69,13 +74,13 @@ def test_redis_moves_to_a_replica_that_had_not_heard_of_the_last_decisions(
         RedisServer(tmp_path / "2") as new,
         LocalStack(**shared, redis=old.url) as before,
         closing(Service(before)) as service,
-        training(service) as lanes,
+        training(service) as trainers,
     ):
         with client_of(new) as client:
             client.replicaof(LOOPBACK, old.port)
             eventually(lambda: client.info("replication")["master_link_status"] == "up")
             client.replicaof("NO", "ONE")
-        wait_for_decisions(lanes)
+        wait_for_decisions(trainers)
         for worker in before.workers:
             worker.stop()
         assert version(new, key) < version(old, key)
@@ -83,7 +88,7 @@ def test_redis_moves_to_a_replica_that_had_not_heard_of_the_last_decisions(
             LocalStack(**shared, redis=new.url) as after,
             closing(Service(after)) as moved,
         ):
-            audit(moved, lanes)
+            audit(moved, trainers)
 
 
 def broker(directory: Path, number: int, cluster: str, controller: int) -> KafkaBroker:
@@ -130,7 +135,7 @@ def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
             worker_command=IMPATIENT_WORKER,
         ) as stack,
         closing(Service(stack)) as service,
-        training(service) as lanes,
+        training(service) as trainers,
         ExitStack() as opened,
     ):
         for joining in (second, third):
@@ -151,9 +156,9 @@ def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
         kinds = [ConfigResource(ConfigResourceType.TOPIC, name, two) for name in topics]
         admin.alter_configs(kinds)
         admin.elect_leaders(0)  # preferred ones: the second broker leads everything now
-        wait_for_decisions(lanes)
+        wait_for_decisions(trainers)
         second.kill()
-        audit(service, lanes)
+        audit(service, trainers)
 
 
 def known_brokers(broker: KafkaBroker) -> int:

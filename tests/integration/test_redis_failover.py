@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 
 from streams.local import LocalStack
-from tests.chaos.lanes import check_told, lanes_of_a_training, wait_for_decisions
+from tests.chaos.trainers import (
+    check_received,
+    trainers_of_every_kind,
+    wait_for_decisions,
+)
 from tests.integration.lossy import WORKER, Lossy
 from tests.integration.service import IMPATIENT_WORKER, Service
 from tests.servers.redis_cluster import RedisCluster
@@ -52,7 +56,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
     ) as stack:
         service = Service(stack)
         config = replace(service.config, timeout=8.0)
-        lanes = lanes_of_a_training(config, random.randrange(10**9), 0.3)
+        lanes = trainers_of_every_kind(config, random.randrange(10**9), 0.3)
         for lane in lanes:
             lane.start()
         try:
@@ -68,7 +72,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
                 lane.stop(HANGS_AFTER)
             service.close()
         with closing(Service(stack)) as audited:
-            assert check_told(audited.audit(), lanes) > 3 * len(lanes)
+            assert check_received(audited.audit(), lanes) > 3 * len(lanes)
 
 
 def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_snapshot(

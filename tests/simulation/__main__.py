@@ -9,8 +9,8 @@ from multiprocessing import get_context
 from time import perf_counter
 
 from tests.simulation.audit import forget
-from tests.simulation.many import result_of
 from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.pool import result_of
 from tests.simulation.simulation import simulate
 
 
@@ -48,7 +48,7 @@ def main() -> int:
             print(f"{time:10.4f}  {who:12} {what}")
         print(outcome.wrong or "nothing is wrong")
         return int(outcome.wrong is not None)
-    began, ran, wrong, records, told = perf_counter(), 0, 0, 0, 0
+    began, ran, wrong, records, steps = perf_counter(), 0, 0, 0, 0
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     with (
         get_context("spawn").Pool(chosen.processes) as pool,
@@ -57,15 +57,15 @@ def main() -> int:
         for result in pool.imap_unordered(result_of, seeds, chunksize=4):
             ran += 1
             records += result.records
-            told += result.told
+            steps += result.steps
             if result.wrong:
                 wrong += 1
                 print(f"seed {result.seed}: {result.wrong}", flush=True)
                 print(f"make simulate SEED={result.seed}", flush=True)
     seconds = perf_counter() - began
     print(
-        f"{ran} seeds from {chosen.first}: {wrong} wrong; {records} records, {told} steps told, "
-        f"{60 * ran / seconds:.0f} seeds a minute"
+        f"{ran} seeds from {chosen.first}: {wrong} wrong; {records} records, "
+        f"{steps} steps decided, {60 * ran / seconds:.0f} seeds a minute"
     )
     return int(wrong > 0)
 

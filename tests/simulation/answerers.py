@@ -1,8 +1,8 @@
-"""Answerers of one stream, each with runs of its own, which take over from one another.
+"""Answerers of one stream, each with its own runs, which take over from one another.
 
-Entries and answers are in two topics in memory that lose nothing. An answerer dies before and after
-any effect, also while it charges a window, and is started again by its operator, under the same run
-name or, if another run has answered its windows, under a new one.
+Entries and answers are in two reliable topics in memory. An answerer can die before and after any
+effect, also while it charges a window. Its operator starts it again under the same run name. If
+another run has answered its windows, the operator uses a new name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.simulation.clients import Plan
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
-from tests.simulation.told import Content, Told
+from tests.simulation.received import Content, ReceivedDecisions
 from tests.simulation.world import World, Wrong
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
 USERS = [0, 1, 2, 5]
 _EVENTS = [(user, time) for time in range(0, 44, 2) for user in (time % 3, 5)]
 _EACH = 2
-"""Events of a user that count in a window."""
+"""The number of a user's events that count in a window."""
 _PATIENCE = 3
-"""After so many refusals an operator leaves the windows to another run."""
+"""The number of refusals after which an operator leaves the windows to another run."""
 
 
 class Stream:
-    """The input that all answerers of a dataset share, and what they have written."""
+    """The input that all answerers of a dataset share, and their output."""
 
     def __init__(self) -> None:
         self.pages = MemoryTopics()
         self.events = [event(user, time) for user, time in _EVENTS]
-        self.history: list[JournalEntry] = []  # all entries, forgotten ones as well
-        self.charging_again: set[str] = set()  # runs that may answer what others have answered
+        self.history: list[JournalEntry] = []  # all entries, including deleted ones
+        self.charging_again: set[str] = set()  # runs that may answer windows again
 
     def check(self) -> None:
-        """Check that each window has one answer of a run, and is answered by one run unless asked.
+        """Check that each step has one answer, and that only one run answers a window.
 
         Raises:
-            Wrong: a step has two answers, or a run answered a window after it had read another
-                run's answer to it.
+            Wrong: a step has two answers, or a run answered a window although it had read another
+            run's answer to it.
         """
         published: dict[tuple[str, int], set[bytes]] = defaultdict(set)
         for _, value in self.pages.answers:
@@ -72,7 +72,7 @@ class Stream:
             if len(values) > 1:
                 raise Wrong(f"two answers of step {step} were published")
         answered: dict[tuple[str, str, str], list[tuple[str, int]]] = defaultdict(list)
-        looked: dict[str, int] = {}  # owner -> where it has read all entries before
+        looked: dict[str, int] = {}  # owner -> the number of entries that it has read
         for place, entry in enumerate(self.history):
             if entry.kind != "answered":
                 looked[entry.owner] = place
@@ -87,12 +87,12 @@ class Stream:
 
 
 class _Journal(MemoryJournal):
-    """A journal that takes time, and whose user may die before and after each write."""
+    """A slow journal, whose user may die before and after each write."""
 
     def __init__(self, stream: Stream, dataset: str, run: str, pause: Callable[[], None]) -> None:
         super().__init__(stream.pages, dataset, run)
         self._stream, self._pause = stream, pause
-        self.last_answer = b""  # that was published last
+        self.last_answer = b""  # the last published answer
 
     def append(self, entry: JournalEntry) -> None:
         self._pause()
@@ -112,23 +112,23 @@ class _Journal(MemoryJournal):
 
 
 class Answerer:
-    """One file of queries after another, about the same windows as another answerer's.
+    """Answers one query file after another; other answerers answer the same windows.
 
     Args:
-        world: in which it answers.
-        told: what clients were told.
-        plan: of the dataset.
-        stream: of events.
-        name: of the answerer, and the first letter of its runs.
-        chance: where its own chance comes from.
-        delay: seconds until it is started first.
-        takes_over: whether it is started to take the budget over.
+        world: the simulated world.
+        received: the decisions that clients received.
+        plan: the plan of the dataset.
+        stream: the stream of events.
+        name: the name of the answerer, with which the names of its runs begin.
+        chance: its random generator.
+        delay: seconds until its first start.
+        takes_over: whether it takes over the budget at its first start.
     """
 
     def __init__(
         self,
         world: World,
-        told: Told,
+        received: ReceivedDecisions,
         plan: Plan,
         stream: Stream,
         name: str,
@@ -137,7 +137,13 @@ class Answerer:
         delay: float,
         takes_over: bool,
     ) -> None:
-        self.world, self.told, self.plan, self.stream, self.name = world, told, plan, stream, name
+        self.world, self.received, self.plan, self.stream, self.name = (
+            world,
+            received,
+            plan,
+            stream,
+            name,
+        )
         self.signing: Signing | None = None
         self.is_over = False
         self._chance, self._delay, self._take_over = chance, delay, takes_over
@@ -145,7 +151,7 @@ class Answerer:
         self._charges_again = chance.random() < 0.3
         self._opened: Run  # the attempt that answers now
         self._journal: _Journal
-        self._begin = 0  # of its first windows, in ms
+        self._begin = 0  # the start of its first windows, in ms
         self._runs = self._lives = self._refused = 0
 
     def work(self, fibre: Fibre) -> None:
@@ -158,11 +164,11 @@ class Answerer:
             who = self.signing.credentials(self.name) if self.signing else {}
             try:
                 with Turnstile(connection=connection, **who) as turnstile:
-                    self._live(turnstile, connection, fibre)
+                    self._use_client(turnstile, connection, fibre)
             except (Died, DecisionTimeout, Fenced, Superseded) as error:
                 self._note(f"begins again after {error!r:.120}")
             except AlreadyAnswered as error:
-                self._go_on_behind(error)
+                self._continue_after(error)
             except BudgetHeld as error:
                 self._refuse(error)
             except PartitionsDisagree as error:
@@ -178,13 +184,15 @@ class Answerer:
     def _run(self) -> str:
         return f"{self.name}-{self._runs}"
 
-    def _live(self, turnstile: Turnstile, connection: SimulatedConnection, fibre: Fibre) -> None:
+    def _use_client(
+        self, turnstile: Turnstile, connection: SimulatedConnection, fibre: Fibre
+    ) -> None:
         def pause() -> None:
             connection.may_die()
             fibre.wait(asyncio.sleep(self.world.delay()))
 
         turnstile.create_dataset(self.plan.dataset, **self.plan.policies[0])
-        query_file = self._questions()
+        query_file = self._query_file()
         if self._charges_again:
             self.stream.charging_again.add(self._run)
 
@@ -214,14 +222,14 @@ class Answerer:
         for offset, value in enumerate(self.stream.events):
             if offset == again:
                 answering.finish_closing()
-                self._hear(answering)
+                self._receive(answering)
             state.take(at(offset), value, None)
             if offset >= again and answering.close_due(state.clock(1, {})):
-                self._hear(answering)
+                self._receive(answering)
                 pause()
 
-    def _hear(self, answering: Answering) -> None:
-        """Take what the filter decided about the window that was closed last."""
+    def _receive(self, answering: Answering) -> None:
+        """Add the decision about the last closed window."""
         charged = answering.last_charge
         if charged is None:
             return
@@ -232,21 +240,23 @@ class Answerer:
         for user, granted in zip(users, charged.decision.granted.tolist(), strict=True):
             count = sum(user == one and begin <= _moment(time) < end for one, time in _EVENTS)
             norm = float(min(count, _EACH))
-            if granted and not norm <= granted <= norm * (1 + 1e-9):  # it is rounded up
+            if granted and not norm <= granted <= norm * (1 + 1e-9):  # norms are rounded up
                 raise Wrong(f"{self.name}: {user} is charged {granted} for {count} events")
             norms.append(granted or norm)
         content = Content(users, norms, 1.0)
         run = self._opened
         policies = [run.policy, *run.outer]
-        self.told.hear(self.name, policies, run.name, answer["step"], content, charged.decision)
+        self.received.add(self.name, policies, run.name, answer["step"], content, charged.decision)
 
-    def _questions(self) -> QueryFile:
+    def _query_file(self) -> QueryFile:
         begin = _moment(self._begin).isoformat()
         file = FILE.replace('"d"', f'"{self.plan.dataset}"').replace('"r"', f'"{self._run}"')
         return asked_of(file.replace("1970-01-01", begin) + COUNT)
 
-    def _go_on_behind(self, error: AlreadyAnswered) -> None:
-        """Leave the windows to the run that has answered them, or go on after the last of them."""
+    def _continue_after(self, error: AlreadyAnswered) -> None:
+        """Leave the windows to the run that has answered them, or continue after the last of
+        them.
+        """
         self._note(f"finds windows answered by {error.run} until {error.until}")
         self._refused += 1
         if self._refused > _PATIENCE:
@@ -257,7 +267,7 @@ class Answerer:
         self._runs += 1
 
     def _refuse(self, error: BudgetHeld) -> None:
-        """Leave the budget to the run that holds it, wait for it, or take it back."""
+        """Leave the budget to the run that holds it, wait for it, or take it over."""
         if not self.plan.is_exclusive:
             raise Wrong(f"{self.name}: runs may charge {self.plan.dataset} side by side") from error
         self._note(f"finds that {error.holder} holds the budget")
@@ -270,12 +280,14 @@ class Answerer:
 
 
 def _moment(time: int) -> datetime:
-    """A time in ms since 1970."""
+    """Return a time in ms since 1970 as a datetime."""
     return datetime.fromtimestamp(time / 1000, UTC)
 
 
-def cast(world: World, told: Told, seed: int) -> tuple[Stream, list[Answerer]]:
-    """Return the answerers of a seed: none, or two of which the second one is started later."""
+def answerers_of(
+    world: World, received: ReceivedDecisions, seed: int
+) -> tuple[Stream, list[Answerer]]:
+    """Return the answerers of a seed: none, or two, of which the second one starts later."""
     chance, stream = Random(f"answerers of {seed}"), Stream()
     if chance.random() < 0.6:
         return stream, []
@@ -286,7 +298,7 @@ def cast(world: World, told: Told, seed: int) -> tuple[Stream, list[Answerer]]:
     answerers = [
         Answerer(
             world,
-            told,
+            received,
             plan,
             stream,
             name,

@@ -1,4 +1,4 @@
-"""The independent auditor, over all that was ever written in a simulation."""
+"""Audits a simulation: the independent auditor applies everything that was ever written."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ from tests.audit.published import frozen, published_answer
 from tests.audit.stored import state_of
 from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.clients import LEVELS
-from tests.simulation.told import Heard, Told
+from tests.simulation.received import ReceivedDecisions, ReceivedStep
 from tests.simulation.world import Records, World, Wrong
 
 AUDITORS = (auditor_accounts, auditor_rosters, comparison, published)
-"""Modules that compute some things once for each record, however often it is compared."""
+"""Modules that cache results per record."""
 
 
 class Audit:
-    """Of one simulation."""
+    """The audit of one simulation."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.partitions = world.broker.partitions
         self.topic = world.broker.topic
         self.auditor = Auditor(self.partitions, self.topic)
-        self.told_before: set[tuple[str, str, int]] = set()  # steps of those logs
-        self.before: list[Auditor] = []  # of logs from which datasets came, with the erased users
+        self.imported_steps: set[tuple[str, str, int]] = (
+            set()
+        )  # steps that were decided in those logs
+        self.before: list[
+            Auditor
+        ] = []  # the auditors of logs whose datasets were imported, with the erased users
 
-    async def when_settled(self, told: Told) -> None:
+    async def when_settled(self, received: ReceivedDecisions) -> None:
         """Compare state, answers, rejects, odometer records and hash chain with the log."""
         world = self.world
         self.auditor.apply_all(world.log)
@@ -55,14 +59,16 @@ class Audit:
             compare_chain(self.auditor, partition, stored.meta.chain)
             self._compare_snapshot(partition, ledgers[partition])
         compare(self.auditor, world.log, ledgers)
-        steps = {key: each for key, each in told.steps.items() if key not in self.told_before}
-        self._compare_told(steps, [self.auditor])
+        steps = {
+            key: each for key, each in received.steps.items() if key not in self.imported_steps
+        }
+        self._compare_received(steps, [self.auditor])
         self._compare_compacted()
         self._check_order()
-        self._compare_policies(told)
+        self._compare_policies(received)
 
     def _compare_snapshot(self, partition: int, ledger: Ledger) -> None:
-        """The last snapshot, with what the log says from there on, is the state."""
+        """Check that the last snapshot and the log after it give the present state."""
         snapshot = last_snapshot(self.world.broker, partition)
         if snapshot is None:
             return
@@ -81,13 +87,13 @@ class Audit:
                 )
 
     def begin_catastrophe(self) -> None:
-        """Remember what the log was until now."""
+        """Store the length of the log before the catastrophe."""
         self._records = len(self.world.log.records["norms"])
 
-    def after_catastrophe(self, told: Told) -> None:
-        """What was said is what comes of the records that were applied, whatever became of them.
+    def after_catastrophe(self, received: ReceivedDecisions) -> None:
+        """Check that all answers follow from the records that were applied.
 
-        Where Redis went back while one log took the place of another, both were applied.
+        If Redis returned to an older state while the log was replaced, both logs were applied.
         """
         world = self.world
         histories = [self._histories(partition) for partition in range(self.partitions)]
@@ -109,15 +115,15 @@ class Audit:
             answer = frozen(published_answer(value or b""))
             if not any(answer in auditor.answers for auditor in auditors):
                 raise Wrong(f"answer {offset} of partition {partition} has no cause: {value!r}")
-        self._compare_told(told.steps, auditors)
+        self._compare_received(received.steps, auditors)
 
     def reached(self, partition: int) -> int:
-        """How far any worker has come: what was not decided cannot be told from here."""
+        """Return the highest offset that any worker has reached."""
         copies = (copy[partition] for copy in self.world.store.history if partition in copy)
         return max((int(copy.meta.get("next", "0")) for copy in copies), default=0)
 
     def _kept_answers(self) -> list[tuple[int, int, bytes | None]]:
-        """Answers that Redis has kept at any time: not all of them may have been published."""
+        """Return the answers that Redis has ever held; some of them may be unpublished."""
         kept = {
             (partition, name): packed
             for copy in self.world.store.history
@@ -132,12 +138,14 @@ class Audit:
         ]
 
     def _histories(self, partition: int) -> list[dict[int, bytes | None]]:
-        """What was applied: of a log that became another one, its records up to a place, as they
-        were fetched before, and those of the other one from there on. Every state that was ever
-        kept is of one of these.
+        """Return the records that were applied, one history per possible splice.
 
-        Of a topic that is created anew the workers hear after seconds; until then they decide what
-        is written there. Of a log that lost its end they hear before the first record comes.
+        If the log was replaced, the history has the old log's records up to an offset, as they were
+        fetched before, and the new log's records after it. Every stored state must belong to one of
+        the histories.
+
+        Workers learn of a recreated topic only after seconds, and decide its records until then.
+        They learn of a lost tail before the first new record arrives.
         """
         records = self.world.log.records["norms"]
         old, new = (
@@ -166,13 +174,13 @@ class Audit:
         ] or [{}]
 
     def _kept_heads(self, partition: int) -> set[tuple[int, str]]:
-        """How far each state that was kept had come, and the head of its chain."""
+        """Return the offset and the chain head of each state that was stored."""
         copies = (copy[partition] for copy in self.world.store.history if partition in copy)
         metas = (copy.meta for copy in copies)
         return {(int(meta["next"]), meta["head"]) for meta in metas if "head" in meta}
 
     def _heads(self, partition: int, records: Mapping[int, bytes | None]) -> list[tuple[int, str]]:
-        """Of the chain over these records: before the first of them, and after each."""
+        """Return the heads of the chain over these records: before the first, and after each."""
         link = first_link(self.topic, partition, self.partitions)
         heads = [(-1, link[0].hex())]
         for offset in sorted(records):
@@ -180,23 +188,23 @@ class Audit:
             heads.append((offset, link[0].hex()))
         return heads
 
-    def _compare_told(
-        self, steps: dict[tuple[str, str, int], Heard], auditors: Sequence[Auditor]
+    def _compare_received(
+        self, steps: dict[tuple[str, str, int], ReceivedStep], auditors: Sequence[Auditor]
     ) -> None:
-        """Every decision that a client was told is one that comes of the log, in each partition of
-        one of the histories.
+        """Check that every decision that a client received follows from the log, in each
+        partition for one of the histories.
         """
         decided = [
             {
                 (d["dataset"], d["run"], d["step"], d["partition"]): d
                 for d in auditor.charged.values()
-                if "run" in d  # else it is what a dataset has brought from another log
+                if "run" in d  # otherwise it was imported from another log
             }
             for auditor in auditors
         ]
         known = [*self.before, *auditors]
         ids = {k: v for each in known for names in each.names for k, v in names.ids.items()}
-        for address, heard in steps.items():
+        for address, received in steps.items():
             wrong = []
             for choice in product(range(len(auditors)), repeat=self.partitions):
                 places = [(number, (*address, p)) for p, number in enumerate(choice)]
@@ -206,18 +214,18 @@ class Audit:
                         for number, place in places
                         for each in [auditors[number].members[place]]
                     ]
-                    wrong.append(_wrong_members(heard, granted))
+                    wrong.append(_wrong_members(received, granted))
                 elif all(place in decided[number] for number, place in places):
                     wrong.append(
-                        _wrong_users(heard, [decided[n][place] for n, place in places], ids)
+                        _wrong_users(received, [decided[n][place] for n, place in places], ids)
                     )
             if None not in wrong:
-                raise Wrong(f"{address} was told {heard}: {wrong}")
+                raise Wrong(f"{address} was told {received}: {wrong}")
 
     def _compare_compacted(self) -> None:
-        """The odometer record that compaction keeps of a user is the newest one.
+        """Check that compaction keeps the newest odometer record of each user.
 
-        It keeps none of those whose transactions were aborted.
+        Compaction keeps no record of an aborted transaction.
         """
         kept: dict[tuple[Any, ...], int] = {}
         for partition, place, value in self.world.log.records["odometer"]:
@@ -243,9 +251,9 @@ class Audit:
                 )
 
     def _check_order(self) -> None:
-        """Check that no odometer record counts that was written after a newer one.
+        """Check that no committed odometer record was written after a newer one.
 
-        So it is at any time, and a reader may stop anywhere.
+        This must hold at any time, because a reader may stop anywhere.
         """
         due: dict[int, list[tuple[int, str, Any]]] = {p: [] for p in range(self.partitions)}
         for dataset, user, partition, offset, _ in self.auditor.odometers:
@@ -266,9 +274,9 @@ class Audit:
             if found:
                 there.add((partition, offset, found["dataset"], found["user"]))
 
-    def _compare_policies(self, told: Told) -> None:
-        """A dataset that was charged has one policy everywhere, and so have its ancestors."""
-        names = dict.fromkeys(key[0] for key in told.steps)
+    def _compare_policies(self, received: ReceivedDecisions) -> None:
+        """Check that a charged dataset and its ancestors have the same policy in all partitions."""
+        names = dict.fromkeys(key[0] for key in received.steps)
         while names:
             dataset, _ = names.popitem()
             policies = [
@@ -281,10 +289,14 @@ class Audit:
                 names[outer] = None
 
 
-def _wrong_members(heard: Heard, granted: Iterable[Mapping[User, int | None]]) -> str | None:
-    """What was told of the members of a roster that was not decided, if anything."""
+def _wrong_members(
+    received: ReceivedStep, granted: Iterable[Mapping[User, int | None]]
+) -> str | None:
+    """Return a difference between the received and the decided levels; None if there is none."""
     levels = {user: level for each in granted for user, level in each.items()}
-    for user, is_in, norm in zip(heard.content.users, heard.admitted, heard.granted, strict=True):
+    for user, is_in, norm in zip(
+        received.content.users, received.admitted, received.granted, strict=True
+    ):
         level = levels.pop(user)
         if is_in is (level is None) or norm != (level or 0) / LEVELS:
             return f"{user!r} was told {is_in}, {norm}, and not {level}"
@@ -292,21 +304,23 @@ def _wrong_members(heard: Heard, granted: Iterable[Mapping[User, int | None]]) -
 
 
 def _wrong_users(
-    heard: Heard, decisions: Sequence[Mapping[str, Any]], ids: Mapping[User, User]
+    received: ReceivedStep, decisions: Sequence[Mapping[str, Any]], ids: Mapping[User, User]
 ) -> str | None:
-    """What was told of users that was not decided, if anything; ids are those of erased users."""
+    """Return a difference between the received and the decided halts; None if there is none."""
     halted = {ids.get(user, user) for decision in decisions for user in decision["halted"]}
-    for user, is_in in zip(heard.content.users, heard.admitted, strict=True):
+    for user, is_in in zip(received.content.users, received.admitted, strict=True):
         if is_in is (user in halted):
             return f"{user!r} was told {is_in}"
     admitted = sum(sum(decision["admitted"]) for decision in decisions)
-    return f"{admitted} are admitted" if admitted != sum(heard.admitted) else None
+    return f"{admitted} are admitted" if admitted != sum(received.admitted) else None
 
 
 def _spliced(
     old: Mapping[int, bytes | None], new: Mapping[int, bytes | None], cut: int
 ) -> dict[int, bytes | None]:
-    """What somebody has applied who read one log up to a place, and another one from there on."""
+    """Return the records of a worker that read the old log up to an offset and the new one after
+    it.
+    """
     return {
         **{offset: value for offset, value in old.items() if offset < cut},
         **{offset: value for offset, value in new.items() if offset >= cut},
@@ -314,7 +328,7 @@ def _spliced(
 
 
 def forget() -> None:
-    """Drop what the auditor keeps between seeds: each has other records, and asks for no older."""
+    """Clear the auditor's caches, because each seed has other records."""
     for module in AUDITORS:
         for found in vars(module).values():
             if hasattr(found, "cache_clear"):

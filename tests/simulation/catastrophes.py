@@ -1,5 +1,6 @@
-"""What no service survives: the log is another one, or has lost records. Nothing may be decided
-then, and nothing that was said may have to be taken back.
+"""Catastrophes that no service survives: the log is replaced, or has lost records.
+
+After a catastrophe nothing may be decided, and no earlier decision may be contradicted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def another_log(world: World, _: Service) -> None:
-    """The topic is deleted and created again, empty; somebody may have written to it since."""
+    """Delete the topic and create it again; it is empty or has new records."""
     world.catastrophe = "other-log"
     world.lost.update(range(world.broker.partitions))
     world.broker.topic = b"another topic!!!"
@@ -30,7 +31,7 @@ def another_log(world: World, _: Service) -> None:
 
 
 def added_partitions(world: World, service: Service) -> None:
-    """Partitions are added to the topic; whoever looks has some of them."""
+    """Add partitions to the topic; the next assignment may include them."""
     world.catastrophe = "other-partitions"
     world.broker.partitions += world.rng.choice((1, 1, 2))
     if world.rng.random() < 0.5:
@@ -38,7 +39,7 @@ def added_partitions(world: World, service: Service) -> None:
 
 
 def deleted_records(world: World, _: Service) -> None:
-    """Records that nobody has applied are deleted."""
+    """Delete records that no worker has applied."""
     partition = world.rng.randrange(world.broker.partitions)
     log = _unapplied(world, partition)
     log.delete_before(log.end)
@@ -46,7 +47,7 @@ def deleted_records(world: World, _: Service) -> None:
 
 
 def hole(world: World, _: Service) -> None:
-    """A record that nobody has applied is missing, and others follow it."""
+    """Remove records that no worker has applied, before others."""
     partition = world.rng.randrange(world.broker.partitions)
     log, first = _unapplied(world, partition), world.store.next_of(partition)
     log.remove(first, world.rng.randint(first + 1, log.end - 1))
@@ -54,22 +55,22 @@ def hole(world: World, _: Service) -> None:
 
 
 def _unapplied(world: World, partition: int) -> MemoryTopic:
-    """The log of a partition, with some records that nobody has applied or fetched."""
+    """Return the log of a partition after appending records that no worker has fetched."""
     for _ in range(3):
-        world.append(partition, b"of which nobody hears")
+        world.append(partition, b"a record not yet read")
     return world.broker.norms(partition)
 
 
 def lost_tail(world: World, service: Service) -> None:
-    """An election loses the last records, of which some were applied.
+    """Lose the last records of a log in an election; some of them were applied.
 
-    Who asks again sends the same bytes, and they may come to be where they were, the last of them
-    above all, with others before them. Connections break, or nobody notices anything.
+    Clients that retry send the same bytes, so these may return to the same offsets: above all the
+    last record, with other records before it. The connections break, or stay open.
     """
     rng, count = world.rng, world.broker.partitions
     for partition in rng.sample(range(count), count):
         log, meta = world.broker.norms(partition), world.store.contents(partition).meta
-        reached, applied = int(meta["next"]), int(meta["last"]) + 1  # markers may be in between
+        reached, applied = int(meta["next"]), int(meta["last"]) + 1  # markers may lie in between
         if log.start < applied and reached == service.audit.reached(partition):
             break
     else:

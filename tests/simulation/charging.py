@@ -1,6 +1,6 @@
-"""How a trainer charges the steps of one attempt: users by their norms, or a roster by levels.
+"""How a trainer charges the steps of one attempt: users by norms, or a roster by levels.
 
-Both tell in the same words what was charged and what became of it.
+Both classes return content and decision in the same form.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from streams.sdk.errors import Unusable
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.run import Run
-from tests.simulation.told import Content, RosterDecided
+from tests.simulation.received import Content, RosterDecided
 from tests.simulation.world import Wrong
 
 
 class ByNorms:
-    """Steps that name their users.
+    """Steps that are charged by users and norms.
 
     Args:
-        run: that they are of.
+        run: the run of the steps.
     """
 
     def __init__(self, run: Run) -> None:
@@ -39,20 +39,20 @@ class ByNorms:
             content.users, content.norms, noise_stddev=content.noise_stddev
         )
 
-    def say(self, content: Content) -> None:
-        """Nothing is said of a step before it is charged."""
+    def set_levels(self, content: Content) -> None:
+        """Do nothing: a step has no content before it is charged."""
 
-    def heard(self, content: Content, decision: StepDecision) -> tuple[Content, StepDecision]:
+    def decided(self, content: Content, decision: StepDecision) -> tuple[Content, StepDecision]:
         """What was charged, and what became of it."""
         return content, decision
 
 
 class ByLevels:
-    """Steps of a roster: everybody, some of them at other levels than before.
+    """Steps of a roster: all members, some of them with new levels.
 
     Args:
-        roster: of the run.
-        users: who are on it.
+        roster: the roster of the run.
+        users: the members.
     """
 
     def __init__(self, roster: Roster, users: list[Any]) -> None:
@@ -60,37 +60,37 @@ class ByLevels:
 
     def charge(self, content: Content) -> RosterStep:
         """Charge a step and wait for its decision."""
-        self.say(content)
+        self.set_levels(content)
         return self._roster.charge(noise_stddev=content.noise_stddev)
 
     def charge_ahead(self, content: Content) -> Ahead[RosterStep]:
         """Send a step."""
-        self.say(content)
+        self.set_levels(content)
         return self._roster.charge_ahead(noise_stddev=content.noise_stddev)
 
-    def say(self, content: Content) -> None:
-        """The levels of the next step that is sent."""
+    def set_levels(self, content: Content) -> None:
+        """Set the levels of the next step."""
         positions = [self._users.index(user) for user in content.users]
         self._roster.observe(positions, content.norms)
 
-    def heard(self, content: Content, decision: RosterStep) -> tuple[Content, RosterDecided]:
-        """What was charged, and what became of it, as the step says now.
+    def decided(self, content: Content, decision: RosterStep) -> tuple[Content, RosterDecided]:
+        """Return the content that was charged, and the decision, as the step reports it now.
 
-        A step that was handed back is as it was decided, so that levels are those it tells.
+        A step that was handed back keeps its decision, so the content has the levels of the step.
         """
         granted = decision.clip_norms_at(np.arange(len(self._users)))
-        heard = Content(self._users, granted.tolist(), content.noise_stddev)
-        return heard, RosterDecided(decision.admitted, granted)
+        charged = Content(self._users, granted.tolist(), content.noise_stddev)
+        return charged, RosterDecided(decision.admitted, granted)
 
 
 Charging = ByNorms | ByLevels
 
 
-def check_under_way(run: Run, charging: Charging, content: Content) -> None:
-    """Whether a run whose step is under way does nothing else.
+def check_in_progress(run: Run, charging: Charging, content: Content) -> None:
+    """Check that a run with a step in progress rejects all other calls.
 
     Raises:
-        Wrong: it does.
+        Wrong: it accepts one.
     """
     for ask in (
         lambda: charging.charge(content),

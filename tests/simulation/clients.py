@@ -1,7 +1,7 @@
-"""Trainers with the real SDK, over a network that fails them.
+"""Trainers that use the real SDK over a faulty network.
 
-A trainer is synchronous code, as its users write it. It dies at any question it asks, resumes, is
-told about its steps, and releases them: what it was told is what the simulation is about.
+A trainer is synchronous code, as users write it. It can die at any request. Afterwards it resumes,
+receives decisions and releases steps. The simulation checks the decisions that it received.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ from streams.sdk.errors import (
     StepContentChanged,
 )
 from streams.sdk.run import Run
-from tests.simulation.charging import ByLevels, ByNorms, Charging, check_under_way
+from tests.simulation.charging import ByLevels, ByNorms, Charging, check_in_progress
 from tests.simulation.clock import Fibre
 from tests.simulation.connection import Died, SimulatedConnection
-from tests.simulation.told import Content, RosterDecided, Told
+from tests.simulation.received import Content, ReceivedDecisions, RosterDecided
 from tests.simulation.world import World, Wrong
 
 if TYPE_CHECKING:
     from tests.simulation.clients_signed import Signing
 
 LEVELS = 4
-"""Of a roster; norms are quarters."""
+"""The number of norm levels of a roster; norms are multiples of a quarter."""
 _DISAGREEMENTS = 5
-"""After so many a trainer gives up a dataset that was contradicted."""
+"""The number of disagreements after which a trainer gives up a contradicted dataset."""
 
 
 @dataclass
 class Plan:
-    """What the trainers of a dataset agree about."""
+    """The plan that all trainers of a dataset share."""
 
     dataset: str
     users: list[Any]
     policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
-    outer: Plan | None = None  # of the dataset that it is nested in
-    whole: Plan | None = None  # of the dataset of whose budget it has a share
-    contradicted: bool = False  # partitions may hold it under two policies, for good
+    outer: Plan | None = None  # the plan of the parent
+    whole: Plan | None = None  # the plan of the dataset whose budget this one shares
+    contradicted: bool = False  # partitions may hold it under two policies permanently
 
     @property
     def chain(self) -> list[Plan]:
-        """Of all datasets that have to be there, the outermost first."""
+        """Return the plans of all datasets that must exist, the outermost first."""
         above = self.outer or self.whole
         return [*(above.chain if above else []), self]
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether one run at a time charges the outermost budget."""
+        """Return whether only one run at a time charges the outermost budget."""
         outermost = self.outer.chain[0] if self.outer else self
         return not outermost.policies[0].get("assume_independent_timing")
 
 
 @dataclass(frozen=True)
 class Held:
-    """A step that was decided and has not gone out."""
+    """A step that was decided and is not released."""
 
     step: int
     content: Content
@@ -80,34 +80,40 @@ class Held:
 
 
 class Trainer:
-    """Charges steps of one run until it has had enough, through any number of deaths.
+    """Charges steps of one run until its quota is used up, and survives any number of crashes.
 
-    What it keeps through a death, as on a disk: the contents it has tried of its next steps, and
-    the last step that it released.
+    Two things survive a crash, as on a disk: the contents that were tried for the next steps, and
+    the last released step.
     """
 
-    def __init__(self, world: World, told: Told, plan: Plan, name: str, run: str) -> None:
+    def __init__(
+        self, world: World, received: ReceivedDecisions, plan: Plan, name: str, run: str
+    ) -> None:
         rng = world.rng
         self.world = world
-        self.told = told
+        self.received = received
         self.plan = plan
         self.name = name
         self.run = run
         self.policies = {each.dataset: rng.choice(each.policies) for each in plan.chain}
-        self.shares_run = False  # others charge the same run
-        self.keeps_track = rng.random() < 0.6
-        self.changes_mind = rng.random() < 0.3
+        self.shares_run = False  # other trainers charge the same run
+        self.remembers_released = rng.random() < 0.6
+        self.varies_content = rng.random() < 0.3
         self.closes = rng.random() < 0.2
-        self.charges_ahead = False  # a step at most
-        self.enrols = False  # it charges a roster
-        self.stands = rng.random() < 0.5  # then with the same noise, and few other levels
-        self.min_separation: int | None = None  # it keeps participations so many steps apart
-        self.erases = 0.0  # how often, after a step, it has a user erased
-        self.ends = 0.0  # how often, after its last step, it closes the dataset
-        self.takes_over = 0.0  # how often it takes a budget that another run holds
-        self.sleeps = 0.0  # how often it sleeps with a decision in hand, while a successor goes on
+        self.charges_ahead = False  # by at most one step
+        self.uses_roster = False  # whether it charges a roster
+        self.has_stable_levels = (
+            rng.random() < 0.5
+        )  # a roster trainer with constant noise and few new levels
+        self.min_separation: int | None = None  # steps between two participations of a user
+        self.erases = 0.0  # the rate at which it erases a user after a step
+        self.ends = 0.0  # the rate at which it closes the dataset after its last step
+        self.takes_over = 0.0  # the rate at which it takes over a budget that another run holds
+        self.sleeps = (
+            0.0  # the rate at which it sleeps before a release, while a successor continues
+        )
         self.sleep = Random()
-        self.signing: Signing | None = None  # it signs what it asks
+        self.signing: Signing | None = None  # the keys, if it signs requests
         self._chance = Random(f"forgotten by {name} of {plan.dataset}")
         self.released = -1
         self._held: Held | None = None
@@ -118,19 +124,19 @@ class Trainer:
         self._take_over = self._holds.random() < 0.5
         self._lives = 0
         self._disagreements = 0
-        self._refused = 0  # how often there was no share left
+        self._refused = 0  # how often too little of the budget was left for its share
 
     def work(self, fibre: Fibre) -> None:
-        """Until the quota is used up."""
+        """Charge steps until the quota is used up."""
         while self.quota > 0 and not self.is_closed:
             self._lives += 1
             connection = SimulatedConnection(self.world, fibre, f"{self.name}.{self._lives}")
             try:
                 who = self.signing.credentials(self.name) if self.signing else {}
                 with Turnstile(connection=connection, **who) as turnstile:
-                    self._live(turnstile, fibre)
+                    self._use_client(turnstile, fibre)
             except (Died, DecisionTimeout, Fenced) as error:
-                self._note(f"begins anew after {error!r:.120}")
+                self._note(f"starts again after {error!r:.120}")
             except DatasetIsClosed:
                 self.is_closed = True
             except BudgetHeld as error:
@@ -146,25 +152,25 @@ class Trainer:
                 self._note("has a key that is not on the list")
             fibre.wait(asyncio.sleep(self.world.rng.uniform(0.0, 1.0)))
 
-    def _live(self, turnstile: Turnstile, fibre: Fibre) -> None:
+    def _use_client(self, turnstile: Turnstile, fibre: Fibre) -> None:
         rng = self.world.rng
         released = self.released
         try:
             run = turnstile.run(
                 self.plan.dataset,
                 self.run,
-                released=released if self.keeps_track else None,
+                released=released if self.remembers_released else None,
                 min_separation=self.min_separation,
                 charges_ahead=self.charges_ahead,
                 take_over=self._take_over,
             )
         except PartitionsDisagree as error:
             self._note(f"{error!r:.120}")
-            self._agree(turnstile)
+            self._resolve_disagreement(turnstile)
             return
         except InvalidRequest:
             if self.shares_run:
-                self.keeps_track = False
+                self.remembers_released = False
                 return
             raise
         except RequestRejected as error:
@@ -173,21 +179,21 @@ class Trainer:
             self._create(turnstile)
             return
         self._note(f"has attempt {run.attempt}, step {run.step}")
-        self.told.opened(self.plan.dataset, self.run, run.attempt)
-        if self._take_over and self.world.temper.twice:
+        self.received.opened(self.plan.dataset, self.run, run.attempt)
+        if self._take_over and self.world.settings.twice:
             self._repeat_an_opening()
         self._take_over = False
         if self.released != released:
-            return  # its predecessor woke up and released a step while the run was opened
+            return  # its predecessor released a step during the opening
         self._check_handed(run)
         charging: Charging = ByNorms(run)
-        if self.enrols:
+        if self.uses_roster:
             roster = run.enrol(self.plan.users, clip_norm=1.0, levels=LEVELS)
             charging = ByLevels(roster, self.plan.users)
         while self.quota > 0:
             step = run.step
             content = self.contents.get(step)
-            if content is None or (self.changes_mind and rng.random() < 0.3):
+            if content is None or (self.varies_content and rng.random() < 0.3):
                 content = self.contents[step] = self._content()
             try:
                 if self.charges_ahead:
@@ -199,9 +205,9 @@ class Trainer:
                     raise
                 continue
             except InvalidRequest:
-                if not self.changes_mind:
+                if not self.varies_content:
                     raise
-                return  # other content than was published
+                return  # the content differs from the published one
             except StepContentChanged:
                 if not run.interrupted:
                     raise Wrong(f"{self.name}: step {step} is new, and was decided") from None
@@ -210,14 +216,14 @@ class Trainer:
                 self._note(f"abandons step {step}")
                 continue
             self._held = Held(step, content, decided)
-            decision = self._hear(run, charging, self._held)
+            decision = self._receive(run, charging, self._held)
             if self.min_separation is not None:
-                self.told.check_separation(run.dataset, self.run, step, self.min_separation)
-            self._note(f"is told of step {step}: {decision.admitted.astype(int).tolist()}")
-            drops = 0.2 if self.charges_ahead else 0.9  # what did not go out may be asked again
+                self.received.check_separation(run.dataset, self.run, step, self.min_separation)
+            self._note(f"receives step {step}: {decision.admitted.astype(int).tolist()}")
+            drops = 0.2 if self.charges_ahead else 0.9  # an unreleased step may be charged again
             self.contents.pop(step, None) if rng.random() < drops else None
-            if self.keeps_track and rng.random() < 0.2:
-                self.contents[step] = content  # for whoever asks again what was not released
+            if self.remembers_released and rng.random() < 0.2:
+                self.contents[step] = content  # for the retry of the step that was not released
                 raise Died
             if self.sleep.random() < self.sleeps:
                 self._sleep(run, fibre)
@@ -237,32 +243,32 @@ class Trainer:
             self.is_closed = True
 
     def _sleep(self, run: Run, fibre: Fibre) -> None:
-        """Sleep with a decision in hand while a successor goes on; release it if that is allowed.
+        """Sleep before the release while a successor continues; then release if that is allowed.
 
-        A check of the attempt cannot exclude a successor that comes between question and answer, so
-        nothing is released then.
+        The check of the attempt cannot exclude a successor that opens the run between request and
+        answer. In that case nothing is released.
         """
-        held, told = self._held, self.told
-        self._note(f"falls asleep with step {run.step - 1} in hand")
+        held, received = self._held, self.received
+        self._note(f"sleeps before the release of step {run.step - 1}")
         successor = self.world.start(Fibre(self.work).run())
         try:
             fibre.wait(asyncio.sleep(self.sleep.uniform(0.0, 10.0)))
-            self._wake(run, held, told)
+            self._wake(run, held, received)
             fibre.wait(successor)
         finally:
             if not successor.done():
                 successor.cancel()
                 fibre.wait(asyncio.wait([successor]))
 
-    def _wake(self, run: Run, held: Held | None, told: Told) -> None:
-        newest = told.attempt(run.dataset, run.name)
+    def _wake(self, run: Run, held: Held | None, received: ReceivedDecisions) -> None:
+        newest = received.attempt(run.dataset, run.name)
         try:
             run.check_attempt()
         except (Died, DecisionTimeout, RequestRejected) as error:
             self._note(f"wakes up, and releases nothing after {error!r:.120}")
         else:
-            if told is self.told and told.attempt(run.dataset, run.name) == newest:
-                self._note("wakes up, and its attempt holds")
+            if received is self.received and received.attempt(run.dataset, run.name) == newest:
+                self._note("wakes up, and its attempt is current")
                 self._held = held
                 self._release()
 
@@ -277,26 +283,26 @@ class Trainer:
         fibre.wait(asyncio.sleep(self._holds.uniform(0.0, 2.0)))
 
     def _repeat_an_opening(self) -> None:
-        """Let an opening that took a budget over arrive once more."""
+        """Repeat an opening that took a budget over."""
         recent = self.world.log.records["norms"][-100:]
         openings = [(p, value) for p, _, value in recent if value and b"take_over" in value]
         for opening in self._holds.sample(openings, min(3, len(openings))):
             self.world.append(*opening)
 
     def _check_handed(self, run: Run) -> None:
-        """Whether a new attempt goes on where the one before it has left off."""
+        """Check that a new attempt continues after the last released step."""
         self._held = None
         if self.shares_run:
             return
         passed_over = run.step - self.released - 1
-        # Of two steps that did not go out the last one is handed back, and so it was decided.
+        # Of two unreleased steps the last one is handed back, so the first one was decided.
         most = 1 if self.charges_ahead and run.interrupted else 0
-        if passed_over < 0 or (self.keeps_track and passed_over > most):
+        if passed_over < 0 or (self.remembers_released and passed_over > most):
             raise Wrong(f"{self.name} released {self.released} and is handed step {run.step}")
-        self.released = run.step - 1  # what was passed over is given up, and written down as that
+        self.released = run.step - 1  # skipped steps are given up
 
     def _charge_ahead(self, run: Run, charging: Charging, content: Content, fibre: Fibre) -> Any:
-        """Charge a step while the one before it is at hand, which goes out meanwhile."""
+        """Charge a step before the previous one is released."""
         rng = self.world.rng
         ahead = charging.charge_ahead(content)
         self._note(f"charges step {run.step} ahead")
@@ -304,14 +310,14 @@ class Trainer:
             fibre.wait(asyncio.sleep(rng.uniform(0.0, 0.5)))
             if rng.random() < 0.1:
                 raise Died
-            if self._held is not None:  # it still says what it said
-                self._hear(run, charging, self._held)
+            if self._held is not None:  # its content has not changed
+                self._receive(run, charging, self._held)
             if rng.random() < 0.7:
                 self._release()
             if rng.random() < 0.5:
-                charging.say(self.contents.setdefault(run.step + 1, self._content()))
+                charging.set_levels(self.contents.setdefault(run.step + 1, self._content()))
             if rng.random() < 0.2:
-                check_under_way(run, charging, self._content())
+                check_in_progress(run, charging, self._content())
         while True:
             try:
                 decided = ahead.decision()
@@ -322,26 +328,26 @@ class Trainer:
                 self._release()
                 return decided
 
-    def _hear(self, run: Run, charging: Charging, held: Held) -> StepDecision | RosterDecided:
-        heard, decision = charging.heard(held.content, held.decided)
+    def _receive(self, run: Run, charging: Charging, held: Held) -> StepDecision | RosterDecided:
+        charged, decision = charging.decided(held.content, held.decided)
         policies = [run.policy, *run.outer]
         if (whole := self.plan.whole) is not None:
             policies.append(self._policy(whole.dataset, self.policies[whole.dataset]))
-        self.told.hear(self.name, policies, self.run, held.step, heard, decision)
+        self.received.add(self.name, policies, self.run, held.step, charged, decision)
         return decision
 
     def _release(self) -> None:
-        """Let out the step that was decided last, if it has not gone out, and write that down."""
+        """Release the step that was decided last, if it is not released, and store that."""
         if self._held is not None:
             step, self._held = self._held.step, None
             if not self.shares_run:
-                self.told.release(self.name, self.plan.dataset, self.run, step)
+                self.received.release(self.name, self.plan.dataset, self.run, step)
             self.released = max(self.released, step)
             self.quota -= 1
 
     def _content(self) -> Content:
-        content = self.told.content(self.world.rng, self.plan.users)
-        if not (self.enrols and self.stands):
+        content = self.received.content(self.world.rng, self.plan.users)
+        if not (self.uses_roster and self.has_stable_levels):
             return content
         few = self.world.rng.choice((0, 0, 1))
         return Content(content.users[:few], content.norms[:few], 16.0)
@@ -371,7 +377,7 @@ class Trainer:
                 )
                 whole = {"share_of": made}
             except PartitionsDisagree:
-                self._agree(turnstile)
+                self._resolve_disagreement(turnstile)
             except PolicyChanged:
                 self._note("finds another policy")
                 self.policies[plan.dataset] = self.world.rng.choice(plan.policies)
@@ -382,19 +388,19 @@ class Trainer:
                 if plan.whole is not None and error.reason == "invalid-policy":
                     self._give_back(turnstile)
                 elif error.reason == "invalid-policy":
-                    self._agree(turnstile)
+                    self._resolve_disagreement(turnstile)
             else:
                 if (
                     plan is not self.plan
                     and self.plan.whole is None
-                    and self.world.happens(self.world.temper.disputes)
+                    and self.world.happens(self.world.settings.disputes)
                 ):
-                    self._contradict(plan)
+                    self._create_contradiction(plan)
                 continue
             return
 
     def _give_back(self, turnstile: Turnstile) -> None:
-        """Withdraw a share for which too little is left, in some partitions or in all of them."""
+        """Withdraw a share for which too little of the budget is left in some partitions."""
         self._refused += 1
         try:
             turnstile.withdraw_dataset(self.plan.dataset)
@@ -405,12 +411,12 @@ class Trainer:
         if self._refused > _DISAGREEMENTS:
             self.is_closed = True
 
-    def _agree(self, turnstile: Turnstile) -> None:
-        """Datasets that are half-made are completed, or taken back."""
+    def _resolve_disagreement(self, turnstile: Turnstile) -> None:
+        """Complete datasets that exist in some partitions only, or withdraw them."""
         rng = self.world.rng
         self._disagreements += any(plan.contradicted for plan in self.plan.chain)
         if self._disagreements > _DISAGREEMENTS:
-            self.is_closed = True  # a run was asked for, so that nothing can be withdrawn
+            self.is_closed = True  # a run was requested, so nothing can be withdrawn
         completes = rng.random() < 0.5
         if completes and self.plan.whole is not None:
             self._create(turnstile)
@@ -438,7 +444,7 @@ class Trainer:
                 return
 
     def _differs_around(self, plan: Plan, error: RequestRejected) -> bool:
-        """Whether the dataset that this one is to be within is not what it was taken for."""
+        """Return whether the parent differs from what this trainer expected."""
         if plan.whole is not None:
             return error.reason in ("unknown-dataset", "invalid-policy")
         if plan.outer is None:
@@ -446,11 +452,11 @@ class Trainer:
         is_other = any(each.contradicted for each in plan.outer.chain)
         return error.reason == "unknown-dataset" or (is_other and error.reason == "invalid-policy")
 
-    def _contradict(self, plan: Plan) -> None:
-        """What somebody sent long ago arrives in one partition: there it is another policy now."""
+    def _create_contradiction(self, plan: Plan) -> None:
+        """Change the policy of a dataset in one partition, as a very late request would."""
         world, terms, name = self.world, self.policies[plan.dataset], plan.dataset
         if (budget := terms["budget"]) is None:
-            return  # nor are there terms that could be said otherwise
+            return  # such a policy has no other form
         terms = terms | {"budget": [2 * b for b in budget] if "orders" in terms else 2 * budget}
         plan.policies.append(terms)
         plan.contradicted = True

@@ -1,10 +1,10 @@
-"""A manager who changes access lists, and a thief without a key that counts.
+"""A manager who changes access lists, and an attacker without a valid key.
 
-Where a simulation has them, every dataset has an access list with the keys of the trainers, who
-sign their requests. The manager replaces keys now and then. The thief reads the log and writes to
-it: requests that were signed for other partitions, requests without their signatures, requests
-signed by keys that are on no list or were removed, and earlier changes of a list. None of it may
-ever count, and the auditor, who reads the same log, knows nothing of the thief.
+In such a simulation every dataset has an access list with the keys of the trainers, who sign their
+requests. The manager replaces keys from time to time. The attacker reads the log and writes to it:
+requests signed for other partitions, requests without their signatures, requests signed by unknown
+or removed keys, and earlier changes of a list. None of these may be accepted. The auditor reads the
+same log and does not know which records the attacker wrote.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from tests.simulation.world import World
 
 _MANAGER, _EVE = "manager", "eve"
 _ROUND = 0.5
-"""Seconds after which the manager looks again for lists that have to be set."""
+"""Seconds between two checks for lists that must be set."""
 
 
 class Signing:
     """The keys and access lists of a simulation.
 
     Args:
-        seed: of the simulation.
-        world: of it.
-        names: of the trainers.
+        seed: the seed of the simulation.
+        world: the simulated world.
+        names: the names of the trainers.
         datasets: the names of all datasets.
     """
 
@@ -60,38 +60,38 @@ class Signing:
         self._datasets = sorted(datasets)
         self._chance = Random(f"signatures of {seed}")
         self._keys = dict.fromkeys(self.names, 0)  # how often each was changed
-        # (dataset, trainer) -> the version of its key that alone is on the list, everywhere
+        # (dataset, trainer) -> the version of its key that is the only one on the list, everywhere
         self._counting: dict[tuple[str, str], int] = {}
         self._due: set[str] = set()  # datasets whose list has to be set
-        self._changes = 0  # that the manager still makes
+        self._changes = 0  # changes that the manager still makes
 
     @property
     def allow(self) -> dict[str, list[Right]]:
-        """The list that every dataset begins with."""
+        """Return the first access list of every dataset."""
         trainers: dict[str, list[Right]] = {
             public(f"{name}, 0"): ["charge", "manage"] for name in self.names
         }
         return {**trainers, public(_MANAGER): ["manage"]}
 
     def credentials(self, name: str) -> dict[str, str]:
-        """The key with which a trainer signs now."""
+        """Return the present key of a trainer."""
         return {"request_key": private_key(self._key(name))}
 
     def signed(self, name: str, partition: int, request: Any) -> bytes:
-        """Return a request as a trainer sends it past the SDK."""
+        """Return a signed request that bypasses the SDK."""
         signer = RequestSigner(private_key(self._key(name)))
         return signer.sign(self.world.broker.topic, partition, encode(request))
 
     def refused(self) -> None:
-        """Note that a trainer's key is not on a list: a dataset was created again, perhaps."""
+        """Set all lists again, because a trainer's key was rejected: a dataset may be new."""
         self._due.update(self._datasets)
 
     def begin(self) -> None:
-        """Have the manager make some changes in what follows."""
+        """Let the manager make some changes from now on."""
         self._changes = self._chance.randint(0, 5)
 
     def manage(self, fibre: Fibre, is_over: Callable[[], bool]) -> None:
-        """Replace keys now and then, and set every list that is due, until all is over."""
+        """Replace keys from time to time, and set every list that is due, until all is over."""
         lives = 0
         while not is_over():
             lives += 1
@@ -117,7 +117,7 @@ class Signing:
 
     def _set(self, turnstile: Turnstile, dataset: str) -> None:
         keys = dict(self._keys)
-        for name in self.names:  # whoever reads the log may have either key while this lasts
+        for name in self.names:  # until the list is set, either key may be valid
             self._counting.pop((dataset, name), None)
         trainers: dict[str, list[Right]] = {
             public(f"{name}, {key}"): ["charge", "manage"] for name, key in keys.items()
@@ -127,7 +127,7 @@ class Signing:
         except RequestRejected as error:
             if error.reason not in ("unknown-dataset", "superseded"):
                 raise
-            self._due.discard(dataset)  # who creates it asks again
+            self._due.discard(dataset)  # the trainer that creates it calls ``refused``
             return
         self.world.note("manager", f"has set the list of {dataset}")
         self._counting |= {(dataset, name): key for name, key in keys.items()}
@@ -137,16 +137,16 @@ class Signing:
     def _key(self, name: str) -> str:
         return f"{name}, {self._keys[name]}"
 
-    # --- the thief ----
+    # --- the attacker ---
 
     async def steal(self) -> None:
-        """Write again and again what must not count, for as long as the world lasts."""
+        """Write records that must not be accepted, until the simulation ends."""
         while True:
             await asyncio.sleep(self._chance.expovariate(1.5))
             records = self.world.log.records["norms"]
             if not records or self.world.catastrophe:
                 continue
-            # New records are worth more than old ones, but for changes of a list.
+            # New records are more useful to an attacker than old ones, except changes of a list.
             at = self._chance.choice((-1, -1, -2, -5, self._chance.randrange(-len(records), 0)))
             here, _, value = records[max(at, -len(records))]
             for partition, forged in self._forged(here, value):
@@ -154,7 +154,7 @@ class Signing:
                 self.world.append(partition, forged)
 
     def _forged(self, here: int, value: bytes | None) -> list[tuple[int, bytes]]:
-        """What a thief makes of a record, and where it is written."""
+        """Return forgeries made from a record, and their partitions."""
         try:
             request, sender = decode_signed(value)
         except Rejection:
@@ -168,16 +168,18 @@ class Signing:
             (here, RequestSigner(private_key(key)).sign(log, here, later))
             for key in ("thief", _EVE, *self._removed(request, sender.key))
         ]
-        if not isinstance(request, CreateDataset):  # that needs no key where there is no dataset
+        if not isinstance(
+            request, CreateDataset
+        ):  # which needs no key where the dataset does not exist
             forged += [(here, encode(request)), *[(elsewhere, value)] * (elsewhere != here)]
         if isinstance(request, Charge | ChargeRoster | SetAccess):
-            forged.append((here, value))  # the same again
+            forged.append((here, value))  # a replay
         return self._chance.sample(forged, min(2, len(forged)))
 
     def _removed(self, request: Request, key: bytes) -> list[str]:
-        """A key of the same trainer that the list of the dataset had and has no more.
+        """Return a key of the same trainer that was removed from the dataset's list.
 
-        Not the first one: it is on the list again when the dataset is created again.
+        The first key does not count: it is on the list again when the dataset is created again.
         """
         dataset = getattr(request, "dataset", None)
         for name in self.names:
@@ -188,7 +190,7 @@ class Signing:
 
 
 def _one_later(request: Request) -> bytes:
-    """A request as its sender may send it next."""
+    """Return the request that the sender might send next."""
     if isinstance(request, Charge | ChargeRoster):
         return encode(replace(request, step=request.step + 1))
     if isinstance(request, SetAccess):

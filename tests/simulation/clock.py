@@ -1,8 +1,8 @@
-"""An event loop whose time is virtual, and synchronous code that runs in it.
+"""An event loop with virtual time, and synchronous code that runs in it.
 
-Nothing here looks at a clock or waits for anything real: when no callback is ready, time jumps to
-the next timer. Callbacks that are ready run in the order in which they became so, which asyncio
-promises; what varies is drawn from the seed, by those who wait.
+The loop uses no clock and no I/O: when no callback is ready, time advances to the next timer.
+Callbacks run in the order in which they became ready, as asyncio promises. Delays vary because
+waiting code draws them from the seed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MOST_ROUNDS = 200_000  # some thousands are usual
 
 
 class Standstill(Exception):
-    """Everything waits and no timer is set, or time does not go on."""
+    """Raised if all tasks wait and no timer is set, or if time does not advance."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """One thread, no I/O, no clock."""
+    """An event loop without I/O, whose clock is virtual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def go_on(self) -> None:
-        """Allow as many rounds again, so that what has found no end can be ended."""
+        """Reset the count of rounds, so that tasks of an endless run can be cancelled."""
         self._rounds = 0
 
     def _run_once(self) -> None:
-        """Run what is ready; if nothing is, go on to the time of the next timer."""
+        """Run the ready callbacks; if there are none, advance to the next timer."""
         ready, timers = self._ready, self._scheduled
         self._rounds += 1
         if self._rounds > _MOST_ROUNDS:
@@ -57,39 +57,39 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is left out when its time comes."""
+        """Do nothing: ``_run_once`` skips the handle."""
 
     def _write_to_self(self) -> None:
-        """Nobody has to be woken."""
+        """Do nothing: no other thread waits."""
 
 
 class Fibre:
-    """Synchronous code that can wait for coroutines of the loop, while everything else goes on."""
+    """Synchronous code that can await coroutines of the loop, while other tasks run."""
 
     def __init__(self, work: Callable[[Fibre], None]) -> None:
         self._code = greenlet(lambda: work(self))
         self._loop: greenlet | None = None
 
     async def run(self) -> None:
-        """Run the code to its end; what it raises is raised here."""
-        # Code that was made by other code returns here all the same when it ends.
+        """Run the code to its end; raise its error."""
+        # Code that other code has created returns here as well when it ends.
         self._loop = self._code.parent = getcurrent()
         wanted = self._code.switch()
         while not self._code.dead:
             try:
                 answer = await wanted
-            except BaseException as error:  # the code is told, and ends or goes on
+            except BaseException as error:  # the code receives the error, and may handle it
                 wanted = self._code.throw(error)
             else:
                 wanted = self._code.switch(answer)
 
     def wait(self, wanted: Coroutine[Any, Any, Any]) -> Any:
-        """Called by the code: what a coroutine of the loop returns, or raises."""
+        """Await a coroutine from the synchronous code; return its result or raise its error."""
         return self._loop.switch(wanted)
 
 
 def tracked_tasks(owner: Callable[[], dict[asyncio.Task[Any], None] | None]) -> Any:
-    """A task factory that notes each task with whoever makes it, as long as it runs."""
+    """Return a task factory that registers each running task with its owner."""
 
     def make(
         loop: asyncio.AbstractEventLoop,

@@ -1,7 +1,7 @@
-"""What a client has of the service: a network that loses, repeats and reorders what it sends.
+"""A client's connection over a simulated network, which loses, repeats and reorders messages.
 
-What is sent is under way until its answers are waited for, as with the SDK: records, crashes and
-other clients' work come between.
+A request is in flight until its answers are awaited, as with the SDK. Records, crashes and other
+clients' requests can come in between.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tests.simulation.world import World
 
 
 class Died(BaseException):
-    """The client has died; no ``except Exception`` stops it."""
+    """Raised if the client dies; no ``except Exception`` catches it."""
 
 
 @dataclass(frozen=True)
 class VirtualDeadline(Deadline):
-    """A deadline by the clock of the loop. ``left`` is asked only when nothing more will come."""
+    """A deadline by the loop's clock. ``left`` is called only if no more answers will arrive."""
 
     def left(self) -> float:
         return 0.0
 
 
 class SimulatedConnection(Connection):
-    """What one client has of the service."""
+    """The connection of one client."""
 
     def __init__(self, world: World, fibre: Fibre, name: str) -> None:
         timeout = world.rng.choice((1.0, 4.0, 15.0))
@@ -47,7 +47,7 @@ class SimulatedConnection(Connection):
             for channel in (Channel.HALTS, Channel.REJECTS)
             for partition in range(self.partitions)
         }
-        world.heard.append(self._published)
+        world.listeners.append(self._published)
 
     def check_partitions(self) -> None:
         self.pause(0.0)
@@ -59,14 +59,14 @@ class SimulatedConnection(Connection):
         return VirtualDeadline(seconds, self.world.loop.time() + seconds)
 
     def pause(self, seconds: float) -> None:
-        """Let others go on for a while."""
+        """Let other tasks run for a while."""
         self._fibre.wait(asyncio.sleep(self.world.delay()))
 
     def new_token(self) -> str:
         return self.world.token(self._name)
 
     def now(self) -> int:
-        return int(self.new_token().rpartition("-")[2])  # what comes later is higher
+        return int(self.new_token().rpartition("-")[2])  # later calls return higher numbers
 
     def read(self, channel: Channel, reading: Reading) -> Iterator[Followed]:
         raise NotImplementedError("no client of the simulation follows topics")
@@ -94,17 +94,17 @@ class SimulatedConnection(Connection):
             await asyncio.sleep(delay)
 
     def may_die(self) -> None:
-        if self.world.happens(self.world.temper.client_dies):
+        if self.world.happens(self.world.settings.client_dies):
             self.world.note(self._name, "dies")
             raise Died
 
     def _send(self, partition: int, request: bytes) -> None:
-        world, temper = self.world, self.world.temper
-        if world.happens(temper.lost):
+        world, settings = self.world, self.world.settings
+        if world.happens(settings.lost):
             world.note(self._name, f"what it sends to {partition} is lost")
             return
-        for _ in range(2 if world.happens(temper.twice) else 1):
-            late = world.rng.expovariate(0.3) if world.happens(temper.late) else 0.0
+        for _ in range(2 if world.happens(settings.twice) else 1):
+            late = world.rng.expovariate(0.3) if world.happens(settings.late) else 0.0
             world.after(world.delay() + late, world.append, partition, request)
 
     def _published(self, channel: Channel, partition: int) -> None:
@@ -112,17 +112,17 @@ class SimulatedConnection(Connection):
             self.world.after(self.world.delay(), self._catch_up, channel, partition)
 
     def _catch_up(self, channel: Channel, partition: int) -> None:
-        """Hear what was published since the last time, in its order."""
+        """Receive the records that were published since the last call, in order."""
         topic = self.world.broker.outputs(channel, partition)
         while self._listening and self._positions[channel, partition] < topic.end:
             record = topic.records.get(self._positions[channel, partition])
             self._positions[channel, partition] += 1
-            if record is None or self.world.happens(self.world.temper.lost):
+            if record is None or self.world.happens(self.world.settings.lost):
                 continue
-            for _ in range(2 if self.world.happens(self.world.temper.twice) else 1):
+            for _ in range(2 if self.world.happens(self.world.settings.twice) else 1):
                 self._deliver(channel, partition, record[1] or b"")
             self._wake.set()
 
     def _disconnect(self) -> None:
         self._listening = False
-        self.world.heard.remove(self._published)
+        self.world.listeners.remove(self._published)

@@ -1,6 +1,4 @@
-"""What is done to Redis, to the log and to the group while the workers are at work, and which the
-service has to survive.
-"""
+"""Faults of Redis, of the log and of the consumer group, which the service must survive."""
 
 from __future__ import annotations
 
@@ -19,23 +17,23 @@ if TYPE_CHECKING:
 
 
 _KEYS = (*STATE, "outbox", "outbox")
-"""That nothing is missing from the outbox, which is seldom full, its count alone can say."""
+"""The outbox counts twice: it is rarely full, and only its count shows that an entry is missing."""
 
 
 def inject(world: World, service: Service) -> Iterator[Coroutine[Any, Any, None]]:
-    """All faults of a seed, each by itself."""
-    temper = world.temper
+    """Yield a task for each kind of fault of a seed."""
+    settings = world.settings
     for every, fault in (
-        (temper.rewind_every, rewind),
-        (temper.damage_every, damage),
-        (temper.marker_every, _mark),
-        (temper.election_every, _elect),
-        (temper.garbage_every, _garbage),
-        (temper.trim_every, trim),
-        (temper.rebalance_every, lambda *_: service.group.rebalance()),
-        (temper.evict_every, _evict),
-        (temper.race_every, _race),
-        (temper.flush_every, _flush),
+        (settings.rewind_every, rewind),
+        (settings.damage_every, damage),
+        (settings.marker_every, _mark),
+        (settings.election_every, _elect),
+        (settings.garbage_every, _garbage),
+        (settings.trim_every, trim),
+        (settings.rebalance_every, lambda *_: service.group.rebalance()),
+        (settings.evict_every, _evict),
+        (settings.race_every, _race),
+        (settings.flush_every, _flush),
     ):
         if every:
             yield _again(world, every, fault, service)
@@ -48,7 +46,7 @@ async def _again(world: World, every: float, fault: Callable[..., None], service
 
 
 def rewind(world: World, _: Service) -> None:
-    """Redis goes back to what it was, a few writes ago or long ago, wholly or in part."""
+    """Return Redis to an older state, in all partitions or in some."""
     rng, store = world.rng, world.store
     history = store.history[world.floor :]
     partitions = list(range(world.broker.partitions))
@@ -57,39 +55,43 @@ def rewind(world: World, _: Service) -> None:
     back = min(len(history) - 1, rng.choice((1, 1, 2, 3, 5, 8)))
     copy = history[-1 - back] if rng.random() < 0.7 else rng.choice(history)
     copies = {p: copy.get(p, Contents()) for p in partitions}
-    if not world.temper.jumps and any(map(store.is_ahead, copies, copies.values())):
+    if not world.settings.jumps and any(map(store.is_ahead, copies, copies.values())):
         return
-    _put_back(world, copies, drops=rng.random() < 0.5)
+    _replace_contents(world, copies, drops=rng.random() < 0.5)
 
 
 def restore(world: World, partition: int) -> None:
-    """Redis goes ahead to the newest copy, if it has gone back: an operator has it."""
-    newest = world.store.newest_whole(partition, world.floor)
-    if world.temper.jumps and world.store.is_ahead(partition, newest):
-        _put_back(world, {partition: newest}, drops=world.rng.random() < 0.5)
+    """Return Redis to its newest state, if it has an older one."""
+    newest = world.store.newest_intact(partition, world.floor)
+    if world.settings.jumps and world.store.is_ahead(partition, newest):
+        _replace_contents(world, {partition: newest}, drops=world.rng.random() < 0.5)
 
 
 def _flush(world: World, _: Service) -> None:
-    """Redis loses all that it has of one partition, or of all."""
+    """Delete the Redis state of one partition, or of all."""
     count = world.broker.partitions
     flush(world, range(count) if world.rng.random() < 0.5 else [world.rng.randrange(count)])
 
 
 def flush(world: World, partitions: Iterable[int]) -> None:
-    """Redis loses all that it has of these."""
+    """Delete the Redis state of these partitions."""
     if world.catastrophe is None:
-        _put_back(world, {p: Contents() for p in partitions}, drops=world.rng.random() < 0.5)
+        _replace_contents(
+            world, {p: Contents() for p in partitions}, drops=world.rng.random() < 0.5
+        )
 
 
 def clean(world: World, partition: int) -> None:
-    """The topic of snapshots is compacted."""
+    """Compact the topic snapshots."""
     world.broker.compact(SNAPSHOTS, partition)
-    world.look_at_snapshot(partition)
+    world.check_snapshot(partition)
 
 
 def _race(world: World, service: Service) -> None:
-    """Redis loses its last write, and the owner its place in the group: who acquires the partition
-    moves the version to where that owner believes it to be, which goes on for a while.
+    """Let Redis lose its last write, and the owner its place in the group.
+
+    The next owner then raises the version to the one that the old owner expects. The old owner
+    continues for a while.
     """
     partition, history = world.rng.randrange(world.broker.partitions), world.store.history
     kept = history[-1].get(partition)
@@ -97,27 +99,27 @@ def _race(world: World, service: Service) -> None:
     owner = kept.meta.get("owner") if kept else None
     for member in service.group.members:
         if before and member.name == owner == before.meta.get("owner") and world.floor == 0:
-            _put_back(world, {partition: before}, drops=False)
+            _replace_contents(world, {partition: before}, drops=False)
             service.group.evict(member)
             return
 
 
-def _put_back(world: World, copies: dict[int, Contents], drops: bool) -> None:
+def _replace_contents(world: World, copies: dict[int, Contents], drops: bool) -> None:
     store, partitions = world.store, list(copies)
-    store.put_back(copies)
+    store.replace_contents(copies)
     store.connection += drops
     where = {p: f"version {store.contents(p).meta.get('version')}" for p in partitions}
     world.note("redis", f"goes to {where}, connections {'dropped' if drops else 'open'}")
     world.rewound.update(partitions)
     for partition in partitions:
-        # A part of what was trimmed may be missing now.
+        # Trimmed records may now be missing.
         is_behind = store.next_of(partition) < world.broker.norms(partition).start
         if is_behind and not world.is_covered(partition):
             world.damaged.add(partition)
 
 
 def damage(world: World, _: Service) -> None:
-    """Redis loses one key of one partition, or a page goes back to what it was."""
+    """Delete one key of a partition from Redis, or return a page to an older version."""
     partition, key = world.rng.randrange(world.broker.partitions), world.rng.choice(_KEYS)
     kept = world.store.contents(partition)
     earlier = world.rng.choice(world.store.history).get(partition, Contents())
@@ -139,7 +141,7 @@ def damage(world: World, _: Service) -> None:
 
 
 def _mark(world: World, _: Service) -> None:
-    """A transaction of somebody ends in the log."""
+    """Append a transaction marker to the log."""
     partition = world.rng.randrange(world.broker.partitions)
     offset = world.broker.norms(partition).mark()
     world.tell()
@@ -147,7 +149,7 @@ def _mark(world: World, _: Service) -> None:
 
 
 def _elect(world: World, _: Service) -> None:
-    """A partition has another leader, which has all of its log."""
+    """Elect another leader of a partition, which has all of its log."""
     partition = world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     log.leader_epoch += world.rng.choice((1, 2))
@@ -155,7 +157,7 @@ def _elect(world: World, _: Service) -> None:
 
 
 def _garbage(world: World, _: Service) -> None:
-    """Somebody writes to the log what nobody can read, or what was written before."""
+    """Write an unreadable record to the log, or repeat an earlier one."""
     rng = world.rng
     partition = rng.randrange(world.broker.partitions)
     earlier = [value for p, _, value in world.log.records["norms"] if p == partition]
@@ -166,18 +168,18 @@ def _garbage(world: World, _: Service) -> None:
 
 
 def overlook(world: World) -> None:
-    """What is written last to a log is left out by the stream, and no gap shows it."""
+    """Append a record that the stream skips, and that no later record reveals."""
     partition = world.rng.randrange(world.broker.partitions)
     world.overlooked[partition, world.broker.norms(partition).end] = True
-    world.append(partition, b"which nobody reads")
+    world.append(partition, b"left out by stream")
 
 
 def trim(world: World, _: object = None) -> None:
-    """What is applied is deleted from the log, or what a snapshot covers."""
+    """Delete applied records from the log, or records that a snapshot covers."""
     rng, partition = world.rng, world.rng.randrange(world.broker.partitions)
     log = world.broker.norms(partition)
     until = min(world.store.next_of(partition), log.end)
-    if world.temper.trims_covered:
+    if world.settings.trims_covered:
         snapshot = last_snapshot(world.broker, partition)
         until = deletable(snapshot) if snapshot else 0
     if until > log.start and partition not in world.damaged | world.lost:

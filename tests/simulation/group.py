@@ -1,7 +1,8 @@
-"""The consumer group: which worker is assigned which partitions.
+"""The consumer group, which assigns the partitions to workers.
 
-A rebalance asks every member to let go, waits for those who do, and drops those who do not. Who
-was dropped, because it stood still for example, goes on with what it had until it hears of it.
+A rebalance asks every member to revoke its partitions, waits for the members that do so, and drops
+the others. A dropped member, such as a paused one, keeps its partitions until it learns of the
+rebalance.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ class Group:
         self.world = world
         self.members: dict[Process, None] = {}
         self.generation = 0
-        self._asked: dict[Process, None] = {}  # to join again, and has not
+        self._asked: dict[Process, None] = {}  # members that have not joined again
         self._change = asyncio.Event()
         self._join = asyncio.Event()
 
     def join(self, member: Process) -> None:
-        """A member asks to take part, because of a rebalance or to bring one about."""
+        """Add a member, or note that it has joined again in a rebalance."""
         if member in self._asked:
             del self._asked[member]
             self._join.set()
@@ -35,7 +36,7 @@ class Group:
             self._change.set()
 
     def leave(self, member: Process, at_once: bool) -> None:
-        """A member is found to be gone; a dead one, some time after it died."""
+        """Drop a member; a dead member is dropped some time after its death."""
         if not at_once:
             self.world.after(self.world.rng.uniform(0.1, SESSION), self.leave, member, True)
         elif member in self.members:
@@ -50,17 +51,17 @@ class Group:
             self.evict(member)
 
     def evict(self, member: Process) -> None:
-        """Drop a member that may be alive: it hears of it later, and joins again."""
+        """Drop a member that may be alive; it learns of it later and joins again."""
         if member in self.members:
             self.leave(member, at_once=True)
             self.world.after(self.world.rng.expovariate(0.5), member.orders.put_nowait, None)
 
     def rebalance(self) -> None:
-        """For whatever reason."""
+        """Start a rebalance."""
         self._change.set()
 
     async def coordinate(self) -> None:
-        """For as long as the simulation lasts."""
+        """Coordinate rebalances until the simulation ends."""
         world = self.world
         while True:
             await self._change.wait()

@@ -1,8 +1,8 @@
-"""A worker process: the real worker, over ports that pass through a gate.
+"""A worker process: the real worker, whose ports pass through a gate.
 
-At the gate, before each effect, the process may die, stand still or be slow. What is dead never
-has an effect again; what stands still has its effect later, when the world has moved on. What it
-has handed to the network may arrive although it died.
+At the gate, before each effect, the process may die, pause or be slow. A dead process never has an
+effect again. A paused process has its effect later, when the world has changed. Messages that a
+process has sent may arrive after its death.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.simulation.world import CURRENT, World, Wrong
 logger = logging.getLogger("turnstile.worker")
 
 SESSION = 3.0
-"""Seconds after which the group drops a member that shows no sign of life."""
+"""Seconds after which the group drops a silent member."""
 _STALE_AFTER = 10.0
-"""Seconds of a commit after which somebody else has answered, or will."""
+"""Duration of a commit, in seconds, after which another worker may have published the answers."""
 _LONGEST = 5.0
-"""Times as long as pauses are on average: what is settled waits for those who stand still."""
-_MORE = 20  # times as often things happen before the favourite effect
+"""The longest pause, as a multiple of the mean: the simulation waits for all paused processes."""
+_MORE = 20  # factor of the rates before the favourite effect
 _UNAVAILABLE = {
     Effect.LOOK: TopicsUnavailable,
     Effect.OPEN: LogUnavailable,
@@ -53,11 +53,11 @@ _UNAVAILABLE = {
 
 
 class Ended(BaseException):
-    """The process has ended; no ``except Exception`` stops it."""
+    """Raised if the process ends; no ``except Exception`` catches it."""
 
 
 class Process:
-    """One worker, from its start to its end."""
+    """A worker process, from its start to its end."""
 
     def __init__(self, world: World, group: Any, name: str) -> None:
         self.world = world
@@ -65,15 +65,17 @@ class Process:
         self.name = name
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.ended = asyncio.Event()
-        self.orders: asyncio.Queue[Any] = asyncio.Queue()  # of the group
+        self.orders: asyncio.Queue[Any] = asyncio.Queue()  # from the consumer group
         self.owned: OwnedPartitions
         self._going = asyncio.Event()
         self._going.set()
-        self.cut_off = False  # what it had handed to the network is lost with it
-        self._generation = 0  # of what is fetched: moves when fetching begins anew
+        self.cut_off = False  # whether messages in flight are lost when it dies
+        self._generation = 0  # of the fetches: raised when fetching starts again
         self._context = Context()
         self._context.run(CURRENT.set, self)
-        self.last_commit: dict[int, float] = {}  # seconds that each partition's has taken
+        self.last_commit: dict[
+            int, float
+        ] = {}  # duration of each partition's last commit, in seconds
 
     @property
     def is_dead(self) -> bool:
@@ -87,7 +89,7 @@ class Process:
         self.world.loop.create_task(self._main(), context=self._context)
 
     def kill(self, why: str) -> None:
-        """End it at once: no line of it has an effect from now on."""
+        """Kill the process at once; it has no effect from now on."""
         if self.is_dead:
             return
         self.world.note(self.name, f"dies: {why}")
@@ -98,8 +100,8 @@ class Process:
         self.group.leave(self, at_once=False)
 
     def pause(self, seconds: float) -> None:
-        """Let it stand still."""
-        self.world.note(self.name, f"stands still for {seconds:.2f} s")
+        """Pause the process."""
+        self.world.note(self.name, f"pauses for {seconds:.2f} s")
         self._going.clear()
         self.world.after(seconds, self.wake)
         self.world.after(SESSION, self.group.leave_if_paused, self)
@@ -115,15 +117,15 @@ class Process:
         raise Ended(reason, why)
 
     async def gate(self, effect: str) -> None:
-        """What is about to have an effect passes here."""
-        world, temper = self.world, self.world.temper
+        """Pass the gate before an effect."""
+        world, settings = self.world, self.world.settings
         await self._held()
-        more = _MORE if effect == temper.favourite else 1
-        if world.happens(more * temper.crash):
+        more = _MORE if effect == settings.favourite else 1
+        if world.happens(more * settings.crash):
             self.kill(f"before {effect}")
             await self._held()
-        if world.happens(more * temper.pause):
-            self.pause(min(world.rng.expovariate(1.0), _LONGEST) * temper.pause_seconds)
+        if world.happens(more * settings.pause):
+            self.pause(min(world.rng.expovariate(1.0), _LONGEST) * settings.pause_seconds)
             await self._held()
         if delay := world.delay():
             await asyncio.sleep(delay)
@@ -132,13 +134,13 @@ class Process:
 
     async def kafka_gate(self, effect: Effect) -> None:
         await self.gate("end the transaction" if effect is Effect.COMMIT else effect)
-        if effect is Effect.READ and self.world.happens(self.world.temper.trimmed_reads):
+        if effect is Effect.READ and self.world.happens(self.world.settings.trimmed_reads):
             trim(self.world)
-        if self.world.happens(self.world.temper.kafka_fails):
+        if self.world.happens(self.world.settings.kafka_fails):
             raise _UNAVAILABLE[effect](f"no answer to {effect}")
 
-    async def heard(self) -> None:
-        """What comes back from an effect passes here."""
+    async def receive_answer(self) -> None:
+        """Pass the gate after an effect."""
         if delay := self.world.delay():
             await asyncio.sleep(delay)
         await self._held()
@@ -163,7 +165,7 @@ class Process:
                 publisher=client,
                 odometer_producer_of=client.odometer_producer_of,
                 snapshots_of=client.snapshots_of,
-                snapshot_every=self.world.temper.snapshot_every,
+                snapshot_every=self.world.settings.snapshot_every,
                 end=self.end,
             )
         )
@@ -173,11 +175,11 @@ class Process:
             (lambda: self.owned.keep_alive(self._end_of), "the heartbeat"),
             (self.owned.keep_watch, "watching the topics"),
         ):
-            self._beside(work, what)
+            self._start_task(work, what)
         self.group.join(self)
         await self._ending(self._follow_group, "the group")
 
-    def _beside(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+    def _start_task(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         task = asyncio.create_task(self._ending(work, what))
         self.tasks[task] = None
 
@@ -188,10 +190,10 @@ class Process:
             self.end(ports.Ending.FAILED, f"{what} failed: {error!r}", error)
 
     async def _follow_group(self) -> None:
-        """What Faust does: let go when a rebalance begins, acquire what is assigned, fetch it."""
+        """Revoke, acquire and fetch partitions in a rebalance, as Faust does."""
         while True:
             order = await self.orders.get()
-            await self.gate("hear of the group")
+            await self.gate("receive an order of the group")
             if order is None:
                 await self.owned.pause()
                 await self.gate("join the group")
@@ -203,7 +205,7 @@ class Process:
             positions = await self.owned.acquire(order[1])
             for partition, position in positions.items():
                 fetch = partial(self._fetch, partition, position, self._generation)
-                self._beside(fetch, "the stream")
+                self._start_task(fetch, "the stream")
 
     async def _fetch(self, partition: int, position: int, generation: int) -> None:
         world = self.world
@@ -229,7 +231,7 @@ class Process:
             position = max(position, end)
             for record in fetched:
                 overlooked = world.overlooked.pop((partition, record.offset), False)
-                if overlooked or world.happens(world.temper.skip):
+                if overlooked or world.happens(world.settings.skip):
                     world.note(self.name, f"is not given {partition}/{record.offset}")
                 elif generation == self._generation:
                     await self.owned.arrive(partition, record)
@@ -239,7 +241,7 @@ class Process:
 
 
 class Record:
-    """A record of the log on its way to the worker."""
+    """A fetched record of the log."""
 
     __slots__ = ("leader_epoch", "offset", "value")
 
@@ -249,11 +251,11 @@ class Record:
         self.leader_epoch = leader_epoch
 
     def done(self) -> None:
-        """Nobody keeps count: the commits of the consumer group are ignored."""
+        """Do nothing: the commits of the consumer group are ignored."""
 
 
 class ProcessStore:
-    """The port ``Store``: one process's connection to Redis, which connects once."""
+    """The port ``Store``: one process's connection to Redis, which is never reconnected."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -263,13 +265,17 @@ class ProcessStore:
     async def _do(self, verb: str, *arguments: Any) -> Any:
         process, world = self._process, self._process.world
         await process.gate(verb)
-        fails = world.happens(world.temper.store_fails)
+        fails = world.happens(world.settings.store_fails)
         if self._connection != self._shared.connection or (fails and world.rng.random() < 0.5):
             raise StoreUnavailable(StoreFailure.NO_ANSWER, f"{verb}: the connection was lost")
         answer = await getattr(self._shared, verb)(*arguments)
         if fails:
             raise StoreUnavailable(StoreFailure.NO_ANSWER, f"the answer to {verb} was lost")
-        await (process.gate("hear of the commit") if verb == "commit" else process.heard())
+        await (
+            process.gate("receive the answer to the commit")
+            if verb == "commit"
+            else process.receive_answer()
+        )
         if self._connection != self._shared.connection:
             raise StoreUnavailable(
                 StoreFailure.NO_ANSWER, f"the connection was lost before the answer to {verb}"
@@ -300,14 +306,14 @@ class Client(MemoryClient):
     def __init__(self, process: Process) -> None:
         super().__init__(process.world.broker, process.kafka_gate)
         self._process = process
-        self._line = asyncio.Lock()  # one connection: what is sent arrives in order
+        self._line = asyncio.Lock()  # one connection: messages arrive in order
 
     async def publish(
         self, partition: int, outputs: Sequence[Output]
     ) -> Sequence[Awaitable[object]]:
-        """Queue outputs; each arrives by itself, also after the process has died.
+        """Queue outputs; each arrives separately, even after the process has died.
 
-        Who stood still while a batch was committed does not come back with its answers.
+        A process that paused during a commit must not publish its answers.
         """
         if (took := self._process.last_commit.get(partition, 0.0)) > _STALE_AFTER:
             late = f"{self._process.name} publishes what it committed within {took:.1f} s"
@@ -338,7 +344,7 @@ class Client(MemoryClient):
 
 
 class SnapshotTopic(MemorySnapshotTopic):
-    """Where a partition's snapshots are; what is sent arrives record by record."""
+    """A partition of the topic snapshots; records arrive one by one."""
 
     def __init__(self, client: Client, process: Process, partition: int) -> None:
         super().__init__(client, partition)
@@ -351,15 +357,15 @@ class SnapshotTopic(MemorySnapshotTopic):
                 await self._before(Effect.SEND)
             self._check_epoch()
             self._write(value, key)
-            if world.happens(world.temper.cleaned):
+            if world.happens(world.settings.cleaned):
                 clean(world, self._partition)
         await super().send([])
         world.note(self._process.name, f"writes {len(records)} records for a snapshot")
-        world.look_at_snapshot(self._partition)
-        if records[-1][0] == MANIFEST and world.happens(world.temper.dies_with_redis):
+        world.check_snapshot(self._partition)
+        if records[-1][0] == MANIFEST and world.happens(world.settings.dies_with_redis):
             flush(world, [self._partition])
             self._process.kill("with Redis, after a snapshot")
-            await self._process.heard()
+            await self._process.receive_answer()
 
 
 class FencedProducer(MemoryFencedProducer):
@@ -379,10 +385,10 @@ class FencedProducer(MemoryFencedProducer):
                 self._check_epoch()
             self._append(origin, output)
             world.published(Channel.ODOMETER, self._partition, output.value)
-        await asyncio.sleep(world.temper.transaction)
+        await asyncio.sleep(world.settings.transaction)
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction()
-        if world.happens(0.6):  # while records are applied again
+        if world.happens(0.6):  # while records are being replayed
             restore(world, self._partition)
         await self._before(Effect.HEAR)

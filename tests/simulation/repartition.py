@@ -1,7 +1,7 @@
 """A repartition under faults: the service is stopped, and its log continues in another one.
 
-The code of ``turnstile repartition`` runs over the simulated broker. It dies at any of its
-effects and is started again, while clients and erasures still arrive at the old log.
+The code of ``turnstile repartition`` runs over the simulated broker. It can crash at any effect and
+is then started again. Requests of clients and erasures still arrive at the old log.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.audit.auditor import Auditor
 from tests.audit.auditor_import import continued
 from tests.audit.auditor_state import home
 from tests.doubles.memory_broker import Effect, MemoryClient, MemoryFencedProducer
+from tests.simulation.archive import WorldArchive
 from tests.simulation.clock import Fibre
-from tests.simulation.seen import Seen
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 
 class Crashed(Exception):
-    """The command ends here."""
+    """Raised if the command crashes."""
 
 
 class SimulatedLogs(command.Logs):
-    """The old log and the new one, of one execution of the command."""
+    """The old and the new log, for one execution of the command."""
 
     def __init__(self, old: World, new: World, fibre: Fibre, users: list[Any], rng: Random) -> None:
-        self.old: Archive = Seen(old)
+        self.old: Archive = WorldArchive(old)
         self._old, self._new = old, new
         self._fibre, self._users, self._rng = fibre, users, rng
         self._crash = 0.1
 
     def new(self) -> Archive | None:
-        return Seen(self._new) if self._new.is_created else None
+        return WorldArchive(self._new) if self._new.is_created else None
 
     def create(self, partitions: int) -> Archive:
         self._pause()
         self._new.is_created = True
-        return Seen(self._new)
+        return WorldArchive(self._new)
 
     def begin(self, partition: int, record: bytes) -> None:
         self._pause()
@@ -63,14 +63,14 @@ class SimulatedLogs(command.Logs):
         client = MemoryClient(self._new.broker, self._before)
         odometer = _Producer(client, self._new, partition)
         self._fibre.wait(command.install(state, odometer, client.snapshots_of(partition)))
-        self._new.look_at_snapshot(partition)
+        self._new.check_snapshot(partition)
 
     async def _before(self, _: Effect) -> None:
         await asyncio.sleep(self._old.delay())
         self._may_crash()
 
     def _pause(self) -> None:
-        """Let others go on; requests arrive at the old log."""
+        """Let other tasks run; requests arrive at the old log."""
         self._fibre.wait(asyncio.sleep(self._old.delay()))
         records = self._old.log.records["norms"]
         if self._rng.random() < 0.5:
@@ -99,13 +99,13 @@ class _Producer(MemoryFencedProducer):
 
 
 async def repartitioned(service: Service, users: list[Any], seed: int) -> World | None:
-    """Close all runs and continue the log of a service in another one.
+    """Close all runs, and continue the log of a service in another one.
 
     Returns:
-        The world of the new log; None if the old log cannot be continued and goes on.
+        The world of the new log; None if the old log cannot be continued and stays in use.
     """
     old, rng = service.world, Random(f"repartition of {seed}")
-    new = World(seed, beside=old)
+    new = World(seed, shares_with=old)
     for partition, runs in enumerate(service.audit.auditor.runs):
         for (dataset, run), state in runs.items():
             if not state.closed:

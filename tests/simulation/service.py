@@ -1,4 +1,4 @@
-"""The workers of one log, whoever brings them up again, and an operator who follows remedies."""
+"""The service: workers, their supervisors, and an operator who follows remedies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REPAIRABLE = ("damaged", "log-begins-late")
 
 
 class Service:
-    """Of one world.
+    """The service of one world.
 
     Args:
-        world: that has the log and Redis.
-        name: of its workers, with their numbers.
+        world: the world with the log and Redis.
+        name: the prefix of the workers' names.
     """
 
     def __init__(self, world: World, name: str = "w") -> None:
@@ -37,14 +37,14 @@ class Service:
         self._background: list[asyncio.Task[Any]] = []
 
     def start(self) -> None:
-        """Bring all workers up."""
+        """Start all workers."""
         self._background.append(self.world.start(self.group.coordinate()))
-        for slot in range(self.world.temper.workers):
+        for slot in range(self.world.settings.workers):
             self.slots.append(self._new_process(slot))
             self._background.append(self.world.start(self._supervise(slot)))
 
     async def settle(self) -> None:
-        """Wait until all that was sent is applied and published; repair what operators repair."""
+        """Wait until all requests are applied and published; repair suspended partitions."""
         world = self.world
         until = world.loop.time() + SETTLE_WITHIN
         operating = world.start(self.operate())
@@ -53,9 +53,9 @@ class Service:
                 process.kill(
                     "the operator restarts it: an older page is found by acquiring it alone"
                 )
-        for seconds in (0.0, _BEATS_WITHIN):  # whoever has nothing to do finds out by a beat
+        for seconds in (0.0, _BEATS_WITHIN):  # an idle worker finds a fault in its next heartbeat
             await asyncio.sleep(seconds)
-            while self._is_anybody_paused() or not all(
+            while self._is_any_paused() or not all(
                 self._is_settled(p) for p in range(world.broker.partitions)
             ):
                 if world.loop.time() > until:
@@ -64,17 +64,19 @@ class Service:
         stop(operating)
 
     def check_suspended(self) -> None:
-        """Nobody decides anything of a log that is another one."""
+        """Check that no worker decides requests of a log that was replaced."""
         what = self.world.catastrophe
         for process in self.slots:
-            decides_nothing = process.is_dead or process.is_paused  # it finds out when it wakes
+            decides_nothing = (
+                process.is_dead or process.is_paused
+            )  # it detects the change when it continues
             owned = {} if decides_nothing else process.owned.by_partition
             for partition, one in owned.items():
                 is_other = what == "other-partitions" or partition in self.world.lost
                 if is_other and one.processor.state is ProcessorState.RUNNING:
                     raise Wrong(f"{process.name} decides {partition}: {what}")
 
-    def _is_anybody_paused(self) -> bool:
+    def _is_any_paused(self) -> bool:
         return any(process.is_paused and not process.is_dead for process in self.slots)
 
     def _is_settled(self, partition: int) -> bool:
@@ -89,7 +91,7 @@ class Service:
         )
 
     def processor_of(self, partition: int) -> Any:
-        """Of the owner, if it is alive and decides."""
+        """Return the processor of the owner, if it is alive and decides; None otherwise."""
         owner = self.world.store.contents(partition).meta.get("owner", "")
         for process in self.slots:
             if process.name == owner and not process.is_dead:
@@ -99,13 +101,13 @@ class Service:
         return None
 
     async def operate(self) -> None:
-        """Follow the remedies of the stops that were caused."""
+        """Repair the suspended partitions, until a catastrophe."""
         world = self.world
         since: dict[int, float] = {}
         while world.catastrophe is None:
             await asyncio.sleep(1.0)
             for partition in range(world.broker.partitions):
-                if self.processor_of(partition) is not None or self._is_anybody_paused():
+                if self.processor_of(partition) is not None or self._is_any_paused():
                     since.pop(partition, None)
                 elif world.loop.time() - since.setdefault(partition, world.loop.time()) > (
                     _STALE_AFTER
@@ -114,22 +116,24 @@ class Service:
                     since.pop(partition)
 
     def _repair(self, partition: int) -> None:
-        """What a stop asks for; a partition without an owner or a stop asks for a restart."""
+        """Follow the remedy of a suspension; restart the workers of a partition without an
+        owner.
+        """
         world = self.world
         suspended = world.store.contents(partition).suspended
         if partition not in world.rewound:
             raise Wrong(f"partition {partition} is not decided, without a cause: {suspended}")
         if (
             suspended and suspended["reason"] != SuspensionReason.RESTORING
-        ):  # whose owner has died since
+        ):  # whose owner may have died
             if partition not in world.damaged or suspended["reason"] not in _REPAIRABLE:
                 raise Wrong(f"partition {partition} is suspended without a cause: {suspended}")
             if world.is_covered(partition):
                 world.note("operator", f"deletes what Redis has of {partition}")
-                world.store.put_back({partition: Contents()})
+                world.store.replace_contents({partition: Contents()})
             else:
                 world.note("operator", f"restores {partition}")
-                world.store.put_back({partition: world.store.newest_whole(partition)})
+                world.store.replace_contents({partition: world.store.newest_intact(partition)})
         for process in self.slots:
             process.kill("the operator restarts it")
 
@@ -156,7 +160,7 @@ class Service:
 
 
 def stop(task: asyncio.Task[Any]) -> None:
-    """End what runs beside; if it has failed, so does the simulation."""
+    """Cancel a background task, or raise its error if it has failed."""
     if task.done() and not task.cancelled():
         task.result()
     task.cancel()

@@ -1,7 +1,7 @@
-"""One seed: workers, Redis, Kafka and trainers, faults, and the audit after each of them.
+"""The simulation of one seed: workers, Redis, Kafka, clients, faults, and audits.
 
-chaos -> quiet: faults off, everything alive -> settle -> audit      again and again
-chaos -> a catastrophe that nobody can repair -> settle -> audit of what was said
+faults -> no faults, all processes alive -> settle -> audit      once or twice
+faults -> a catastrophe that cannot be repaired -> settle -> audit of all decisions
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.simulation.clients import Plan, Trainer
 from tests.simulation.clients_signed import Signing
 from tests.simulation.clock import Fibre
 from tests.simulation.faults import damage, inject, overlook, rewind
+from tests.simulation.received import ReceivedDecisions
 from tests.simulation.repartition import audited, repartitioned
 from tests.simulation.service import SETTLE_WITHIN, Service, stop
-from tests.simulation.told import Told
 from tests.simulation.world import World, Wrong
 
 _CHAOS_SECONDS = 15.0
@@ -34,23 +34,23 @@ _SILENT_SECONDS = 20.0
 
 @dataclass
 class Outcome:
-    """What became of a seed."""
+    """The outcome of a seed."""
 
     seed: int
     wrong: str | None
     records: int = 0
-    told: int = 0
+    steps: int = 0
     virtual: float = 0.0
     trace: list[tuple[float, str, str]] = field(default_factory=list)
 
 
 class Simulation:
-    """One world, from its begin to its end."""
+    """The simulation of one world."""
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
         self.service = Service(world)
-        self.told = Told()
+        self.received = ReceivedDecisions()
         self.catastrophe = world.rng.choice(CATASTROPHES) if world.rng.random() < 0.25 else None
         self._separated = Random(f"separations of {seed}")
         self._ahead = Random(f"charged ahead in {seed}")
@@ -61,13 +61,13 @@ class Simulation:
         self._erases = 0.15 if Random(f"forgets of {seed}").random() < 0.3 else 0.0
         self.seed = seed
         self._repartitions = Random(f"repartitions of {seed}").random() < 0.25
-        self.trainers = self._cast()
-        self.stream, self.answerers = answerers.cast(world, self.told, seed)
+        self.trainers = self._new_trainers()
+        self.stream, self.answerers = answerers.answerers_of(world, self.received, seed)
         self.signing: Signing | None = None
         if Random(f"signs of {seed}").random() < 0.3:
-            self._have_all_sign(seed)
+            self._sign_all_requests(seed)
 
-    def _have_all_sign(self, seed: int) -> None:
+    def _sign_all_requests(self, seed: int) -> None:
         """Give every dataset an access list of the trainers' keys, which a manager changes."""
         clients = [*self.trainers, *self.answerers]
         names = [client.name for client in clients]
@@ -79,7 +79,7 @@ class Simulation:
                 for policy in plan.policies:
                     policy["allow"] = self.signing.allow
 
-    def _cast(self) -> list[Trainer]:
+    def _new_trainers(self) -> list[Trainer]:
         rng = self.world.rng
         trainers: list[Trainer] = []
         takes_over = self._holds.choice((0.3, 0.7, 1.0))
@@ -92,12 +92,14 @@ class Simulation:
                 separation = self._separated.choice((None, None, 2, 3, 4))
                 for rival in range(rivals):
                     name = f"t{number}{run}{'ab'[rival]}"
-                    trainer = Trainer(self.world, self.told, plan, name, f"r{run}")
+                    trainer = Trainer(self.world, self.received, plan, name, f"r{run}")
                     trainer.shares_run = rivals > 1
-                    trainer.enrols = rivals == 1 and rng.random() < 0.4
-                    if self.world.temper.siblings:
-                        trainer.enrols = trainer.stands = rivals == 1 and number == 0
-                    trainer.min_separation = None if trainer.enrols else separation
+                    trainer.uses_roster = rivals == 1 and rng.random() < 0.4
+                    if self.world.settings.siblings:
+                        trainer.uses_roster = trainer.has_stable_levels = (
+                            rivals == 1 and number == 0
+                        )
+                    trainer.min_separation = None if trainer.uses_roster else separation
                     trainer.charges_ahead = self._ahead.random() < 0.35
                     trainer.erases = self._erases
                     trainer.ends = self._erases
@@ -108,8 +110,10 @@ class Simulation:
         return trainers
 
     def _plans_in_order(self) -> list[Plan]:
-        """Return the datasets that are charged, by one run at a time or by several side by side."""
-        shared = not self.world.temper.siblings and self._holds.random() < 0.15
+        """Return the plans of the charged datasets, each for one run at a time or for several at
+        once.
+        """
+        shared = not self.world.settings.siblings and self._holds.random() < 0.15
         plans = self._shares() if shared else self._plans()
         for outermost in {id(plan.chain[0]): plan.chain[0] for plan in plans}.values():
             if self._holds.random() < 0.5:
@@ -118,7 +122,7 @@ class Simulation:
         return plans
 
     def _shares(self) -> list[Plan]:
-        """Return datasets that have shares of one budget, some of which may come too late."""
+        """Return datasets that share one budget; the last shares may not fit."""
         kind = self._kind()
         whole = self._plan("all", kind, None)
         terms = next(
@@ -136,21 +140,21 @@ class Simulation:
         ]
 
     def _plans(self) -> list[Plan]:
-        """The datasets that are charged, of which one may be within another."""
+        """Return the plans of the charged datasets; some may be nested."""
         rng = self.world.rng
         datasets = rng.choice((1, 1, 2))
-        if not self.world.temper.siblings and rng.random() < 0.7:
+        if not self.world.settings.siblings and rng.random() < 0.7:
             return [self._plan(f"d{n}", self._kind(), None) for n in range(datasets)]
         kind = self._kind()
         plans = [self._plan("all", kind, None)]
         for number in range(2):
             outer = rng.choice(plans) if rng.random() < 0.3 else plans[0]
             plans.append(self._plan(f"d{number}", kind, outer))
-        if self.world.temper.siblings:
+        if self.world.settings.siblings:
             plans[1].users = plans[2].users
             return plans[1:]
-        if self.world.temper.disputes:
-            return plans[1:]  # who charges the outer one binds its policy
+        if self.world.settings.disputes:
+            return plans[1:]  # a charge to the parent fixes its policy
         return plans if rng.random() < 0.3 else plans[1:]
 
     def _kind(self) -> str:
@@ -186,8 +190,8 @@ class Simulation:
             own = {"budget": None, "epsilon": rng.choice((6.0, 9.0)), "delta": 1e-3}
             policy |= own | {"orders": None}
             return self._ids(policy, kind)
-        if self.world.temper.fine or rng.random() < 0.5:
-            step = 0.03 if self.world.temper.fine else rng.choice((0.05, 0.2, 1.0))
+        if self.world.settings.fine or rng.random() < 0.5:
+            step = 0.03 if self.world.settings.fine else rng.choice((0.05, 0.2, 1.0))
             policy["odometer_step"] = [step, step] if measure == "renyi" else step
         return self._ids(policy, kind)
 
@@ -200,23 +204,23 @@ class Simulation:
         return policy
 
     async def run(self) -> None:
-        """All of it.
+        """Run the whole simulation.
 
         Raises:
-            Wrong: what must never be; so does whatever else is raised.
+            Wrong: a guarantee is broken. Any other error is a failure as well.
         """
         world, rng = self.world, self.world.rng
-        chaos = vars(world.temper).copy()
+        chaos = vars(world.settings).copy()
         service = self.service
         service.start()
         episodes = rng.choice((1, 1, 2))
         for episode in range(episodes):
-            vars(world.temper).update(chaos)
+            vars(world.settings).update(chaos)
             is_last = episode == episodes - 1
             await self._chaos(self.catastrophe if is_last else None)
             if world.catastrophe:
                 service.check_suspended()
-                service.audit.after_catastrophe(self.told)
+                service.audit.after_catastrophe(self.received)
             else:
                 await self._check()
         if self._repartitions and world.catastrophe is None and self.signing is None:
@@ -224,24 +228,24 @@ class Simulation:
 
     async def _repartition(self, chaos: dict[str, Any]) -> None:
         """Continue in another log with another number of partitions; audit both logs."""
-        old, told = self.service, self.told
+        old, received = self.service, self.received
         plans = {plan.dataset: plan for trainer in self.trainers for plan in trainer.plan.chain}
         users = list(dict.fromkeys(user for plan in plans.values() for user in plan.users))
-        before = set(told.steps)
+        before = set(received.steps)
         world = await repartitioned(old, users, self.seed)
         await old.settle()
-        await old.audit.when_settled(told)
+        await old.audit.when_settled(received)
         if world is None:
             return
         new = Service(world, "n")
         new.audit.auditor = audited(old.audit.auditor, world)
-        new.audit.before, new.audit.told_before = [old.audit.auditor], before
+        new.audit.before, new.audit.imported_steps = [old.audit.auditor], before
         new.start()
-        vars(world.temper).update(chaos)
+        vars(world.settings).update(chaos)
         charged = dict.fromkeys(trainer.plan.dataset for trainer in self.trainers)
         trainers = []
         for number, dataset in enumerate(charged):
-            trainer = Trainer(world, told, plans[dataset], f"n{number}", "after")
+            trainer = Trainer(world, received, plans[dataset], f"n{number}", "after")
             trainer.takes_over, trainer.quota = 0.5, world.rng.randint(1, 4)
             trainers.append(trainer)
         faults = [world.start(work) for work in inject(world, new)]
@@ -249,29 +253,29 @@ class Simulation:
         await asyncio.wait(clients, timeout=_CHAOS_SECONDS)
         for fault in faults:
             fault.cancel()
-        world.temper.calm()
+        world.settings.calm()
         world.note("world", "calm")
         operating = world.start(new.operate())
         _, running = await asyncio.wait(clients, timeout=SETTLE_WITHIN)
         stop(operating)
         if running:
-            raise Wrong(f"trainers do not get on in the new log: {new.condition()}")
+            raise Wrong(f"trainers make no progress in the new log: {new.condition()}")
         for client in clients:
             client.result()
         await new.settle()
-        await new.audit.when_settled(told)
+        await new.audit.when_settled(received)
         self._check_failures()
 
     async def _check(self) -> None:
-        """Check that all is calm, and that the state is what the log says."""
+        """Wait until all faults are repaired, and audit the state."""
         world, rng, service = self.world, self.world.rng, self.service
-        if world.temper.overlooks:
+        if world.settings.overlooks:
             overlook(world)
         await service.settle()
-        if rng.random() < 0.3:  # who has nothing to do finds out too
+        if rng.random() < 0.3:  # idle workers must detect faults as well
             rng.choice((rewind, damage))(world, service)
             await service.settle()
-        await service.audit.when_settled(self.told)
+        await service.audit.when_settled(self.received)
         self.stream.check()
         self._check_failures()
 
@@ -293,19 +297,19 @@ class Simulation:
         else:
             await asyncio.sleep(world.rng.uniform(1.0, _CHAOS_SECONDS / 2))
             world.note("world", f"catastrophe: {catastrophe.__name__}")
-            if world.is_bound():  # else Redis remembers nothing, and nothing was spent
+            if world.is_bound():  # otherwise Redis is empty, and nothing was spent
                 self.service.audit.begin_catastrophe()
                 world.floor = len(world.store.history) - 1
                 catastrophe(world, self.service)
                 world.tell()
                 if world.catastrophe and world.rng.random() < 0.5:
-                    for fault in faults:  # nothing else has anybody look
+                    for fault in faults:  # without faults, so that no fault starts a check
                         fault.cancel()
-                    world.temper.calm()
+                    world.settings.calm()
             await asyncio.sleep(max(0.0, over - world.loop.time()))
         for fault in faults:
             fault.cancel()
-        world.temper.calm()
+        world.settings.calm()
         world.note("world", "calm")
         if world.rng.random() < 0.5:
             for process in self.service.slots:
@@ -313,7 +317,7 @@ class Simulation:
         operating = world.start(self.service.operate())
         if world.catastrophe:
             for partition in sorted(world.lost):
-                world.append(partition, b"who decides this looks at the log")
+                world.append(partition, b"a worker must look at the log now")
             await asyncio.sleep(_NOTICED_WITHIN)
         within = _SILENT_SECONDS if world.catastrophe else SETTLE_WITHIN
         done, running = await asyncio.wait(clients, timeout=within)
@@ -325,7 +329,7 @@ class Simulation:
             waiting = [t.name for t in self.trainers if t.quota > 0 and not t.is_closed]
             waiting += [answerer.name for answerer in self.answerers if not answerer.is_over]
             how = self.service.condition()
-            raise Wrong(f"all is calm, and trainers do not get on: {waiting}; {how}")
+            raise Wrong(f"without faults, clients make no progress: {waiting}; {how}")
         for task in running:
             task.cancel()
         if running:
@@ -333,13 +337,13 @@ class Simulation:
         self._check_failures()
 
     def _is_over(self) -> bool:
-        """Whether no trainer and no answerer has anything left to do."""
+        """Return whether all trainers and answerers have finished."""
         return all(t.quota <= 0 or t.is_closed for t in self.trainers) and all(
             answerer.is_over for answerer in self.answerers
         )
 
     def _take(self, error: BaseException) -> None:
-        """An error of a client: fine if the world has come to an end, else raised."""
+        """Raise a client's error, unless a catastrophe explains it."""
         if self.world.catastrophe is None or isinstance(error, Wrong):
             raise error
         if not isinstance(error, Exception):
@@ -350,7 +354,7 @@ class Simulation:
             raise self.world.failures[0]
 
     def close(self) -> None:
-        """End all that runs."""
+        """Cancel all tasks and close the loop."""
         loop = self.world.loop
         asyncio.events._set_running_loop(None)
         loop.go_on()
@@ -368,14 +372,14 @@ async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 def simulate(seed: int) -> Outcome:
-    """Run one seed to its end."""
+    """Run one seed to its end and return the outcome."""
     simulation = Simulation(seed)
     world = simulation.world
     wrong = None
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with world.temper.sizes():
+        with world.settings.sizes():
             work: Coroutine[Any, Any, None] = simulation.run()
             world.start(work)
             task = next(iter(asyncio.all_tasks(world.loop)))
@@ -391,7 +395,7 @@ def simulate(seed: int) -> Outcome:
         seed,
         wrong,
         len(world.log.records["norms"]),
-        len(simulation.told.steps),
+        len(simulation.received.steps),
         world.loop.time(),
         world.trace,
     )

@@ -1,5 +1,6 @@
-"""What the processes of a simulation share: time, chance, Redis, Kafka, and the trace of all that
-happens.
+"""The world of a simulation: everything that its processes share.
+
+The world contains virtual time, the random generator, Redis, Kafka, and the trace of all events.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from streams.store.stored_state import verified
 from tests.doubles.memory_broker import MemoryBroker, last_snapshot
 from tests.doubles.memory_store import Contents, MemoryStore
 from tests.simulation.clock import VirtualLoop, tracked_tasks
-from tests.simulation.temper import Temper
+from tests.simulation.settings import Settings
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 CURRENT: ContextVar[Process] = ContextVar("CURRENT")
-"""The process whose code runs; none, for what surrounds them all."""
+"""The process whose code runs; unset for code outside all processes."""
 
 
 class Wrong(AssertionError):
-    """What must never be."""
+    """Raised if a guarantee is broken."""
 
 
 class SharedStore(MemoryStore):
-    """Redis, with a copy of what it was after each of its writes."""
+    """Redis, with a copy of its state after each write."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
-        self.connection = 0  # moves when all connections are dropped
+        self.connection = 0  # raised when all connections are dropped
         self.history: list[Mapping[int, Contents]] = [{}]
 
     async def acquire(self, partition: int, owner: str, topic: bytes, partitions: int) -> Acquired:
@@ -54,20 +55,20 @@ class SharedStore(MemoryStore):
     async def install(self, guard: Guard, installation: Installation) -> Verdict:
         return self._remember(guard.partition, await super().install(guard, installation))
 
-    def put_back(self, copies: Mapping[int, Contents]) -> None:
-        """Let these partitions be what they were, and leave the others."""
+    def replace_contents(self, copies: Mapping[int, Contents]) -> None:
+        """Replace the state of these partitions, and leave the others."""
         self.restore({**self.copy(), **copies})
         self.history.append({**self.history[-1], **copies})
 
-    def newest_whole(self, partition: int, since: int = 0) -> Contents:
-        """The copy that has come furthest, of those after so many writes."""
+    def newest_intact(self, partition: int, since: int = 0) -> Contents:
+        """Return the intact copy with the highest offset, of those after this many writes."""
         copies = {id(c): c for copy in self.history[since:] if (c := copy.get(partition))}
         came = [copy for copy in copies.values() if copy.meta.get("next", "").isdecimal()]
         by_reach = sorted(came, key=lambda copy: int(copy.meta["next"]), reverse=True)
-        return next(filter(_is_whole, by_reach), Contents())
+        return next(filter(_is_intact, by_reach), Contents())
 
     def is_ahead(self, partition: int, copy: Contents) -> bool:
-        """Whether a copy, of before Redis went back, has come further than what is kept now."""
+        """Return whether a copy has a higher offset than the present state."""
         return int(copy.meta.get("next", "0")) > self.next_of(partition)
 
     def next_of(self, partition: int) -> int:
@@ -78,7 +79,7 @@ class SharedStore(MemoryStore):
         return verdict
 
 
-def _is_whole(copy: Contents) -> bool:
+def _is_intact(copy: Contents) -> bool:
     try:
         verified(copy.meta, copy.pages, copy.changes, copy.outbox)
     except Damaged:
@@ -87,7 +88,7 @@ def _is_whole(copy: Contents) -> bool:
 
 
 class Records:
-    """All that was ever written to the topics, whatever became of it, as the auditor reads it."""
+    """All records that were ever written to the topics, for the auditor."""
 
     def __init__(self) -> None:
         self.records: dict[str, list[tuple[int, int, bytes | None]]] = {
@@ -96,44 +97,51 @@ class Records:
 
 
 class World:
-    """The surroundings of one seed.
+    """The simulated world of one seed.
 
     Args:
-        seed: of all chance.
-        beside: another world of this seed, with which this one has all but log and Redis in common.
+        seed: the seed of all random choices.
+        shares_with: another world of this seed. The two worlds have different logs and Redis, and
+        share the rest.
     """
 
-    def __init__(self, seed: int, beside: World | None = None) -> None:
+    def __init__(self, seed: int, shares_with: World | None = None) -> None:
         self.trace: list[tuple[float, str, str]]
         self.failures: list[BaseException]
-        if beside is not None:
-            self.rng, self.temper, self.loop = beside.rng, beside.temper, beside.loop
-            self.trace, self.failures = beside.trace, beside.failures
+        if shares_with is not None:
+            self.rng, self.settings, self.loop = (
+                shares_with.rng,
+                shares_with.settings,
+                shares_with.loop,
+            )
+            self.trace, self.failures = shares_with.trace, shares_with.failures
             partitions = Random(f"partitions beside {seed}").choice((1, 2, 3))
             self.broker = MemoryBroker(partitions, b"topic beside it!")
             self.is_created = False  # whether its topics exist
         else:
             self.rng = Random(seed)
-            self.temper = Temper.draw(self.rng)
+            self.settings = Settings.draw(self.rng)
             self.loop = VirtualLoop()
             self.loop.set_task_factory(tracked_tasks(_tasks_of_current))
             self.loop.set_exception_handler(self._unexpected)
             self.trace, self.failures = [], []
-            self.broker = MemoryBroker(self.temper.partitions)
+            self.broker = MemoryBroker(self.settings.partitions)
         self.store = SharedStore(self.loop.time)
         self.log = Records()
         self._fetching: list[asyncio.Future[None]] = []
-        self.heard: list[Callable[[Channel, int], None]] = []  # told of all that is published
+        self.listeners: list[
+            Callable[[Channel, int], None]
+        ] = []  # called for every published record
         self.catastrophe: str | None = None
-        self.floor = 0  # of the history: Redis goes back no further
-        self.rewound: set[int] = set()  # partitions of which Redis was anything but kept
+        self.floor = 0  # index in the history: Redis does not return to an older state
+        self.rewound: set[int] = set()  # partitions whose Redis state was changed by a fault
         self.damaged: set[int] = set()  # partitions of which Redis lost a part, at any time
-        self.exchanged: set[int] = set()  # partitions of which Redis has had an older page
-        self.lost: set[int] = set()  # partitions whose log is another one from the catastrophe on
+        self.exchanged: set[int] = set()  # partitions for which Redis had an older page
+        self.lost: set[int] = set()  # partitions whose log was replaced by the catastrophe
         self.snapshot_offsets: dict[
             tuple[int, str], int
         ] = {}  # where the last snapshot of a log continues
-        self.overlooked: dict[tuple[int, int], bool] = {}  # records that are not given out once
+        self.overlooked: dict[tuple[int, int], bool] = {}  # records that the stream skips once
         self._context = Context()
         self._tokens = 0
 
@@ -145,24 +153,26 @@ class World:
         return rate > 0 and self.rng.random() < rate
 
     def delay(self) -> float:
-        """How long an effect takes: nothing, about the latency, or now and then much longer."""
+        """Return the duration of an effect: 0, about the latency, or rarely much longer."""
         drawn = self.rng.random()
         if drawn < 0.4:
             return 0.0
-        mean = self.temper.latency * (100.0 if drawn > 0.99 else 1.0)
+        mean = self.settings.latency * (100.0 if drawn > 0.99 else 1.0)
         return min(self.rng.expovariate(1.0) * mean, 5.0)
 
     def is_bound(self) -> bool:
-        """Whether Redis knows of every partition to which log it belongs."""
+        """Return whether Redis knows the log of every partition."""
         return all(self.store.contents(p).meta for p in range(self.broker.partitions))
 
     def is_covered(self, partition: int) -> bool:
-        """Whether the state of a partition can be built again without Redis."""
+        """Return whether the state of a partition can be rebuilt without Redis."""
         snapshot, log = last_snapshot(self.broker, partition), self.broker.norms(partition)
         return log.start == 0 or (snapshot is not None and log.start <= snapshot.manifest.next)
 
-    def look_at_snapshot(self, partition: int) -> None:
-        """The last snapshot is whole at any time, and those of one log come further and further."""
+    def check_snapshot(self, partition: int) -> None:
+        """Check that the last snapshot is complete, and that the offsets of a log's snapshots
+        rise.
+        """
         try:
             snapshot = last_snapshot(self.broker, partition)
         except UnusableSnapshot as unusable:
@@ -179,7 +189,7 @@ class World:
         return f"{of}-{self._tokens}"
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run what belongs to no process."""
+        """Run a task outside all processes."""
         return self.loop.create_task(work, context=self._context)
 
     def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -200,28 +210,28 @@ class World:
         await waiting
 
     def tell(self) -> None:
-        """Let those hear of it who wait for news."""
+        """Wake up all readers that wait for records."""
         waiting, self._fetching = self._fetching, []
         for one in waiting:
             if not one.done():
                 one.set_result(None)
 
     def publish(self, channel: Channel, partition: int, key: bytes | None, value: bytes) -> None:
-        """Write what a worker has to say, and let everybody who reads know."""
+        """Write a worker's output, and notify all listeners."""
         self.broker.outputs(channel, partition).append(value, key)
         self.published(channel, partition, value)
 
     def published(self, channel: Channel, partition: int, value: bytes) -> None:
-        """Take note of what was written last."""
+        """Record the output that was written last."""
         offset = self.broker.outputs(channel, partition).end - 1
         self.log.records[channel.value].append((partition, offset, value))
         self.note("broker", f"{channel.value} {partition}/{offset} {_short(value)}")
-        for hear in self.heard:
-            hear(channel, partition)
+        for listener in self.listeners:
+            listener(channel, partition)
 
     def _unexpected(self, _: object, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        # What nobody asked a task for is seen only when it is forgotten: its process has ended.
+        # An error of a task that nothing awaits is reported late: its process has ended.
         if isinstance(error, Exception) and "handle" in context:
             self.failures.append(error)
 

@@ -1,8 +1,7 @@
-"""The guarantees of the service, each taken out of the real code, to see that the simulation
-misses it.
+"""Mutations: each removes one guarantee from the code, and the simulation must notice it.
 
-``make simulate MUTATIONS=all`` says for each which seed found it, and after how many. A module has
-those of one room.
+``make simulate MUTATIONS=all`` prints for each mutation the first seed that finds it, and how many
+seeds it took. Each module has the mutations of one package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which requests access lists let pass."""
+"""Mutations of authorization."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 @mutation
 def signatures_not_verified() -> Patches:
-    """The key that a request names is taken for the one that signed it."""
+    """The key that a request names counts as its signer, without verification."""
     yield replaced(authorization, "is_signed", lambda *_: True)
 
 
 @mutation
-def signatures_of_other_partitions_count() -> Patches:
-    """What was signed for one partition can be asked of another."""
+def signatures_of_other_partitions_accepted() -> Patches:
+    """A request signed for one partition is accepted in another."""
     real = authorization.is_signed
 
     def is_signed(log: bytes, _: int, sender: Any) -> bool:
@@ -28,8 +28,8 @@ def signatures_of_other_partitions_count() -> Patches:
 
 
 @mutation
-def every_key_may() -> Patches:
-    """A listed dataset takes what any key has signed."""
+def every_key_is_allowed() -> Patches:
+    """A dataset with an access list accepts requests signed by any key."""
 
     def check_right(self: Any, dataset: str, _: str, sender: Any) -> None:
         access = self.of(dataset)
@@ -43,8 +43,8 @@ def every_key_may() -> Patches:
 
 
 @mutation
-def unsigned_requests_count() -> Patches:
-    """A listed dataset takes what is not signed."""
+def unsigned_requests_accepted() -> Patches:
+    """A dataset with an access list accepts unsigned requests."""
     real = authorization.Authorization.check
 
     def check(self: Any, request: Any, sender: Any) -> None:
@@ -56,13 +56,13 @@ def unsigned_requests_count() -> Patches:
 
 @mutation
 def every_client_creates_nested_datasets() -> Patches:
-    """A dataset is created inside a listed one without the right to manage that."""
+    """A nested dataset is created without the right to manage its parent."""
     yield replaced(authorization.Authorization, "check_creation", lambda *_: None)
 
 
 @mutation
-def keys_stay_when_they_are_removed() -> Patches:
-    """A new list has the keys of the old one, too."""
+def removed_keys_stay_allowed() -> Patches:
+    """A new access list keeps the keys of the old one."""
     real = authorization.Authorization.set_access
 
     def set_access(self: Any, request: Any, sender: Any) -> None:
@@ -77,8 +77,8 @@ def keys_stay_when_they_are_removed() -> Patches:
 
 
 @mutation
-def older_changes_count() -> Patches:
-    """A list that was set before, and is repeated, holds again."""
+def older_access_lists_accepted() -> Patches:
+    """A replayed, older access list is accepted."""
     real = authorization.Authorization.set_access
 
     def set_access(self: Any, request: Any, sender: Any) -> None:
@@ -97,7 +97,7 @@ def older_changes_count() -> Patches:
 
 @mutation
 def numbers_begin_again_with_a_new_dataset() -> Patches:
-    """The number of the last change is dropped when a dataset is withdrawn."""
+    """The number of the last change is deleted when a dataset is withdrawn."""
 
     def withdrawn(self: Any, address: Any) -> None:
         self._lists.pop(address, None)
@@ -107,7 +107,7 @@ def numbers_begin_again_with_a_new_dataset() -> Patches:
 
 @mutation
 def access_lists_not_merged() -> Patches:
-    """Of access lists there are deltas and no pages."""
+    """Access lists are not merged into pages."""
     real = tracked.Tracked.take_page
 
     def take_page(self: Any, name: str) -> bytes | None:

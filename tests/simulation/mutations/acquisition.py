@@ -1,4 +1,4 @@
-"""How an acquisition finds out whose log this is, and whether all of it is there."""
+"""Mutations of the checks at an acquisition: whether the log is the same and complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _identity_without(field: str) -> AbstractContextManager[Any]:
 
 @mutation
 def log_not_compared() -> Patches:
-    """Neither the id of the topic nor the chain says that it is another log."""
+    """Neither the topic id nor the hash chain detects a replaced log."""
     real = ownership._trouble
     yield _identity_without("topic")
     yield replaced(ownership, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
@@ -30,7 +30,7 @@ def log_not_compared() -> Patches:
 
 @mutation
 def topic_not_compared() -> Patches:
-    """The id of the topic does not say that it is another log; the chain still does."""
+    """The topic id does not detect a replaced log; the hash chain still does."""
     real = ownership._trouble
     yield _identity_without("topic")
     yield replaced(ownership, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
@@ -38,7 +38,7 @@ def topic_not_compared() -> Patches:
 
 @mutation
 def last_record_not_compared() -> Patches:
-    """The last record that was applied need not be the one in the log."""
+    """The last applied record is not compared with the log."""
 
     async def rewritten(*_: Any) -> None:
         return None
@@ -49,7 +49,7 @@ def last_record_not_compared() -> Patches:
 
 @mutation
 def leader_epochs_not_compared() -> Patches:
-    """The same bytes at the offset that was applied last are taken for the same record."""
+    """Equal bytes at the last applied offset count as the same record in any leader epoch."""
     real = continuity.rewritten
 
     async def rewritten(chain: HashChain, leader_epoch: int, log: Any, stops: Any) -> Any:
@@ -66,7 +66,7 @@ def leader_epochs_not_compared() -> Patches:
 
 @mutation
 def elections_not_noticed() -> Patches:
-    """An owner goes on with records of another leader epoch, whatever became of those before."""
+    """An owner applies records of a new leader epoch without a check of the earlier ones."""
 
     async def rewritten(*_: Any) -> None:
         return None
@@ -76,13 +76,13 @@ def elections_not_noticed() -> Patches:
 
 @mutation
 def topics_not_watched() -> Patches:
-    """What is found at the acquisition is not looked for again."""
+    """The checks of the acquisition are not repeated later."""
     yield replaced(ownership, "_trouble", lambda *_: None)
 
 
 @mutation
 def partitions_not_compared() -> Patches:
-    """A worker goes on when the topic has more partitions than its state is of."""
+    """A worker continues although the topic has more partitions than its state."""
     real = ownership._trouble
 
     async def bound(_: Any, seen: Any) -> int:
@@ -98,7 +98,7 @@ def partitions_not_compared() -> Patches:
 
 @mutation
 def ends_of_the_log_not_compared() -> Patches:
-    """A state beyond the end of the log, or before its beginning, is gone on from."""
+    """A state beyond the end of the log, or before its start, is accepted."""
     real = ownership._compare
 
     async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
@@ -111,7 +111,7 @@ def ends_of_the_log_not_compared() -> Patches:
 
 @mutation
 def trims_taken_for_another_log() -> Patches:
-    """An acquisition does not look again where the log begins when its last record is gone."""
+    """An acquisition does not read the start of the log again if the last record is missing."""
     real = ownership._compare
 
     async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
@@ -124,6 +124,6 @@ def trims_taken_for_another_log() -> Patches:
 
 
 @mutation
-def resumed_unseen() -> Patches:
-    """After a rebalance the memory is kept, whoever has owned the partition meanwhile."""
+def memory_kept_after_another_owner() -> Patches:
+    """After a rebalance a worker keeps its memory although another worker owned the partition."""
     yield replaced(ownership, "_is_unchanged", lambda held, _: held.can_resume)

@@ -1,4 +1,4 @@
-"""What a record does to a partition."""
+"""Mutations of the ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 @mutation
 def repeated_step_charged_again() -> Patches:
-    """A step that comes again is decided anew."""
+    """A repeated step is charged again."""
     real = charging.charge
 
     def charge(held: Any, place: Any, request: Any) -> Any:
@@ -40,8 +40,8 @@ def repeated_step_charged_again() -> Patches:
 
 
 @mutation
-def outer_budgets_not_asked() -> Patches:
-    """A charge by norms is admitted where the budget of its own dataset is large enough."""
+def parent_budgets_not_checked() -> Patches:
+    """A charge by norms is admitted if the dataset's own budget suffices."""
 
     def granted(self: Any, plans: Any) -> Any:
         grants = self.own.grants(plans[0])
@@ -51,8 +51,8 @@ def outer_budgets_not_asked() -> Patches:
 
 
 @mutation
-def outer_grants_not_taken() -> Patches:
-    """Whoever all budgets admit is granted what that of the dataset itself has room for."""
+def parent_grants_not_applied() -> Patches:
+    """A user whom all budgets admit is granted the norm that the dataset's own budget allows."""
     real = budgets.Budgets._granted
 
     def granted(self: Any, plans: Any) -> Any:
@@ -63,8 +63,8 @@ def outer_grants_not_taken() -> Patches:
 
 
 @mutation
-def charged_for_what_each_grants_alone() -> Patches:
-    """Each budget is charged for the norm that it would grant if there were no other."""
+def budgets_charged_separately() -> Patches:
+    """Each budget is charged the norm that it would grant alone."""
 
     def charges(self: Any, spent: Any, order: Any, mechanism: Any, norms: Any, granted: Any) -> Any:
         return self._grants(spent, order, mechanism, norms)[1]
@@ -73,8 +73,8 @@ def charged_for_what_each_grants_alone() -> Patches:
 
 
 @mutation
-def outer_levels_not_asked() -> Patches:
-    """A member of a roster is granted the level that the budget of the dataset itself can pay."""
+def parent_levels_not_checked() -> Patches:
+    """A roster member is granted the level that the dataset's own budget allows."""
     real = recurring.grant
 
     def grant(blocks: Any, asked: Any, *, clip: bool) -> Any:
@@ -87,33 +87,33 @@ def outer_levels_not_asked() -> Patches:
 
 
 @mutation
-def erased_users_begin_anew() -> Patches:
-    """Nobody asks whether an id that is new is that of somebody who was erased."""
+def erased_users_begin_again() -> Patches:
+    """A new id is not compared with the ids of erased users."""
     yield replaced(erasure.ErasedUsers, "known_as", lambda self, users, outermost: users)
 
 
 @mutation
-def names_not_put_back() -> Patches:
-    """Who loads a state has the ids of its pages, whoever was erased since."""
+def erased_ids_not_replaced() -> Patches:
+    """A loaded state has the ids of its pages, although users were erased since."""
     yield replaced(erasure.ErasedUsers, "_moves", lambda self, address, before, after: None)
 
 
 @mutation
 def closed_datasets_charged() -> Patches:
-    """What is charged to a dataset does not depend on whether it was closed."""
+    """A closed dataset is charged."""
     for module in (accrual, datasets):
         yield replaced(module, "check_open", lambda *_: None)
 
 
 @mutation
-def rest_not_spent() -> Patches:
-    """A member of a roster goes on being admitted after it was erased."""
+def erased_members_admitted() -> Patches:
+    """A roster member is still admitted after its erasure."""
     yield replaced(accounts.Accounts, "spend_the_rest", lambda self, slot: self.enrol([]))
 
 
 @mutation
 def separation_not_enforced() -> Patches:
-    """Who took part in a step may take part in the next one."""
+    """A user may participate in consecutive steps."""
 
     def must_wait(self: Any, run: Any, slots: Any) -> Any:
         return np.zeros(len(slots), dtype=np.bool_)
@@ -122,8 +122,8 @@ def separation_not_enforced() -> Patches:
 
 
 @mutation
-def participations_forgotten_at_a_compaction() -> Patches:
-    """Of those who took part there are changes and no pages."""
+def participations_not_merged() -> Patches:
+    """Participations are not merged into pages."""
 
     def take_page(self: Any, name: str) -> None:
         tracked.Tracked.take_page(self, name)
@@ -132,8 +132,8 @@ def participations_forgotten_at_a_compaction() -> Patches:
 
 
 @mutation
-def accrued_charges_collected_elsewhere_not_kept() -> Patches:
-    """Accrued charges of another dataset's roster are kept for the budgets charged now alone."""
+def accrued_charges_of_other_datasets_not_stored() -> Patches:
+    """Accrued charges of other datasets' rosters are stored only for the budgets charged now."""
     real = accrual.store_settled
 
     def store_settled(held: Any, *arguments: Any, **options: Any) -> None:
@@ -147,7 +147,7 @@ def accrued_charges_collected_elsewhere_not_kept() -> Patches:
 
 @mutation
 def older_attempts_charge() -> Patches:
-    """A trainer that was fenced goes on."""
+    """A fenced trainer can charge."""
     real = runs.under_current_attempt
 
     def under(known: Any, request: Any) -> Any:
@@ -161,7 +161,7 @@ def older_attempts_charge() -> Patches:
 
 @mutation
 def levels_charged_twice() -> Patches:
-    """A step that is kept by its levels is charged again on a page that has it already."""
+    """A step that is stored by its levels is charged again to a page that contains it."""
     yield replaced(accounts.Accounts, "_behind", lambda *_: None)
 
 
@@ -173,7 +173,7 @@ def holds_not_checked_at_a_charge() -> Patches:
 
 @mutation
 def budgets_taken_over_unasked() -> Patches:
-    """A run that is opened takes the budget from the run that holds it."""
+    """Opening a run takes the budget over from the run that holds it."""
     real = datasets.take_hold
 
     def take_hold(state: Any, taken: Any, request: Any, before: Any, run: Any) -> None:
@@ -184,7 +184,7 @@ def budgets_taken_over_unasked() -> Patches:
 
 @mutation
 def budgets_taken_over_by_repeated_openings() -> Patches:
-    """An opening that comes twice takes a budget back that another run has taken over."""
+    """A repeated opening takes a budget back that another run has taken over."""
     real = datasets.take_hold
 
     def take_hold(state: Any, taken: Any, request: Any, _: Any, run: Any) -> None:
@@ -195,7 +195,7 @@ def budgets_taken_over_by_repeated_openings() -> Patches:
 
 @mutation
 def budgets_freed_by_other_runs() -> Patches:
-    """A run that is closed frees the budget, whichever run holds it."""
+    """Closing a run frees the budget, even if another run holds it."""
 
     def release_hold(state: Any, address: Any) -> None:
         outermost = state.policies.policies_of(address[0])[-1].dataset
@@ -207,7 +207,7 @@ def budgets_freed_by_other_runs() -> Patches:
 
 @mutation
 def shares_not_added_up() -> Patches:
-    """A share fits into a budget, whatever other shares there are."""
+    """A share fits into a budget, regardless of the other shares."""
     real = datasets.check_share
 
     def check_share(policy: Any, whole: Any, _: Any) -> None:

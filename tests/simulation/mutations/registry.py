@@ -1,4 +1,4 @@
-"""The names of all mutations, and what they do to the code."""
+"""The registry of all mutations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mutation(work: Callable[[], Patches]) -> Callable[[], Patches]:
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """The code without one of its guarantees."""
+    """Run the block with one guarantee removed."""
     with ExitStack() as stack:
         for change in MUTATIONS[name]():
             stack.enter_context(change)

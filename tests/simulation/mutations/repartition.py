@@ -1,4 +1,4 @@
-"""A log that continues another one with another number of partitions."""
+"""Mutations of a repartition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 @mutation
 def spending_not_imported() -> Patches:
-    """Users begin again in the new log, with nothing spent."""
+    """Users have spent nothing in the new log."""
     real = accounts.Accounts.numbers
 
     def numbers(self: Any, slots: Any) -> Any:
@@ -22,5 +22,5 @@ def spending_not_imported() -> Patches:
 
 @mutation
 def retired_logs_decide() -> Patches:
-    """A retired log goes on deciding requests, beside the log that continues it."""
+    """A retired log still decides requests, beside its successor."""
     yield replaced(ledger, "check_live", lambda *_: None)

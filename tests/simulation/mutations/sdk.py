@@ -1,4 +1,4 @@
-"""What trainers rely on."""
+"""Mutations of the SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 
 @mutation
-def outer_policies_not_compared() -> Patches:
+def parent_policies_not_compared() -> Patches:
     """A run is opened although partitions hold its parent under two policies."""
     real = opening.check_agreement
 
@@ -32,7 +32,7 @@ def outer_policies_not_compared() -> Patches:
 
 @mutation
 def creation_everywhere_at_once() -> Patches:
-    """A dataset is created without a home that decides, and opened without a comparison."""
+    """A dataset is created in all partitions at once, and opened without a comparison."""
 
     def create(connection: Any, policy: Any, deadline: Any, delta: Any = None) -> Any:
         datasets._created(connection, policy, range(connection.partitions), deadline)
@@ -49,12 +49,12 @@ def creation_everywhere_at_once() -> Patches:
 
 @mutation
 def other_content_after_a_timeout() -> Patches:
-    """The SDK lets other users or norms be charged for a step that may be decided."""
+    """The SDK allows other content for a step that may be decided."""
     yield replaced(attempt.Attempt, "_check_published", lambda self, asked: None)
 
 
 @mutation
-def handed_back_everywhere_at_once() -> Patches:
+def interrupted_steps_sent_everywhere_at_once() -> Patches:
     """A step that was decided in some partitions is sent to all of them at once."""
     real = attempt.Attempt.decide
 
@@ -72,7 +72,7 @@ def handed_back_everywhere_at_once() -> Patches:
 
 @mutation
 def older_step_handed_back() -> Patches:
-    """Of two steps that did not go out the first is handed back."""
+    """Of two unreleased steps the first one is handed back."""
     real = opening._next_step
 
     def next_step(name: str, opened: Any, released: int | None, at_once: int) -> int:
@@ -84,13 +84,13 @@ def older_step_handed_back() -> Patches:
 
 @mutation
 def attempts_not_checked() -> Patches:
-    """A trainer releases a step without asking whether its attempt still holds."""
+    """A trainer releases a step without a check of its attempt."""
     yield replaced(run.Run, "check_attempt", lambda self, timeout=None: None)
 
 
 @mutation
 def levels_not_deferred() -> Patches:
-    """Levels that are set while a step of a roster is under way go into its decision."""
+    """Levels that are set during a roster step change the decision of that step."""
     real = roster.Roster.put_together
 
     def put_together(self: Any, step: int, priced: Any, parts: Any, *of: Any) -> Any:
@@ -104,8 +104,8 @@ def levels_not_deferred() -> Patches:
 
 
 @mutation
-def steps_under_way_not_respected() -> Patches:
-    """A run whose step is under way is used for something else."""
+def calls_accepted_during_a_step() -> Patches:
+    """A run accepts other calls while a step is in progress."""
     real = attempt.Attempt.use
 
     def use(self: Any, call: Any, timeout: float | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""What guards a write of state, and what proves that a state is whole."""
+"""Mutations of guarded writes and of the checks of stored state."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def _with_owner_of(kept: Any, guard: Guard) -> Guard:
 
 @mutation
 def version_not_compared() -> Patches:
-    """Redis that went back is written to, if owner and next offset are the same."""
+    """A worker writes to an older Redis state, if owner and next offset are the same."""
     yield _guarded_less(_with_version_of)
 
 
 @mutation
 def owner_not_compared() -> Patches:
-    """Whoever has the right version writes."""
+    """A worker writes without a comparison of the owner."""
     yield _guarded_less(_with_owner_of)
 
 
 @mutation
 def neither_owner_nor_version_compared() -> Patches:
-    """Whoever owned a partition goes on writing."""
+    """A former owner can still write."""
     yield _guarded_less(lambda kept, guard: _with_owner_of(kept, _with_version_of(kept, guard)))
 
 
 @mutation
-def beats_not_guarded() -> Patches:
-    """Whoever shows that a partition is decided is not told that Redis is not what it was."""
+def heartbeats_not_guarded() -> Patches:
+    """A heartbeat does not detect that Redis has changed."""
     real = writer.PartitionWriter.beat
 
     async def beat(self: Any, pulse: bytes, summary: bytes) -> Verdict:
@@ -58,7 +58,7 @@ def beats_not_guarded() -> Patches:
 
 @mutation
 def counts_not_compared() -> Patches:
-    """State of which a key is gone is taken for whole."""
+    """State with a missing key is accepted."""
     yield replaced(memory_store.Contents, "is_counted", lambda _: True)
     real = stored_state.verified
 
@@ -71,7 +71,7 @@ def counts_not_compared() -> Patches:
 
 @mutation
 def digest_not_compared() -> Patches:
-    """Pages that are not those that were written last are loaded."""
+    """Pages that differ from the last written ones are accepted."""
 
     class Whatever(int):
         def __eq__(self, _: object) -> bool:
@@ -87,7 +87,7 @@ def digest_not_compared() -> Patches:
 
 @mutation
 def offset_not_compared() -> Patches:
-    """A batch is written wherever the store is: neither DUPLICATE nor GAP."""
+    """A batch is written at any offset: neither DUPLICATE nor GAP."""
     real = memory_store.MemoryStore.commit
 
     async def commit(self: Any, guard: Any, batch: Any) -> Verdict:

@@ -1,4 +1,4 @@
-"""From the log to Redis to answers."""
+"""Mutations of the worker, between log, Redis and answers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def lock_not_held() -> Patches:
 
 
 @mutation
-def changes_dropped_first() -> Patches:
-    """Compaction drops changes before the pages that cover them are written."""
+def deltas_deleted_before_pages_are_written() -> Patches:
+    """A merge deletes deltas before the pages that cover them are written."""
 
     async def run(self: Any, position: Callable[[], int]) -> None:
         async with self._quiet() as may_write:
@@ -55,8 +55,8 @@ def changes_dropped_first() -> Patches:
 
 
 @mutation
-def loaded_changes_not_compacted() -> Patches:
-    """What a new owner has loaded as changes is dropped without being written as pages."""
+def loaded_deltas_not_merged() -> Patches:
+    """Deltas that a new owner has loaded are deleted without being written as pages."""
     real = ownership.ledger_of
 
     def ledger_of(*arguments: Any) -> Any:
@@ -70,7 +70,7 @@ def loaded_changes_not_compacted() -> Patches:
 
 @mutation
 def outbox_not_republished() -> Patches:
-    """What the owner before may not have published is taken for published."""
+    """Outputs that the previous owner may not have published count as published."""
 
     async def republish(self: Any) -> None:
         kept, self._kept = self._kept, []
@@ -80,7 +80,7 @@ def outbox_not_republished() -> Patches:
 
 
 @mutation
-def forgotten_before_sent() -> Patches:
+def outbox_entries_deleted_before_published() -> Patches:
     """An outbox entry is deleted from Redis before the broker has it."""
     real = outbox.Outbox._confirmed
 
@@ -94,7 +94,7 @@ def forgotten_before_sent() -> Patches:
 
 @mutation
 def epochs_not_compared() -> Patches:
-    """Odometer records are sent by a producer that is never fenced."""
+    """A producer of odometer records is never fenced."""
 
     async def begin(self: Any) -> None:
         self._begun = True
@@ -105,8 +105,8 @@ def epochs_not_compared() -> Patches:
 
 
 @mutation
-def ownership_not_asked() -> Patches:
-    """A producer that begins late shuts out the one of the next owner, and sends."""
+def ownership_not_checked() -> Patches:
+    """A producer that starts late fences its successor's, and sends."""
 
     async def begin(self: Any) -> None:
         self._begun = True
@@ -117,13 +117,13 @@ def ownership_not_asked() -> Patches:
 
 @mutation
 def odometers_sent_again() -> Patches:
-    """What the topic has by now is sent again when records are applied again."""
+    """Odometer records that the topic contains are sent again in a replay."""
     yield replaced(odometers.UnsentBatch, "since", lambda self, _: self.outputs)
 
 
 @mutation
-def aborted_odometers_count() -> Patches:
-    """What compaction takes away, as its transaction was aborted, is taken for sent."""
+def aborted_odometers_accepted() -> Patches:
+    """Records of aborted transactions count as sent."""
     real = memory_broker.MemoryFencedProducer.last
 
     async def last(self: Any) -> Any:
@@ -134,8 +134,8 @@ def aborted_odometers_count() -> Patches:
 
 
 @mutation
-def manifest_sent_before_its_parts() -> Patches:
-    """The manifest of a snapshot goes out while parts of it are still to be sent."""
+def manifest_sent_before_its_chunks() -> Patches:
+    """The manifest of a snapshot is sent before all of its chunks."""
 
     async def finish(self: Any, draft: Any, moment: Any, sending: Any) -> None:
         records, manifest = draft.finish(moment, self._writer.partition)
@@ -148,14 +148,14 @@ def manifest_sent_before_its_parts() -> Patches:
 
 
 @mutation
-def parts_written_over_those_of_the_last_snapshot() -> Patches:
-    """A snapshot that is being written takes the places of the one before it."""
+def chunks_of_the_last_snapshot_overwritten() -> Patches:
+    """A new snapshot overwrites the chunks of the previous one."""
     yield replaced(snapshots, "Draft", lambda last: snapshot.Draft(None))
 
 
 @mutation
 def snapshots_not_fenced() -> Patches:
-    """Whoever was the owner writes a snapshot, whatever the topic has by now."""
+    """A former owner writes a snapshot."""
     real = snapshots.SnapshotWriter._begin
 
     async def begin(self: Any) -> None:
@@ -168,8 +168,8 @@ def snapshots_not_fenced() -> Patches:
 
 
 @mutation
-def holes_passed_over() -> Patches:
-    """Records that the log has lost are taken for control records."""
+def holes_ignored() -> Patches:
+    """Lost records of the log count as control records."""
     real = continuity.Gaps.__init__
 
     def init(self: Any, taken: Any, proof: Any, stops: Any, end: Any) -> None:
@@ -184,13 +184,13 @@ def holes_passed_over() -> Patches:
 
 @mutation
 def overdue_records_awaited() -> Patches:
-    """The last records of the log may be on their way for ever."""
+    """Overdue records at the end of the log are awaited indefinitely."""
     yield replaced(continuity, "OVERDUE_AFTER", float("inf"))
 
 
 @mutation
 def gaps_not_seen() -> Patches:
-    """A record is applied although those before it have not arrived."""
+    """A record is applied although earlier ones have not arrived."""
 
     def take(self: Any, leader_epoch: int) -> Any:
         if self.first is None or self.first.leader_epoch != leader_epoch:
@@ -205,5 +205,5 @@ def gaps_not_seen() -> Patches:
 
 @mutation
 def published_late() -> Patches:
-    """A process that was paused between commit and publishing publishes all the same."""
+    """A process that paused between commit and publishing publishes its outputs."""
     yield replaced(processor, "PUBLISH_WITHIN", float("inf"))

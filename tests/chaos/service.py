@@ -1,10 +1,10 @@
-"""The whole service with what can fail: brokers, Redis, workers, trainers, and the network.
+"""The service under test: brokers, Redis, workers, a trainer, and the network between them.
 
 workers, trainers --> proxies --> broker, Redis
 
-A proxy stands before a broker that is alone and before a Redis that is alone, unless the service is
-secure. Several brokers and the nodes of a Cluster name themselves to their clients, who would pass
-by a proxy.
+A single broker and a single Redis are behind proxies, unless the service is secure. Several
+brokers, and the nodes of a Redis Cluster, announce their own addresses to clients, so that clients
+would bypass a proxy.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ _WORKER = (sys.executable, "-m", "tests.chaos.worker")
 
 @dataclass(frozen=True)
 class Shape:
-    """What is brought up."""
+    """The servers and workers to start."""
 
     workers: int = 2
     partitions: int = 4
     brokers: int = 1
-    has_cluster: bool = False  # of Redis
+    has_cluster: bool = False  # a Redis Cluster instead of one Redis
     is_secure: bool = False
 
 
 @dataclass
-class Scene:
-    """What faults happen to.
+class ServiceUnderTest:
+    """The processes and addresses that faults act on.
 
     Attributes:
-        directory: of data and logs.
-        shape: what there is.
+        directory: contains data and logs.
+        shape: the servers and workers that were started.
         brokers: one, or several.
-        redises: one, or the nodes of a Cluster.
-        failover: who takes whose place in that.
-        proxies: by "Kafka" and "Redis", where there are any.
+        redises: one server, or the nodes of a Cluster.
+        failover: promotes replicas of a Cluster; None without a Cluster.
+        proxies: by "Kafka" and "Redis"; empty if there are none.
         stack: the workers.
-        clock: the file that says by how much the clock is wrong.
-        trainer: the one that is killed.
-        trains: the settings of trainers.
-        looks: those of who may read everything.
+        clock: the file with the error of the clock, in seconds.
+        trainer: the trainer process that faults kill.
+        trains: the trainers' settings.
+        looks: settings with the right to read all topics and Redis.
     """
 
     directory: Path
@@ -81,7 +81,7 @@ class Scene:
 
 
 class Trainer:
-    """A trainer's process, started again whenever it is gone."""
+    """A trainer process that is started again after it was killed."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self.released = directory / "released"
@@ -91,26 +91,26 @@ class Trainer:
         self._child: Child | None = None
 
     def start(self) -> None:
-        """Begin, or go on from what was released."""
+        """Start the trainer; it continues after the last released step."""
         command = [sys.executable, "-m", "tests.chaos.trainer", str(self.released)]
         self._child = Child("Trainer", command, log=self._log, environment=self._environment)
 
     def kill(self) -> None:
-        """SIGKILL, and start it again."""
+        """Kill the trainer with SIGKILL and start it again."""
         self.stop()
         self.killed += 1
         self.start()
 
     def stop(self) -> None:
-        """End it, as a crash would."""
+        """Kill the trainer with SIGKILL."""
         if self._child is not None:
             self._child.kill()
             self._child = None
 
 
 @contextmanager
-def scene(directory: Path, shape: Shape) -> Iterator[Scene]:
-    """Bring all of it up; everything ends with the block."""
+def service_under_test(directory: Path, shape: Shape) -> Iterator[ServiceUnderTest]:
+    """Start the service; all processes end with the block."""
     clock = directory / "clock"
     clock.write_text("0")
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), FILE: str(clock)}
@@ -123,7 +123,9 @@ def scene(directory: Path, shape: Shape) -> Iterator[Scene]:
             settings = {"TURNSTILE_CONFIG": str(built["stack"].roles["trainer"])}
         trainer = Trainer(directory, {**environment, **settings})
         open_.callback(trainer.stop)
-        yield Scene(directory=directory, shape=shape, clock=clock, trainer=trainer, **built)
+        yield ServiceUnderTest(
+            directory=directory, shape=shape, clock=clock, trainer=trainer, **built
+        )
 
 
 def _secure(
@@ -198,7 +200,7 @@ def _open_to_all(
 def _brokers(
     open_: ExitStack, directory: Path, count: int, proxies: dict[str, Proxy]
 ) -> tuple[Sequence[KafkaBroker], str]:
-    """The brokers, and where clients reach them."""
+    """Start the brokers; return them and their address for clients."""
     if count > 1:
         cluster = KafkaCluster(directory, count)
         open_.callback(cluster.kill)
@@ -233,7 +235,7 @@ def _listeners(**ports: int) -> str:
 
 
 def _deaf_redis(directory: Path) -> Path:
-    """A redis-server that gets an error, not a signal, when it writes beyond a limit."""
+    """Return a redis-server that receives an error, not a signal, at the file size limit."""
     script = directory / "redis-server"
     script.write_text(
         f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(str(find_redis_server()))} \"$@\"\n"

@@ -1,4 +1,4 @@
-"""What there is of a simulated world to be read offline, by who verifies it or moves from it."""
+"""The topics and stored state of a simulated world, for `verify` and `repartition`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.doubles.memory_broker import last_snapshot
 from tests.simulation.world import World
 
 
-class Seen(Archive, States):
-    """What the broker and the store of a simulation have."""
+class WorldArchive(Archive, States):
+    """Reads the broker and the store of a simulation offline."""
 
     def __init__(self, world: World) -> None:
         self._world = world

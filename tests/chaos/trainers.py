@@ -1,7 +1,7 @@
-"""Trainers that charge step after step, whatever happens, and note what they are told.
+"""Trainers that charge continuously and record the decisions that they receive.
 
-Each goes on as its users would: it repeats a charge that was not answered, opens its run again when
-that does not help, and begins another dataset when it has charged one for long enough.
+Each acts as a user's program would. It repeats a charge that was not answered. If that does not
+help, it opens its run again. After a number of steps it continues with another dataset.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tests.integration.service import eventually
 
 USERS = np.arange(120)
 DRAWN = 40
-"""Users of a step that is charged by norms."""
+"""The number of users in a step that is charged by norms."""
 STEPS_OF_A_DATASET = 400
 
 Policy = Mapping[str, Any]
-Heard = TypeVar("Heard")
+Received = TypeVar("Received")
 
 POLICIES: dict[str, Policy] = {
-    # Charged by two runs side by side.
+    # Two runs charge this dataset at the same time.
     "shared": {"budget": 0.8, "odometer_step": 0.07, "assume_independent_timing": True},
     "clipped": {
         "measure": "renyi",
@@ -50,11 +50,11 @@ POLICIES: dict[str, Policy] = {
 SAMPLED: Policy = {"measure": "renyi", "epsilon": 4.0, "delta": 1e-6}
 
 
-class Lane(ABC, Generic[Heard]):
-    """One trainer, in a thread.
+class TrainerThread(ABC, Generic[Received]):
+    """A trainer in a thread.
 
     Attributes:
-        told: (dataset, step) -> what the SDK returned.
+        received: (dataset, step) -> what the SDK returned.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Lane(ABC, Generic[Heard]):
         self.dataset, self.name = dataset, run
         self.stopping = threading.Event()
         self.in_flight = False
-        self.decided = self.retried = self.reopened = self.unheard = 0
-        self.told: dict[tuple[str, int], Heard] = {}
+        self.decided = self.retried = self.reopened = self.unseen = 0
+        self.received: dict[tuple[str, int], Received] = {}
         self.error: BaseException | None = None
         self.random = np.random.default_rng(seed)
         self._config, self._pace = config, pace
@@ -73,40 +73,40 @@ class Lane(ABC, Generic[Heard]):
 
     @property
     def current(self) -> str:
-        """The dataset that it charges now."""
+        """Return the dataset that the trainer charges now."""
         return self.dataset if self._generation == 0 else f"{self.dataset}-{self._generation}"
 
     def start(self) -> None:
-        """Begin to train."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, within: float) -> None:
-        """End after the charge that is under way."""
+        """Stop the thread after the current charge."""
         self.stopping.set()
         self._thread.join(within)
         assert not self._thread.is_alive(), f"{self._thread.name} does not end"
 
     @property
     def access(self) -> dict[str, Any]:
-        """The access list of its datasets, if it signs its requests."""
+        """Return the access list of the trainer's datasets if it signs its requests."""
         key = self._config.request_key
         return {"allow": {Signer(key).public: ["charge", "manage"]}} if key else {}
 
     @abstractmethod
     def create(self, client: Turnstile) -> None:
-        """Create the dataset that is charged now; again if it is there."""
+        """Create the current dataset; do nothing if it exists."""
 
     @abstractmethod
     def prepare(self, client: Turnstile) -> Run:
-        """Open the run, and what belongs to it."""
+        """Open the run, and enrol its users if it charges a roster."""
 
     @abstractmethod
-    def charge(self, run: Run) -> Heard:
-        """Charge the next step; called again with the same content until it is answered."""
+    def charge(self, run: Run) -> Received:
+        """Charge the next step. Called again with the same content until it is answered."""
 
     @abstractmethod
     def next_content(self, step: int) -> None:
-        """Choose what the next step charges."""
+        """Choose the content of the next step."""
 
     def _train(self) -> None:
         client = None
@@ -121,7 +121,7 @@ class Lane(ABC, Generic[Heard]):
                 self.next_content(step)
                 while run.step == step and not self.stopping.is_set():
                     client, run = self._attempt(client, run)
-                self.unheard += run.step > step and (self.current, step) not in self.told
+                self.unseen += run.step > step and (self.current, step) not in self.received
         except BaseException as error:
             if not self.stopping.is_set():
                 self.error = error
@@ -133,11 +133,11 @@ class Lane(ABC, Generic[Heard]):
         self.in_flight = True
         try:
             step = run.step
-            self.told[self.current, step] = self.charge(run)
+            self.received[self.current, step] = self.charge(run)
             self.decided += 1
         except DecisionTimeout:
             self.retried += 1
-            if self.retried % 3 == 0:  # as a trainer that is started again would
+            if self.retried % 3 == 0:  # as a restarted trainer does
                 client.close()
                 self.reopened += 1
                 return self._open()
@@ -165,15 +165,15 @@ class Lane(ABC, Generic[Heard]):
 
 
 @dataclass(frozen=True)
-class StepTold:
-    """What a lane charged by norms, and what it was told."""
+class ReceivedStep:
+    """The content of a step charged by norms, and its decision."""
 
     users: NDArray[np.int64]
     norms: NDArray[np.float64]
     decision: StepDecision
 
 
-class NormLane(Lane[StepTold]):
+class NormTrainer(TrainerThread[ReceivedStep]):
     """Charges random users by random norms."""
 
     def __init__(
@@ -190,7 +190,7 @@ class NormLane(Lane[StepTold]):
         self._mechanism: Mechanism
 
     def create(self, client: Turnstile) -> None:
-        """With the budget that it is within, if there is one."""
+        """Create the dataset, and its parent first if it has one."""
         policy = dict(self._policy)
         if self._parent is not None:
             outer, of_outer = self._parent
@@ -199,24 +199,24 @@ class NormLane(Lane[StepTold]):
         client.create_dataset(self.current, **policy, **self.access)
 
     def prepare(self, client: Turnstile) -> Run:
-        """The run alone."""
+        """Open the run."""
         return client.run(self.current, self.name)
 
     def next_content(self, step: int) -> None:
-        """Other users, norms, and the next mechanism."""
+        """Choose random users and norms, and the next mechanism."""
         self._mechanism = self._mechanisms[step % len(self._mechanisms)]
         scale = 0.3 if isinstance(self._mechanism, PureDP) else 1.0
         self._users = self.random.choice(USERS, size=DRAWN, replace=False)
         self._norms = self.random.random(DRAWN).round(3) * scale
 
-    def charge(self, run: Run) -> StepTold:
-        """These users, by these norms."""
+    def charge(self, run: Run) -> ReceivedStep:
+        """Charge the chosen users and norms."""
         users, norms = self._users, self._norms
-        return StepTold(users, norms, run.charge(users, norms, mechanism=self._mechanism))
+        return ReceivedStep(users, norms, run.charge(users, norms, mechanism=self._mechanism))
 
 
-class RosterLane(Lane[RosterStep]):
-    """Charges a roster, some of whose levels move at every step."""
+class RosterTrainer(TrainerThread[RosterStep]):
+    """Charges a roster; some levels change at every step."""
 
     def __init__(self, *arguments: Any, policy: Policy = SAMPLED) -> None:
         super().__init__(*arguments)
@@ -224,99 +224,99 @@ class RosterLane(Lane[RosterStep]):
         self._roster: Roster
 
     def create(self, client: Turnstile) -> None:
-        """The per-user order."""
+        """Create a dataset with per-user Rényi orders."""
         client.create_dataset(self.current, **self._policy, **self.access)
 
     def prepare(self, client: Turnstile) -> Run:
-        """The run, and everybody enrolled."""
+        """Open the run and enrol all users."""
         run = client.run(self.current, self.name)
         self._roster = run.enrol(USERS, clip_norm=1.0)
         return run
 
     def next_content(self, step: int) -> None:
-        """Other levels for a few."""
+        """Change the levels of a few users."""
         drawn = self.random.choice(len(USERS), size=6, replace=False)
         self._roster.observe(np.sort(drawn), self.random.random(6))
 
     def charge(self, run: Run) -> RosterStep:
-        """All of the roster, at the levels that they have."""
+        """Charge the roster."""
         return self._roster.charge(noise_stddev=1.2, sampling_rate=0.02)
 
 
-def lanes_of_a_training(config: Config, seed: int, pace: float) -> list[Lane[Any]]:
-    """One for each way of charging that there is: measures, clipping, nesting, rosters."""
+def trainers_of_every_kind(config: Config, seed: int, pace: float) -> list[TrainerThread[Any]]:
+    """Return a trainer for each way to charge: measures, clipping, nesting, rosters."""
 
     def place(number: int, dataset: str, run: str) -> tuple[Any, ...]:
         return config, dataset, run, (seed, number), pace
 
     queries = (Laplace(3.0), PureDP(), Gaussian(2.5))
     return [
-        NormLane(*place(0, "shared", "training"), policy=POLICIES["shared"]),
-        NormLane(*place(1, "shared", "queries"), policy=POLICIES["shared"], mechanisms=queries),
-        NormLane(
+        NormTrainer(*place(0, "shared", "training"), policy=POLICIES["shared"]),
+        NormTrainer(*place(1, "shared", "queries"), policy=POLICIES["shared"], mechanisms=queries),
+        NormTrainer(
             *place(2, "clipped", "training"),
             policy=POLICIES["clipped"],
             mechanisms=(Gaussian(2.0), Gaussian(1.5)),
         ),
-        NormLane(
+        NormTrainer(
             *place(3, "gaussian", "training"),
             policy=POLICIES["gaussian"],
             mechanisms=(Gaussian(1.5),),
         ),
-        NormLane(
+        NormTrainer(
             *place(4, "inner", "training"),
             policy={"budget": 5.0},
             parent=("everything", {"budget": 20.0}),
         ),
-        RosterLane(*place(5, "sampled", "training")),
+        RosterTrainer(*place(5, "sampled", "training")),
     ]
 
 
-def wait_for_decisions(lanes: list[Lane[Any]]) -> None:
-    """Wait until every lane has been told three more."""
-    goals = [lane.decided + 3 for lane in lanes]
+def wait_for_decisions(trainers: list[TrainerThread[Any]]) -> None:
+    """Wait until every trainer has received three more decisions."""
+    goals = [trainer.decided + 3 for trainer in trainers]
     eventually(
         lambda: (
-            any(lane.error for lane in lanes)
-            or all(lane.decided >= goal for lane, goal in zip(lanes, goals, strict=True))
+            any(trainer.error for trainer in trainers)
+            or all(trainer.decided >= goal for trainer, goal in zip(trainers, goals, strict=True))
         ),
         120.0,
     )
-    for lane in lanes:
-        if lane.error is not None:
-            raise lane.error
+    for trainer in trainers:
+        if trainer.error is not None:
+            raise trainer.error
 
 
-def check_told(audit: Auditor, lanes: Sequence[Lane[Any]]) -> int:
-    """Assert that every lane was told what the log says; how many steps that were."""
+def check_received(audit: Auditor, trainers: Sequence[TrainerThread[Any]]) -> int:
+    """Assert that the received decisions agree with the log; return their number."""
     decisions = {
         (d["dataset"], d["run"], d["step"], d["partition"]): d for d in audit.charged.values()
     }
     steps = 0
-    for lane in lanes:
-        if lane.error is not None:
-            raise lane.error
-        for (dataset, step), told in lane.told.items():
+    for trainer in trainers:
+        if trainer.error is not None:
+            raise trainer.error
+        for (dataset, step), received in trainer.received.items():
             parts = [
-                decisions[dataset, lane.name, step, partition]
+                decisions[dataset, trainer.name, step, partition]
                 for partition in range(audit.partitions)
             ]
-            (_check_roster if isinstance(told, RosterStep) else _check_norms)(told, parts)
+            (_check_roster if isinstance(received, RosterStep) else _check_norms)(received, parts)
             steps += 1
     return steps
 
 
-def _check_norms(told: StepTold, parts: Sequence[Mapping[str, Any]]) -> None:
-    decision = told.decision
-    assert sum(part["users"] for part in parts) == len(told.users)
+def _check_norms(received: ReceivedStep, parts: Sequence[Mapping[str, Any]]) -> None:
+    decision = received.decision
+    assert sum(part["users"] for part in parts) == len(received.users)
     left_out = {user for part in parts for user in part["halted"]}
-    assert left_out == set(told.users[decision.halted].tolist())
+    assert left_out == set(received.users[decision.halted].tolist())
     granted = sorted(grant for part in parts for grant in part["granted"])
-    clipped = decision.admitted & (decision.granted < told.norms)
+    clipped = decision.admitted & (decision.granted < received.norms)
     assert granted == sorted(decision.granted[clipped])
 
 
-def _check_roster(told: RosterStep, parts: Sequence[Mapping[str, Any]]) -> None:
+def _check_roster(received: RosterStep, parts: Sequence[Mapping[str, Any]]) -> None:
     assert sum(part["members"] for part in parts) == len(USERS)
-    for positions, name in ((told.halted, "halted"), (told.readmitted, "readmitted")):
+    for positions, name in ((received.halted, "halted"), (received.readmitted, "readmitted")):
         assert len(positions) == sum(len(part[name]) for part in parts)

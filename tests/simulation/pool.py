@@ -14,11 +14,11 @@ class Result(NamedTuple):
     seed: int
     wrong: str | None
     records: int
-    told: int
+    steps: int
 
 
 def result_of(seed: int) -> Result:
     """Run one seed."""
     outcome = simulate(seed)
     forget()
-    return Result(seed, outcome.wrong, outcome.records, outcome.told)
+    return Result(seed, outcome.wrong, outcome.records, outcome.steps)

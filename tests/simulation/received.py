@@ -1,4 +1,6 @@
-"""What clients were told, held against budgets in exact arithmetic, without a log."""
+"""The decisions that clients received, checked against the budgets in exact arithmetic, without
+a log.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _UNIT = 2**44
 
 @dataclass(frozen=True)
 class Content:
-    """What one step is charged for."""
+    """The content of a step."""
 
     users: list[Any]
     norms: list[float]
@@ -30,46 +32,46 @@ class Content:
 
 @dataclass(frozen=True)
 class RosterDecided:
-    """What a step of a roster says of its members, in the words of another step."""
+    """The decision of a roster step, in the fields that a ``StepDecision`` has."""
 
     admitted: NDArray[np.bool_]
     granted: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a client was told of one step."""
+class ReceivedStep:
+    """The content of a step, and the decision that a client received."""
 
     content: Content
     admitted: list[bool]
     granted: list[float]
 
     def by_user(self) -> tuple[float, dict[Any, tuple[float, bool, float]]]:
-        """Return what was charged and decided, by user.
+        """Return the noise, and by user the norm, the admission and the granted norm.
 
-        The order of users of different partitions is no content of a step.
+        The order of users of different partitions is not part of a step's content.
         """
         numbers = zip(self.content.norms, self.admitted, self.granted, strict=True)
         return self.content.noise_stddev, dict(zip(self.content.users, numbers, strict=True))
 
 
-class Told:
-    """By all clients of a simulation."""
+class ReceivedDecisions:
+    """The decisions that all clients of a simulation received."""
 
     def __init__(self) -> None:
-        self.steps: dict[tuple[str, str, int], Heard] = {}
+        self.steps: dict[tuple[str, str, int], ReceivedStep] = {}
         self._released: dict[tuple[str, str], int] = {}
         self._attempts: dict[tuple[str, str], int] = {}
         self._spent: dict[tuple[str, Any], Fraction] = defaultdict(Fraction)
         self._took_part: dict[tuple[str, str, Any], set[int]] = defaultdict(set)
 
     def content(self, rng: Random, users: list[Any]) -> Content:
-        """Something to charge, of which a user can pay a few."""
+        """Draw the content of a step; a user's budget suffices for a few such steps."""
         some = rng.sample(users, rng.randint(0 if rng.random() < 0.1 else 1, len(users)))
         norms = [rng.choice((0.0, 0.25, 0.5, 0.75, 1.0, 1.0)) for _ in some]
         return Content(some, norms, rng.choice((1.0, 2.0, 4.0)))
 
-    def hear(
+    def add(
         self,
         who: str,
         policies: Sequence[Policy],
@@ -78,28 +80,29 @@ class Told:
         content: Content,
         decision: StepDecision | RosterDecided,
     ) -> None:
-        """Take what a client was told; it must never have to be taken back.
+        """Add a decision that a client received. No later decision may contradict it.
 
         Args:
-            who: was told.
-            policies: of the dataset, and of its ancestors.
-            run: of the dataset.
-            step: of the run.
-            content: what was charged.
-            decision: what became of it.
+            who: the client.
+            policies: the policies of the dataset and of its ancestors.
+            run: the run of the dataset.
+            step: the step of the run.
+            content: the content that was charged.
+            decision: the decision.
 
         Raises:
+            Wrong: one step has two decisions, or more than a budget was admitted.
             Wrong: two answers to one step, or more than a budget was admitted.
         """
-        heard = Heard(content, decision.admitted.tolist(), decision.granted.tolist())
+        received = ReceivedStep(content, decision.admitted.tolist(), decision.granted.tolist())
         key = policies[0].dataset, run, step
-        before = self.steps.setdefault(key, heard)
-        if before.by_user() != heard.by_user():
-            raise Wrong(f"{who} is told {heard} of {key}, after {before}")
-        if before is not heard:
+        before = self.steps.setdefault(key, received)
+        if before.by_user() != received.by_user():
+            raise Wrong(f"{who} received {received} for {key}, after {before}")
+        if before is not received:
             return
         for user, admitted, granted, norm in zip(
-            content.users, heard.admitted, heard.granted, content.norms, strict=True
+            content.users, received.admitted, received.granted, content.norms, strict=True
         ):
             if not (granted == 0.0 if not admitted else granted <= norm):
                 raise Wrong(f"{who} is granted {granted} of {norm} for {user!r} in {key}")
@@ -119,7 +122,7 @@ class Told:
             step: the step of the run.
 
         Raises:
-            Wrong: no client was told of the step, or it or a later one was released before.
+            Wrong: no client received the decision, or this step or a later one was released before.
         """
         last = self._released.get((dataset, run), -1)
         if step <= last or (dataset, run, step) not in self.steps:
@@ -135,19 +138,19 @@ class Told:
         return self._attempts.get((dataset, run), 0)
 
     def check_separation(self, dataset: str, run: str, step: int, separation: int) -> None:
-        """Whether nobody was admitted to a step who took part in one that is too near.
+        """Check that no user was admitted to two steps that are closer than the minimum separation.
 
         Args:
-            dataset: that was charged.
-            run: of it.
-            step: that a client was told of.
-            separation: steps from a participation of a user to the next one, at least.
+            dataset: the dataset that was charged.
+            run: the run of the dataset.
+            step: a step whose decision a client received.
+            separation: the minimum separation, in steps.
 
         Raises:
-            Wrong: somebody was.
+            Wrong: a user was.
         """
-        heard = self.steps[dataset, run, step]
-        for user, granted in zip(heard.content.users, heard.granted, strict=True):
+        received = self.steps[dataset, run, step]
+        for user, granted in zip(received.content.users, received.granted, strict=True):
             steps = self._took_part[dataset, run, user]
             steps |= {step} if granted else set()
             near = [other for other in steps if 0 < abs(other - step) < separation]
@@ -156,7 +159,7 @@ class Told:
 
     def _check(self, who: str, policy: Policy, user: Any) -> None:
         if policy.per_user_order is True:
-            return  # which order it is, the auditor knows
+            return  # the auditor checks per-user orders
         spent = self._spent[policy.dataset, user]
         factors = [Fraction(order) for order in policy.orders] or [
             Fraction(2 if policy.measure == "gdp" else 1)

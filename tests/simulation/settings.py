@@ -1,7 +1,7 @@
-"""What one seed lets happen, and how often: the sizes of the world and the rates of its faults.
+"""The settings of one seed: the sizes of the simulated world and the rates of its faults.
 
-Every kind of fault is left out in about half of the seeds: one that happens all the time hides
-what another one does.
+About half of the seeds leave out any given kind of fault, because a frequent fault can hide the
+effects of another.
 """
 
 from __future__ import annotations
@@ -18,59 +18,61 @@ from streams.worker import merge, odometers, ownership, processor, restore, snap
 
 
 @dataclass
-class Temper:
-    """Of one seed. Rates are per effect or per message, intervals are mean seconds."""
+class Settings:
+    """The settings of one seed. Rates are per effect or per message; intervals are mean seconds."""
 
     partitions: int
     workers: int
     latency: float  # seconds, of most effects
     crash: float  # a worker dies before an effect
-    pause: float  # it stands still before an effect
+    pause: float  # a worker pauses before an effect
     pause_seconds: float
-    favourite: str  # the effect before which it dies or stands still much more often
+    favourite: str  # the effect before which a worker dies or pauses much more often
     store_fails: float  # the store's answer is lost, after the effect or instead of it
     kafka_fails: float  # Kafka does not answer a worker
-    skip: float  # the stream leaves out a record
+    skip: float  # the stream skips a record
     lost: float  # a message of a client, or an answer to it
     twice: float
-    late: float  # it overtakes nobody, others overtake it
+    late: float  # a message is delayed, so that others overtake it
     client_dies: float
-    rebalance_every: float  # for no reason
+    rebalance_every: float  # without a change of members
     evict_every: float  # a worker that is alive leaves the group
-    rewind_every: float  # Redis goes back
-    race_every: float  # it goes back by one write, and its owner leaves the group
-    jumps: bool  # and ahead again, to a copy of before it went back
+    rewind_every: float  # Redis returns to an older state
+    race_every: float  # Redis loses its last write, and the owner leaves the group
+    jumps: bool  # Redis may also return to a newer state afterwards
     damage_every: float  # Redis loses a key of a partition
     marker_every: float  # a transaction ends in the log
     election_every: float  # another broker leads a partition
-    garbage_every: float  # somebody writes nonsense to the log
-    trim_every: float  # what is applied is deleted from the log
-    trimmed_reads: float  # and so it is just before somebody reads there
+    garbage_every: float  # unreadable records are written to the log
+    trim_every: float  # applied records are deleted from the log
+    trimmed_reads: float  # applied records are deleted just before a worker reads
     batch_records: int
     overlap_records: int
     merge_entries: int
     merge_every: float
-    merge_bytes: int  # that are written at once
+    merge_bytes: int  # bytes of one write
     page_bits: int
-    fine: bool  # odometers rise with almost every charge
-    snapshot_every: float  # seconds from one snapshot of a partition to the next; 0: none
+    fine: bool  # almost every charge makes an odometer record
+    snapshot_every: float  # seconds between two snapshots of a partition; 0: none
     chunk_bytes: int  # of a snapshot
     flush_every: float  # Redis is emptied
-    dies_with_redis: float  # an owner and what Redis has of its partition, after a snapshot
-    cleaned: float  # the topic of snapshots is compacted after a record of it
-    trims_covered: bool  # the log is trimmed up to the last snapshot, and no further
-    overlooks: bool  # the stream leaves out what comes last
-    disputes: float  # a partition is told of another policy before a dataset is made nested in one
-    transaction: float  # seconds of one of odometer records, at least
-    siblings: bool  # nested datasets have the same users, who are on the roster of the first
+    dies_with_redis: (
+        float  # the owner and the Redis state of its partition are lost after a snapshot
+    )
+    cleaned: float  # the topic snapshots is compacted after a record of a snapshot
+    trims_covered: bool  # the log is trimmed only up to the last snapshot
+    overlooks: bool  # the stream skips the last record
+    disputes: float  # a partition holds the parent under another policy
+    transaction: float  # the minimum duration of an odometer transaction, in seconds
+    siblings: bool  # nested datasets have the same users, whom the first one's roster contains
 
     @classmethod
-    def draw(cls, rng: Random) -> Temper:
+    def draw(cls, rng: Random) -> Settings:
         def rate(low: float, high: float, chance: float = 0.5) -> float:
             drawn = low * (high / low) ** rng.random()
             return drawn if rng.random() < chance else 0.0
 
-        temper = cls(
+        settings = cls(
             partitions=rng.choice((1, 2, 2, 3)),
             workers=rng.choice((1, 2, 2, 3)),
             latency=rng.choice((0.0005, 0.002, 0.01, 0.05)),
@@ -116,18 +118,20 @@ class Temper:
         )
         drawn = rng.random()
         if drawn < 0.15:
-            temper._let_owners_oversleep(rng)
+            settings._let_owners_oversleep(rng)
         elif drawn < 0.25:
-            temper._let_transactions_break_off(rng)
+            settings._let_transactions_break_off(rng)
         elif drawn < 0.32:
-            temper._let_commits_last()
-        if temper.siblings:
-            temper.merge_entries = 4096  # changes alone have accrued charges
-            temper.disputes = 0.0  # who charges within it binds the policy of the outer one
-        return temper
+            settings._let_commits_last()
+        if settings.siblings:
+            settings.merge_entries = 4096  # only deltas have accrued charges
+            settings.disputes = 0.0  # a charge to the nested dataset fixes the parent's policy
+        return settings
 
     def _let_owners_oversleep(self, rng: Random) -> None:
-        """Owners pause before they send odometer records, and their successors overtake them."""
+        """Let owners pause before they send odometer records, so that their successors overtake
+        them.
+        """
         self.workers = max(2, self.workers)
         self.crash = 0.0
         self.pause, self.pause_seconds = 0.01, 8.0
@@ -135,26 +139,26 @@ class Temper:
         self.fine = True
 
     def _let_transactions_break_off(self, rng: Random) -> None:
-        """Owners die within a transaction of odometer records."""
+        """Let owners die within a transaction of odometer records."""
         self.crash, self.favourite = 0.01, "end the transaction"
         self.transaction = rng.choice((0.5, 2.0))
         self.fine = True
 
     def _let_commits_last(self) -> None:
-        """Owners stand still when they have committed, and somebody else answers."""
+        """Let owners pause after a commit, so that the next owner publishes the answers."""
         self.crash = 0.0
         self.pause, self.pause_seconds = 0.01, 30.0
-        self.favourite = "hear of the commit"
+        self.favourite = "receive the answer to the commit"
 
     def calm(self) -> None:
-        """Let nothing happen any more."""
+        """Stop all faults."""
         for name in _RATES:
             setattr(self, name, 0.0)
         self.latency = min(self.latency, 0.002)
 
     @contextmanager
     def sizes(self) -> Iterator[None]:
-        """What is large in production is small here, so that little data meets every limit."""
+        """Make the limits of the code small, so that little data reaches every limit."""
         with ExitStack() as stack:
             for module, name, value in (
                 (snapshot, "CHUNK_BYTES", self.chunk_bytes),
@@ -183,7 +187,7 @@ _EFFECTS = (
     "acquire",
     "load",
     "commit",
-    "hear of the commit",
+    "receive the answer to the commit",
     "merge",
     "erase",
     "moment",
