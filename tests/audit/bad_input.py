@@ -32,7 +32,7 @@ def units(*prices: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Lane:
+class ChargedRun:
     """A run of a dataset in partition 0: ``FIRST`` was charged as step 0, and step 1 is next."""
 
     dataset: str
@@ -109,23 +109,23 @@ class BadInput:
 
     Attributes:
         reason: why.
-        record: what is written, after the first charge of the lane.
+        record: what is written, after the first charge of the target.
         policy: that of the dataset that it is about.
-        of_roster: the first users of the lane are enrolled before it.
+        of_roster: the first users of the target are enrolled before it.
         is_separated: another run, which has a minimum separation, is opened and charged before it.
     """
 
     reason: str
-    record: Callable[[Lane], bytes | None]
+    record: Callable[[ChargedRun], bytes | None]
     policy: dict[str, Any] = field(default_factory=lambda: MIXED)
     of_roster: bool = False
     is_separated: bool = False
 
-    def before(self, lane: Lane) -> list[bytes]:
+    def before(self, target: ChargedRun) -> list[bytes]:
         """What is applied to a run that has been opened, before the record."""
-        records = [lane.first(), *([lane.enrolment()] if self.of_roster else [])]
+        records = [target.first(), *([target.enrolment()] if self.of_roster else [])]
         if self.is_separated:
-            records += [lane.separated("open-run", min_separation=3), lane.separated("charge")]
+            records += [target.separated("open-run", min_separation=3), target.separated("charge")]
         return [as_msgpack(record) for record in records]
 
 
@@ -277,52 +277,55 @@ LIST = allowing(alice="charge", mary="manage")
 ALLOW = msgspec.to_builtins(LIST, builtin_types=(bytes,))
 
 
-def _setting(lane: Lane, **changes: Any) -> dict[str, Any]:
+def _setting(target: ChargedRun, **changes: Any) -> dict[str, Any]:
     fields = {"number": 1, "allow": ALLOW, "log": bytes(16)}
-    return {**lane.request("set-access"), **fields, **changes}
+    return {**target.request("set-access"), **fields, **changes}
 
 
-SIGNED: dict[str, tuple[str, Callable[[Lane], bytes | dict[str, Any]]]] = {
+SIGNED: dict[str, tuple[str, Callable[[ChargedRun], bytes | dict[str, Any]]]] = {
     "a list for an open dataset": ("not-allowed", _setting),
     "a list for an open dataset, signed": (
         "not-allowed",
-        lambda lane: signed(as_msgpack(_setting(lane)), "mary"),
+        lambda target: signed(as_msgpack(_setting(target)), "mary"),
     ),
     "a list for no dataset": (
         "unknown-dataset",
-        lambda lane: _setting(lane, dataset="nobody-created-this"),
+        lambda target: _setting(target, dataset="nobody-created-this"),
     ),
     "a list without a manager": (
         "invalid-access",
-        lambda lane: _setting(lane, allow=[{**ALLOW[0], "rights": ["charge"]}]),
+        lambda target: _setting(target, allow=[{**ALLOW[0], "rights": ["charge"]}]),
     ),
     "a list with a key of small order": (
         "invalid-access",
-        lambda lane: _setting(lane, allow=[{"key": bytes(32), "rights": ["manage"]}]),
+        lambda target: _setting(target, allow=[{"key": bytes(32), "rights": ["manage"]}]),
     ),
-    "a list with nothing in it": ("malformed", lambda lane: _setting(lane, allow=[])),
-    "a list with too many keys": ("malformed", lambda lane: _setting(lane, allow=ALLOW * 17)),
+    "a list with nothing in it": ("malformed", lambda target: _setting(target, allow=[])),
+    "a list with too many keys": ("malformed", lambda target: _setting(target, allow=ALLOW * 17)),
     "a list with a key that is cut off": (
         "malformed",
-        lambda lane: _setting(lane, allow=[{"key": bytes(31), "rights": ["manage"]}]),
+        lambda target: _setting(target, allow=[{"key": bytes(31), "rights": ["manage"]}]),
     ),
-    "signed twice": ("malformed", lambda lane: signed(signed(good(lane), "a"), "a")),
-    "a signature that is cut off": ("malformed", lambda lane: _sealed(lane, signature=bytes(63))),
-    "signed by a key that is cut off": ("malformed", lambda lane: _sealed(lane, key=bytes(31))),
-    "signed, and nothing in it": ("malformed", lambda lane: _sealed(lane, request=b"")),
+    "signed twice": ("malformed", lambda target: signed(signed(good(target), "a"), "a")),
+    "a signature that is cut off": (
+        "malformed",
+        lambda target: _sealed(target, signature=bytes(63)),
+    ),
+    "signed by a key that is cut off": ("malformed", lambda target: _sealed(target, key=bytes(31))),
+    "signed, and nothing in it": ("malformed", lambda target: _sealed(target, request=b"")),
     "signed, and cut off in it": (
         "malformed",
-        lambda lane: _sealed(lane, request=good(lane)[:-1]),
+        lambda target: _sealed(target, request=good(target)[:-1]),
     ),
     "signed, and of version 2 in it": (
         "unsupported-version",
-        lambda lane: _sealed(lane, request=as_msgpack(lane.charge(v=2))),
+        lambda target: _sealed(target, request=as_msgpack(target.charge(v=2))),
     ),
 }
 
 
-def _sealed(lane: Lane, **changes: Any) -> dict[str, Any]:
-    whole = {"type": "signed", "request": good(lane), "signature": bytes(64)}
+def _sealed(target: ChargedRun, **changes: Any) -> dict[str, Any]:
+    whole = {"type": "signed", "request": good(target), "signature": bytes(64)}
     return {**whole, "key": bytes(32), **changes}
 
 
@@ -474,42 +477,44 @@ as_msgpack: Callable[[Any], bytes] = msgspec.msgpack.encode
 as_json: Callable[[Any], bytes] = msgspec.json.encode
 
 
-def good(lane: Lane) -> bytes:
-    return as_msgpack(lane.charge())
+def good(target: ChargedRun) -> bytes:
+    return as_msgpack(target.charge())
 
 
-GARBAGE: dict[str, tuple[str, Callable[[Lane], bytes | None]]] = {
-    "not UTF-8": ("malformed", lambda lane: b"\xff\xfe\xfd not UTF-8 \xc3\x28"),
-    "JSON that is not UTF-8": ("malformed", lambda lane: b'{"type": "\xff\xfe"}'),
+GARBAGE: dict[str, tuple[str, Callable[[ChargedRun], bytes | None]]] = {
+    "not UTF-8": ("malformed", lambda target: b"\xff\xfe\xfd not UTF-8 \xc3\x28"),
+    "JSON that is not UTF-8": ("malformed", lambda target: b'{"type": "\xff\xfe"}'),
     "dataset not UTF-8": (
         "malformed",
-        lambda lane: good(lane).replace(lane.dataset.encode(), b"\xff" * len(lane.dataset), 1),
+        lambda target: good(target).replace(
+            target.dataset.encode(), b"\xff" * len(target.dataset), 1
+        ),
     ),
     "too many users": (
         "too-large",
-        lambda lane: as_msgpack(lane.charge(users=bytes(8 * (2**19 + 1)), norms=[])),
+        lambda target: as_msgpack(target.charge(users=bytes(8 * (2**19 + 1)), norms=[])),
     ),
-    "truncated": ("malformed", lambda lane: good(lane)[:-1]),
-    "truncated in the middle": ("malformed", lambda lane: good(lane)[: len(good(lane)) // 2]),
-    "truncated JSON": ("malformed", lambda lane: as_json(lane.charge())[:-1]),
-    "one byte too many": ("malformed", lambda lane: good(lane) + b"\x00"),
-    "empty": ("malformed", lambda lane: b""),
-    "tombstone": ("malformed", lambda lane: None),
-    "a number": ("malformed", lambda lane: as_msgpack(7)),
-    "a deep nest": ("malformed", lambda lane: b"\x91" * 100_000),
-    "a deep nest of JSON": ("malformed", lambda lane: b'{"a":' * 100_000),
-    "an array that promises 4 billion users": ("malformed", lambda lane: b"\xdd\xff\xff\xff\xff"),
+    "truncated": ("malformed", lambda target: good(target)[:-1]),
+    "truncated in the middle": ("malformed", lambda target: good(target)[: len(good(target)) // 2]),
+    "truncated JSON": ("malformed", lambda target: as_json(target.charge())[:-1]),
+    "one byte too many": ("malformed", lambda target: good(target) + b"\x00"),
+    "empty": ("malformed", lambda target: b""),
+    "tombstone": ("malformed", lambda target: None),
+    "a number": ("malformed", lambda target: as_msgpack(7)),
+    "a deep nest": ("malformed", lambda target: b"\x91" * 100_000),
+    "a deep nest of JSON": ("malformed", lambda target: b'{"a":' * 100_000),
+    "an array that promises 4 billion users": ("malformed", lambda target: b"\xdd\xff\xff\xff\xff"),
     "JSON with NaN": (
         "malformed",
-        lambda lane: as_json(lane.charge(norms=[7.0])).replace(b"7.0", b"NaN"),
+        lambda target: as_json(target.charge(norms=[7.0])).replace(b"7.0", b"NaN"),
     ),
     "JSON with a negative norm": (
         "invalid-norm",
-        lambda lane: as_json(lane.charge(norms=[1.0, 1.0, 1.0, -1.0])),
+        lambda target: as_json(target.charge(norms=[1.0, 1.0, 1.0, -1.0])),
     ),
-    "5 MB of garbage": ("malformed", lambda lane: np.random.default_rng(1).bytes(5_000_000)),
-    "5 MB of text": ("malformed", lambda lane: b"a" * 5_000_000),
-    "one byte above the limit": ("too-large", lambda lane: bytes(8 * 1024 * 1024 + 1)),
+    "5 MB of garbage": ("malformed", lambda target: np.random.default_rng(1).bytes(5_000_000)),
+    "5 MB of text": ("malformed", lambda target: b"a" * 5_000_000),
+    "one byte above the limit": ("too-large", lambda target: bytes(8 * 1024 * 1024 + 1)),
 }
 
 
@@ -519,71 +524,71 @@ def _table() -> dict[str, BadInput]:
     def add(
         name: str,
         reason: str,
-        record: Callable[[Lane], bytes | dict[str, Any] | None],
+        record: Callable[[ChargedRun], bytes | dict[str, Any] | None],
         encode: Callable[[Any], bytes] = as_msgpack,
         policy: dict[str, Any] = MIXED,
         of_roster: bool = False,
         is_separated: bool = False,
     ) -> None:
-        def written(lane: Lane) -> bytes | None:
-            value = record(lane)
+        def written(target: ChargedRun) -> bytes | None:
+            value = record(target)
             return encode(value) if isinstance(value, dict) else value
 
         assert name not in table
         table[name] = BadInput(reason, written, policy, of_roster, is_separated)
 
     for name, (reason, change) in CHARGES.items():
-        add(name, reason, lambda lane, change=change: lane.charge(**change(lane.users)))
+        add(name, reason, lambda target, change=change: target.charge(**change(target.users)))
     for name, change in SENT_AGAIN.items():
         add(
             f"sent again with other content: {name}",
             "step-content-changed",
-            lambda lane, change=change: lane.first(**change(lane.users)),
+            lambda target, change=change: target.first(**change(target.users)),
         )
     for encode, form in ((as_msgpack, "msgpack"), (as_json, "json")):
         for name, (reason, kind, changes) in RUNS.items():
             add(
                 f"{name}, {form}",
                 reason,
-                lambda lane, kind=kind, changes=changes: lane.about_run(kind, **changes),
+                lambda target, kind=kind, changes=changes: target.about_run(kind, **changes),
                 encode,
             )
         for name, (reason, changes) in DATASETS.items():
             add(
                 f"{name}, {form}",
                 reason,
-                lambda lane, changes=changes: lane.request("withdraw-dataset", **changes),
+                lambda target, changes=changes: target.request("withdraw-dataset", **changes),
                 encode,
             )
         for kind in ("open-run", "close-run"):
             add(
                 f"{kind} cut off, {form}",
                 "malformed",
-                lambda lane, kind=kind, encode=encode: encode(lane.about_run(kind))[:-1],
+                lambda target, kind=kind, encode=encode: encode(target.about_run(kind))[:-1],
             )
     for name, (reason, kind, changes) in SEPARATED.items():
         add(
             f"separated participations: {name}",
             reason,
-            lambda lane, kind=kind, changes=changes: lane.separated(kind, **changes),
+            lambda target, kind=kind, changes=changes: target.separated(kind, **changes),
             is_separated=True,
         )
     for name, (reason, change) in ENROLMENTS.items():
         add(
             f"enrolled: {name}",
             reason,
-            lambda lane, change=change: lane.enrolment(**change(lane.users)),
+            lambda target, change=change: target.enrolment(**change(target.users)),
             of_roster=True,
         )
     add(
         "enrolled: a clip norm whose levels do not differ",
         "invalid-levels",
-        lambda lane: lane.enrolment(clip_norm=5e-324),
+        lambda target: target.enrolment(clip_norm=5e-324),
     )
     add(
         "enrolled: a string among integers",
         "mixed-users",
-        lambda lane: lane.enrolment(first=2, users=["a"]),
+        lambda target: target.enrolment(first=2, users=["a"]),
         policy={"user_ids": "integer"},
         of_roster=True,
     )
@@ -591,17 +596,17 @@ def _table() -> dict[str, BadInput]:
         add(
             f"charged by roster: {name}",
             reason,
-            lambda lane, changes=changes: lane.roster_step(**changes),
+            lambda target, changes=changes: target.roster_step(**changes),
             of_roster=True,
         )
-    add("charged by roster: nobody is enrolled", "unknown-roster", Lane.roster_step)
+    add("charged by roster: nobody is enrolled", "unknown-roster", ChargedRun.roster_step)
     for name, (reason, changes) in POLICIES.items():
-        add(f"policy: {name}", reason, lambda lane, changes=changes: lane.policy(**changes))
+        add(f"policy: {name}", reason, lambda target, changes=changes: target.policy(**changes))
     for name, (policy, mechanism) in MECHANISMS.items():
         add(
             name,
             "invalid-mechanism",
-            lambda lane, mechanism=mechanism: lane.charge(mechanism=mechanism),
+            lambda target, mechanism=mechanism: target.charge(mechanism=mechanism),
             policy=policy,
         )
         if "measure" in policy:
@@ -609,7 +614,7 @@ def _table() -> dict[str, BadInput]:
         add(
             f"charged by roster: {name}",
             "invalid-mechanism",
-            lambda lane, mechanism=mechanism: lane.roster_step(mechanism=mechanism),
+            lambda target, mechanism=mechanism: target.roster_step(mechanism=mechanism),
             policy=policy,
             of_roster=True,
         )
@@ -618,15 +623,15 @@ def _table() -> dict[str, BadInput]:
             add(
                 f"{strings} strings, ids are {kinds}",
                 "mixed-users",
-                lambda lane, strings=strings: lane.charge(
-                    users=["a"] * strings + lane.users[strings:]
+                lambda target, strings=strings: target.charge(
+                    users=["a"] * strings + target.users[strings:]
                 ),
                 policy={"user_ids": kinds},
             )
     add(
         "policy: allow inside a dataset without a list",
         "invalid-access",
-        lambda lane: {**lane.policy(parent=lane.dataset, allow=ALLOW), "log": bytes(16)},
+        lambda target: {**target.policy(parent=target.dataset, allow=ALLOW), "log": bytes(16)},
     )
     for name, (reason, record) in SIGNED.items():
         add(f"who may: {name}", reason, record)

@@ -197,7 +197,7 @@ def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
         f"{r.rebuilt:.1f} s |"
         for r in rebuilds
     ]
-    told = [
+    lines = [
         "## Snapshots of partitions",
         "",
         "One partition, integer ids, everybody charged, all pages new; broker, Redis and worker on "
@@ -209,7 +209,7 @@ def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
         "",
     ]
     if slowdown:
-        told += [
+        lines += [
             f"{slowdown.users:,} users, snapshots as often as they may be (at most 5 % of the "
             f"time, {slowdown.snapshots} in {len(slowdown.often)} rounds): "
             f"{spread([rate / 1e6 for rate in slowdown.often])} million users decided per second; "
@@ -217,4 +217,4 @@ def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
             f"{slowdown.share:.0%} of difference.",
             "",
         ]
-    return told
+    return lines

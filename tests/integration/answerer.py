@@ -1,13 +1,13 @@
-"""An answerer that is killed (SIGKILL), or stopped (SIGSTOP), at a point of a step.
+"""An answerer that is killed (SIGKILL) or stopped (SIGSTOP) at a given point of a step.
 
 opened       the run is open, the input has not been read again
 closing      the entry that a window closes is written
 charged      one partition's part of the charge is in Kafka
 drawn        the charge is decided, and the noise is drawn
-sleep        the same, and there it is stopped, until somebody wakes it up
+sleep        as drawn, but the process is stopped until a test continues it
 answered     the entry with the answer is written, and nothing is published
 published    the answer is published
-forgotten    the entries before it are being forgotten: some are, others not
+forgotten    some of the earlier entries are deleted
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streams.sdk.kafka import KafkaConnection
 
 
 def doom(point: str, step: int) -> None:
-    """Have this process end there."""
+    """Kill this process at the given point."""
     at: dict[str, int] = {"step": -1}
 
     def end_if(where: str, now: int, how: int = signal.SIGKILL) -> None:

@@ -1,4 +1,4 @@
-"""A command of the command line, run in this process: another one would first import everything."""
+"""Run a command in this process; a new process would have to import everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streams.cli.main import main, parse
 
 @dataclass(frozen=True)
 class Done:
-    """What a command has left: its exit code, and what it wrote to both outputs."""
+    """The exit code of a command, and both of its outputs."""
 
     code: int
     out: str
@@ -24,14 +24,14 @@ class Done:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """What was written with ``--json``."""
+        """Return the lines that were written with ``--json``."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 def turnstile(
     *arguments: str, environment: Mapping[str, str] | None = None, stdin: str = ""
 ) -> Done:
-    """Run a command with these variables and this input."""
+    """Run a command with these environment variables and this input."""
     written, said = io.BytesIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (environment or {}).items():
@@ -41,6 +41,6 @@ def turnstile(
             code = main(arguments)
             out.flush()
     done = Done(code, written.getvalue().decode(), said.getvalue())
-    if "--json" in arguments:  # the table of commands says which lines there are
+    if "--json" in arguments:  # the table of commands has the expected lines
         assert {line["type"] for line in done.lines} <= set(parse(arguments).command.lines)
     return done

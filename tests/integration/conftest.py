@@ -1,4 +1,4 @@
-"""Services on the broker and the Redis of all tests, under prefixes of their own."""
+"""Fixtures: services on one shared broker and Redis, each with its own prefix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.preloaded import preloaded
 from tests.integration.service import IMPATIENT_WORKER, Life, Service, ServiceFactory, end_at_once
 from tests.waiting import HANGS_AFTER
 
-# Whoever runs the tests in the background ignores SIGINT, and so would all that they start.
+# Background jobs ignore SIGINT, and so would all processes that the tests start.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(_number) is signal.SIG_IGN:
         interrupts = _number == signal.SIGINT
@@ -26,7 +26,7 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 @pytest.fixture(scope="session", autouse=True)
 def forked(quick_brokers: None) -> Iterator[type[Child]]:
-    """Children that are forked; workers are: most of what their start takes are imports."""
+    """Return a class of forked children; most of a worker's start time is imports."""
     with preloaded() as forked, pytest.MonkeyPatch.context() as patch:
         patch.setattr("streams.local.workers.Child", forked)
         yield forked
@@ -34,7 +34,7 @@ def forked(quick_brokers: None) -> Iterator[type[Child]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def patient() -> Iterator[None]:
-    """Clients of tests, also in programs and commands, wait for what a busy machine does late."""
+    """Raise the timeout of clients in tests, programs and commands, for busy machines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNSTILE_TIMEOUT", str(HANGS_AFTER))
         yield
@@ -42,7 +42,7 @@ def patient() -> Iterator[None]:
 
 @pytest.fixture
 def life(forked: type[Child], tmp_path: Path) -> Life:
-    """Runs a program of ours to its end; its exit code, 128 plus the signal if one ended it."""
+    """Return a function that runs a program and returns its exit code, or 128 plus the signal."""
 
     def live(*command: object) -> int:
         words = [sys.executable, *map(str, command)]
@@ -58,7 +58,7 @@ def life(forked: type[Child], tmp_path: Path) -> Life:
 
 @pytest.fixture(scope="session")
 def start_service(servers: LocalStack) -> ServiceFactory:
-    """Starts workers under a new prefix; a context manager."""
+    """Return a context manager that starts workers under a new prefix."""
 
     @contextmanager
     def start(
@@ -88,18 +88,18 @@ def start_service(servers: LocalStack) -> ServiceFactory:
 
 @pytest.fixture(scope="module")
 def shared(start_service: ServiceFactory) -> Iterator[Service]:
-    """One service for the tests of a module, each under datasets of its own."""
+    """Start one service for the tests of a module; each test uses its own datasets."""
     with start_service() as service:
         yield service
 
 
 @pytest.fixture
 def name() -> str:
-    """A dataset that nobody else uses."""
+    """Return a dataset name that no other test uses."""
     return f"d{uuid4().hex[:10]}"
 
 
 def _show_worker_logs(stack: LocalStack) -> None:
-    """What the workers said, in the report of the test that failed: the files go with the stack."""
+    """Add the workers' logs to the report of a failed test."""
     for log in sorted((stack.directory / "logs").glob("worker-*.log")):
         print(f"--- the end of {log.name}", *log.read_text().splitlines()[-60:], sep="\n")

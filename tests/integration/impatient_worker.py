@@ -1,7 +1,4 @@
-"""A worker that looks at the world more often than others, so that tests wait for it less.
-
-What it does is what every worker does; it only sees sooner that something has changed.
-"""
+"""A worker with short heartbeat and watch intervals, so that tests wait less."""
 
 import sys
 

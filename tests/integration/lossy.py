@@ -1,4 +1,4 @@
-"""A service whose workers write snapshots all the time, so that its Redis can be lost."""
+"""A service whose workers write snapshots continuously, so that its Redis can be lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.exit(main(["worker"]))
 
 
 class Lossy:
-    """A service with a Redis of its own, whose workers write snapshots all the time."""
+    """A service with its own Redis, whose workers write snapshots continuously."""
 
     def __init__(self, service: Service, flag: Path) -> None:
         self.service = service
@@ -48,8 +48,8 @@ class Lossy:
         for _ in range(steps):
             self._run.charge(USERS, NORMS, noise_stddev=2.0)
 
-    def snapshoted(self) -> list[int]:
-        """Wait until snapshots cover all that is decided; where they continue."""
+    def wait_for_snapshots(self) -> list[int]:
+        """Wait until snapshots cover all decisions; return the offsets where they continue."""
         reached = {p: kept.next for p, kept in self.service.settle().items()}
 
         def covered() -> bool:

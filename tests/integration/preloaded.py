@@ -1,9 +1,9 @@
-"""Programs that need not import what they are made of: a process that has done so forks them.
+"""Starts programs by a fork of a process that has already imported their modules.
 
-Imports are most of what the start of a worker, an answerer or a trainer costs, and tests start
-hundreds. What is forked is all that a program has else: a guard (`streams/local/guard.py`) in a
-session of its own, and under it the program, with its own variables, descriptors, signals and
-process id. Only the exec is missing.
+Imports are most of the start time of a worker, an answerer or a trainer, and the tests start
+hundreds. A forked program has everything else that a started one has: a guard
+(`streams/local/guard.py`) in its own session, and under it the program with its own variables,
+descriptors, signals and process id. Only the exec is missing.
 
     test                         this module, as a process             guard, forked
       | connects, sends              |                                   |
@@ -40,7 +40,7 @@ from streams.local import guard
 from streams.local.children import Child
 
 OURS = "\nfrom streams."
-"""What the programs say that are forked; others are started as ever."""
+"""The modules of the programs that are forked; other programs are started normally."""
 IMPORTED = (
     "faust.app.router",
     "faust.assignor.partition_assignor",
@@ -57,12 +57,12 @@ IMPORTED = (
     "streams.trainers.steps",
     "streams.worker.app",
 )
-"""What they need not import; Faust and the command line import some of it where it is used."""
+"""The modules to import before the fork; Faust and the command line import some of them lazily."""
 _MOST_DESCRIPTORS = 1024
 
 
 class ForkedGuard:
-    """As much of a `Popen` as a `Child` needs of its guard."""
+    """The part of the interface of `Popen` that a `Child` uses for its guard."""
 
     def __init__(
         self,
@@ -87,18 +87,20 @@ class ForkedGuard:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, if it has ended."""
+        """Return the exit code; None if the process is running."""
         with self._lock:
             if self._code is None:
                 try:
-                    told = self._ended.recv(8, socket.MSG_DONTWAIT)
+                    exit_code = self._ended.recv(8, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     return None
-                self._code = int(told or b"137")  # who forks has ended, and so has all of it
+                self._code = int(
+                    exit_code or b"137"
+                )  # the forking process has ended, and with it all forked ones
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same, when it has ended."""
+        """Wait for the end and return the exit code."""
         until = None if timeout is None else time.monotonic() + timeout
         ended = select.poll()
         ended.register(self._ended, select.POLLIN)
@@ -112,9 +114,9 @@ class ForkedGuard:
 
 @contextmanager
 def preloaded() -> Iterator[type[Child]]:
-    """Start the process that forks; the class of children that it forks."""
+    """Start the forking process; return the class of its children."""
     with (
-        tempfile.TemporaryDirectory() as folder,  # not one of pytest's: such names have 107 letters
+        tempfile.TemporaryDirectory() as folder,  # pytest's are longer than 107 characters
         subprocess.Popen(
             [sys.executable, "-m", __name__, str(address := Path(folder, "forks"))],
             stdin=subprocess.PIPE,
@@ -126,7 +128,7 @@ def preloaded() -> Iterator[type[Child]]:
         assert process.stdout is not None
 
         class Forked(Child):
-            """A child that is forked if it is a program of ours."""
+            """A child that is forked if it is one of the known programs."""
 
             def _start_guard(
                 self,
@@ -137,7 +139,7 @@ def preloaded() -> Iterator[type[Child]]:
             ) -> Any:
                 if not _is_ours(words):
                     return super()._start_guard(words, output, environment, hold)
-                if not process.stdout.closed:  # it says so when it is ready
+                if not process.stdout.closed:  # it closes the pipe when it is ready
                     with process.stdout as ready:
                         ready.readline()
                 variables = os.environ if environment is None else environment
@@ -150,7 +152,7 @@ def preloaded() -> Iterator[type[Child]]:
 
 
 def _is_ours(words: Sequence[str]) -> bool:
-    """Whether a guard is to run Python on a program of ours, as text or in a file."""
+    """Return whether a command runs Python with a known program, as text or as a file."""
     _, *command = words
     if len(command) < 2 or command[0] != sys.executable:
         return False
@@ -159,11 +161,11 @@ def _is_ours(words: Sequence[str]) -> bool:
     return OURS in source
 
 
-# --- the process that forks -----------------------------------------------------------------------
+# --- the forking process ---
 
 
 def _serve(address: str) -> None:
-    """Fork a guard for each connection, and tell its exit code; until nobody is there to ask."""
+    """Fork a guard for each connection and send its exit code, until the socket is closed."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
@@ -176,7 +178,7 @@ def _serve(address: str) -> None:
     while True:
         readable, _, _ = select.select([0, woken, listening], [], [])
         if 0 in readable:
-            return  # and what it has forked ends by itself
+            return  # forked processes end by themselves
         if woken in readable:
             os.read(woken, 512)
             _tell_ends(guards)
@@ -206,7 +208,7 @@ def _tell_ends(guards: dict[int, socket.socket]) -> None:
 def _be_guard(
     descriptors: Sequence[int], words: Sequence[str], environment: Mapping[str, str]
 ) -> NoReturn:
-    """In the forked process: what ``python guard.py`` does, but that it forks a program."""
+    """Run ``python guard.py`` in the forked process, with a fork instead of an exec."""
     os.setsid()
     _reset_signals()
     for number, descriptor in enumerate(descriptors):
@@ -220,7 +222,7 @@ def _be_guard(
 
 
 def _be_program(_: str, command: Sequence[str]) -> NoReturn:
-    """In the process that the guard forked: what ``python PROGRAM`` does, and no exec."""
+    """Run ``python PROGRAM`` in the process that the guard forked, without an exec."""
     os.closerange(3, _MOST_DESCRIPTORS)
     _reset_signals()
 
@@ -236,7 +238,7 @@ def _be_program(_: str, command: Sequence[str]) -> NoReturn:
 
 
 def _reset_signals() -> None:
-    """As they are when Python begins."""
+    """Restore the signal handlers of a new Python process."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -246,7 +248,7 @@ def _reset_signals() -> None:
 
 
 def _end(run: Any) -> NoReturn:
-    """Run something, and end this process as Python ends."""
+    """Run a function, and exit as Python does."""
     code: Any = 1
     try:
         code = run()
@@ -263,8 +265,8 @@ def _end(run: Any) -> NoReturn:
 if __name__ == "__main__":
     for _name in IMPORTED:
         import_module(_name)
-    # Faust asks which module a task is of. What the first answer finds out about all modules is
-    # remembered; it takes two fifths of what the start of a worker takes beside imports.
+    # Faust looks up the module of each task. The lookup is cached for all modules: it takes
+    # two fifths of a worker's start time without imports.
     inspect.getmodule(inspect.currentframe())
     gc.collect()
     gc.freeze()

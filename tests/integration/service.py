@@ -1,4 +1,4 @@
-"""What a test sees of a running service: one prefix on a broker and a Redis."""
+"""A test's access to a running service: one prefix on a broker and a Redis."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ from tests.audit.stored import Rows, state_of
 from tests.waiting import HANGS_AFTER, eventually
 
 IMPATIENT_WORKER = (sys.executable, str(Path(__file__).with_name("impatient_worker.py")))
-"""The command of a worker that looks at the world more often than others."""
+"""The command of a worker with short heartbeat and watch intervals."""
 
 
 def end_at_once(stack: LocalStack, *servers: Any) -> None:
-    """End workers and servers of a stack: an end in order takes seconds, and others test it."""
+    """Kill the workers and servers of a stack; a graceful stop takes seconds and is tested
+    elsewhere.
+    """
     for worker in stack.workers:
         worker.terminate()
         worker.hasten()
@@ -54,10 +56,10 @@ def end_at_once(stack: LocalStack, *servers: Any) -> None:
 
 
 class Service:
-    """One prefix on a broker and a Redis: what tests publish to it, read of it, and its audit."""
+    """One prefix on a broker and a Redis: publishes records, reads topics and state, and audits."""
 
     def __init__(self, stack: LocalStack, config: Config | None = None) -> None:
-        """``config``: of whoever may read all of it, where not everybody may."""
+        """Use ``config``, or settings for a service without logins."""
         self.stack = stack
         self.kafka, self.redis, self.prefix = stack.kafka, stack.redis, stack.prefix
         self.partitions = stack.partitions
@@ -75,20 +77,20 @@ class Service:
         self._auditor: Auditor | None = None
         self._kept: dict[int, StoredState] = {}
         self._ledgers: dict[int, Ledger] = {}
-        self._audited: dict[int, Ledger] = {}  # those that were as the auditor has them
+        self._audited: dict[int, Ledger] = {}  # answers that agreed with the auditor
 
     def close(self) -> None:
         self._open.close()
 
     def turnstile(self, timeout: float = HANGS_AFTER) -> Turnstile:
-        """A client that is closed with the service."""
+        """Return a new client that is closed with the service."""
         client = Turnstile(self.kafka, prefix=self.prefix, timeout=timeout)
         self._open.callback(client.close)
         return client
 
     @property
     def client(self) -> Turnstile:
-        """The client that tests share."""
+        """Return the shared client."""
         if self._client is None:
             self._client = self.turnstile()
         return self._client
@@ -101,14 +103,14 @@ class Service:
         return self._log
 
     def publish(self, partition: int, value: bytes | dict[str, Any] | None) -> int:
-        """Write a record to `norms` as any Kafka client could; returns its offset."""
+        """Write a record to `norms` as any Kafka client can; return its offset."""
         (offset,) = self.publish_all(partition, [value])
         return offset
 
     def publish_all(
         self, partition: int, values: Sequence[bytes | dict[str, Any] | None]
     ) -> list[int]:
-        """Write records to `norms`, one behind the other; returns their offsets."""
+        """Write records to `norms` in this order; return their offsets."""
         if self._producer is None:
             self._producer = KafkaProducer(
                 bootstrap_servers=self.kafka, acks="all", max_request_size=16 * 1024 * 1024
@@ -121,8 +123,8 @@ class Service:
             sent.append(self._producer.send(topic, value=packed, key=key, partition=partition))
         return [one.get(timeout=HANGS_AFTER).offset for one in sent]
 
-    def publish_batch(self, raw: bytes, partition: int = 0, topic: str = "") -> int:
-        """Write a ready-made record batch to `norms`, or to another topic; returns its offset."""
+    def publish_batch(self, batch: bytes, partition: int = 0, topic: str = "") -> int:
+        """Write a complete record batch to `norms` or another topic; return its offset."""
         topic = topic or self.config.topic("norms")
 
         async def send() -> int:
@@ -134,7 +136,7 @@ class Service:
                 request = ProduceRequest(
                     required_acks=-1,
                     timeout=30_000,
-                    topics=[(topic, [(partition, raw)])],
+                    topics=[(topic, [(partition, batch)])],
                     transactional_id=None,
                 )
                 leader = client.cluster.leader_for_partition(place)
@@ -148,18 +150,18 @@ class Service:
         return asyncio.run(send())
 
     def settle(self) -> dict[int, StoredState]:
-        """Wait until all that was published is decided and answered; what Redis holds then.
+        """Wait until all published requests are decided and answered; return the state in Redis.
 
-        The outboxes are empty: no worker has anything left to write.
+        All outboxes are empty: no worker has anything left to write.
         """
         return self._decided(lambda partition, kept: not kept.outbox)
 
     def answered(self) -> dict[int, StoredState]:
-        """The same, without waiting for the outboxes: what they hold stands in the topics."""
+        """Return the state as `settle` does, without waiting for empty outboxes."""
         return self._decided(self._is_published)
 
     def audit(self) -> Auditor:
-        """Everything so far must be as the auditor has it."""
+        """Check that all records, answers and state agree with the auditor."""
         ledgers = self.ledgers()
         self.log.refresh()
         if self._auditor is None:
@@ -173,7 +175,7 @@ class Service:
         return self._auditor
 
     def ledgers(self) -> dict[int, Ledger]:
-        """The settled state, by partition."""
+        """Return the settled state, by partition."""
         kept = self.answered()
         for p, found in kept.items():
             if p not in self._kept or found.meta != self._kept[p].meta:
@@ -183,7 +185,7 @@ class Service:
         return self._ledgers
 
     def state(self, dataset: str) -> Rows:
-        """The settled accounts of one dataset, of all partitions."""
+        """Return the settled accounts of a dataset, over all partitions."""
         rows: Rows = {}
         for ledger in self.ledgers().values():
             if dataset in ledger.state.datasets:
@@ -191,7 +193,7 @@ class Service:
         return rows
 
     def kept(self) -> dict[int, StoredState]:
-        """What Redis holds now."""
+        """Return the present state in Redis."""
 
         async def read() -> dict[int, StoredState]:
             async with RedisStore.of(self.config) as store:
@@ -201,7 +203,7 @@ class Service:
 
     @contextmanager
     def paused_worker(self, index: int = 0) -> Iterator[int]:
-        """A worker that does nothing for a while; its process id."""
+        """Pause a worker for the block; yield its process id."""
         pid = self.stack.workers[index].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -222,7 +224,7 @@ class Service:
         ]
 
     def eventually_all(self, reason: Reason) -> list[PartitionStatus]:
-        """Wait until no partition is decided for this reason; suspended, if it is one for that."""
+        """Wait until no partition is decided, or all are suspended, for this reason."""
         state = (
             PartitionState.SUSPENDED
             if isinstance(reason, SuspensionReason)
@@ -238,22 +240,22 @@ class Service:
         return partitions
 
     def key(self, partition: int, name: str) -> str:
-        """The key of one part of what Redis keeps of a partition."""
+        """Return the Redis key of one part of a partition's state."""
         return key_of(self.prefix, partition, name)
 
     def alter(self, topic: str, **settings: str) -> None:
-        """Change settings of a topic; their names with _ for a dot."""
+        """Change settings of a topic; names have _ instead of a dot."""
         changed = {name.replace("_", "."): value for name, value in settings.items()}
         resource = ConfigResource(ConfigResourceType.TOPIC, self.config.topic(topic), changed)
         with closing(self.admin()) as admin:
             admin.alter_configs([resource])
 
     def admin(self) -> KafkaAdminClient:
-        """A client that changes topics; the caller closes it."""
+        """Return an admin client; the caller closes it."""
         return KafkaAdminClient(bootstrap_servers=self.kafka)
 
     def users(self, count: int, partition: int) -> list[int]:
-        """Integer users that live in a partition."""
+        """Return integer users whose home is a partition."""
         found: list[int] = []
         user = 0
         while len(found) < count:
@@ -263,13 +265,13 @@ class Service:
         return found
 
     def _decided(self, is_done: Callable[[int, StoredState], bool]) -> dict[int, StoredState]:
-        """Wait until the state is that at the end of the log, and done in every partition."""
+        """Wait until every partition has applied its log and published all outputs."""
 
         async def read(ends: dict[int, int]) -> dict[int, StoredState]:
             async with RedisStore.of(self.config) as store:
                 glances = {p: (await store.glance(p)).meta for p in range(self.partitions)}
                 if any(int(glances[p].get("next", -1)) != ends[p] for p in glances):
-                    return {}  # the whole state is read once, when it is there
+                    return {}  # the full state is read once, at the end
                 return await self._load(store)
 
         def found() -> dict[int, StoredState] | None:
@@ -298,14 +300,14 @@ class Service:
 
 
 def largest_resident_bytes(pid: int) -> int:
-    """The most memory that a process had so far."""
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 Life = Callable[..., int]
-"""Runs Python on these arguments; returns how it ended, `KILLED` for instance."""
+"""Run Python with these arguments; return its exit code, such as `KILLED`."""
 KILLED = 128 + signal.SIGKILL
 
 ServiceFactory = Callable[..., AbstractContextManager[Service]]
-"""Starts ``workers`` workers under a new prefix, whose topics have ``partitions`` partitions."""
+"""Start ``workers`` workers under a new prefix, whose topics have ``partitions`` partitions."""

@@ -1,6 +1,6 @@
-"""The answerer on a real broker and Redis: killed at any moment, each window is answered once.
+"""The answerer on a real broker and Redis: killed at any time, it answers each window once.
 
-All of these sign what they answer, and what nobody signed is not read.
+All answerers sign their answers, and readers ignore unsigned ones.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ ZEROS = 400 * 2**20
 
 
 def events() -> list[tuple[int, dict[str, Any]]]:
-    """By partition: some users a day, in the order of time in each partition."""
+    """Return events by partition, in the order of time: some users per day."""
     return [
         (
             user % 2,
@@ -121,7 +121,7 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def file(shared: Service, name: str, tmp_path: Path) -> Path:
-    """QueryFile about a topic with all events in it, of a dataset that is there."""
+    """Return a query file for a topic with all events, and for an existing dataset."""
     shared.client.create_dataset(name, budget=0.9, user_ids="integer")
     topic = f"{shared.prefix}events-{name}"
     admin = KafkaAdminClient(bootstrap_servers=shared.kafka)
@@ -142,7 +142,7 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> Iterator[Start]:
-    """Starts an answerer, which is killed at a point of a step if it comes to it."""
+    """Start an answerer, which is killed when it reaches a point of a step."""
     with ExitStack() as started:
 
         def start(*doom: str, health: str = "") -> Child:
@@ -160,7 +160,7 @@ def start(shared: Service, file: Path, forked: type[Child], tmp_path: Path) -> I
 
 
 def answers_of(service: Service, dataset: str, ring: str = PUBLIC) -> dict[int, list[bytes]]:
-    """What was published and signed, by step."""
+    """Return the published, signed answers by step."""
     found = defaultdict(list)
     config = replace(service.config, answer_keys=ring)
     reading = Reading("earliest", follow=False)
@@ -172,7 +172,7 @@ def answers_of(service: Service, dataset: str, ring: str = PUBLIC) -> dict[int, 
 
 
 def forge(service: Service, dataset: str, published: bytes, **fields: Any) -> None:
-    """Publish an answer as anybody could who reaches the broker."""
+    """Publish an unsigned answer, as any Kafka client could."""
     producer = KafkaProducer(bootstrap_servers=service.kafka, acks="all")
     forged = msgspec.json.encode({**msgspec.json.decode(published), **fields})
     producer.send(f"{service.prefix}answers", forged, f"{dataset}/r".encode()).get(30)
@@ -180,7 +180,7 @@ def forge(service: Service, dataset: str, published: bytes, **fields: Any) -> No
 
 
 def contents_of(service: Service, dataset: str) -> dict[tuple[int, int], set[bytes]]:
-    """With what every step was charged, by partition."""
+    """Return the content digests of all charges, by partition and step."""
     service.log.refresh()
     found = defaultdict(set)
     for partition, _, value in service.log.records["norms"]:
@@ -200,7 +200,7 @@ def assert_answered_once(service: Service, dataset: str, steps: int = STEPS) -> 
 
 
 @pytest.mark.fault
-def test_an_answerer_that_is_killed_at_every_point_of_a_release_answers_every_window_once(
+def test_an_answerer_killed_at_any_point_of_a_release_answers_every_window_once(
     shared: Service, name: str, start: Start
 ) -> None:
     for point, step in POINTS.items():
@@ -223,16 +223,18 @@ def entries_of(service: Service, dataset: str) -> list[tuple[str, int]]:
         return [(entry.kind, entry.step) for entry in journal.catch_up() if entry.run == "r"]
 
 
-def assert_it_says_how_it_is(service: Service, health: str) -> None:
-    """It is ready and healthy, and has metrics, when it has answered; and a doctor finds it so."""
+def assert_answerer_reports_its_state(service: Service, health: str) -> None:
+    """Check that the answerer reports itself as ready and healthy, has metrics, and passes
+    `doctor`.
+    """
     for path in ("livez", "readyz", "healthz"):
         with urlopen(f"http://{health}/{path}", timeout=HANGS_AFTER) as answer:
             assert answer.status == 200, path
     with urlopen(f"http://{health}/metrics", timeout=HANGS_AFTER) as answer:
-        told = answer.read().decode()
+        text = answer.read().decode()
     samples = {
         sample.name: sample.value
-        for family in text_string_to_metric_families(told)
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.labels.get("request") in (None, "charge")
     }
@@ -242,11 +244,11 @@ def assert_it_says_how_it_is(service: Service, health: str) -> None:
     where = ("--kafka", service.kafka, "--redis", service.redis, "--prefix", service.prefix)
     gone = f"127.0.0.1:{free_ports(1)[0]}"
     examined = turnstile("doctor", *where, "--answerer", health, "--answerer", gone, "--json")
-    told = [line for line in examined.lines if line["area"] == "answerers"]
-    assert [line["about"] for line in told if line["level"] == "wrong"] == [{"answerer": gone}]
+    found = [line for line in examined.lines if line["area"] == "answerers"]
+    assert [line["about"] for line in found if line["level"] == "wrong"] == [{"answerer": gone}]
     topics = {f"{service.prefix}{name}" for name in ("answers", "answers-state")}
-    assert topics <= {line["about"].get("topic") for line in told}
-    assert {"answerer": health} in [line["about"] for line in told if line["level"] == "ok"]
+    assert topics <= {line["about"].get("topic") for line in found}
+    assert {"answerer": health} in [line["about"] for line in found if line["level"] == "ok"]
 
 
 @pytest.mark.fault
@@ -262,7 +264,7 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     health = f"127.0.0.1:{free_ports(1)[0]}"
     second = start(health=health)
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
-    assert_it_says_how_it_is(shared, health)
+    assert_answerer_reports_its_state(shared, health)
     os.kill(first.pid, signal.SIGCONT)
     assert first.wait(HANGS_AFTER) == 1
     second.kill()
@@ -277,7 +279,7 @@ def test_a_second_answerer_takes_over_and_the_first_one_ends(
     assert (read.code, [line["step"] for line in read.lines]) == (0, list(range(STEPS)))
 
 
-def test_a_batch_of_events_that_expands_without_bound_is_passed_over_once_and_for_all(
+def test_a_decompression_bomb_among_the_events_is_skipped_permanently(
     shared: Service, name: str, start: Start
 ) -> None:
     topic = f"{shared.prefix}events-{name}"
@@ -304,10 +306,10 @@ def test_a_batch_of_events_that_expands_without_bound_is_passed_over_once_and_fo
 
 
 def samples_of(health: str) -> dict[tuple[str, str], float]:
-    """Return an answerer's metrics by name and first own label; none before it serves them."""
+    """Return an answerer's metrics by name and first label; empty until it serves them."""
     try:
         with urlopen(f"http://{health}/metrics", timeout=HANGS_AFTER) as answer:
-            told = answer.read().decode()
+            text = answer.read().decode()
     except OSError:
         return {}
     return {
@@ -315,7 +317,7 @@ def samples_of(health: str) -> dict[tuple[str, str], float]:
             sample.name,
             next((sample.labels[x] for x in sample.labels if x != "log"), ""),
         ): sample.value
-        for family in text_string_to_metric_families(told)
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
 
@@ -386,7 +388,7 @@ def test_a_file_gives_the_answers_of_the_topic(
 
 
 def charges_of(service: Service, dataset: str) -> dict[tuple[int, int], tuple[Any, bytes]]:
-    """Who was charged what in each of the steps that both have."""
+    """Return the users and norms of the steps that both runs have."""
     found = {}
     for partition, _, value in service.log.records["norms"]:
         request = decode_request(value)
@@ -416,7 +418,7 @@ noise = 10.0
 """
 
 
-def test_by_the_clock_of_the_broker_an_event_counts_if_it_came_in_time_whatever_others_sent(
+def test_an_event_counts_if_it_arrives_in_time_by_the_broker_clock(
     shared: Service, name: str, file: Path, start: Start
 ) -> None:
     topic = f"{shared.prefix}visits-{name}"
@@ -427,7 +429,7 @@ def test_by_the_clock_of_the_broker_an_event_counts_if_it_came_in_time_whatever_
     producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
 
     def send(user: int, at: float, partition: int = 0) -> int:
-        """When it came, by the broker's clock."""
+        """Send an event; return its time of arrival by the broker's clock."""
         value = msgspec.json.encode({"user": user, "at": at})
         arrived: int = producer.send(topic, value, partition=partition).get(30).timestamp
         return arrived
@@ -459,7 +461,7 @@ def test_by_the_clock_of_the_broker_an_event_counts_if_it_came_in_time_whatever_
     assert charged == pytest.approx({user: 1.0 + user % 3 for user in range(10)})
 
 
-def test_events_with_the_time_of_whoever_sent_them_close_no_window_by_arrival(
+def test_events_with_the_sender_time_close_no_window_by_arrival(
     file: Path, start: Start, tmp_path: Path
 ) -> None:
     file.write_text(file.read_text().replace('clock = "events"', 'clock = "arrival"'))
@@ -467,9 +469,7 @@ def test_events_with_the_time_of_whoever_sent_them_close_no_window_by_arrival(
     assert "message.timestamp.type" in (tmp_path / "answerer.log").read_text()
 
 
-def test_what_cannot_be_asked_is_refused_by_the_command(
-    shared: Service, name: str, file: Path
-) -> None:
+def test_the_command_rejects_unusable_queries(shared: Service, name: str, file: Path) -> None:
     environment = {"TURNSTILE_KAFKA": shared.kafka, "TURNSTILE_PREFIX": shared.prefix}
     text = file.read_text()
     assert read_query_file(file).run == "r"
@@ -502,7 +502,7 @@ def test_commands_about_a_dataset_that_does_not_exist_fail(
 
 
 @pytest.mark.parametrize("reads", ["topic", "file"])
-def test_an_answerer_ends_quietly_when_the_reader_of_its_output_goes_away(
+def test_an_answerer_exits_without_an_error_when_its_output_is_closed(
     shared: Service, name: str, file: Path, tmp_path: Path, reads: str
 ) -> None:
     past = tmp_path / "events.jsonl"

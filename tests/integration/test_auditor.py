@@ -1,4 +1,4 @@
-"""The audit notices what it is there for."""
+"""The audit detects wrong answers, accounts, state and hash chains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def last(records: Records, topic: str, kind: str) -> int:
 
 
 def changed(records: Records, topic: str, kind: str, **fields: Any) -> None:
-    """Publish the last record of a kind once more, with other fields."""
+    """Publish a copy of the last record of a kind with other fields."""
     partition, offset, value = records[topic][last(records, topic, kind)]
     record = {**msgspec.msgpack.decode(value), **fields}
     records[topic].append((partition, offset + 1000, msgspec.msgpack.encode(record)))
@@ -40,7 +40,7 @@ def dropped(records: Records, topic: str, kind: str) -> None:
 
 
 def other_ids(records: Records, topic: str, kind: str) -> dict[str, Any]:
-    """The policy of the last record of a kind, with other kinds of ids."""
+    """Return the policy of the last record of a kind, with another kind of ids."""
     _, _, value = records[topic][last(records, topic, kind)]
     return {**msgspec.msgpack.decode(value)["policy"], "user_ids": "mixed"}
 
@@ -87,7 +87,7 @@ def audited(shared: Service) -> Service:
         run.charge(user, [1.0], noise_stddev=2.0)
     roster = shared.client.run("d", "by-roster").enrol(user, clip_norm=1.0, levels=10)
     roster.charge(noise_stddev=2.0)
-    roster.charge(noise_stddev=0.5)  # costs more than there is
+    roster.charge(noise_stddev=0.5)  # costs more than the budget
     shared.publish(0, b"garbage")
     shared.publish(0, {"type": "withdraw-dataset", "dataset": "gone", "request": "t"})
     other = {"dataset": "d", "run": "other", "request": "t"}
@@ -98,12 +98,12 @@ def audited(shared: Service) -> Service:
 
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
-def test_what_the_log_does_not_say_is_noticed(
+def test_the_audit_finds_a_record_that_does_not_follow_from_the_log(
     audited: Service, forge: Callable[[Records], None]
 ) -> None:
     records = {topic: list(found) for topic, found in audited.log.records.items()}
     auditor, ledgers = audited.audit(), audited.ledgers()
-    for topic in ("halts", "rejects", "odometer"):  # the last decision of all is of partition 0
+    for topic in ("halts", "rejects", "odometer"):  # the last decision is in partition 0
         records[topic].sort(key=lambda record: -record[0])
     compare(auditor, SimpleNamespace(records=records), ledgers)
     forge(records)
@@ -112,7 +112,7 @@ def test_what_the_log_does_not_say_is_noticed(
 
 
 @pytest.mark.parametrize("units", [-1, 1, 2**44], ids="{:+d} units".format)
-def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None:
+def test_the_audit_finds_a_wrong_unit_in_redis(audited: Service, units: int) -> None:
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
     accounts = ledgers[0].state.datasets["d"]
     _, spent = accounts.spent_units()
@@ -126,10 +126,10 @@ def test_a_single_unit_in_redis_is_noticed(audited: Service, units: int) -> None
 
 
 def member(name: str, value: int) -> Callable[[Ledger], object]:
-    """Puts another value into the first row of a roster, wherever it is kept."""
+    """Return a function that changes a value in the first row of a roster."""
 
     def change(ledger: Ledger) -> None:
-        budgets_of(ledger.state, "d")  # the roster goes on from what is stored of it
+        budgets_of(ledger.state, "d")  # the roster continues from its stored state
         members = ledger.state.rosters.members["d", "by-roster"]
         assert members.recurring
         roster = members.recurring._roster
@@ -186,7 +186,7 @@ STATES: dict[str, Callable[[Ledger], object]] = {
 
 
 @pytest.mark.parametrize("change", STATES.values(), ids=STATES)
-def test_a_state_that_the_log_does_not_lead_to_is_noticed(
+def test_the_audit_finds_a_state_that_does_not_follow_from_the_log(
     audited: Service, change: Callable[[Ledger], object]
 ) -> None:
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
@@ -195,7 +195,7 @@ def test_a_state_that_the_log_does_not_lead_to_is_noticed(
         compare(auditor, audited.log, ledgers)
 
 
-def test_the_chain_of_another_log_is_noticed(audited: Service) -> None:
+def test_the_audit_finds_the_hash_chain_of_another_log(audited: Service) -> None:
     auditor = audited.audit()
     for partition in range(audited.partitions):
         chain = genesis(audited.log.topic_id(), partition, audited.partitions)

@@ -1,4 +1,4 @@
-"""Good charges end to end: what is decided is what rational arithmetic says, once and for all."""
+"""Valid charges end to end: decisions agree with rational arithmetic and never change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.audit.auditor_state import home
 from tests.integration.service import Service, ServiceFactory
 
 ONE = 2**44
-"""Units of a budget of 1."""
+"""The units of a budget of 1."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,9 @@ def everything_is_as_audited(shared: Service) -> Iterator[None]:
     shared.audit()
 
 
-def test_the_budget_is_spent_to_its_last_unit_and_never_beyond(shared: Service, name: str) -> None:
+def test_the_budget_is_spent_to_its_last_unit_and_never_exceeded(
+    shared: Service, name: str
+) -> None:
     shared.client.create_dataset(name, budget=1.0)
     run = shared.client.run(name, "r")
     users = list(range(20))
@@ -64,7 +66,7 @@ def test_a_cheaper_step_is_admitted_after_a_halt(shared: Service, name: str) -> 
     assert ONE - 1 <= state["a"][0][0] <= ONE
 
 
-def test_clipping_grants_what_is_left_until_nothing_is(shared: Service, name: str) -> None:
+def test_clipping_grants_the_remaining_budget_until_it_is_spent(shared: Service, name: str) -> None:
     shared.client.create_dataset(name, budget=1.0, on_exhaustion="clip", user_ids="mixed")
     run = shared.client.run(name, "r")
     users = ["small", "large", "zero", 4]
@@ -143,7 +145,7 @@ def test_every_measure_decides_as_rational_arithmetic_does(
         admitted += int(decision.admitted.sum())
         assert (decision.granted <= norms).all()
         assert not decision.granted[decision.halted].any()
-    assert halted  # the budgets of some run out
+    assert halted  # some users' budgets are exhausted
     assert admitted > 100
 
 
@@ -207,7 +209,7 @@ def test_two_datasets_are_independent(shared: Service, name: str) -> None:
     assert admitted == [[True], [True], [True], [False]]
 
 
-def test_a_new_attempt_goes_on_at_the_next_step_and_fences_the_old_one(
+def test_a_new_attempt_continues_at_the_next_step_and_fences_the_old_one(
     shared: Service, name: str
 ) -> None:
     shared.client.create_dataset(name, budget=1.0)
@@ -224,7 +226,7 @@ def test_a_new_attempt_goes_on_at_the_next_step_and_fences_the_old_one(
         assert fenced.value.current_attempt == 2
         with pytest.raises(Unusable):
             old.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
-        new.abandon()  # there is nothing to abandon
+        new.abandon()  # no step is interrupted
         assert shared.state(name) == before
         assert new.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 3
     assert shared.client.run(name, "r").step == 4
@@ -235,7 +237,7 @@ NORMS = np.linspace(0.5, 8.0, 30)
 
 
 def interrupt(service: Service, dataset: str, run: str, partitions: list[int]) -> None:
-    """Send the next step, as the SDK would, to some partitions only."""
+    """Send the next step to some partitions only, in the SDK's form."""
     opened = service.client.run(dataset, run)
     for partition in partitions:
         mine = [home(int(user), service.partitions) == partition for user in USERS]
@@ -262,7 +264,7 @@ def test_an_interrupted_step_is_completed_by_sending_it_again(
     interrupt(shared, name, "r", partitions)
     halfway = shared.state(name)
     run = shared.client.run(name, "r")
-    if len(partitions) == shared.partitions:  # it was decided everywhere, only nobody heard of it
+    if len(partitions) == shared.partitions:  # all partitions have decided it
         assert (run.step, run.interrupted) == (2, False)
         return
     assert (run.step, run.interrupted) == (1, True)
@@ -290,7 +292,7 @@ def test_an_interrupted_step_cannot_be_completed_with_other_content(
     assert before
     with pytest.raises(StepContentChanged):
         run.charge(USERS, NORMS / 2, noise_stddev=4.0)
-    assert shared.state(name) == before  # nor was anything charged where nothing was decided
+    assert shared.state(name) == before  # partitions without a decision charged nothing
     assert run.charge(USERS, NORMS, noise_stddev=4.0).step == 0
 
 
@@ -306,7 +308,7 @@ def test_an_interrupted_step_can_be_abandoned(shared: Service, name: str) -> Non
     assert run.charge(USERS, NORMS, noise_stddev=4.0).step == 1
 
 
-def test_halts_and_odometer_are_told_once_and_are_those_of_the_audit(
+def test_halts_and_odometer_records_are_published_once_and_agree_with_the_audit(
     shared: Service, name: str
 ) -> None:
     shared.client.create_dataset(name, budget=1.0, odometer_step=0.25, user_ids="mixed")
@@ -319,8 +321,8 @@ def test_halts_and_odometer_are_told_once_and_are_those_of_the_audit(
         norms = random.choice([0.0, 0.7, 1.0, 1.3], size=len(users))
         decision = run.charge(users, norms, noise_stddev=2.0)
         for position in np.flatnonzero(decision.halted):
-            told = decision.step, users[position], bool(decision.exhausted[position])
-            expected_halts.append(told)
+            halt = decision.step, users[position], bool(decision.exhausted[position])
+            expected_halts.append(halt)
     # A repeated step publishes its decision again, under a new attempt too.
     again = shared.client.run(name, "r")
     for partition in range(shared.partitions):
@@ -411,5 +413,5 @@ def test_clients_in_many_threads_share_one_connection(shared: Service, name: str
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(counts.values()) == 3 * 32  # of 48 steps 32 fit, whoever they belong to
+    assert sum(counts.values()) == 3 * 32  # 32 of 48 steps fit, of either run
     assert {spent for spent, *_ in shared.state(name).values()} == {(ONE,)}

@@ -1,4 +1,4 @@
-"""Three brokers: whichever is lost under load, nothing that was decided is."""
+"""Three brokers: the loss of any one under load loses no decision."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def stack(cluster: KafkaCluster) -> Iterator[LocalStack]:
 
 
 def active_controller(admin: KafkaAdminClient) -> int:
-    """Which broker decides who leads what."""
+    """Return the broker that is the active controller."""
     (log,) = admin.describe_metadata_quorum()["topics"]
     leader: int = log["partitions"][0]["leader_id"]
     return leader
 
 
 def coordinator(admin: KafkaAdminClient) -> int:
-    """Which broker decides which worker has what: it leads the only partition of the offsets."""
+    """Return the broker that coordinates the consumer group."""
     (offsets,) = admin.describe_topics(["__consumer_offsets"])
     leader: int = offsets["partitions"][0]["leader_id"]
     return leader
@@ -65,42 +65,42 @@ def coordinator(admin: KafkaAdminClient) -> int:
 def lose(
     cluster: KafkaCluster, service: Service, role: Callable[[KafkaAdminClient], int]
 ) -> KafkaBroker:
-    """Kill the broker that has a role; it led some of the log beside that, and copied the rest."""
+    """Kill the broker that has a role; it also leads or replicates parts of the log."""
     with closing(service.admin()) as admin:
         broker = cluster.brokers[role(admin) - 1]  # their ids are 1, 2, 3
     broker.kill()
     return broker
 
 
-def test_a_broker_that_is_killed_under_load_takes_nothing_with_it(
+def test_a_broker_killed_under_load_loses_no_decision(
     stack: LocalStack, cluster: KafkaCluster
 ) -> None:
     service = Service(stack)
-    lanes = trainers_of_every_kind(
+    trainers = trainers_of_every_kind(
         replace(service.config, timeout=8.0), random.randrange(10**9), 0.5
     )
-    for lane in lanes:
-        lane.start()
+    for trainer in trainers:
+        trainer.start()
     try:
-        wait_for_decisions(lanes)
+        wait_for_decisions(trainers)
         lost = lose(cluster, service, active_controller)
-        wait_for_decisions(lanes)  # by the others
+        wait_for_decisions(trainers)  # by the remaining brokers
         lost.start()
         with closing(service.admin()) as admin:
             eventually(lambda: replicas_are_in_sync(service, admin))
-        wait_for_decisions(lanes)
+        wait_for_decisions(trainers)
         lose(cluster, service, coordinator)
-        wait_for_decisions(lanes)
+        wait_for_decisions(trainers)
     finally:
-        for lane in lanes:
-            lane.stop(HANGS_AFTER)
+        for trainer in trainers:
+            trainer.stop(HANGS_AFTER)
         service.close()
     with closing(Service(stack)) as audited:
-        assert check_received(audited.audit(), lanes) > 2 * BROKERS * len(lanes)
+        assert check_received(audited.audit(), trainers) > 2 * BROKERS * len(trainers)
 
 
 def replicas_are_in_sync(service: Service, admin: KafkaAdminClient) -> bool:
-    """Whether every record of the log is on three brokers again."""
+    """Return whether every record of the log is on three brokers again."""
     (norms,) = admin.describe_topics([service.config.topic("norms")])
     return all(
         len(partition["isr_nodes"]) == len(partition["replica_nodes"]) == BROKERS

@@ -1,4 +1,4 @@
-"""`turnstile dashboard` and `top` show what is wrong, come back by themselves, and hide people."""
+"""`turnstile dashboard` and `top` show problems, recover, and hide user data without a login."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
 
 
 class Page:
-    """A dashboard, as a browser hears it."""
+    """A dashboard, as a browser receives it."""
 
     def __init__(self, url: str) -> None:
         self.url, self.address = url, urlsplit(url)
@@ -50,7 +50,7 @@ class Page:
         connection.close()
 
     def said(self) -> str:
-        """What is told first, as it comes."""
+        """Return the first event."""
         connection = HTTPConnection(
             str(self.address.hostname), self.address.port, timeout=HANGS_AFTER
         )
@@ -64,7 +64,7 @@ class Page:
         return seen
 
     def alarms(self, *words: str) -> list[dict[str, str]]:
-        """The alarms that say all of these words."""
+        """Return the alarms that contain all of these words."""
         alarms = self.seen()["service"]["alarms"]
         return [alarm for alarm in alarms if all(word in str(alarm) for word in words)]
 
@@ -74,7 +74,7 @@ def watched(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=2, own_redis=True) as service:
         service.client.create_dataset("people", budget=1.0)
         run = service.client.run("people", "night-7")
-        for _ in range(3):  # the third does not fit
+        for _ in range(3):  # the third step does not fit
             run.charge(USERS, [1.0, 1.0, 0.1], noise_stddev=1.0)
         service.publish(0, {"type": "charge", "users": USERS, "norms": [1.0]})
         service.settle()
@@ -112,7 +112,7 @@ def paused(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_nobody_sees_a_user_without_the_login(watched: Service, page: Page) -> None:
+def test_users_are_shown_only_after_a_login(watched: Service, page: Page) -> None:
     everybody = page.seen()
     assert [one["state"] for one in everybody["service"]["partitions"]] == ["deciding"] * 2
     assert "users" not in everybody["service"]["datasets"][0]
@@ -127,10 +127,10 @@ def test_nobody_sees_a_user_without_the_login(watched: Service, page: Page) -> N
     assert "night-7" not in said
 
 
-def test_the_operator_sees_runs_spending_and_what_was_refused(page: Page) -> None:
+def test_the_dashboard_shows_runs_spending_and_rejects(page: Page) -> None:
     operator = Page(page.url)
     operator.login()
-    people = eventually(lambda: whole(operator.seen()["people"]))
+    people = eventually(lambda: complete(operator.seen()["people"]))
     assert people["users"]["datasets"] == {"people": len(USERS)}
     (run,) = people["runs"]
     assert (run["run"], run["step"], run["halted"], run["active"]) == ("night-7", 2, 2, 1)
@@ -140,16 +140,18 @@ def test_the_operator_sees_runs_spending_and_what_was_refused(page: Page) -> Non
     assert USERS[0] in refused["record"]
 
 
-def whole(people: dict[str, Any]) -> dict[str, Any] | None:
-    """What there is of people, once all of it was read."""
-    is_whole = people["runs"] and people["refused"] and people["spending"][0]["parts"][-1]
-    return people if is_whole else None
+def complete(people: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the figures about users, once the dashboard has read all records."""
+    is_complete = people["runs"] and people["refused"] and people["spending"][0]["parts"][-1]
+    return people if is_complete else None
 
 
-def test_a_redis_that_is_away_is_said_to_be_and_comes_back(watched: Service, page: Page) -> None:
+def test_the_dashboard_shows_that_redis_is_lost_and_that_it_is_back(
+    watched: Service, page: Page
+) -> None:
     with paused(watched.stack.redis_server.pid):
         eventually(lambda: page.alarms("Redis", "wrong"))
-        assert page.seen()["service"]["partitions"]  # as they were
+        assert page.seen()["service"]["partitions"]  # unchanged
     eventually(lambda: not page.seen()["service"]["alarms"])
 
 
@@ -183,7 +185,7 @@ def test_the_page_in_a_browser(watched: Service, page: Page) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
+def test_old_values_are_grey_and_counts_are_exact() -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     partition = {
         "partition": 0,
@@ -241,7 +243,7 @@ def test_what_is_old_is_grey_and_what_is_counted_is_said_as_it_is() -> None:
 
 
 def look(shown: Any, url: str, screenshot: Path) -> None:
-    """Log in as people do, and see that everything is there and fits."""
+    """Log in as an operator does, and check the page."""
     shown.goto(url)
     shown.wait_for_selector("#partitions .state.deciding")
     shown.wait_for_selector("#pill.well")
@@ -261,7 +263,7 @@ def look(shown: Any, url: str, screenshot: Path) -> None:
     assert not any(user in shown.content() for user in USERS)
 
 
-def test_runs_and_datasets_are_listed_with_what_they_guarantee(watched: Service) -> None:
+def test_runs_and_datasets_are_listed_with_their_guarantees(watched: Service) -> None:
     settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
     (run,) = turnstile("runs", "--json", *settings).lines
     assert (run["dataset"], run["run"], run["state"]) == ("people", "night-7", "open")
@@ -275,7 +277,7 @@ def test_runs_and_datasets_are_listed_with_what_they_guarantee(watched: Service)
     assert all(word in listed for word in ("people", "zcdp", "rho 1", "open"))
 
 
-def test_an_odometer_of_a_new_dataset_is_told_in_epsilon(watched: Service) -> None:
+def test_the_odometer_of_a_new_dataset_is_shown_in_epsilon(watched: Service) -> None:
     settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
     watched.client.create_dataset("new", budget=1.0)
     watched.client.run("new", "r").charge(["ada"], [1.0], noise_stddev=1.0)

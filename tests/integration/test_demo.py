@@ -17,7 +17,7 @@ def demo(start_service: ServiceFactory, tmp_path_factory):
             yield run_demo("all", service.config, out=out, seeds=1, echo=lambda _: None), service
 
 
-def test_every_halt_of_both_scenarios_came_back_through_kafka(demo):
+def test_every_halt_of_both_scenarios_is_read_from_kafka(demo):
     assert [summary["scenario"] for summary in demo[0]] == ["revenue", "training"]
     for summary in demo[0]:
         for charged in summary["service"]:
@@ -25,7 +25,7 @@ def test_every_halt_of_both_scenarios_came_back_through_kafka(demo):
             assert charged["odometer_records"] > 0
 
 
-def test_the_demo_was_charged_as_an_auditor_would(demo):
+def test_the_auditor_agrees_with_the_charges_of_the_demo(demo):
     demo[1].audit()
 
 

@@ -1,4 +1,4 @@
-"""After the procedure in docs/erasure.md no byte that the service wrote has the id of the user."""
+"""After the procedure in docs/erasure.md no byte on disk contains the user's id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
 KEY = "a-secret-of-at-least-16-bytes"
-# What takes a day takes a second here: closing a segment, compacting it, dropping its tombstones.
+# Closing a segment, compacting it and dropping its tombstones take a second here, not a day.
 BROKER = {
     "log.cleaner.backoff.ms": "200",
     "log.retention.check.interval.ms": "500",
@@ -45,13 +45,13 @@ sys.exit(main(["worker"]))
 
 @dataclass
 class Kept:
-    """A service, and all that its servers and workers keep on the disk."""
+    """A service, and the files of its servers and workers."""
 
     service: Service
     directory: Path
 
     def files_with(self, text: str) -> set[Path]:
-        """The files that have the text, as UTF-8, relative to the directory of all data."""
+        """Return the files that contain the text in UTF-8, relative to the data directory."""
         return {
             path.relative_to(self.directory)
             for path in self.directory.rglob("*")
@@ -59,7 +59,7 @@ class Kept:
         }
 
     def places_with(self, text: str) -> set[str]:
-        """Where the text is: ``redis``, ``logs``, or the name of a topic."""
+        """Return the places that contain the text: ``redis``, ``logs``, or topics."""
         prefix = self.service.prefix
         return {
             path.parts[2].removeprefix(prefix).rpartition("-")[0]
@@ -74,7 +74,7 @@ class Kept:
             eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
 
     def run_daily_commands(self) -> None:
-        """What docs/erasure.md lets cron do."""
+        """Run the steps that docs/erasure.md schedules with cron."""
         settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix]
         for words in (("trim",), ("dataset", "withdraw", "unused-name")):
             assert turnstile(*words, *settings).code == Exit.OK
@@ -122,7 +122,9 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 def use(service: Service, user: str, other: str) -> None:
-    """Charge a user until nothing is left, so that decisions, HALTs and odometers name it."""
+    """Charge a user until the budget is spent, so that decisions, HALTs and odometers contain
+    the id.
+    """
     service.client.create_dataset("d", budget=1.0, odometer_step=0.25)
     run = service.client.run("d", "before")
     for _ in range(4):
@@ -130,10 +132,12 @@ def use(service: Service, user: str, other: str) -> None:
     assert decided.halted.tolist() == [True, False]
 
 
-def test_no_byte_on_disk_has_the_id_after_the_documented_procedure(kept: Kept) -> None:
+def test_no_byte_on_disk_contains_the_id_after_the_documented_procedure(kept: Kept) -> None:
     service, user, other = kept.service, f"ada-{uuid4()}", f"bert-{uuid4()}"
     use(service, user, other)
-    service.publish(0, {"type": "charge", "users": [user]})  # which is refused, and quoted
+    service.publish(
+        0, {"type": "charge", "users": [user]}
+    )  # the request is rejected, and the reject quotes it
     service.settle()
     eventually(
         lambda: kept.places_with(user) >= {NORMS, HALTS, ODOMETER, REJECTS, SNAPSHOTS, "redis"}

@@ -1,6 +1,6 @@
 """Clients in other languages, written from the AsyncAPI document, charge as the SDK does.
 
-They need a toolchain and what it downloads: ``make examples`` runs them, where they are.
+They need a toolchain and its downloads: ``make examples`` runs them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def test_a_client_in_another_language_charges_as_the_sdk_does(
     )
     assert ran.returncode == 0, ran.stderr + ran.stdout
     lines = (line[line.find("{") :] for line in ran.stdout.splitlines() if "{" in line)
-    told = [json.loads(line) for line in lines]  # Maven may colour the line, even an empty one
-    assert told == decided_in_memory()
+    decided = [json.loads(line) for line in lines]  # Maven may colour the line, even an empty one
+    assert decided == decided_in_memory()
     with pytest.raises(RunIsClosed):
         client.run(f"from-{language}", "example")
     shared.audit()

@@ -1,4 +1,4 @@
-"""Workers, Redis and the broker die under load; what comes of the log stays the same."""
+"""Workers, Redis and the broker are killed under load, and no decision is lost or repeated."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tests.waiting import HANGS_AFTER
 pytestmark = pytest.mark.fault
 
 ROUNDS = [2, 2, 2, 2, 2, 3, 2]
-"""How many workers are killed before all that is charged is decided again."""
+"""The numbers of workers that are killed before all requests are decided again."""
 KILLS = sum(ROUNDS)
 SEED = "PIPELINE_SEED"
-"""An environment variable: the seed of the run, which the run prints; 0 by default."""
+"""The environment variable with the seed of the run, which the run prints; by default 0."""
 
 _PACE = 0.2
-"""Seconds between two steps: what matters is who dies while they are decided, not how many are."""
+"""Seconds between two steps; more steps would not find more faults."""
 
 
 @dataclass
 class Chaos:
-    """Kills, at moments that a seed decides."""
+    """Kills processes at times that a seed determines."""
 
     stack: LocalStack
     service: Service
@@ -50,7 +50,7 @@ class Chaos:
     killed_owners: int = 0
 
     def kill_a_worker(self) -> None:
-        """SIGKILL while charges are in flight; to one that decides, unless none does now."""
+        """Kill a worker with SIGKILL while charges are in flight; an owner, if there is one."""
         eventually(self._kill)
         pid = self.killed[-1]
         eventually(lambda: all(worker.pid != pid for worker in self.stack.workers))
@@ -86,7 +86,7 @@ class Chaos:
                 raise trainer.error
 
     def pause(self, longest: float) -> None:
-        """Let a random while pass, so that the next fault comes at any moment."""
+        """Sleep for a random time, so that the next fault comes at any moment."""
         time.sleep(self.random.uniform(0.0, longest))
 
     def _owners(self) -> set[int]:
@@ -108,7 +108,7 @@ def stack() -> Iterator[LocalStack]:
         yield running
 
 
-def test_nothing_is_lost_or_charged_twice_when_everything_dies_under_load(
+def test_no_charge_is_lost_or_repeated_when_all_parts_are_killed_under_load(
     stack: LocalStack,
 ) -> None:
     seed = int(os.environ.get(SEED, 0))
@@ -136,7 +136,7 @@ def test_nothing_is_lost_or_charged_twice_when_everything_dies_under_load(
 
 
 def unleash(chaos: Chaos) -> None:
-    """Rounds: while steps are decided kill a worker, then others at any moment after that."""
+    """Kill a worker while steps are decided, then others at random times; repeat."""
     stack = chaos.stack
     disasters = {
         1: (stack.redis_server.kill, stack.redis_server.start),

@@ -55,7 +55,7 @@ def open_run(name: str) -> bytes:
 
 
 def write(service: Service, values: list[bytes], **settings: Any) -> None:
-    """Write records with a client of another kind."""
+    """Write records with another Kafka client."""
 
     async def send() -> None:
         async with aiokafka.AIOKafkaProducer(
@@ -95,10 +95,10 @@ def in_a_transaction(service: Service, values: list[bytes], commits: bool) -> No
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
-def test_control_records_are_passed_over_in_the_middle_and_at_the_end(
+def test_control_records_are_skipped_in_the_middle_and_at_the_end(
     service: Service, commits: bool
 ) -> None:
-    """What a transaction wrote is applied, also of one that was aborted."""
+    """Check that records of committed and aborted transactions are applied."""
     in_a_transaction(service, [open_run("first"), open_run("second")], commits)
     in_a_transaction(service, [open_run("third")], commits)
     charge(service, "between")
@@ -112,7 +112,7 @@ def test_control_records_are_passed_over_in_the_middle_and_at_the_end(
     assert not any(service.reasons())
 
 
-def test_a_worker_that_starts_behind_control_records_passes_over_them(service: Service) -> None:
+def test_a_worker_that_starts_before_control_records_skips_them(service: Service) -> None:
     charge(service, "before")
     service.settle()
     service.stack.stop_worker(0)
@@ -128,7 +128,7 @@ def test_a_worker_that_starts_behind_control_records_passes_over_them(service: S
     service.audit()
 
 
-def test_what_is_missing_is_told_apart_by_the_batches_themselves(service: Service) -> None:
+def test_control_batches_and_holes_are_distinguished_by_the_batches(service: Service) -> None:
     charge(service, "before")
     start = service.settle()[0].next
     in_a_transaction(service, [open_run("in")], True)  # start, its marker at start + 1
@@ -155,13 +155,13 @@ def test_what_is_missing_is_told_apart_by_the_batches_themselves(service: Servic
     }
 
 
-# --- bombs --------------------------------------------------------------------------------------
+# --- decompression bombs ---
 
 ZEROS = 600 * 1024 * 1024
 
 
 def rejected(service: Service, offset: int) -> Rejected:
-    """What the rejects topic says of a record."""
+    """Return the reject of a record."""
     place = TopicPartition(service.config.topic(REJECTS), 0)
     consumer = KafkaConsumer(bootstrap_servers=service.kafka, group_id=None)
     try:
@@ -182,7 +182,7 @@ def rejected(service: Service, offset: int) -> Rejected:
         consumer.close()
 
 
-def test_a_record_that_expands_without_bound_ends_neither_broker_nor_worker(
+def test_a_decompression_bomb_ends_neither_broker_nor_worker(
     service: Service,
 ) -> None:
     charge(service, "before")
@@ -203,7 +203,7 @@ def test_a_record_that_expands_without_bound_ends_neither_broker_nor_worker(
 
 
 def bytes_on_disk(service: Service, *topics: str) -> list[int]:
-    """What the log segments of each of these topics take on the broker's disk."""
+    """Return the size of each topic's log segments on the broker's disk."""
     with closing(service.admin()) as admin:
         (broker,) = admin.describe_log_dirs()
     sizes = {
@@ -219,7 +219,7 @@ FEW_LARGE, MANY_SMALL = [bytes(EXPANDED_BYTES - SMALL)] * 3, [bytes(SMALL)] * 12
 
 
 @pytest.mark.parametrize("values", [FEW_LARGE, MANY_SMALL], ids=["few and large", "many and small"])
-def test_a_rejected_record_takes_about_as_many_bytes_on_rejects_as_it_took_on_norms(
+def test_a_rejected_record_is_about_as_large_on_rejects_as_on_norms(
     service: Service, values: list[bytes]
 ) -> None:
     service.settle()
@@ -239,10 +239,10 @@ code = main(sys.argv[1:])
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0], file=sys.stderr)
 sys.exit(code)
 """
-"""A command, which says at the end how many KiB of memory it took."""
+"""Run a command that prints its peak memory in KiB at the end."""
 
 
-def test_a_record_that_expands_without_bound_does_not_fill_the_memory_of_a_replay(
+def test_a_decompression_bomb_does_not_fill_the_memory_of_a_replay(
     service: Service,
 ) -> None:
     service.publish_batch(bomb(ZEROS))
@@ -265,7 +265,7 @@ def test_a_record_that_expands_without_bound_does_not_fill_the_memory_of_a_repla
         assert int(done.stderr.split()[-1]) * 1024 < ZEROS / 2, command
 
 
-def test_a_batch_that_is_not_read_is_one_record_and_the_rest_is_passed_over(
+def test_an_unreadable_batch_counts_as_one_record_and_the_rest_is_skipped(
     service: Service,
 ) -> None:
     write_together(service, [b"c" * (EXPANDED_BYTES + 1), b"d", b"e"])
@@ -311,8 +311,9 @@ def end_of_log(service: Service) -> int:
 def test_a_signed_request_in_a_batch_that_is_too_large_hides_no_charge(
     start_service: ServiceFactory,
 ) -> None:
-    """A trainer opens the next attempt where no worker sees it: to a reader that did, all later
-    charges of the first attempt would be refused."""
+    """Open the next attempt in records that workers do not apply. A reader that applied them
+    would reject all later charges of the first attempt.
+    """
     key, public = new_keys()
     with start_service(partitions=2) as service:
         alice = Turnstile(service.kafka, prefix=service.prefix, request_key=key)

@@ -1,4 +1,4 @@
-"""What becomes of records in `halts` and `rejects` that no worker has written."""
+"""Records in `halts` and `rejects` that no worker has written are ignored or noticed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PRIVATE, PUBLIC = new_keys()
 
 @pytest.fixture(scope="module")
 def signed(start_service: ServiceFactory) -> Iterator[Service]:
-    """A service whose workers sign, and whose shared client believes nobody else."""
+    """Start a service whose workers sign, and whose shared client verifies signatures."""
     environment = {"TURNSTILE_SIGNING_KEY": PRIVATE, "TURNSTILE_TRUSTED_KEYS": PUBLIC}
     with (
         start_service(partitions=2, worker_environment=environment) as service,
@@ -66,7 +66,7 @@ def signed(start_service: ServiceFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def write(shared: Service) -> Iterator[Callable[..., Any]]:
-    """Writes to a topic as anybody could who reaches the broker."""
+    """Return a function that writes to a topic as any Kafka client could."""
     producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
 
     def send(
@@ -82,7 +82,7 @@ def write(shared: Service) -> Iterator[Callable[..., Any]]:
 
 @contextmanager
 def without_workers(service: Service) -> Iterator[None]:
-    """All that was published is decided; what is published meanwhile is decided afterwards."""
+    """Stop the workers for the block, after all published requests are decided."""
     service.settle()
     for worker in service.stack.workers:
         if worker.running:
@@ -97,7 +97,7 @@ def ensure(config: Config) -> TopicsSeen:
 
 
 def exhausted_run(service: Service, name: str) -> Run:
-    """A run whose users have spent everything."""
+    """Open a run whose users have spent their budgets."""
     service.client.create_dataset(name, budget=0.5)
     run = service.client.run(name, "r")
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).exhausted.all()
@@ -105,7 +105,7 @@ def exhausted_run(service: Service, name: str) -> Run:
 
 
 def finds_conflict(run: Run) -> bool:
-    """Charge a step, which costs nothing because all users are exhausted."""
+    """Charge a step of exhausted users; return whether the client finds conflicting decisions."""
     try:
         run.charge(USERS, np.ones(12), noise_stddev=1.0)
     except ConflictingDecisions:
@@ -114,7 +114,7 @@ def finds_conflict(run: Run) -> bool:
 
 
 def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, Decision]:
-    """Decisions that admit everybody, made of nothing but what stands in `norms`."""
+    """Return decisions that admit all users, forged from the records of `norms`."""
     service.log.refresh()
     forged = {}
     for partition, offset, value in service.log.records["norms"]:
@@ -139,22 +139,22 @@ def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, De
     return forged
 
 
-def test_a_forged_decision_that_comes_first_is_believed_for_one_step_at_most(
+def test_an_early_forged_decision_is_accepted_for_one_step_at_most(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
     run = exhausted_run(shared, name)
-    told: list[StepDecision] = []
+    decisions: list[StepDecision] = []
     with without_workers(shared):
         charging = threading.Thread(
-            target=lambda: told.append(run.charge(USERS, np.ones(12), noise_stddev=1.0))
+            target=lambda: decisions.append(run.charge(USERS, np.ones(12), noise_stddev=1.0))
         )
         charging.start()
         forged = eventually(lambda: len(found := forged_admissions(shared, name, 1)) == 2 and found)
         for partition, decision in forged.items():
             write("halts", partition, encode(decision))
         charging.join()
-    # With nobody there to contradict it, a forged decision is a decision.
-    assert told[0].admitted.all()
+    # Without workers no decision contradicts the forged one.
+    assert decisions[0].admitted.all()
     # The workers' own decisions come later, and end the run.
     eventually(lambda: finds_conflict(run))
     with pytest.raises(Unusable):
@@ -164,7 +164,7 @@ def test_a_forged_decision_that_comes_first_is_believed_for_one_step_at_most(
     assert not shared.state(name) or all(row[0][0] == 2**43 for row in shared.state(name).values())
 
 
-def test_a_forged_decision_that_comes_after_the_true_one_ends_the_run(
+def test_a_late_forged_decision_ends_the_run(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
     run = exhausted_run(shared, name)
@@ -174,7 +174,7 @@ def test_a_forged_decision_that_comes_after_the_true_one_ends_the_run(
     eventually(lambda: finds_conflict(run))
 
 
-def test_what_cannot_be_read_ends_nothing(
+def test_unreadable_answers_are_ignored(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
     shared.client.create_dataset(name, budget=1.0)
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_ends_nothing(
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).step == 1
 
 
-def test_a_forged_refusal_ends_an_attempt_and_costs_nothing(
+def test_a_forged_reject_ends_an_attempt_and_costs_nothing(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
     shared.client.create_dataset(name, budget=1.0)
@@ -238,14 +238,14 @@ def test_a_forged_refusal_ends_an_attempt_and_costs_nothing(
 # --- workers that sign, and clients that know their key -------------------------------------------
 
 
-def test_what_nobody_signed_admits_refuses_and_ends_nothing(
+def test_unsigned_answers_are_ignored(
     signed: Service, name: str, write: Callable[..., Any]
 ) -> None:
     run = exhausted_run(signed, name)
-    told: list[StepDecision] = []
+    decisions: list[StepDecision] = []
     with without_workers(signed):
         charging = threading.Thread(
-            target=lambda: told.append(run.charge(USERS, np.ones(12), noise_stddev=1.0))
+            target=lambda: decisions.append(run.charge(USERS, np.ones(12), noise_stddev=1.0))
         )
         charging.start()
         forged = eventually(lambda: len(found := forged_admissions(signed, name, 1)) == 2 and found)
@@ -266,7 +266,7 @@ def test_what_nobody_signed_admits_refuses_and_ends_nothing(
             write("rejects", partition, encode(refusal), signed)
         eventually(lambda: signed.client._connection._why_silent().startswith("4 records"))
     charging.join()
-    assert told[0].halted.all(), "the workers' own decision, when they were there again"
+    assert decisions[0].halted.all(), "the workers' own decision, when they were there again"
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
     halts = list(signed.client.halts(name, follow=False))
     assert sorted((halt.step, halt.user) for halt in halts) == [
@@ -274,10 +274,10 @@ def test_what_nobody_signed_admits_refuses_and_ends_nothing(
     ]
 
 
-def test_a_signed_decision_is_believed_in_its_place_alone(
+def test_a_signed_decision_is_accepted_only_in_its_place(
     signed: Service, name: str, write: Callable[..., Any]
 ) -> None:
-    """What was signed is written again: where it was, it is the same; elsewhere it is nothing."""
+    """Replay signed records: in their place they change nothing; elsewhere they are ignored."""
     run = exhausted_run(signed, name)
     signed.settle()
     consumer = KafkaConsumer(bootstrap_servers=signed.kafka, group_id=None)
@@ -304,7 +304,7 @@ def test_a_signed_decision_is_believed_in_its_place_alone(
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
 
 
-def test_a_forged_odometer_neither_shows_nor_hides_a_bound(
+def test_a_forged_odometer_record_neither_shows_nor_hides_a_bound(
     signed: Service, name: str, write: Callable[..., Any]
 ) -> None:
     exhausted_run(signed, name)
@@ -319,10 +319,10 @@ def test_a_forged_odometer_neither_shows_nor_hides_a_bound(
     assert {seen.user for seen in true} == set(USERS)
 
 
-def test_a_forged_odometer_keeps_no_worker_from_sending_its_own(
+def test_a_forged_odometer_record_does_not_stop_a_worker_from_sending(
     signed: Service, write: Callable[..., Any]
 ) -> None:
-    """A worker goes on after the last one that was signed, not after the last one."""
+    """Check that a worker continues after the last signed record, not after the last one."""
     config = replace(
         signed.config, prefix=f"{signed.prefix}fence.", signing_key=PRIVATE, trusted_keys=PUBLIC
     )
@@ -347,7 +347,7 @@ def test_a_forged_odometer_keeps_no_worker_from_sending_its_own(
     asyncio.run(scenario())
 
 
-def test_a_client_with_another_key_is_told_that_it_is_not_the_workers(signed: Service) -> None:
+def test_a_client_with_another_key_accepts_no_answer(signed: Service) -> None:
     stranger = replace(signed.config, trusted_keys=new_keys()[1], timeout=1.0)
     with (
         Turnstile(config=stranger) as client,
@@ -358,7 +358,7 @@ def test_a_client_with_another_key_is_told_that_it_is_not_the_workers(signed: Se
 
 @contextmanager
 def workers_that_sign_with(service: Service, private: str, ring: str) -> Iterator[None]:
-    """Workers with another key; afterwards those that there were before."""
+    """Run workers with another key, and afterwards the previous ones."""
     environment = service.stack._worker_environment
     before = dict(environment)
     for settings in ({"TURNSTILE_SIGNING_KEY": private, "TURNSTILE_TRUSTED_KEYS": ring}, before):
@@ -368,7 +368,7 @@ def workers_that_sign_with(service: Service, private: str, ring: str) -> Iterato
             yield
 
 
-def test_a_key_is_exchanged_for_another_while_runs_go_on(signed: Service, name: str) -> None:
+def test_the_signing_key_can_be_rotated_during_runs(signed: Service, name: str) -> None:
     private, public = new_keys()
     ring = f"{PUBLIC}, {public}"
     with Turnstile(config=replace(signed.config, trusted_keys=ring)) as client:

@@ -1,4 +1,4 @@
-"""A broker loses the end of the log, and what is written then ends with the very same record."""
+"""A broker loses the end of the log, and new records end with the same last record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def service() -> Iterator[Service]:
 
 
 def lose(broker: KafkaBroker, place: str, batches: int) -> None:
-    """Kill the broker, as a machine that loses its power does, and let the last batches be gone."""
+    """Kill the broker and delete the last batches, as a power loss does."""
     broker.kill()
     (segment,) = (broker.directory / "kafka" / "log" / place).glob("*.log")
     ends = ends_of_batches(segment)
@@ -42,16 +42,16 @@ def ends_of_batches(segment: Path) -> list[int]:
     return ends
 
 
-def lose_and_write_anew(service: Service, partition: int) -> None:
+def lose_and_rewrite(service: Service, partition: int) -> None:
     topic = service.config.topic("norms")
     lose(service.stack.broker, f"{topic}-{partition}", batches=3)
-    later = Service(service.stack)  # the producer of the other one would find out
+    later = Service(service.stack)  # the other worker's producer would detect it
     for offset, value in enumerate((b"x", b"y", b"last", b"more"), start=1):
         assert later.publish(partition, value) == offset
     later.close()
 
 
-def test_a_log_that_was_written_anew_with_the_same_last_record_stops_the_partition(
+def test_a_rewritten_log_with_the_same_last_record_suspends_the_partition(
     service: Service,
 ) -> None:
     for partition in range(2):
@@ -60,11 +60,11 @@ def test_a_log_that_was_written_anew_with_the_same_last_record_stops_the_partiti
     service.settle()
     service.close()
     with service.paused_worker():
-        lose_and_write_anew(service, 0)
+        lose_and_rewrite(service, 0)
     eventually(lambda: service.suspensions()[0] is SuspensionReason.LOG_REWRITTEN)
     assert not service.suspensions()[1]
     service.stack.stop_worker(0)
-    lose_and_write_anew(service, 1)
+    lose_and_rewrite(service, 1)
     service.stack.start_worker()
     service.eventually_all(SuspensionReason.LOG_REWRITTEN)
     assert [service.kept()[partition].next for partition in range(2)] == [4, 4]

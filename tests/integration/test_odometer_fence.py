@@ -1,4 +1,4 @@
-"""The newest odometer record of a user stays, even if a paused worker wakes up."""
+"""Compaction keeps a user's newest odometer record, even if a paused worker continues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def odometer(offset: int, user: int = 1) -> Output:
 
 
 class Publishes:
-    """The odometer of one who takes itself for the owner."""
+    """The odometer producer of a worker that believes it is the owner."""
 
     def __init__(self, config: Config) -> None:
         self.producer = KafkaFencedProducer(config, 0)
@@ -66,7 +66,7 @@ class Publishes:
 
 
 def offsets_written(config: Config) -> list[int]:
-    """The odometer records of user 1, in the order of the topic, as any reader sees them."""
+    """Return the offsets in user 1's odometer records, in the order of the topic."""
     place = TopicPartition(config.topic(ODOMETER), 0)
     consumer = KafkaConsumer(bootstrap_servers=config.kafka, group_id=None)
     try:
@@ -84,16 +84,16 @@ def offsets_written(config: Config) -> list[int]:
 
 @pytest.fixture(scope="module")
 def eager_cleaner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that compacts as soon as it can."""
+    """Start a broker that compacts as soon as possible."""
     settings = {"log.cleaner.backoff.ms": "100"}
     with KafkaBroker(tmp_path_factory.mktemp("kafka"), settings=settings) as broker:
         yield broker
 
 
-def test_compaction_keeps_the_newest_of_repeated_and_aborted_odometers(
+def test_compaction_keeps_the_newest_of_repeated_and_aborted_odometer_records(
     eager_cleaner: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner dies in the middle of a transaction; what it sent is aborted, and comes again."""
+    """End a worker within a transaction; its records are aborted and sent again."""
     at_once = {"segment.ms": "200", "min.cleanable.dirty.ratio": "0.0"}
     monkeypatch.setitem(SETTINGS, ODOMETER, {**SETTINGS[ODOMETER], **at_once})
     config = Config(kafka=eager_cleaner.address, prefix="cleaned.", partitions=1)
@@ -104,7 +104,7 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_odometers(
         await older.send(1, 2)
         producer = older.producer._producer
         commit = producer.commit_transaction
-        producer.commit_transaction = asyncio.Event().wait  # it is paused just before
+        producer.commit_transaction = asyncio.Event().wait  # the worker is paused just before
         await older.odometers.publish(3, ORIGIN, [odometer(3)])
         while 3 not in await asyncio.to_thread(offsets_written, config):
             await asyncio.sleep(0.05)
@@ -147,7 +147,7 @@ sys.exit(main(["worker"]))
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["had begun", "had not begun"])
-def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_odometer(
+def test_a_worker_paused_between_commit_and_publishing_writes_no_older_odometer_record(
     start_service: ServiceFactory, tmp_path: Path, began: bool
 ) -> None:
     flag = tmp_path / "pause"
@@ -161,12 +161,12 @@ def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_odometer(
             service.settle()
         before = read_owners(service.config, 1)
         flag.touch()
-        told = flag.with_suffix(".paused")
+        pause_file = flag.with_suffix(".paused")
         with ThreadPoolExecutor(1) as aside:
-            # Its answer is in the paused worker too: the next owner publishes it.
+            # The paused worker has its answer as well; the next owner publishes it.
             charged = aside.submit(run.charge, users, norms, noise_stddev=1.0)
-            eventually(told.exists)
-            paused = int(told.read_text())
+            eventually(pause_file.exists)
+            paused = int(pause_file.read_text())
             try:
                 service.stack.start_worker()
                 charged.result(HANGS_AFTER)
@@ -177,7 +177,7 @@ def test_a_worker_paused_between_commit_and_publishing_leaves_no_older_odometer(
             finally:
                 os.kill(paused, signal.SIGCONT)
         eventually(flag.with_suffix(".woke").exists)
-        for _ in range(20):  # others, so that nothing comes after what the paused worker sends
+        for _ in range(20):  # for other users, so that no record follows those of the paused worker
             run.charge(users + 100, norms, noise_stddev=10.0)
         service.audit()
         newest: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""Workers and all who replay the log read the same records from the same bytes.
+"""Workers and all programs that replay the log read the same records from the same bytes.
 
-Every batch of ``tests.batches`` that a broker stores is in one log, which a worker has applied.
+The log contains every batch of ``tests.batches`` that a broker stores, and a worker has applied it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Applied(NamedTuple):
     """A log that a worker has applied.
 
     Attributes:
-        expected: the records that the batches made by hand hold, by offset.
-        unreadable: the offsets of those that stand for a whole batch.
-        kept: what Redis has of it.
+        expected: the records of the handmade batches, by offset.
+        unreadable: the offsets of records that stand for a whole batch.
+        kept: the state in Redis.
     """
 
     service: Service
@@ -59,11 +59,11 @@ def applied(start_service: ServiceFactory) -> Iterator[Applied]:
         expected: Records = {}
         unreadable: set[int] = set()
         stored = cases(open_run("one"), open_run("two")).values()
-        for raw, values, is_stored in stored:
+        for batch, values, is_stored in stored:
             if is_stored:
-                offset = service.publish_batch(raw)
+                offset = service.publish_batch(batch)
                 unreadable |= {offset} if values is None else set()
-                found = {0: b"\0" + raw[21:]} if values is None else values
+                found = {0: b"\0" + batch[21:]} if values is None else values
                 expected |= {offset + delta: value for delta, value in found.items()}
         in_transactions(service, open_run("committed"), open_run("aborted"))
         run.charge(USERS, np.ones(len(USERS)), noise_stddev=4.0)
@@ -77,7 +77,7 @@ def open_run(name: str) -> bytes:
 
 
 def in_transactions(service: Service, committed: bytes, aborted: bytes) -> None:
-    """One that commits and one that aborts: the log has a control batch after each."""
+    """Write a committed and an aborted transaction, each followed by a control batch."""
 
     async def send() -> None:
         producer = aiokafka.AIOKafkaProducer(
@@ -105,7 +105,7 @@ def command(service: Service, *arguments: str) -> Done:
 
 
 def read_by_client(service: Service, topic: str, end: int) -> Records:
-    """What a client of this project has read of a topic."""
+    """Return the records that this project's client reads from a topic."""
     place = TopicPartition(service.config.topic(topic), 0)
     consumer = new_reader(service.config)
     found: Records = {}
@@ -125,7 +125,7 @@ def read_by_client(service: Service, topic: str, end: int) -> Records:
 
 
 def replayed(service: Service) -> tuple[LogReplay, Records, set[int]]:
-    """The log replayed: the ledger, the records, and the offsets of those that were rejected."""
+    """Replay the log; return the ledger, the records, and the offsets of rejected records."""
     replay = LogReplay(KafkaArchive(service.config), 0)
     records: Records = {}
     refused: set[int] = set()
@@ -135,23 +135,23 @@ def replayed(service: Service) -> tuple[LogReplay, Records, set[int]]:
     return replay, records, refused
 
 
-def test_a_replay_applies_and_rejects_the_records_that_the_worker_did(applied: Applied) -> None:
+def test_a_replay_applies_and_rejects_the_same_records_as_the_worker(applied: Applied) -> None:
     service, expected, unreadable, kept = applied
     replay, records, refused = replayed(service)
     assert expected.items() <= records.items()
     assert replay.ledger.chain == kept.meta.chain
     assert replay.compared.offsets[HeadSource.REDIS] == kept.next
     archive = KafkaArchive(service.config)
-    told = {
+    reasons = {
         reject.offset: reject.reason
         for record in archive.read(REJECTS, 0, archive.extent(REJECTS, 0))
         for reject in [msgspec.msgpack.decode(record.value or b"", type=Rejected)]
     }
-    assert told.keys() == refused
-    assert {told[offset] for offset in unreadable} == {"malformed"}
+    assert reasons.keys() == refused
+    assert {reasons[offset] for offset in unreadable} == {"malformed"}
 
 
-def test_a_client_and_single_look_ups_read_the_same_records(applied: Applied) -> None:
+def test_a_client_and_single_lookups_read_the_same_records(applied: Applied) -> None:
     service, *_, kept = applied
     _, records, _ = replayed(service)
     assert read_by_client(service, NORMS, kept.next) == records
@@ -182,8 +182,8 @@ def test_every_command_reads_the_log_that_was_applied(applied: Applied, tmp_path
         assert {line["compared"]["redis"] for line in done.lines} == {kept.next}
 
 
-def test_a_worker_that_takes_over_reads_what_the_one_before_it_read(applied: Applied) -> None:
-    """The last test of this module: the log goes on."""
+def test_a_new_owner_reads_the_same_records_as_the_previous_one(applied: Applied) -> None:
+    """This is the last test of the module, because it extends the log."""
     service, *_, kept = applied
     service.stack.kill_worker(0)
     run = service.turnstile(HANGS_AFTER).run("d", "later")

@@ -1,4 +1,6 @@
-"""Datasets and runs on a real broker: what all partitions hold, and what opening leaves behind."""
+"""Datasets and runs on a real broker: the state of all partitions, and the effects of an
+opening.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_a_normal_resume_leaves_no_rejects(shared: Service, name: str) -> None:
     assert rejects(shared, name) == []
 
 
-def test_of_trainers_that_open_a_run_at_once_one_goes_on(shared: Service, name: str) -> None:
+def test_only_one_of_several_trainers_that_open_a_run_at_once_continues(
+    shared: Service, name: str
+) -> None:
     shared.client.create_dataset(name, budget=1.0)
     runs: list[Run] = []
     threads = [
@@ -81,7 +85,7 @@ def test_of_trainers_that_open_a_run_at_once_one_goes_on(shared: Service, name: 
     assert {spent for spent, *_ in shared.state(name).values()} == {(2**39,)}
 
 
-def test_a_run_is_closed_for_good(shared: Service, name: str) -> None:
+def test_a_run_is_closed_permanently(shared: Service, name: str) -> None:
     shared.client.create_dataset(name, budget=1.0)
     run = shared.client.run(name, "r")
     run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
@@ -116,17 +120,17 @@ turnstile.create_dataset(name, budget=8.0)
 """
 
 
-def half_made(service: Service, name: str, life: Life) -> None:
-    """A creator is killed after the first partition has answered."""
+def create_incomplete(service: Service, name: str, life: Life) -> None:
+    """Kill a creator after the first partition has answered."""
     assert life("-c", CREATOR, service.kafka, service.prefix, name) == KILLED
     holders = [p for p, ledger in service.ledgers().items() if name in ledger.state.datasets]
     assert holders == partitions_of([name], service.partitions).tolist()
 
 
-def test_a_half_made_dataset_is_completed_by_anyone_with_its_policy(
+def test_an_incomplete_dataset_can_be_completed_with_its_policy(
     shared: Service, name: str, life: Life
 ) -> None:
-    half_made(shared, name, life)
+    create_incomplete(shared, name, life)
     with pytest.raises(PolicyChanged):
         shared.client.create_dataset(name, budget=1.0)
     with pytest.raises(PartitionsDisagree):
@@ -137,8 +141,8 @@ def test_a_half_made_dataset_is_completed_by_anyone_with_its_policy(
     assert run.charge(list(range(30)), np.full(30, 4.0), noise_stddev=1.0).admitted.all()
 
 
-def test_a_half_made_dataset_is_withdrawn_by_anyone(shared: Service, name: str, life: Life) -> None:
-    half_made(shared, name, life)
+def test_an_incomplete_dataset_can_be_withdrawn(shared: Service, name: str, life: Life) -> None:
+    create_incomplete(shared, name, life)
     shared.client.withdraw_dataset(name)
     assert shared.client.create_dataset(name, budget=1.0).budget == [2**44]
     run = shared.client.run(name, "r")
@@ -154,7 +158,7 @@ def test_a_dataset_under_two_budgets_is_not_charged(shared: Service, name: str) 
         "measure": "zcdp",
         "odometer_step": [2**40],
     }
-    for partition, budget in enumerate([8, 1, 1]):  # as another client could leave it
+    for partition, budget in enumerate([8, 1, 1]):  # as another client might leave it
         request = {"type": "create-dataset", "request": "token"}
         shared.publish(partition, {**request, "policy": {**policy, "budget": [budget * 2**44]}})
     shared.settle()
@@ -182,7 +186,7 @@ def test_after_partitions_were_added_nothing_is_charged(start_service: ServiceFa
             service.client.create_dataset("e", budget=1.0)
         with service.turnstile(timeout=5.0) as late:
             assert late.partitions == 4
-            # Workers stop then, or answer that the new partitions know nothing.
+            # Workers then stop, or answer that the new partitions have no state.
             with pytest.raises((PartitionsDisagree, DecisionTimeout)):
                 late.run("d", "r")
             with pytest.raises(TurnstileError):
@@ -190,9 +194,7 @@ def test_after_partitions_were_added_nothing_is_charged(start_service: ServiceFa
         assert charges(service) == before
 
 
-def test_a_turnstile_that_is_closed_or_of_another_process_says_so(
-    shared: Service, name: str
-) -> None:
+def test_a_closed_client_or_one_of_another_process_raises(shared: Service, name: str) -> None:
     turnstile = Turnstile(shared.kafka, prefix=shared.prefix)
     turnstile.create_dataset(name, budget=1.0)
     run = turnstile.run(name, "r")

@@ -1,4 +1,4 @@
-"""`turnstile portal` on the real topics: each user sees the own spending, and no other's."""
+"""`turnstile portal` on the real topics: each user sees only their own spending."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ SCREENS = {"light": (1200, 900), "dark": (1200, 900), "phone": (390, 844)}
 
 
 class Portal:
-    """One that runs, and links to it."""
+    """A running portal, and links to it."""
 
     def __init__(self, url: str, environment: dict[str, str], prefix: str) -> None:
         self.url, self.environment = url, environment
         self.keys = LinkKeys(KEY, prefix)
 
     def link(self, user: str) -> tuple[str, str]:
-        """A link and its id, as the command prints them."""
+        """Return a link and its id, as the command prints them."""
         words = ("portal", "link", "--user", user, "--url", self.url)
         (line,) = turnstile(*words, "--json", environment=self.environment).lines
         return str(line["link"]), str(line["id"])
 
     def enter(self, token: str) -> str:
-        """Open a link; the cookie of the session, if there is one."""
+        """Open a link; return the session cookie, empty if there is none."""
         connection = self._connect()
         connection.request("POST", "/enter", json.dumps({"token": token}))
         cookie = str(connection.getresponse().headers["Set-Cookie"] or "").split(";")[0]
@@ -64,7 +64,7 @@ class Portal:
         return HTTPConnection(str(address.hostname), address.port, timeout=HANGS_AFTER)
 
     def own(self, user: str | int, *datasets: str) -> dict[str, Any]:
-        """What a user sees, once everything was read."""
+        """Return a user's data, once the portal has read all records."""
         cookie = self.enter(self.keys.sign(Claims.new(user=user, ends=2**32, datasets=datasets)))
 
         def seen() -> dict[str, Any] | None:
@@ -122,7 +122,7 @@ def portal(charged: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             assert not any(user in said for user in USERS)
 
 
-def test_each_user_sees_the_own_spending_and_what_was_without_it(portal: Portal) -> None:
+def test_each_user_sees_their_spending_and_the_steps_without_them(portal: Portal) -> None:
     eve = {one["dataset"]: one for one in portal.own(USERS[0])["datasets"]}
     assert set(eve) == {"person", "shop"}
     shop = eve["shop"]
@@ -139,18 +139,18 @@ def test_each_user_sees_the_own_spending_and_what_was_without_it(portal: Portal)
     assert rising == sorted(rising)
 
 
-def test_a_user_who_was_erased_sees_that(portal: Portal) -> None:
+def test_an_erased_user_sees_the_erasure(portal: Portal) -> None:
     own = portal.own(USERS[3])
     assert {one["state"] for one in own["datasets"]} == {"erased"}
     assert not any(one["points"] or one["halts"] for one in own["datasets"])
 
 
-def test_a_user_whom_nobody_knows_sees_nothing_of_others(portal: Portal) -> None:
+def test_an_unknown_user_sees_no_data_of_others(portal: Portal) -> None:
     for stranger in ("nobody", 7, "eve", "eve-polastr"):
         assert portal.own(stranger)["datasets"] == []
 
 
-def test_a_guess_a_swap_and_an_end_open_nothing(portal: Portal) -> None:
+def test_guessed_swapped_and_expired_links_open_nothing(portal: Portal) -> None:
     eve, adam = (
         portal.keys.sign(Claims.new(user=user, ends=2**32)).split(".") for user in USERS[:2]
     )
@@ -199,16 +199,16 @@ def test_the_page_in_a_browser(charged: Service, portal: Portal) -> None:
             overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0, "it has to be scrolled sideways"
             page.screenshot(path=str(OUT / f"{name}.png"), full_page=True)
-            page.reload()  # the cookie is there, the token is not
+            page.reload()  # there is a cookie, and no token
             page.wait_for_selector(".card")
-            page.goto(link)  # from the history of this browser
+            page.goto(link)  # from the browser's history
             page.wait_for_selector(".card")
             page.click("#leave")
             page.wait_for_selector("#own", state="hidden")
             assert not any(user in page.content() for user in USERS)
             page.reload()
             page.wait_for_selector("#notice h2:has-text('Open your link')")
-            page.goto(link)  # from the history, after the session
+            page.goto(link)  # from the history, after the end of the session
             page.wait_for_selector("#notice h2:has-text('This link does not work')")
             assert wrong == []
             context.close()
@@ -227,7 +227,7 @@ def test_a_link_that_is_revoked_ends_while_its_page_is_open(portal: Portal) -> N
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_a_card_shows_its_state_and_its_bar_is_the_epsilon_beside_it() -> None:
+def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     halt = {
         "run": "r",
@@ -256,7 +256,7 @@ def test_a_card_shows_its_state_and_its_bar_is_the_epsilon_beside_it() -> None:
         )
         page = browser.new_page()
         page.goto((TOP / "streams/web/static/portal.html").as_uri())
-        less, more = (0.25, "50%"), (0.6, "100%")  # than the budget, which is shown instead
+        less, more = (0.25, "50%"), (0.6, "100%")  # compared with the budget
         reasons = {False: set(), True: set()}
         for state, exhausted, (epsilon, filled) in (
             ("open", False, less),
@@ -280,12 +280,12 @@ def test_a_card_shows_its_state_and_its_bar_is_the_epsilon_beside_it() -> None:
             assert "0.6" not in shown["text"]
             reasons[exhausted].add(shown["reason"])
         (hopeful,), (final,) = reasons[False], reasons[True]
-        assert hopeful.startswith(final)  # and says that a cheaper step may be admitted
+        assert hopeful.startswith(final)  # the text adds that a cheaper step may be admitted
         assert hopeful != final
         browser.close()
 
 
-def test_what_is_charged_now_is_shown_now(charged: Service, portal: Portal) -> None:
+def test_a_new_charge_is_shown_at_once(charged: Service, portal: Portal) -> None:
     (before,) = portal.own(USERS[2], "shop")["datasets"]
     assert (before["points"], before["spent"]["share"]) == ([], pytest.approx(1 / 8))
     run = charged.client.run("shop", "later", take_over=True)

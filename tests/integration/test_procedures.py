@@ -1,4 +1,4 @@
-"""What docs/operations.md tells operators to do, done while trainers go on: nothing is lost."""
+"""The procedures of docs/operations.md lose nothing while trainers continue."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.fault
 
 PARTITIONS = 2
-REPLICAS = (2, 3, 1)  # the first of them is the leader that Kafka prefers
+REPLICAS = (2, 3, 1)  # Kafka prefers the first one as the leader
 
 
 @contextmanager
 def training(service: Service) -> Iterator[list[TrainerThread[Any]]]:
-    """Trainers of every kind, which ask again until they are answered."""
+    """Run trainers of every kind, which retry until they are answered."""
     config = replace(service.config, timeout=8.0)
     trainers = trainers_of_every_kind(config, random.randrange(10**9), 0.3)
     for trainer in trainers:
@@ -52,16 +52,16 @@ def stop(trainers: list[TrainerThread[Any]]) -> None:
 
 
 def audit(service: Service, trainers: list[TrainerThread[Any]]) -> None:
-    """All of it is as the auditor has it, and as the trainers were told."""
+    """Check that records and state agree with the auditor and with the received decisions."""
     wait_for_decisions(trainers)
     stop(trainers)
     assert check_received(service.audit(), trainers) > 6 * len(trainers)
 
 
-def test_redis_moves_to_a_replica_that_had_not_heard_of_the_last_decisions(
+def test_redis_can_move_to_a_replica_without_the_last_decisions(
     servers: LocalStack, tmp_path: Path
 ) -> None:
-    """It is told to follow nobody before the workers stop, which is too early."""
+    """The replica is promoted before the workers stop, which is too early."""
     shared: dict[str, Any] = {
         "kafka": servers.kafka,
         "prefix": f"move-{random.randrange(10**9)}.",
@@ -92,7 +92,7 @@ def test_redis_moves_to_a_replica_that_had_not_heard_of_the_last_decisions(
 
 
 def broker(directory: Path, number: int, cluster: str, controller: int) -> KafkaBroker:
-    """The first one has the controller; others only keep copies."""
+    """Return a broker, which is not started; only the first one has a controller."""
     (port,) = free_ports(1)
     listeners = f"PLAINTEXT://{LOOPBACK}:{port}"
     settings = {"node.id": str(number), "controller.quorum.voters": f"1@{LOOPBACK}:{controller}"}
@@ -111,7 +111,7 @@ def broker(directory: Path, number: int, cluster: str, controller: int) -> Kafka
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
-    """One that runs, and two that may join it."""
+    """Yield three brokers; only the first one is running."""
     cluster, (controller,) = new_cluster_id(), free_ports(1)
     known = [broker(tmp_path, number, cluster, controller) for number in (1, 2, 3)]
     try:
@@ -122,7 +122,7 @@ def brokers(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
             each.kill()
 
 
-def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
+def test_after_brokers_are_added_under_load_one_can_be_lost(
     brokers: list[KafkaBroker], servers: LocalStack
 ) -> None:
     first, second, third = brokers
@@ -141,7 +141,7 @@ def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
         for joining in (second, third):
             joining.start()
         eventually(lambda: known_brokers(first) == len(REPLICAS))
-        # A client asks whichever broker it was told of, and is told once: after all have joined.
+        # A client asks one broker, once: only after all have joined.
         admin = opened.enter_context(closing(KafkaAdminClient(bootstrap_servers=first.address)))
         topics = {topic["name"]: topic["partitions"] for topic in admin.describe_topics()}
         everywhere = {
@@ -155,19 +155,19 @@ def test_brokers_are_added_under_load_and_one_of_them_may_be_lost_then(
         two = {"min.insync.replicas": "2"}
         kinds = [ConfigResource(ConfigResourceType.TOPIC, name, two) for name in topics]
         admin.alter_configs(kinds)
-        admin.elect_leaders(0)  # preferred ones: the second broker leads everything now
+        admin.elect_leaders(0)  # preferred leaders: the second broker leads everything now
         wait_for_decisions(trainers)
         second.kill()
         audit(service, trainers)
 
 
 def known_brokers(broker: KafkaBroker) -> int:
-    """How many there are, as one of them tells clients."""
+    """Return the number of brokers, as one of them reports it."""
     with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
         return len(admin.describe_cluster()["brokers"])
 
 
 def copies(admin: KafkaAdminClient) -> list[int]:
-    """Of each partition of each topic, those in sync."""
+    """Return the number of in-sync replicas of each partition of each topic."""
     found = admin.describe_topics()
     return [len(partition["isr_nodes"]) for topic in found for partition in topic["partitions"]]

@@ -1,4 +1,4 @@
-"""The README's examples of the service, on the real one: as they stand there, and after a crash."""
+"""The README's examples run on a real service, also after a crash."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.integration.service import Service
 from tests.readme import blocks, blocks_of_the_service, blocks_with_an_event_loop, page
 
 USERS = np.arange(20)
-STEPS = 40  # of norm 1, as long as it may be, at noise 4: more than (8, 1e-5) pays for
+STEPS = 40  # steps of norm 1 at noise 4; their epsilon exceeds 8 at delta 1e-5
 CHARGE_OF_A_STEP = 1.0 / (2 * 4.0**2)
 
 
 class Crash(Exception):
-    """The trainer ends here."""
+    """Raised to end the trainer."""
 
 
 class Trainer:
-    """What the README leaves to the reader: a model, its checkpoint, and the release of a step."""
+    """Define what the README omits: a model, its checkpoint, and the release of a step."""
 
     def __init__(self, crash_at: int) -> None:
         self.released = -1
@@ -67,7 +67,7 @@ def test_the_examples_of_the_service_run_and_survive_a_crash(
         exec(training, trainer.names())
     names = trainer.names()
     exec(training, names)
-    # Step 3 was charged, did not go out, and was handed back.
+    # Step 3 was charged, not released, and handed back.
     assert trainer.seen == [0, 1, 2, 3, *range(3, STEPS)]
     budget = names["run"].policy.budget[0] / 2**44
     paid = int(budget / CHARGE_OF_A_STEP)
@@ -82,7 +82,7 @@ def test_the_examples_of_the_service_run_and_survive_a_crash(
     assert {dataset for *_, dataset in halts} == {"mnist"}
 
 
-def test_the_tutorial_trains_over_the_service_and_goes_on_from_its_checkpoint(
+def test_the_tutorial_trains_over_the_service_and_resumes_from_its_checkpoint(
     readers_shell: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory, _, over_kafka = blocks(page("tutorial"))
@@ -90,14 +90,14 @@ def test_the_tutorial_trains_over_the_service_and_goes_on_from_its_checkpoint(
     names: dict[str, Any] = {}
     exec(in_memory.partition("t = Turnstile.in_memory()")[0], names)
     over_kafka = over_kafka.replace("localhost:9092", readers_shell.kafka)
-    # A reader needs time to look at it. The auditor, who counts in fractions, has none for 1,200.
+    # The auditor counts in exact fractions, and cannot check 1,200 steps in time.
     assert "steps=1200,\n        worst_case_steps=600," in over_kafka
     over_kafka = over_kafka.replace("steps=1200", "steps=120").replace("steps=600", "steps=60")
     exec(over_kafka, names)
     model, run = names["model"], names["run"]
     assert run.step == 120
     assert model.score(names["X"][1400:], names["y"][1400:]) > 0.7
-    exec(over_kafka, names)  # there is nothing left to train: the same model, and no charge
+    exec(over_kafka, names)  # training is complete: the same model, and no charge
     assert (names["run"].attempt, names["run"].step) == (run.attempt + 1, 120)
     np.testing.assert_array_equal(names["model"].coef_, model.coef_)
     readers_shell.audit()

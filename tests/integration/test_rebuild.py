@@ -1,4 +1,4 @@
-"""Redis is emptied and the log trimmed: what was spent comes back from snapshots, all of it."""
+"""After Redis is emptied and the log trimmed, snapshots restore all spending."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def running(
         yield started
 
 
-def test_a_redis_that_is_emptied_after_the_log_was_trimmed_comes_back_as_the_auditor_says(
+def test_an_emptied_redis_is_restored_after_the_log_was_trimmed(
     running: Lossy,
 ) -> None:
     running.charge(6)
-    reached = running.snapshoted()
-    running.service.audit()  # which reads all of the log before it is trimmed
+    reached = running.wait_for_snapshots()
+    running.service.audit()  # the audit reads all of the log before it is trimmed
     dry = running.trim("--dry-run")
     assert (dry.code, [line["log_begins_at"] for line in dry.lines]) == (0, [0, 0])
     done = running.trim()
@@ -63,7 +63,7 @@ def test_a_redis_that_is_emptied_after_the_log_was_trimmed_comes_back_as_the_aud
     running.service.audit()
 
 
-def test_a_worker_that_is_killed_while_it_writes_a_snapshot_leaves_the_last_one_whole(
+def test_a_worker_killed_during_a_snapshot_leaves_the_last_one_intact(
     running: Lossy,
 ) -> None:
     for before in ("any", "manifest"):
@@ -78,10 +78,8 @@ def test_a_worker_that_is_killed_while_it_writes_a_snapshot_leaves_the_last_one_
 
 
 @pytest.mark.parametrize("key", ["meta", "pages"])
-def test_a_redis_that_loses_one_key_after_the_log_was_trimmed_is_repaired_by_the_worker(
-    running: Lossy, key: str
-) -> None:
-    running.snapshoted()
+def test_a_lost_redis_key_is_restored_after_the_log_was_trimmed(running: Lossy, key: str) -> None:
+    running.wait_for_snapshots()
     running.service.audit()
     running.trim()
     running.charge(2)
@@ -92,8 +90,8 @@ def test_a_redis_that_loses_one_key_after_the_log_was_trimmed_is_repaired_by_the
     running.service.audit()
 
 
-def test_status_says_where_the_last_snapshot_continues(running: Lossy) -> None:
-    reached = running.snapshoted()
+def test_status_shows_the_offset_of_the_last_snapshot(running: Lossy) -> None:
+    reached = running.wait_for_snapshots()
     eventually(lambda: [p.snapshot for p in read_partitions(running.service.config)] == reached)
 
 
@@ -108,17 +106,17 @@ def empty_redis_of(service: Service, partition: int) -> None:
         client.delete(*(service.key(partition, name) for name in KEYS))
 
 
-def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_documents_say(
+def test_a_lost_erasure_key_can_be_replaced_as_documented(
     start_service: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log of the other partition was trimmed: its snapshot stays."""
+    """The other partition's log was trimmed, and its snapshot remains."""
     monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "the-key-that-is-lost")
     with lossy(start_service, tmp_path / "die") as running:
         service = running.service
         running.charge(3)
         (user,) = service.users(1, partition=0)
         assert service.client.erase(user) == ["d"]
-        _, reached = running.snapshoted()
+        _, reached = running.wait_for_snapshots()
         delete_records(service, NORMS, 1, reached - 1)
         service.stack.stop_worker(0)
         monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "another-key-of-theirs")
@@ -126,7 +124,7 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
             for partition in range(PARTITIONS):
                 empty_redis_of(service, partition)
             service.stack.start_worker()
-            if worker == 1:  # the last snapshot has the name, too
+            if worker == 1:  # the last snapshot has the keyed hash as well
                 eventually(lambda: service.suspensions()[0] is SuspensionReason.ERASURE_KEY)
                 service.stack.stop_worker(worker)
                 service.alter(SNAPSHOTS, cleanup_policy="compact,delete", retention_ms="-1")
@@ -136,4 +134,4 @@ def test_another_erasure_key_takes_the_place_of_one_that_is_lost_as_the_document
         after = service.client.run("d", "after", take_over=True)
         decided = after.charge(USERS, NORMS_OF_USERS, noise_stddev=2.0)
         assert USERS[decided.erased].tolist() == [user]
-        assert running.snapshoted()
+        assert running.wait_for_snapshots()

@@ -1,4 +1,4 @@
-"""The states in which a worker finds a partition: empty, old, or invalid.
+"""Workers recover partitions whose state is empty, old or invalid.
 
 A fault-injection smoke test: it has no mark `fault`, so that `make test` runs it.
 """
@@ -27,7 +27,7 @@ def charge(service: Service, name: str, steps: int) -> None:
         run.charge(USERS, NORMS, noise_stddev=2.0)
 
 
-def test_an_empty_redis_is_filled_from_the_log(start_service: ServiceFactory) -> None:
+def test_an_empty_redis_is_rebuilt_from_the_log(start_service: ServiceFactory) -> None:
     with start_service(workers=1, partitions=3) as service:
         charge(service, "d", 15)
         service.settle()
@@ -41,7 +41,7 @@ def test_an_empty_redis_is_filled_from_the_log(start_service: ServiceFactory) ->
         service.audit()
 
 
-def test_a_paused_worker_that_wakes_up_decides_nothing_and_ends(
+def test_a_worker_that_continues_after_a_pause_decides_nothing_and_exits(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=1, partitions=1) as service:

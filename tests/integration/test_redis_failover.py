@@ -1,4 +1,4 @@
-"""A master of Redis dies, and a replica that is behind takes its place: no charge is lost by it."""
+"""A Redis master fails, and a replica that lags takes over: no charge is lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
             wait_for_decisions(lanes)
             key = meta_of(prefix, 0)
             lost = failover.lose(key, lambda: wait_for_decisions(lanes))
-            wait_for_decisions(lanes)  # by a state that is older than what was answered
+            wait_for_decisions(lanes)  # because the state is older than the answers
             lost.start()
             failover.replica_of(failover.master_of(key))
             wait_for_decisions(lanes)
@@ -75,7 +75,7 @@ def test_a_failover_that_loses_the_last_decisions_under_load_loses_no_charge(
             assert check_received(audited.audit(), lanes) > 3 * len(lanes)
 
 
-def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_snapshot(
+def test_a_failover_to_before_the_start_of_the_log_is_restored_from_a_snapshot(
     servers: LocalStack, tmp_path: Path
 ) -> None:
     prefix = f"failover-{random.randrange(10**9)}."
@@ -97,8 +97,8 @@ def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_snapshot(
 
         def trim() -> None:
             lossy.charge(4)
-            lossy.snapshoted()
-            service.audit()  # which reads all of the log before it is trimmed
+            lossy.wait_for_snapshots()
+            service.audit()  # the audit reads all of the log before it is trimmed
             assert all(line["deleted"] for line in lossy.trim().lines)
 
         failover.lose(meta_of(prefix, 0), trim)
@@ -106,7 +106,7 @@ def test_a_failover_to_before_the_start_of_the_log_comes_back_from_a_snapshot(
         service.audit()
 
 
-def test_a_service_moves_to_a_cluster_that_is_empty(servers: LocalStack, tmp_path: Path) -> None:
+def test_a_service_can_move_to_an_empty_cluster(servers: LocalStack, tmp_path: Path) -> None:
     prefix = f"move-{random.randrange(10**9)}."
     shared = {"kafka": servers.kafka, "prefix": prefix, "partitions": 2}
     users, norms = np.arange(40), np.full(40, 0.5)
@@ -128,7 +128,7 @@ def test_a_service_moves_to_a_cluster_that_is_empty(servers: LocalStack, tmp_pat
                 decided.append(run.charge(users, norms, noise_stddev=2.0))
             now.audit()
             assert decided[0].admitted.all()
-            assert decided[-1].halted.all()  # of what was spent before, nothing was forgotten
+            assert decided[-1].halted.all()  # no earlier spending was lost
             assert 0 < sum(d.admitted.all() for d in decided) < len(decided)
     finally:
         cluster.kill()

@@ -1,4 +1,4 @@
-"""A log is continued with another number of partitions, although the command dies three times."""
+"""A repartition continues a log, although the command is killed three times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERASED = 7
 
 
 class Killed(BaseException):
-    """The command ends here, and nothing of it runs afterwards."""
+    """Raised to end the command; none of its code runs afterwards."""
 
 
 def command(service: Service, *words: str) -> Done:
@@ -33,7 +33,7 @@ def command(service: Service, *words: str) -> Done:
 
 
 def kill_at(patch: pytest.MonkeyPatch, method: str, call: int) -> None:
-    """Let a call of a method of the command's port take place, and end the command after it."""
+    """Let a method of the command's port run, and end the command after it."""
     real, calls = getattr(KafkaLogs, method), []
 
     def killed(*arguments: object) -> None:
@@ -46,7 +46,7 @@ def kill_at(patch: pytest.MonkeyPatch, method: str, call: int) -> None:
 
 
 def charge(client: Turnstile, run: str, steps: int) -> np.ndarray:
-    """Steps that cost each user 0.5; how often each was admitted."""
+    """Charge steps that cost each user 0.5; return how often each user was admitted."""
     opened = client.run("d", run)
     admitted = np.zeros(len(USERS), dtype=int)
     for _ in range(steps):
@@ -55,7 +55,7 @@ def charge(client: Turnstile, run: str, steps: int) -> np.ndarray:
     return admitted
 
 
-def test_users_keep_what_is_left_of_their_budgets(start_service: ServiceFactory) -> None:
+def test_users_keep_their_remaining_budgets(start_service: ServiceFactory) -> None:
     with start_service(partitions=4) as old:
         old.client.create_dataset("d", budget=2.0)
         old.client.create_dataset("ended", budget=1.0)
@@ -89,7 +89,7 @@ def test_users_keep_what_is_left_of_their_budgets(start_service: ServiceFactory)
             new = Service(stack)
             try:
                 after = charge(new.client, "second", 3)
-                expected = np.where(USERS == ERASED, 3, 4)  # of 0.5 each: the budget and no more
+                expected = np.where(USERS == ERASED, 3, 4)  # steps of 0.5: exactly the budget
                 assert (before + after).tolist() == expected.tolist()
                 with pytest.raises(DatasetIsClosed):
                     new.client.run("ended", "r")

@@ -1,4 +1,4 @@
-"""What is proven, told and reported of a service that is at work, on the real broker and Redis."""
+"""`verify`, `explain` and `report` on a running service, with the real broker and Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USERS = np.arange(60)
 
 @pytest.fixture(scope="module")
 def run(shared: Service) -> Run:
-    """A service with charges, HALTs, rejects and a sampled roster."""
+    """Make charges, HALTs, rejects and a sampled roster."""
     shared.client.create_dataset("d", budget=0.5, odometer_step=0.1)
     run = shared.client.run("d", "r")
     for _ in range(4):
@@ -55,7 +55,7 @@ def command(shared: Service, run: Run) -> Any:
     return ask
 
 
-def test_a_service_at_work_fits_its_log_and_continues_its_receipt(
+def test_a_running_service_agrees_with_its_log_and_continues_its_receipt(
     run: Run, command: Any, tmp_path: Path
 ) -> None:
     receipt = tmp_path / "receipt.json"
@@ -81,7 +81,7 @@ def test_a_service_at_work_fits_its_log_and_continues_its_receipt(
     assert all(part["state_at"] is not None for part in partitions)
 
 
-def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
+def test_explain_shows_the_halts_that_were_published(
     shared: Service, run: Run, command: Any
 ) -> None:
     user = int(USERS[-1])
@@ -91,14 +91,14 @@ def test_a_user_is_told_of_the_halts_that_everybody_could_follow(
         if halt.user == user
     }
     lines = command("explain", "--user", str(user), "--json").lines
-    told = [line for line in lines if line["dataset"] == "d"]
-    assert {(e["dataset"], e["run"], e["step"]) for e in told if e["refused_by"]} == halts
-    assert [event["step"] for event in told][:4] == [0, 1, 2, 3]
+    shown = [line for line in lines if line["dataset"] == "d"]
+    assert {(e["dataset"], e["run"], e["step"]) for e in shown if e["refused_by"]} == halts
+    assert [event["step"] for event in shown][:4] == [0, 1, 2, 3]
     assert all(event["time"] for event in lines)
 
 
 @pytest.mark.parametrize("asked", [("explain", "--user", "59"), ("report", "--dataset", "d")])
-def test_without_redis_the_log_is_compared_with_snapshots_alone(
+def test_without_redis_the_log_is_compared_only_with_snapshots(
     shared: Service, run: Run, command: Any, asked: tuple[str, ...]
 ) -> None:
     (port,) = free_ports(1)
@@ -122,7 +122,7 @@ def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
     assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
 
 
-def test_who_is_erased_is_in_nothing_that_redis_keeps_and_everything_still_fits(
+def test_redis_has_no_data_of_an_erased_user_and_verify_still_passes(
     shared: Service, run: Run, command: Any
 ) -> None:
     user, others = "remember-me-not", [f"user {number}" for number in range(9)]
@@ -146,13 +146,13 @@ def test_who_is_erased_is_in_nothing_that_redis_keeps_and_everything_still_fits(
 
 
 def redis_has(shared: Service) -> bytes:
-    """The state of all partitions, as it is stored."""
+    """Return the stored state of all partitions."""
     return b"".join(
         part for kept in shared.settle().values() for part in (*kept.pages.values(), *kept.changes)
     )
 
 
-def test_what_kafka_deletes_while_it_is_read_is_not_passed_over(shared: Service, run: Run) -> None:
+def test_records_deleted_during_a_replay_are_noticed(shared: Service, run: Run) -> None:
     archive = KafkaArchive(replace(shared.config, timeout=1.0))
     extent = archive.extent("halts", 2)
     with closing(shared.admin()) as admin:
@@ -163,10 +163,10 @@ def test_what_kafka_deletes_while_it_is_read_is_not_passed_over(shared: Service,
         list(archive.read("halts", 2, Extent(extent.end, extent.end + 1)))
 
 
-def test_what_somebody_else_wrote_is_found_on_the_broker(
+def test_verify_finds_foreign_records_on_the_broker(
     shared: Service, run: Run, command: Any
 ) -> None:
-    """The last test of this module: what is written to Kafka stays there."""
+    """This is the last test of the module, because its records stay in Kafka."""
     (halted,) = [
         value
         for partition, _, value in shared.log.records["halts"]

@@ -1,4 +1,4 @@
-"""Kafka goes back to a copy of its directories, as docs/operations.md has it done."""
+"""Kafka is restored from a copy of its directories, by the procedure in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.fault
 PARTITIONS = 2
 USERS = np.arange(12)
 KNOWN = {"d": 3, "later": None}
-"""To Redis: the last step of the run of each dataset."""
+"""The last step of each dataset's run, in Redis."""
 
 
 @pytest.fixture
@@ -43,23 +43,23 @@ def stack() -> Iterator[LocalStack]:
 
 
 def directories(stack: LocalStack) -> Path:
-    """What a broker keeps: its log.dirs."""
+    """Return the log.dirs of a broker."""
     return stack.broker.directory / "kafka" / "log"
 
 
 def take_copy(stack: LocalStack, copy: Path) -> None:
-    """All files as of one moment while the broker runs, as a snapshot of a file system has them."""
+    """Copy all files of one moment from a running broker, as a file system snapshot does."""
     os.kill(stack.broker.pid, signal.SIGSTOP)
     try:
-        # What a file of Kafka has ahead of its end is a hole, which takes no room.
+        # Preallocated space in Kafka's files is a hole, which takes no room.
         words = ["cp", "-a", "--sparse=always", str(directories(stack)), str(copy)]
         subprocess.run(words, check=True)
     finally:
         os.kill(stack.broker.pid, signal.SIGCONT)
 
 
-def put_back(stack: LocalStack, copy: Path) -> None:
-    """Nobody uses the service meanwhile."""
+def restore_copy(stack: LocalStack, copy: Path) -> None:
+    """Replace the broker's directories by the copy, with the workers stopped."""
     stack.workers[-1].stop()
     stack.broker.kill()
     shutil.rmtree(directories(stack))
@@ -68,7 +68,7 @@ def put_back(stack: LocalStack, copy: Path) -> None:
 
 
 def wait_for_snapshot(service: Service) -> None:
-    """Of all that was decided so far."""
+    """Wait until snapshots cover all decisions so far."""
     ends = {partition: kept.next for partition, kept in service.settle().items()}
 
     def is_there(partition: int) -> bool:
@@ -79,7 +79,7 @@ def wait_for_snapshot(service: Service) -> None:
 
 
 def charge(service: Service, steps: int) -> None:
-    """Further steps, each of which costs everybody 0.5."""
+    """Charge further steps, each of which costs every user 0.5."""
     run = service.client.run("d", "r")
     for _ in range(steps):
         assert run.charge(USERS, np.ones(len(USERS)), noise_stddev=1.0).admitted.all()
@@ -91,13 +91,13 @@ def command(service: Service, *words: str) -> Done:
 
 
 def last_steps(service: Service) -> dict[str, int | None]:
-    """Of each dataset, the last step of its only run, as Redis has it."""
+    """Return the last step of each dataset's only run, from Redis."""
     runs = {line["dataset"]: line["step"] for line in command(service, "runs", "--json").lines}
     known = command(service, "dataset", "list", "--json").lines
     return {line["dataset"]: runs.get(line["dataset"]) for line in known}
 
 
-def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
+def test_decisions_after_the_copy_are_lost_and_never_charged_again(
     stack: LocalStack, tmp_path: Path
 ) -> None:
     copy, receipt = tmp_path / "copy", tmp_path / "receipt.json"
@@ -111,23 +111,23 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
         charge(before, 2)
         before.client.create_dataset("later", budget=1.0)
         before.settle()
-        eventually(lambda: last_steps(before) == KNOWN)  # owners say it some seconds later
+        eventually(lambda: last_steps(before) == KNOWN)  # owners report it some seconds later
         assert command(before, "verify", "--receipt", str(receipt)).code == Exit.OK
-    put_back(stack, copy)
+    restore_copy(stack, copy)
 
-    # Redis is ahead of the log: nothing is decided, and what to do is said.
+    # Redis is ahead of the log: nothing is decided, and a remedy is shown.
     stack.start_worker()
     with closing(Service(stack)) as ahead:
         for partition in ahead.eventually_all(SuspensionReason.LOG_ENDS_EARLY):
             assert "redis-cli" not in partition.remedy, "only Redis knows what was spent"
         assert command(ahead, "status").code == Exit.UNAVAILABLE
-        assert last_steps(ahead) == KNOWN  # what the log does not say any more
+        assert last_steps(ahead) == KNOWN  # decisions that the log no longer contains
         stack.workers[-1].stop()
         with redis.Redis.from_url(stack.redis) as client:
-            client.flushall()  # as if it had been lost, too
+            client.flushall()  # as after a loss of Redis
     stack.start_worker()
 
-    # The state is that of the copy, and what it has forgotten does not come by itself.
+    # The state is that of the copy, and later decisions do not return.
     with closing(Service(stack)) as after:
         eventually(lambda: not any(after.reasons()))
         assert after.state("d") == at_copy
@@ -140,10 +140,10 @@ def test_what_was_decided_after_the_copy_is_missed_and_is_never_charged_again(
         assert {finding["check"] for finding in findings} == {"receipt"}
         with pytest.raises(InvalidRequest):
             after.client.run("d", "r", released=3)
-        assert after.client.run("d", "r").step == 2  # by whom nobody is asked what was released
+        assert after.client.run("d", "r").step == 2  # without the number of the last released step
 
-        # Whoever was charged since the copy is charged no more.
-        after.client.create_dataset("later", budget=1.0)  # all of which would be there once more
+        # Users who were charged after the copy are charged no more.
+        after.client.create_dataset("later", budget=1.0)  # which would otherwise be available again
         for dataset in ("d", "later"):
             assert command(after, "dataset", "close", dataset).code == Exit.OK
             with pytest.raises(DatasetIsClosed):

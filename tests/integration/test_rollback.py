@@ -1,4 +1,4 @@
-"""A Redis that goes back to an earlier state, in ways that leave the offset where it was."""
+"""Redis returns to an earlier state with the same next offset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.exit(main(["worker"]))
 
 
 class Rollback:
-    """A service whose Redis is copied, and put back to the copy."""
+    """A service whose Redis is copied and restored from the copy."""
 
     def __init__(self, service: Service, directory: Path, flag: Path) -> None:
         self.service = service
@@ -38,10 +38,12 @@ class Rollback:
         service.client.create_dataset("d", budget=1.0, assume_independent_timing=True)
         self._run = service.client.run("d", "r")
         self._separated = service.client.run("d", "separated", min_separation=4)
-        self._free_from = np.zeros(len(USERS), dtype=np.int64)  # step of that run, of each user
+        self._free_from = np.zeros(
+            len(USERS), dtype=np.int64
+        )  # the last step of each user in that run
 
     def charge(self, steps: int) -> None:
-        """Steps that everybody takes part in, and others that are too soon for most."""
+        """Charge steps in which all users participate, and steps that are too soon for most."""
         for _ in range(steps):
             self._run.charge(USERS, NORMS, noise_stddev=2.0)
             step, some = self._separated.step, slice(self._separated.step % 3, None)
@@ -50,8 +52,8 @@ class Rollback:
             self._free_from[some][decided.admitted] = step + 4
         self.service.settle()
 
-    def compact(self) -> None:
-        """Let the workers move all changes into pages."""
+    def merge(self) -> None:
+        """Let the workers merge all deltas into pages."""
         self._flag.touch()
         eventually(
             lambda: all(kept.meta.since == kept.next for kept in self.service.settle().values())
@@ -62,7 +64,7 @@ class Rollback:
         return all(kept.meta.since == kept.next for kept in self.service.settle().values())
 
     def replicate(self) -> RedisServer:
-        """Another Redis with what this one holds now."""
+        """Start another Redis with a copy of the present data."""
         copy = RedisServer(self._directory)
         copy.start()
         with redis.Redis.from_url(copy.url) as client:
@@ -71,20 +73,20 @@ class Rollback:
             client.replicaof("NO", "ONE")
         return copy
 
-    def put_back_replica(self, copy: RedisServer) -> None:
-        """Become what the copy is, with all connections open."""
+    def restore_replica(self, copy: RedisServer) -> None:
+        """Replace the data with the copy, with all connections open."""
         self._client.replicaof("127.0.0.1", copy.port)
         eventually(lambda: self._client.info("replication")["master_link_status"] == "up")
         self._client.replicaof("NO", "ONE")
         copy.stop()
 
     def copy_file(self) -> Path:
-        """The append-only file as it is now."""
+        """Copy the append-only file."""
         kept = self._server.directory / "redis" / "appendonly.aof"
         return Path(shutil.copy(kept, self._directory / "older.aof"))
 
-    def put_back_file(self, older: Path) -> None:
-        """Die, and come back with the older file."""
+    def restore_file(self, older: Path) -> None:
+        """Kill Redis, and restart it with the older file."""
         self._server.kill()
         shutil.copy(older, self._server.directory / "redis" / "appendonly.aof")
         self._server.start()
@@ -99,42 +101,42 @@ def rollback(start_service: ServiceFactory, tmp_path: Path) -> Iterator[Rollback
 
 
 WAYS: dict[str, tuple[Callable[[Rollback], object], Callable[[Rollback, object], None]]] = {
-    "replication": (Rollback.replicate, Rollback.put_back_replica),
-    "an older file": (Rollback.copy_file, Rollback.put_back_file),
+    "replication": (Rollback.replicate, Rollback.restore_replica),
+    "an older file": (Rollback.copy_file, Rollback.restore_file),
 }
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("copy", "put_back"), WAYS.values(), ids=WAYS.keys())
-def test_a_redis_that_loses_a_compaction_and_no_commit_loses_no_charge(
-    rollback: Rollback, copy: Callable[[Rollback], object], put_back: Callable[..., None]
+@pytest.mark.parametrize(("copy", "restore"), WAYS.values(), ids=WAYS.keys())
+def test_a_redis_that_loses_a_merge_and_no_commit_loses_no_charge(
+    rollback: Rollback, copy: Callable[[Rollback], object], restore: Callable[..., None]
 ) -> None:
     rollback.charge(6)
     older = copy(rollback)
-    rollback.compact()
-    put_back(rollback, older)
+    rollback.merge()
+    restore(rollback, older)
     rollback.charge(2)
-    rollback.compact()
+    rollback.merge()
     rollback.service.stack.kill_worker(0)
     rollback.charge(6)
     rollback.service.audit()
 
 
 @pytest.mark.parametrize(
-    ("copy", "put_back"),
+    ("copy", "restore"),
     [
         WAYS["replication"],  # a smoke test, in `make test`
         pytest.param(*WAYS["an older file"], marks=pytest.mark.fault),
     ],
     ids=WAYS.keys(),
 )
-def test_a_redis_that_loses_commits_and_a_compaction_applies_them_again(
-    rollback: Rollback, copy: Callable[[Rollback], object], put_back: Callable[..., None]
+def test_a_redis_that_loses_commits_and_a_merge_applies_them_again(
+    rollback: Rollback, copy: Callable[[Rollback], object], restore: Callable[..., None]
 ) -> None:
     rollback.charge(3)
     older = copy(rollback)
     rollback.charge(3)
-    rollback.compact()
-    put_back(rollback, older)
+    rollback.merge()
+    restore(rollback, older)
     rollback.charge(3)
     rollback.service.audit()

@@ -1,5 +1,4 @@
-"""Rosters on the real broker and Redis: what workers decide while they are killed is what one
-ledger decides to which nothing happens."""
+"""Rosters on the real broker and Redis: killed workers decide the same as one ledger in memory."""
 
 from __future__ import annotations
 
@@ -37,28 +36,30 @@ POLICIES: dict[str, dict[str, dict[str, Any]]] = {
         "nested": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5, "parent": "tenant"},
     },
 }
-"""The dataset of this name, and before it its ancestors."""
+"""Create the dataset of this name, and its ancestors first."""
 
 
 @pytest.fixture(scope="module")
 def service(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=2, partitions=3) as running:
-        assert running.client  # it waits for topics longer than the trainers do
+        assert running.client  # the audit waits longer for topics than the trainers do
         yield running
 
 
 class Trainer:
-    """Charges a roster step by step, each as the number of the step says, whatever happens."""
+    """Charges a roster; the content of each step follows from its number. Retries until it is
+    decided.
+    """
 
     def __init__(self, turnstile: Turnstile, dataset: str, sampled: bool) -> None:
         self.turnstile, self.dataset, self.sampled = turnstile, dataset, sampled
-        self.told: list[tuple[Any, ...]] = []
+        self.decided: list[tuple[Any, ...]] = []
         self.reopened = -1
         self.run, self.roster = self._opened()
 
     def steps(self, count: int) -> None:
-        """Charge so many more steps, and keep what each of them decided."""
-        while len(self.told) < count:
+        """Charge steps up to this count, and store their decisions."""
+        while len(self.decided) < count:
             try:
                 decided = self._charge(self.run.step)
             except DecisionTimeout:
@@ -66,7 +67,7 @@ class Trainer:
             except (TurnstileError, KafkaError):
                 self.run, self.roster = self._opened()
                 continue
-            self.told.append(
+            self.decided.append(
                 (
                     decided.step,
                     *(part.tolist() for part in (decided.halted, decided.readmitted)),
@@ -89,14 +90,14 @@ class Trainer:
         self.reopened += 1
         while True:
             try:
-                run = self.turnstile.run(self.dataset, "training", released=len(self.told) - 1)
+                run = self.turnstile.run(self.dataset, "training", released=len(self.decided) - 1)
                 return run, run.enrol(USERS, clip_norm=1.0, levels=20)
             except (DecisionTimeout, ServiceUnavailable, KafkaError):
                 continue
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, policy: str) -> None:
+def test_killed_workers_decide_the_same_as_one_ledger(service: Service, policy: str) -> None:
     sampled = all(fields["measure"] == "renyi" for fields in POLICIES[policy].values())
     impatient, in_memory = service.turnstile(timeout=4.0), Turnstile.in_memory(partitions=3)
     for turnstile in (service.client, in_memory):
@@ -108,7 +109,7 @@ def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, p
     dice = random.Random(policy)
     for kill in range(KILLS):
         reached = kill * STEPS // (KILLS + 1) + dice.randrange(STEPS // (KILLS + 1))
-        eventually(lambda reached=reached: len(real.told) >= reached or not training.is_alive())
+        eventually(lambda reached=reached: len(real.decided) >= reached or not training.is_alive())
         victim = dice.randrange(2)
         pid = service.stack.workers[victim].pid
         service.stack.kill_worker(victim)
@@ -116,8 +117,8 @@ def test_workers_that_are_killed_decide_what_one_ledger_does(service: Service, p
     training.join(HANGS_AFTER)
     assert not training.is_alive()
     reference.steps(STEPS)
-    assert real.told == reference.told
-    assert any(halted for _, halted, *_ in real.told)
+    assert real.decided == reference.decided
+    assert any(halted for _, halted, *_ in real.decided)
     ledgers = reference.turnstile._connection.ledgers
     for name in POLICIES[policy]:
         rows = [state_of(ledger, name) for ledger in ledgers]

@@ -1,4 +1,4 @@
-"""More workers, fewer workers, with charges in flight: partitions move, nothing is lost."""
+"""Workers are added and removed during charges: partitions move, and nothing is lost."""
 
 import threading
 

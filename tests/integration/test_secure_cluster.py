@@ -1,4 +1,4 @@
-"""Three brokers with TLS, logins and rights, one of which may be lost."""
+"""Three brokers with TLS, logins and rights; one of them may fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stack() -> Iterator[SecureClusterStack]:
     with SecureClusterStack(
         BROKERS,
         workers=1,
-        partitions=BROKERS,  # each of them leads one
+        partitions=BROKERS,  # each broker leads one
         worker_command=IMPATIENT_WORKER,
     ) as running:
         yield running
@@ -45,7 +45,7 @@ def stack() -> Iterator[SecureClusterStack]:
 
 
 def listeners(broker: KafkaBroker) -> dict[str, int]:
-    """Where it listens, by the names of its file."""
+    """Return the ports of a broker's listeners, by name."""
     file = broker.directory / "kafka" / "server.properties"
     lines = dict(line.split("=", 1) for line in file.read_text().splitlines())
     named = (listener.partition("://") for listener in lines["listeners"].split(","))
@@ -53,7 +53,7 @@ def listeners(broker: KafkaBroker) -> dict[str, int]:
 
 
 def certificate(port: int, authority: str) -> bytes:
-    """With what a broker proves who it is."""
+    """Return the certificate of a broker."""
     context = ssl.create_default_context(cafile=authority)
     with (
         socket.create_connection((LOOPBACK, port)) as plain,
@@ -62,7 +62,7 @@ def certificate(port: int, authority: str) -> bytes:
         return connection.getpeercert(binary_form=True) or b""
 
 
-def check_that_no_stranger_is_let_in_at_any_port(stack: SecureClusterStack) -> None:
+def check_that_every_port_rejects_clients_without_a_login(stack: SecureClusterStack) -> None:
     trainer, admin = stack.config_of("trainer"), stack.config_of("admin")
     shown = set()
     for broker in stack.cluster.brokers:
@@ -81,17 +81,17 @@ def check_that_no_stranger_is_let_in_at_any_port(stack: SecureClusterStack) -> N
                 check_admittance(replace(among, kafka_certificate=""))
             shown.add(certificate(ports[name], admin.kafka_ca))
         check_admittance(replace(admin, kafka=f"{LOOPBACK}:{ports['INTERNAL']}"))
-    assert len(shown) == BROKERS  # each has a certificate of its own
+    assert len(shown) == BROKERS  # each broker has its own certificate
 
 
 def leaders(config: Config, topic: str) -> dict[int, int]:
-    """Partition -> which broker leads it."""
+    """Return the leader of each partition."""
     with closing(new_admin(config)) as admin:
         (found,) = admin.describe_topics([config.topic(topic)])
     return {part["partition_index"]: part["leader_id"] for part in found["partitions"]}
 
 
-def check_that_a_trainer_may_do_the_same_on_every_broker(stack: SecureClusterStack) -> None:
+def check_that_a_trainer_has_the_same_rights_on_every_broker(stack: SecureClusterStack) -> None:
     trainer = stack.config_of("trainer")
     for topic, is_allowed in (("norms", True), ("halts", False)):
         assert sorted(leaders(trainer, topic).values()) == [1, 2, 3]
@@ -118,7 +118,7 @@ def check_that_every_record_is_on_all_of_them(stack: SecureClusterStack) -> None
     assert [line["level"] for line in topics] == ["ok"] * len(TOPICS)
 
 
-def check_that_one_of_the_brokers_may_be_lost(stack: SecureClusterStack) -> None:
+def check_that_the_loss_of_one_broker_is_survived(stack: SecureClusterStack) -> None:
     trainer = replace(stack.config_of("trainer"), timeout=HANGS_AFTER)
     with Turnstile(config=trainer) as client:
         client.create_dataset("d", budget=1.2)
@@ -129,15 +129,15 @@ def check_that_one_of_the_brokers_may_be_lost(stack: SecureClusterStack) -> None
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
         eventually(lambda: lost not in leaders(trainer, "norms").values())
-    with Turnstile(config=trainer) as another:  # for whom the one that is lost is named, too
+    with Turnstile(config=trainer) as another:  # whose settings name the lost broker as well
         assert another.run("d", "r").step == 3
 
 
-def test_each_of_three_brokers_knows_who_is_there_and_one_of_them_may_be_lost(
+def test_three_secure_brokers_authenticate_clients_and_survive_the_loss_of_one(
     stack: SecureClusterStack,
 ) -> None:
-    """One test, since three brokers are dear to start."""
-    check_that_no_stranger_is_let_in_at_any_port(stack)
-    check_that_a_trainer_may_do_the_same_on_every_broker(stack)
+    """All checks are one test, because three brokers are slow to start."""
+    check_that_every_port_rejects_clients_without_a_login(stack)
+    check_that_a_trainer_has_the_same_rights_on_every_broker(stack)
     check_that_every_record_is_on_all_of_them(stack)
-    check_that_one_of_the_brokers_may_be_lost(stack)
+    check_that_the_loss_of_one_broker_is_survived(stack)

@@ -1,6 +1,6 @@
-"""A service in which everybody logs in: each role does what it may, and is refused all else.
+"""A secure service: each role can do what it needs, and is denied everything else.
 
-One stack for all of these tests, as `turnstile up --secure` brings it up.
+All tests share one stack, as `turnstile up --secure` starts it.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def stack() -> Iterator[SecureStack]:
 
 @pytest.fixture(scope="module")
 def used(stack: SecureStack) -> SecureStack:
-    """The stack, with something in every topic."""
+    """Return the stack, with records in every topic."""
     with Turnstile(config=stack.config_of("trainer")) as client:
         client.create_dataset("d", budget=0.5)
         run = client.run("d", "r")
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
-    assert attempt_to_write(stack.config_of("trainer"), "norms") is None  # and so to rejects
+    assert attempt_to_write(stack.config_of("trainer"), "norms") is None  # and thereby to rejects
     for topic in ANSWER_TOPICS:
         assert attempt_to_write(stack.config_of("answerer"), topic) is None
 
@@ -83,7 +83,7 @@ TOPICS = ("norms", "halts", "odometer", "rejects", "snapshots", *ANSWER_TOPICS)
 
 
 def attempt_to_read(config: Config, topic: str) -> str | None:
-    """None if records came, else the error."""
+    """Read a topic; return the error, or None if records arrived."""
     reader = new_reader(config)
     try:
         partitions = reader.partitions_for_topic(config.topic(topic))
@@ -102,7 +102,7 @@ def attempt_to_read(config: Config, topic: str) -> str | None:
 
 
 def attempt_to_write(config: Config, topic: str) -> str | None:
-    """None if a record that nobody can read was taken, else the error."""
+    """Write an unreadable record; return the error, or None if it was accepted."""
     producer = KafkaProducer(
         bootstrap_servers=config.kafka, acks="all", enable_idempotence=False, **security(config)
     )
@@ -132,16 +132,14 @@ ROWS = [line.split() for line in RIGHTS.strip().splitlines()[1:]]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_each_role_reads_and_writes_what_it_may_and_nothing_else(
-    used: SecureStack, row: list[str]
-) -> None:
+def test_each_role_can_read_and_write_only_what_it_needs(used: SecureStack, row: list[str]) -> None:
     role, *rights = row
     config = used.config_of(role)
     for topic, right in zip(TOPICS, rights, strict=True):
         for letter, attempt in (("r", attempt_to_read), ("w", attempt_to_write)):
             expected = None if letter in right else "TopicAuthorizationFailedError"
             if right == "-" and letter == "r" and topic in ANSWER_TOPICS and role != "operator":
-                expected = UNSEEN  # nor may it see that there is such a topic
+                expected = UNSEEN  # nor can it see that such a topic exists
             assert attempt(config, topic) == expected, (role, letter, topic)
 
 
@@ -192,7 +190,7 @@ def give_rights(config: Config) -> None:
 
 
 def variables(config: Config) -> dict[str, str]:
-    """Settings as variables of the environment."""
+    """Return settings as environment variables."""
     of_kafka = (name for name in vars(config) if name.startswith("kafka"))
     return {f"TURNSTILE_{name.upper()}": getattr(config, name) for name in (*of_kafka, "prefix")}
 
@@ -208,7 +206,7 @@ OTHER_DEEDS: dict[str, tuple[Callable[[Config], None], str]] = {
 
 @pytest.mark.parametrize("deed", OTHER_DEEDS)
 @pytest.mark.parametrize("role", ["trainer", "auditor"])
-def test_nobody_but_whose_it_is_may(used: SecureStack, role: str, deed: str) -> None:
+def test_a_role_has_no_right_of_another_role(used: SecureStack, role: str, deed: str) -> None:
     attempt, message = OTHER_DEEDS[deed]
     with pytest.raises(KafkaError) as caught:
         attempt(used.config_of(role))
@@ -223,15 +221,15 @@ def test_a_trimmer_deletes_what_snapshots_cover(used: SecureStack) -> None:
     assert refused.code != 0
 
 
-def test_an_auditor_tells_users_what_happened_and_a_portal_cannot(used: SecureStack) -> None:
+def test_an_auditor_can_explain_halts_and_a_portal_cannot(used: SecureStack) -> None:
     asked = ("explain", "--user", str(USERS[0]), "--json", "--config")
-    told = turnstile(*asked, str(used.roles["auditor"])).lines
-    assert [event["what"] for event in told] == ["charged", "halted"]
+    shown = turnstile(*asked, str(used.roles["auditor"])).lines
+    assert [event["what"] for event in shown] == ["charged", "halted"]
     for role in ("portal", "operator"):
         assert turnstile(*asked, str(used.roles[role])).code == 69
 
 
-def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None:
+def test_an_operator_can_create_the_topics_and_no_others(used: SecureStack) -> None:
     config = used.config_of("operator")
     assert turnstile("topics", "create", environment=variables(config)).code == 0
     with pytest.raises(KafkaError, match="Authorization"):
@@ -243,10 +241,10 @@ def test_an_operator_creates_the_topics_and_no_others(used: SecureStack) -> None
 # --- access lists ---------------------------------------------------------------------------------
 
 
-def test_a_dataset_is_charged_with_the_keys_of_its_list_alone(stack: SecureStack) -> None:
+def test_a_dataset_is_charged_only_with_keys_on_its_access_list(stack: SecureStack) -> None:
     keys = stack.secrets.request_keys
     trainer, answerer = stack.config_of("trainer"), stack.config_of("answerer")
-    strangers = [
+    rejected = [
         answerer,
         replace(trainer, request_key=""),
         replace(trainer, request_key=new_keys()[0]),
@@ -256,7 +254,7 @@ def test_a_dataset_is_charged_with_the_keys_of_its_list_alone(stack: SecureStack
     assert (
         turnstile("dataset", "create", "listed", "--budget", "0.5", *allow, *by_trainer).code == 0
     )
-    for config in strangers:
+    for config in rejected:
         with Turnstile(config=config) as client:
             for ask in (
                 lambda client=client: client.run("listed", "r"),
@@ -284,9 +282,9 @@ def test_a_dataset_is_charged_with_the_keys_of_its_list_alone(stack: SecureStack
     assert shown["allow_agrees"]
 
 
-# --- who is not let in ----------------------------------------------------------------------------
+# --- clients that are rejected ---
 
-STRANGERS: dict[str, tuple[dict[str, str], str]] = {
+REJECTED_CLIENTS: dict[str, tuple[dict[str, str], str]] = {
     "a wrong password": ({"kafka_password": "hunter2"}, "check kafka_username and kafka_password"),
     "an unknown user": ({"kafka_username": "nobody"}, "check kafka_username and kafka_password"),
     "another mechanism": ({"kafka_mechanism": "PLAIN"}, "it offers SCRAM-SHA-512"),
@@ -308,11 +306,13 @@ STRANGERS: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_is_not_let_in_and_told_what_is_wrong(stack: SecureStack, stranger: str) -> None:
-    changed, message = STRANGERS[stranger]
-    # What could be a broker that is just starting is waited for; nothing else is.
-    timeout = 0.5 if stranger == "no login" else 3600.0
+@pytest.mark.parametrize("client", REJECTED_CLIENTS)
+def test_a_client_with_a_wrong_login_is_rejected_with_the_reason(
+    stack: SecureStack, client: str
+) -> None:
+    changed, message = REJECTED_CLIENTS[client]
+    # The client waits only if the broker may still be starting.
+    timeout = 0.5 if client == "no login" else 3600.0
     config = replace(stack.config_of("trainer"), timeout=timeout, **changed)
     with pytest.raises(ServiceUnavailable, match=message) as caught:
         Turnstile(config=config)
@@ -323,25 +323,27 @@ def test_a_stranger_is_not_let_in_and_told_what_is_wrong(stack: SecureStack, str
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_broker_of_another_authority_is_not_believed(stack: SecureStack, tmp_path: Path) -> None:
+def test_a_broker_with_a_certificate_of_another_authority_is_rejected(
+    stack: SecureStack, tmp_path: Path
+) -> None:
     other = Authority(tmp_path)
     config = replace(stack.config_of("trainer"), kafka_ca=str(other.certificate), timeout=3600.0)
     with pytest.raises(ServiceUnavailable):
         Turnstile(config=config)
 
 
-def test_the_admin_s_port_wants_its_certificate(stack: SecureStack, tmp_path: Path) -> None:
+def test_the_admin_port_requires_the_admin_certificate(stack: SecureStack, tmp_path: Path) -> None:
     admin = stack.config_of("admin")
     with Turnstile(config=replace(admin, trusted_keys="")) as client:
         assert client.partitions == PARTITIONS
     other = Authority(tmp_path)
-    other.issue("turnstile-admin", tmp_path / "admin.pem")  # the name, by somebody else
+    other.issue("turnstile-admin", tmp_path / "admin.pem")  # the right name, from another authority
     for certificate in ("", str(tmp_path / "admin.pem")):
         with pytest.raises(ServiceUnavailable):
             Turnstile(config=replace(admin, kafka_certificate=certificate, timeout=0.5))
 
 
-def test_a_worker_that_is_not_let_in_ends_and_says_why(stack: SecureStack) -> None:
+def test_a_worker_with_a_wrong_login_exits_with_the_reason(stack: SecureStack) -> None:
     config = replace(stack.config_of("worker"), kafka_password="hunter2")
     environment = variables(config) | {"TURNSTILE_REDIS": stack.redis}
     with pytest.raises(SystemExit) as ended:
@@ -350,12 +352,12 @@ def test_a_worker_that_is_not_let_in_ends_and_says_why(stack: SecureStack) -> No
 
 
 def listening(pid: int) -> set[str]:
-    """The addresses on which a process listens."""
+    """Return the addresses on which a process listens."""
     sockets = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
             sockets.add(str(descriptor.readlink()))
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in the meantime
             continue
     found = set()
     for table in ("tcp", "tcp6"):
@@ -373,7 +375,7 @@ def _address(hexadecimal: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
-def test_nothing_listens_beyond_this_machine_and_no_password_is_an_argument(
+def test_servers_listen_only_locally_and_no_password_is_an_argument(
     used: SecureStack,
 ) -> None:
     loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -388,7 +390,7 @@ def test_nothing_listens_beyond_this_machine_and_no_password_is_an_argument(
             assert password not in seen
 
 
-def test_secrets_are_readable_by_their_owner_alone(used: SecureStack) -> None:
+def test_secrets_are_readable_only_by_their_owner(used: SecureStack) -> None:
     secrets = used.secrets.directory
     assert secrets.stat().st_mode & 0o077 == 0
     assert [path.name for path in secrets.iterdir() if path.stat().st_mode & 0o077] == []
@@ -397,17 +399,17 @@ def test_secrets_are_readable_by_their_owner_alone(used: SecureStack) -> None:
             assert password not in log.read_text()
 
 
-# --- what people do -------------------------------------------------------------------------------
+# --- commands ---
 
 
-def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> None:
+def test_operators_can_read_the_status_and_no_password_is_shown(used: SecureStack) -> None:
     done = turnstile("status", "--config", str(used.roles["operator"]), "--json")
     assert done.code == 0
     assert [line["problem"] for line in done.lines] == [None] * PARTITIONS
     examined = turnstile("doctor", "--config", str(used.roles["operator"]), "--json")
     assert [line for line in examined.lines if line["level"] == "wrong"] == []
     assert {line["area"] for line in examined.lines} >= {"Kafka", "topics", "Redis", "partitions"}
-    # Who may not see the topics of answerers is told nothing of them, and nothing wrong.
+    # A role that cannot see the answerers' topics gets no finding about them.
     examined = turnstile("doctor", "--config", str(used.roles["dashboard"]), "--json")
     assert [line for line in examined.lines if line["level"] == "wrong"] == []
     assert {line["area"] for line in examined.lines} >= {"Kafka", "topics", "partitions"}
@@ -427,8 +429,8 @@ def test_status_is_for_operators_and_shows_no_password(used: SecureStack) -> Non
         assert used.secrets.passwords["operator"] not in said
 
 
-def test_an_auditor_verifies_all_of_it(used: SecureStack) -> None:
-    """Other tests wrote what no worker did: it is found, and the rest is as it was decided."""
+def test_an_auditor_can_verify_the_whole_service(used: SecureStack) -> None:
+    """The command finds foreign records of other tests; all other records are as decided."""
     done = turnstile("verify", "--config", str(used.roles["auditor"]))
     assert done.code in (0, 1)
     explained = turnstile("explain", "--config", str(used.roles["auditor"]), "--user", "3")
@@ -438,7 +440,7 @@ def test_an_auditor_verifies_all_of_it(used: SecureStack) -> None:
     assert refused.code == 69
 
 
-def test_a_portal_needs_nothing_but_the_odometer_and_halts(used: SecureStack) -> None:
+def test_a_portal_needs_only_the_topics_odometer_and_halts(used: SecureStack) -> None:
     done = turnstile("odometer", "--config", str(used.roles["portal"]), "--user", "3", "--json")
     assert done.code == 0
     assert {line["user"] for line in done.lines} == {3}
@@ -448,7 +450,9 @@ def test_a_portal_needs_nothing_but_the_odometer_and_halts(used: SecureStack) ->
     assert "`turnstile acl` shows the rights of each role" in refused.said
 
 
-def test_an_answerer_signs_what_an_auditor_reads(used: SecureStack, tmp_path: Path) -> None:
+def test_an_auditor_reads_the_signed_answers_of_an_answerer(
+    used: SecureStack, tmp_path: Path
+) -> None:
     with Turnstile(config=used.config_of("trainer")) as client:
         client.create_dataset("asked", budget=0.9, user_ids="integer")
     file, events = tmp_path / "queries.toml", tmp_path / "events.csv"
@@ -465,7 +469,7 @@ def test_an_answerer_signs_what_an_auditor_reads(used: SecureStack, tmp_path: Pa
     another = {"TURNSTILE_ANSWER_KEYS": new_keys()[1]}
     read = turnstile(
         "answers", "--config", str(used.roles["answerer"]), environment=another
-    )  # with a ring that has not the key
+    )  # with a trust store without the key
     assert (read.code, read.out) == (0, "")
     workers = {"TURNSTILE_SIGNING_KEY": used.config_of("worker").signing_key}
     refused = turnstile(*words, str(used.roles["answerer"]), environment=workers)
@@ -474,7 +478,7 @@ def test_an_answerer_signs_what_an_auditor_reads(used: SecureStack, tmp_path: Pa
     assert turnstile("answers", "--config", str(used.roles["trainer"])).code == 69
 
 
-def test_rights_are_given_by_the_admin_to_whom_it_names(used: SecureStack) -> None:
+def test_the_admin_grants_rights_to_named_users(used: SecureStack) -> None:
     config = str(used.roles["admin"])
     given = turnstile(
         *("acl", "--apply", "--json", "--config", config),
@@ -502,10 +506,10 @@ def _kafka_name(operation: str) -> str:
     return "".join(word.capitalize() for word in operation.split("_"))
 
 
-def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
+def test_a_stolen_worker_password_without_the_key_decides_nothing(
     used: SecureStack,
 ) -> None:
-    """The password of a worker was stolen, not its key."""
+    """A worker's password was stolen, but not its key."""
     worker = used.workers[0]
     worker.stop()
     try:
@@ -521,7 +525,7 @@ def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
         while any(reader.position(place) < end for place, end in ends.items()):
             copied += [one for found in reader.poll(200).values() for one in found]
         reader.close()
-        for record in copied:  # everything that was ever said, once more, unsigned
+        for record in copied:  # all earlier records again, unsigned
             producer.send(
                 record.topic, value=record.value, key=record.key, partition=record.partition
             ).get(timeout=HANGS_AFTER)
@@ -535,14 +539,14 @@ def test_whoever_has_the_rights_of_a_worker_but_not_its_key_decides_nothing(
         worker.start()
 
 
-def test_a_snapshot_that_no_worker_signed_is_passed_over(used: SecureStack) -> None:
+def test_a_snapshot_without_a_worker_signature_is_ignored(used: SecureStack) -> None:
     config = used.config_of("auditor")
     with Topics(config) as topics:
         verifier = verifier_of(config, topics.look().topic)
     assert verifier is not None
     snapshot = eventually(lambda: read_snapshot(config, 0, verifier))
     worker = used.workers[0]
-    worker.stop()  # so that no true one takes the place of the forged one
+    worker.stop()  # so that no later snapshot replaces the forged one
     try:
         forger = new_producer(replace(used.config_of("worker"), signing_key="", trusted_keys=""))
         forged = forger.send(config.topic("snapshots"), b"forged", MANIFEST, partition=0)

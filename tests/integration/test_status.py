@@ -1,4 +1,4 @@
-"""`turnstile status` calls nothing healthy that decides nothing, and reads no state to say so."""
+"""`turnstile status` reports a service that decides nothing as unhealthy, and reads no state."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Unsupervised = Callable[[Service], AbstractContextManager[Child]]
 
 @pytest.fixture
 def unsupervised_worker(forked: type[Child], tmp_path: Path) -> Unsupervised:
-    """Starts a worker that nobody starts again."""
+    """Start a worker without a supervisor."""
 
     @contextmanager
     def start(service: Service) -> Iterator[Child]:
@@ -153,7 +153,7 @@ sys.exit(main(["worker"]))
 """
 
 
-def test_a_worker_that_lives_and_applies_nothing_is_not_healthy(
+def test_a_running_worker_that_applies_nothing_is_not_healthy(
     start_service: ServiceFactory,
 ) -> None:
     command = (sys.executable, "-c", STALLS)
@@ -164,7 +164,7 @@ def test_a_worker_that_lives_and_applies_nothing_is_not_healthy(
         assert partition.lag == 1
 
 
-def test_what_is_shown_is_current_and_comes_from_no_state(start_service: ServiceFactory) -> None:
+def test_the_status_is_current_and_reads_no_state(start_service: ServiceFactory) -> None:
     with start_service(workers=1, partitions=2) as service:
         charge(service, 2)
         service.settle()
@@ -175,7 +175,7 @@ def test_what_is_shown_is_current_and_comes_from_no_state(start_service: Service
             client.echo("the end")
             read: list[str] = []
             while "the end" not in (seen := monitor.next_command())["command"]:
-                # A worker beats meanwhile: what its scripts read, they read as "lua".
+                # The worker's heartbeats run as well: reads of its scripts are "lua".
                 who = f"{seen['client_address']}:{seen['client_port']}"
                 if who not in others and seen["client_type"] != "lua":
                     read.append(seen["command"])
@@ -221,7 +221,7 @@ def test_a_password_is_never_shown(start_service: ServiceFactory) -> None:
         assert "password" in done.stderr
 
 
-def test_a_worker_says_over_http_that_it_decides_and_how_much(
+def test_a_worker_reports_over_http_that_it_decides_and_how_much(
     start_service: ServiceFactory,
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"

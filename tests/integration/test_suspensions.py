@@ -1,6 +1,6 @@
-"""Why a partition is suspended: another log, another P, settings that lose records, lost state.
+"""Reasons to suspend a partition: another log, another P, settings that lose records, lost state.
 
-The reason is stored and shown with a remedy. The remedy works, and no spending is forgotten.
+The reason is stored and shown with a remedy. The remedy works, and no spending is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def charge(service: Service, steps: int, users: np.ndarray = USERS) -> None:
 
 
 def decides_nothing(service: Service, where: str | None = None) -> None:
-    """An attempt to open a run gets no answer, or does not even reach the log."""
+    """Check that a request to open a run is not answered, or not even sent."""
     no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable), match=where)
     with no_answer, service.turnstile(timeout=2.0) as client:
         client.run("d", "r")
@@ -49,7 +49,7 @@ def status_code(service: Service) -> int:
 
 
 def restart(service: Service) -> None:
-    """End the only worker in order, and start another; wait until nothing is wrong."""
+    """Restart the only worker gracefully, and wait until no partition is suspended."""
     service.stack.stop_worker(len(service.stack.workers) - 1)
     service.stack.start_worker()
     eventually(lambda: not any(service.reasons()))
@@ -66,7 +66,7 @@ def follow(advice: str) -> None:
 
 
 def delete_advised_keys(service: Service, advice: str) -> None:
-    """Do what `redis-cli -c DEL` in a remedy would do."""
+    """Delete a key as `redis-cli -c DEL` in a remedy does."""
     command = re.search(r"`redis-cli -c DEL ([^`]*)`", advice)
     assert command
     keys = re.findall(r"'([^']*)'", command[1])
@@ -89,7 +89,7 @@ def add_partitions(service: Service, topics: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("topics", [TOPICS, (NORMS,)], ids=["of all topics", "of norms alone"])
-def test_added_partitions_suspend_a_service_that_runs(
+def test_added_partitions_suspend_a_running_service(
     service: Service, topics: tuple[str, ...]
 ) -> None:
     charge(service, 3)
@@ -102,7 +102,7 @@ def test_added_partitions_suspend_a_service_that_runs(
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_added_partitions_suspend_all_partitions_of_a_service_that_starts(service: Service) -> None:
+def test_added_partitions_suspend_all_partitions_of_a_starting_service(service: Service) -> None:
     charge(service, 3)
     service.settle()
     service.stack.stop_worker(0)
@@ -112,7 +112,7 @@ def test_added_partitions_suspend_all_partitions_of_a_service_that_starts(servic
 
 
 def test_a_log_written_for_fewer_partitions_is_never_applied_to_more(service: Service) -> None:
-    """Redis was emptied too, so that only the log itself knows."""
+    """Redis is empty as well, so only the log shows P."""
     charge(service, 3)
     service.settle()
     service.stack.stop_worker(0)
@@ -130,8 +130,8 @@ def test_a_log_written_for_fewer_partitions_is_never_applied_to_more(service: Se
 # --- another log --------------------------------------------------------------------------------
 
 
-def make_anew(service: Service) -> None:
-    """Delete norms and create it again, with the settings it had."""
+def recreate_norms(service: Service) -> None:
+    """Delete norms and create it again with the same settings."""
     topic = service.config.topic(NORMS)
     with closing(service.admin()) as admin:
         admin.delete_topics([topic])
@@ -150,11 +150,11 @@ def write_nonsense(service: Service, count: int) -> None:
             service.publish(partition, b"another log")
 
 
-def test_another_log_under_the_same_name_suspends_a_service_that_starts(service: Service) -> None:
+def test_another_log_under_the_same_name_suspends_a_starting_service(service: Service) -> None:
     charge(service, 3)
     ends = {p: kept.next for p, kept in service.settle().items()}
     service.stack.stop_worker(0)
-    make_anew(service)
+    recreate_norms(service)
     write_nonsense(service, max(ends.values()) + 2)
     service.stack.start_worker()
     service.eventually_all(SuspensionReason.OTHER_LOG)
@@ -162,20 +162,20 @@ def test_another_log_under_the_same_name_suspends_a_service_that_starts(service:
 
 
 @pytest.mark.parametrize("longer", [True, False], ids=["longer", "shorter"])
-def test_another_log_under_the_same_name_suspends_a_service_that_runs(
+def test_another_log_under_the_same_name_suspends_a_running_service(
     service: Service, longer: bool
 ) -> None:
     charge(service, 3)
     ends = {p: kept.next for p, kept in service.settle().items()}
-    with service.paused_worker():  # which would see that the topic is gone for a moment
-        make_anew(service)
+    with service.paused_worker():  # which would notice the missing topic
+        recreate_norms(service)
         if longer:
             write_nonsense(service, max(ends.values()) + 2)
     service.eventually_all(SuspensionReason.OTHER_LOG)
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_a_log_that_is_gone_suspends_a_service_that_runs(service: Service) -> None:
+def test_a_deleted_log_suspends_a_running_service(service: Service) -> None:
     charge(service, 3)
     service.settle()
     with closing(service.admin()) as admin:
@@ -187,7 +187,7 @@ def test_a_log_that_is_gone_suspends_a_service_that_runs(service: Service) -> No
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_a_last_record_that_is_another_one_suspends_the_partition(service: Service) -> None:
+def test_a_different_last_record_suspends_the_partition(service: Service) -> None:
     charge(service, 3)
     service.settle()
     service.stack.stop_worker(0)
@@ -207,7 +207,7 @@ def test_a_last_record_that_is_another_one_suspends_the_partition(service: Servi
 # --- settings -----------------------------------------------------------------------------------
 
 
-def test_a_topic_under_which_records_vanish_is_refused_at_the_start(
+def test_a_topic_that_would_lose_records_is_rejected_at_the_start(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=0, partitions=1) as service:
@@ -227,12 +227,12 @@ def test_a_topic_under_which_records_vanish_is_refused_at_the_start(
         service.audit()
 
 
-# The others are in tests/unit/kafka/test_settings.py.
+# Other settings are tested in tests/unit/kafka/test_settings.py.
 LOSING = [(NORMS, {"cleanup_policy": "compact"}), (ODOMETER, {"cleanup_policy": "delete"})]
 
 
 @pytest.mark.parametrize(("topic", "settings"), LOSING)
-def test_settings_under_which_records_vanish_suspend_a_service_that_runs(
+def test_topic_settings_that_would_lose_records_suspend_a_running_service(
     service: Service, topic: str, settings: dict[str, str]
 ) -> None:
     charge(service, 2)
@@ -268,7 +268,7 @@ def test_records_deleted_before_they_were_decided_suspend_the_partition(service:
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_records_deleted_under_a_service_that_lags_suspend_the_partition(service: Service) -> None:
+def test_records_deleted_before_a_lagging_service_suspend_the_partition(service: Service) -> None:
     charge(service, 2)
     service.settle()
     with service.paused_worker():
@@ -325,7 +325,7 @@ DAMAGE = {
 }
 
 
-def test_state_of_which_a_key_is_lost_is_built_again_without_an_operator(
+def test_state_with_a_lost_redis_key_is_rebuilt_without_an_operator(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=1, partitions=4) as service:
@@ -340,7 +340,7 @@ def test_state_of_which_a_key_is_lost_is_built_again_without_an_operator(
         service.audit()
 
 
-def test_state_that_is_lost_under_a_service_that_runs_is_built_again(service: Service) -> None:
+def test_state_lost_under_a_running_service_is_rebuilt(service: Service) -> None:
     charge(service, 3)
     service.settle()
     with redis.Redis.from_url(service.redis) as client:
@@ -349,7 +349,7 @@ def test_state_that_is_lost_under_a_service_that_runs_is_built_again(service: Se
     service.audit()
 
 
-def test_a_key_that_no_worker_wrote_suspends_the_partition_until_it_is_deleted_as_advised(
+def test_a_foreign_redis_key_suspends_the_partition_until_it_is_deleted_as_advised(
     service: Service,
 ) -> None:
     charge(service, 3)
@@ -372,13 +372,13 @@ def test_a_key_that_no_worker_wrote_suspends_the_partition_until_it_is_deleted_a
 
 
 def set_layout(service: Service, layout: int) -> None:
-    """Let the state in Redis say that another release wrote it."""
+    """Mark the state in Redis as written by another release."""
     with redis.Redis.from_url(service.redis) as client:
         for partition in range(service.partitions):
             client.hset(service.key(partition, "meta"), "layout", layout)
 
 
-def test_state_of_another_layout_is_refused_and_rebuilt_as_advised(service: Service) -> None:
+def test_state_of_another_layout_is_rejected_and_rebuilt_as_advised(service: Service) -> None:
     charge(service, 4)
     service.settle()
     service.stack.stop_worker(0)
@@ -395,7 +395,7 @@ def test_state_of_another_layout_is_refused_and_rebuilt_as_advised(service: Serv
     assert all(units == spent[0][0] for units, *_ in spent.values())
 
 
-def test_state_of_another_layout_is_not_to_be_deleted_when_the_log_begins_later(
+def test_no_remedy_deletes_state_of_another_layout_if_the_log_was_trimmed(
     service: Service,
 ) -> None:
     charge(service, 4)

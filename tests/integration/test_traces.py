@@ -1,4 +1,4 @@
-"""One trace leads from a norm to its HALT, over the real parts, and decides nothing."""
+"""One trace connects a norm and its HALT, on the real services; decisions do not depend on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("opentelemetry.sdk")
 WORKER = Path(__file__).with_name("tracing_worker.py")
 
 
-def test_a_norm_and_its_halt_are_of_one_trace(
+def test_a_norm_and_its_halt_have_the_same_trace(
     start_service: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from opentelemetry import trace
@@ -61,7 +61,7 @@ def test_a_norm_and_its_halt_are_of_one_trace(
 
 
 def headers_of_the_decisions(config: Config) -> set[str]:
-    """The traces that the records of the topic halts say they are of, those of decisions."""
+    """Return the trace ids in the headers of the decisions in the topic halts."""
     name = config.topic("halts")
     reader = new_reader(config)
     try:

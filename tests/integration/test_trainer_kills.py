@@ -1,4 +1,4 @@
-"""Trainers that are killed: no paid step is lost, none is charged twice or with other content.
+"""Killed trainers: no paid step is lost, charged twice or charged with other content.
 
 A fault-injection smoke test: it has no mark `fault`, so that `make test` runs it.
 """
@@ -28,7 +28,7 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
         yield service
 
 
-def test_a_trainer_that_is_killed_again_and_again_loses_no_paid_step(
+def test_a_repeatedly_killed_trainer_loses_no_paid_step(
     shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:
     shared.client.create_dataset(name, budget=0.2)
@@ -41,7 +41,9 @@ def test_a_trainer_that_is_killed_again_and_again_loses_no_paid_step(
 
     history = trainer.read(checkpoint)["history"]
     assert [released["step"] for released in history] == list(range(trainer.STEPS))
-    assert not all(all(released["admitted"]) for released in history)  # some run out
+    assert not all(
+        all(released["admitted"]) for released in history
+    )  # some users' budgets are exhausted
     units = dict.fromkeys(trainer.USERS.tolist(), 0)
     for released in history:
         parts = zip(trainer.USERS.tolist(), released["norms"], released["admitted"], strict=True)
@@ -49,7 +51,7 @@ def test_a_trainer_that_is_killed_again_and_again_loses_no_paid_step(
             units[user] += admitted * math.ceil(norm**2 / (2 * trainer.NOISE**2) * 2**44)
     state = shared.state(name)
     for user, expected in units.items():
-        assert abs(state[user][0][0] - expected) <= trainer.STEPS  # each a rounding away
+        assert abs(state[user][0][0] - expected) <= trainer.STEPS  # up to one rounding each
     shared.audit()
     assert_one_content_a_step(shared, name)
     assert_no_rejects(shared, name)

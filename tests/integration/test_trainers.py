@@ -1,5 +1,6 @@
-"""Trainers over a real broker, Redis and workers: the model equals the one trained in memory, bit
-for bit, whichever process dies; and each step is charged once."""
+"""Trainers on a real service: whichever process dies, each step is charged once, and the model
+equals the one trained in memory bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
 
 
 class Death(BaseException):
-    """The end of a training in memory."""
+    """Raised to end a training in memory."""
 
 
 def trained_in_memory(
     name: str, path: Path, dies_in: Sequence[int] = ()
 ) -> tuple[np.ndarray, Rows]:
-    """The model and what each user was charged, after deaths in some steps that were drawn."""
+    """Return the model and the users' charges, after crashes in some drawn steps."""
     turnstile = Turnstile.in_memory(partitions=3)
     turnstile.create_dataset(name, **POLICY)
 
@@ -55,7 +56,7 @@ def trained_in_memory(
     model = live(-1)
     charged = charged_in_memory(turnstile, name)
     spent = [paid for paid, *_ in charged.values()]
-    assert len(set(spent)) > 10  # users differ in what they were charged
+    assert len(set(spent)) > 10  # users were charged different amounts
     return model, charged
 
 
@@ -65,7 +66,7 @@ def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
 
 
 @pytest.mark.fault
-def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
+def test_a_killed_worker_does_not_change_the_trained_model(
     shared: Service, name: str, tmp_path: Path
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
@@ -97,7 +98,7 @@ def test_a_worker_that_is_killed_changes_nothing_of_what_is_trained(
 
 
 def went_to_the_end(life: Training) -> bytes | None:
-    """The model; None after a time-out, which says to call again."""
+    """Return the model; None after a timeout, when the caller must retry."""
     try:
         return life.go().tobytes()
     except DecisionTimeout:
@@ -105,7 +106,7 @@ def went_to_the_end(life: Training) -> bytes | None:
 
 
 @pytest.mark.fault
-def test_a_trainer_that_is_killed_between_draw_and_release_gives_that_step_up(
+def test_a_trainer_killed_between_draw_and_release_abandons_the_step(
     shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
@@ -126,7 +127,7 @@ def test_a_trainer_that_is_killed_between_draw_and_release_gives_that_step_up(
     shared.audit()
 
 
-def test_a_trainer_that_dies_at_any_point_is_charged_once_for_every_step(
+def test_a_trainer_killed_at_any_point_is_charged_once_per_step(
     shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:
     shared.client.create_dataset(name, **POLICY)
@@ -149,7 +150,7 @@ def test_a_trainer_that_dies_at_any_point_is_charged_once_for_every_step(
 
 
 def assert_each_step_charged_once(service: Service, dataset: str) -> None:
-    """No partition has seen two contents of a step, and none has refused one."""
+    """Check that no partition received two contents of a step, or rejected one."""
     service.log.refresh()
     contents = defaultdict(set)
     for partition, _, value in service.log.records["norms"]:
@@ -162,7 +163,7 @@ def assert_each_step_charged_once(service: Service, dataset: str) -> None:
 
 
 @pytest.mark.parametrize("paced", [True, False])
-def test_a_classifier_on_the_service_is_the_one_in_memory(
+def test_a_classifier_on_the_service_equals_the_one_in_memory(
     shared: Service, name: str, paced: bool
 ) -> None:
     from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""``turnstile trim`` deletes what a whole snapshot of this log covers, and nothing else."""
+"""``turnstile trim`` deletes only records that a complete snapshot of this log covers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = 12
 
 
 class Trimmed:
-    """Topics without workers: a log of some records, and what somebody wrote as snapshots."""
+    """Topics without workers: a log with some records, and handmade snapshots."""
 
     def __init__(self, stack: LocalStack) -> None:
         self.config = Config(
@@ -59,7 +59,9 @@ def trimmed(servers: LocalStack) -> Trimmed:
     return Trimmed(servers)
 
 
-def test_what_a_whole_snapshot_covers_is_deleted_but_its_last_record(trimmed: Trimmed) -> None:
+def test_trim_deletes_what_a_complete_snapshot_covers_except_the_last_record(
+    trimmed: Trimmed,
+) -> None:
     trimmed.write(written(trimmed.kept))
     dry = trimmed.trim("--dry-run")
     assert dry.lines[P]["would_delete"] == 9
@@ -78,11 +80,11 @@ def test_what_a_whole_snapshot_covers_is_deleted_but_its_last_record(trimmed: Tr
     )
 
 
-def test_a_partition_without_a_snapshot_keeps_its_log_and_nothing_is_wrong(
+def test_a_partition_without_a_snapshot_is_not_trimmed_and_is_no_error(
     trimmed: Trimmed,
 ) -> None:
     parts, _, _ = drawn(trimmed.kept)
-    trimmed.write(parts)  # of one that was never finished
+    trimmed.write(parts)  # of an incomplete snapshot
     done = trimmed.trim()
     assert (done.code, trimmed.log_start()) == (0, 0)
     assert "there is no snapshot in" in done.lines[P]["why_not_more"]
@@ -108,7 +110,7 @@ WRONG: dict[str, tuple[Callable[[Kept], list[Record]], str]] = {
 
 
 class Forked(Kept):
-    """What comes of a log whose last record is another one."""
+    """Topics whose last snapshot is of a log with another last record."""
 
     @property
     def moment(self):
@@ -119,7 +121,7 @@ class Forked(Kept):
 
 
 @pytest.mark.parametrize(("records", "why"), WRONG.values(), ids=WRONG.keys())
-def test_a_snapshot_that_is_not_whole_or_of_another_log_deletes_nothing(
+def test_an_incomplete_or_foreign_snapshot_deletes_nothing(
     trimmed: Trimmed, records: Callable[[Kept], list[Record]], why: str
 ) -> None:
     trimmed.write(records(trimmed.kept))

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it runs where nothing else of this repository is."""
+"""The wheel: its contents, and that it runs without the repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.readme import TOP
 
 
 def run(command: Sequence[object], cwd: Path) -> str:
-    """What a command prints, without anything of this process but PATH."""
+    """Return the output of a command, with only PATH of this environment."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PIP_NO_INDEX": "1"}
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(folder: Path) -> Path:
-    """The wheel of a source distribution: what is missing there is missing in both."""
+    """Build the wheel from a source distribution, so that a file missing in either is noticed."""
     source = folder / "source"
     left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in ("accounting", "streams", "deploy"):
@@ -54,7 +54,7 @@ def wheel(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, folder: Path) -> Path:
-    """A new environment with the wheel, which finds what the wheel needs where this one has it."""
+    """Create an environment with the wheel; its dependencies come from this environment."""
     venv.create(folder / "venv", with_pip=False)
     found = folder / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", found, "install", "--no-deps", wheel]
@@ -64,7 +64,7 @@ def python(wheel: Path, folder: Path) -> Path:
     return found
 
 
-def test_all_that_is_not_python_is_in_the_wheel(wheel: Path) -> None:
+def test_the_wheel_contains_all_files_that_are_not_python(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         described = archive.read("streams/asyncapi.yaml")
@@ -81,7 +81,7 @@ def test_all_that_is_not_python_is_in_the_wheel(wheel: Path) -> None:
     assert not any(name.startswith("tests") for name in names)
 
 
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_the_wheel_has_its_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -91,7 +91,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert metadata.get_payload().startswith("# dp-turnstile")
 
 
-def test_the_command_runs_from_the_wheel_alone(python: Path, folder: Path) -> None:
+def test_the_command_runs_with_only_the_wheel_installed(python: Path, folder: Path) -> None:
     assert run([python.with_name("turnstile"), "--version"], folder).startswith("turnstile ")
     script = """
 import accounting, streams
@@ -105,12 +105,10 @@ print(accounting.zcdp_budget(1.0, 1e-5) > 0)
     assert run([python, "-c", script], folder) == "True\n"
 
 
-def test_what_the_wheel_misses_can_be_installed_as_the_message_says(
-    python: Path, folder: Path
-) -> None:
+def test_a_missing_extra_can_be_installed_as_the_message_says(python: Path, folder: Path) -> None:
     script = "from streams.local.errors import how_to_install; print(how_to_install('local'))"
     assert run([python, "-c", script], folder).startswith("`pip install 'FILE.whl[local]'`")
-    # And pip finds the extra of the wheel there (its packages are not downloaded here).
+    # The wheel declares the extra (its packages are not downloaded here).
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))

@@ -1,7 +1,7 @@
-"""TLS before a Redis that has none: what is encrypted at one port is handed to another, and back.
+"""A TLS proxy for a Redis that was built without TLS.
 
-The `redis-server` that comes with the tests was built without TLS. So what an installation has in
-the server itself stands before it here, and the server announces the port of that.
+The `redis-server` of the tests was built without TLS. The proxy stands for the server's own TLS
+port, and the server announces the proxy's port.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Self
 
 from streams.local.server import LOOPBACK
 
-_HANDSHAKE = b"\x16"  # with which a connection begins that is to be encrypted
+_HANDSHAKE = b"\x16"  # the first byte of a TLS connection
 _PIECE = 64 * 1024
 
 
 class Encrypting:
-    """A port that speaks TLS, in a thread of its own, until it is closed.
+    """A TLS port, in its own thread, until it is closed.
 
     Attributes:
-        port: where it listens.
-        target: the port behind it, once that is known.
+        port: the port on which it listens.
+        target: the port to which it connects, once that is known.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Encrypting:
         """Listen.
 
         Args:
-            context: of a server.
-            target: a port of the loopback address.
+            context: the server's TLS context.
+            target: a port on the loopback address.
             host: a loopback address.
-            plain_too: whether what is not encrypted is handed on as well, for a Sentinel that
-                speaks no TLS and yet has to name the port to those who do.
+            plain_too: whether plain connections are relayed as well, for a Sentinel without TLS
+            that must announce the port.
         """
         self.target = target
         self._context, self._plain_too = context, plain_too
@@ -55,7 +55,7 @@ class Encrypting:
         self._thread.start()
 
     def close(self) -> None:
-        """End every connection and the thread."""
+        """End all connections and the thread."""
         self._loop.call_soon_threadsafe(self._accepting.cancel)
         self._thread.join()
 
@@ -107,7 +107,7 @@ class Encrypting:
                 writer.close()
 
     async def _first(self, client: socket.socket) -> bytes:
-        """The first byte that comes, which stays there."""
+        """Return the first byte without consuming it."""
         readable = asyncio.Event()
         self._loop.add_reader(client, readable.set)
         try:
@@ -121,7 +121,7 @@ _Way = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _relay(there: _Way, back: _Way) -> None:
-    """Hand on what comes both ways, until one of the two ends."""
+    """Relay data in both directions until one side closes."""
     flows = [asyncio.ensure_future(_pump(*way)) for way in (there, back)]
     try:
         await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)

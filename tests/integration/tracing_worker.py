@@ -1,4 +1,4 @@
-"""A worker whose spans go to the file that is named first, a line each."""
+"""A worker that writes its spans to the file in its first argument, one per line."""
 
 import sys
 from pathlib import Path

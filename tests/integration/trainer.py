@@ -1,7 +1,7 @@
 """A trainer that is killed (SIGKILL) at a chosen point of a chosen step.
 
-Its norms follow from its model, its model from what was released, and both stand in one file that
-is replaced whole: what a trainer needs so that no step is lost. Points of a step:
+The norms follow from the model, and the model from the released steps. Both are in one file that is
+replaced atomically, so that no step is lost. Points of a step:
 
     opened       the run is open, nothing is published
     half         one partition's part of the step is in Kafka
@@ -29,7 +29,7 @@ NOISE = 4.0
 
 
 def main(kafka: str, prefix: str, dataset: str, checkpoint: Path, point: str, at: int) -> None:
-    """Train until killed, or to the end. The checkpoint is read after the run was opened."""
+    """Train until killed, or to the end. The checkpoint is read after the run is opened."""
     with Turnstile(kafka, prefix=prefix) as turnstile:
         run = turnstile.run(dataset, "r", released=read(checkpoint)["released"])
         state = read(checkpoint)
@@ -65,7 +65,7 @@ def write(checkpoint: Path, state: dict[str, Any]) -> None:
 
 
 def watch_publishing(turnstile: Turnstile, is_now: Any, point: str) -> None:
-    """Die when the broker has this many parts of the step."""
+    """Kill this process when the broker has this many parts of the step."""
     parts = {"half": 1, "published": turnstile.partitions}.get(point)
     producer = turnstile._connection._open()
     send, sent = producer.send, 0

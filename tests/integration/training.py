@@ -1,7 +1,7 @@
-"""A training that dies at a chosen point of a chosen step, over a service or in memory.
+"""A training that dies at a chosen point of a chosen step, on a service or in memory.
 
-Its coins and its noise come from a seed, and the checkpoint has the generator beside the model: two
-trainings that die at the same points are then the same, bit for bit. Points of a step:
+Sampling and noise come from a seed, and the checkpoint stores the generator with the model. So two
+trainings that die at the same points are equal bit for bit. Points of a step:
 
     half         one partition's part of the step is in Kafka: the step is handed back
     decided      the charge has returned and users are drawn; nothing is released: it is given up
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 class SeededDescent(Descent):
-    """Keeps the generator of coins and noise with the model."""
+    """A checkpoint that stores the random generator with the model."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         super().__init__(0.5, momentum=0.5)
@@ -51,7 +51,7 @@ class SeededDescent(Descent):
 
 
 class Training:
-    """One life of a training; ``at`` is called at points of its steps."""
+    """Train until the process dies; ``at`` is called at the points of each step."""
 
     def __init__(
         self,

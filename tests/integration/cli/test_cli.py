@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "streams.cli"]
 
 
 def turnstile(*arguments, **settings):
-    """The exit code of a command, its JSON lines, and what it said beside them."""
+    """Return the exit code of a command, its JSON lines, and its error output."""
     done = command.turnstile(*arguments, **settings)
     return done.code, done.lines if "--json" in arguments else [], done.said
 
@@ -36,7 +36,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def up():
-    """`turnstile up`, as a user would start it."""
+    """Start `turnstile up` as a user would."""
     process = subprocess.Popen(
         [*COMMAND, "up", "--free-ports", "--json", "--workers", "2", "--partitions", "3"],
         stdout=subprocess.PIPE,
@@ -74,7 +74,7 @@ def test_from_a_norm_to_its_halt(up):
     assert [(h["user"], h["step"], h["exhausted"]) for h in halts if h["user"] == 1] == [
         (1, 1, True)
     ]
-    # What Redis shows of a dataset comes with the owners' signs of life.
+    # Owners write the figures of a dataset to Redis with their heartbeats.
     shown = ("dataset", "show", "cli", "--json")
     eventually(lambda: [d["users"] for d in turnstile(*shown, environment=up)[1]] == [3])
     # Digits find the integer and the string: the caller may not know which one the trainer used.
@@ -82,7 +82,7 @@ def test_from_a_norm_to_its_halt(up):
     assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
     assert {type(r["user"]) for r in rises} == {int, str}
     epsilons = {(r["budget_epsilon"], r["delta"]) for r in rises}
-    assert all(r["epsilon"] > r["budget_epsilon"] for r in rises)  # whenever the run ends
+    assert all(r["epsilon"] > r["budget_epsilon"] for r in rises)  # at any time of the run
     code, datasets, _ = turnstile("dataset", "show", "cli", "--json", environment=up)
     assert (datasets[0]["users"], datasets[0]["exhausted"]) == (3, 2)
     assert epsilons == {(datasets[0]["epsilon"], datasets[0]["delta"])}
@@ -231,7 +231,7 @@ def test_unusable_policy_is_rejected_in_one_line(up, policy, monkeypatch, capsys
 
 
 def test_demo_prints_json_lines(up, tmp_path):
-    """On a broker whose workers are running."""
+    """Start a service with running workers."""
     out = tmp_path / "out"
     where = ["--kafka", up["TURNSTILE_KAFKA"], "--out", str(out)]
     with small_demo():
@@ -249,7 +249,7 @@ def test_demo_prints_json_lines(up, tmp_path):
 
 
 def test_running_worker_logs_json_lines(servers):
-    """Under a prefix of its own, so that no partition of another moves."""
+    """Use a separate prefix, so that no other worker's partitions move."""
     worker = [
         *COMMAND,
         "worker",

@@ -24,7 +24,7 @@ UP = [sys.executable, "-m", "streams.cli", "up", "--free-ports", "--json", "--pa
 
 
 def of(folder: Path) -> list[int]:
-    """The processes that were started with this folder as their TMPDIR."""
+    """Return the processes that have this folder as their TMPDIR."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -37,7 +37,7 @@ def of(folder: Path) -> list[int]:
 def started(
     folder: Path, command: Sequence[str] = UP, stderr: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command whose temporary files are in a folder of their own."""
+    """A command whose temporary files are in a separate folder."""
     with subprocess.Popen(
         command,
         env=ENVIRONMENT | {"TMPDIR": str(folder)},
@@ -117,7 +117,7 @@ def test_closed_terminal_does_not_change_the_exit_code() -> None:
 
 
 def test_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
-    """With the terminal even what is said on the way has nowhere to go; signals follow signals."""
+    """A closed terminal also closes the output, and further signals arrive."""
     terminal, its_end = pty.openpty()
     with started(tmp_path, stderr=its_end) as process:
         os.close(its_end)

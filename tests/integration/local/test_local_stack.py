@@ -22,7 +22,7 @@ from tests.integration.local.conftest import WORKER, is_gone
 from tests.integration.service import eventually
 
 
-def test_data_of_a_secure_stack_are_not_shown_to_everybody(tmp_path: Path) -> None:
+def test_data_of_a_secure_stack_are_private(tmp_path: Path) -> None:
     (tmp_path / SECURE_FOLDER).mkdir()
     stack = LocalStack(workers=0, data=tmp_path)
     with pytest.raises(LocalStackError) as caught:
@@ -31,13 +31,13 @@ def test_data_of_a_secure_stack_are_not_shown_to_everybody(tmp_path: Path) -> No
     assert "--secure" in str(caught.value)
 
 
-def test_workers_are_told_where_everything_is(stack: LocalStack, worker_log: Path) -> None:
+def test_workers_receive_the_addresses_of_all_servers(stack: LocalStack, worker_log: Path) -> None:
     eventually(lambda: worker_log.read_text().count("\n") >= 1)
-    told = json.loads(worker_log.read_text().splitlines()[0])
-    assert told["TURNSTILE_KAFKA"] == stack.kafka
-    assert told["TURNSTILE_REDIS"] == stack.redis
-    assert told["TURNSTILE_PREFIX"] == "turnstile."
-    assert told["TURNSTILE_PARTITIONS"] == "3"
+    received = json.loads(worker_log.read_text().splitlines()[0])
+    assert received["TURNSTILE_KAFKA"] == stack.kafka
+    assert received["TURNSTILE_REDIS"] == stack.redis
+    assert received["TURNSTILE_PREFIX"] == "turnstile."
+    assert received["TURNSTILE_PARTITIONS"] == "3"
 
 
 @pytest.mark.parametrize("by", ["stack", "signal"])
@@ -81,7 +81,7 @@ def test_a_worker_that_keeps_exiting_is_reported_with_its_log(stack: LocalStack)
         eventually(lambda: any("worker-0.log" in line for line in said))
 
 
-def test_an_existing_broker_and_redis_are_used_and_left_alone(stack: LocalStack) -> None:
+def test_an_existing_broker_and_redis_are_used_and_not_stopped(stack: LocalStack) -> None:
     pids = stack.broker.pid, stack.redis_server.pid
     with LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=WORKER) as guest:
         assert (guest.kafka, guest.redis) == (stack.kafka, stack.redis)
@@ -96,7 +96,7 @@ def test_an_existing_broker_and_redis_are_used_and_left_alone(stack: LocalStack)
         assert client.ping()
 
 
-def test_a_temporary_directory_goes_and_nothing_keeps_running(stack: LocalStack) -> None:
+def test_a_temporary_directory_is_deleted_and_no_process_is_left(stack: LocalStack) -> None:
     guest = LocalStack(kafka=stack.kafka, worker_command=WORKER)
     with guest:
         directory = guest.directory
@@ -107,7 +107,7 @@ def test_a_temporary_directory_goes_and_nothing_keeps_running(stack: LocalStack)
     guest.stop()  # again is fine
 
 
-def test_a_directory_that_was_given_keeps_its_data(stack: LocalStack, tmp_path: Path) -> None:
+def test_a_given_directory_keeps_its_data(stack: LocalStack, tmp_path: Path) -> None:
     for expected in (None, b"kept"):
         with (
             LocalStack(workers=0, kafka=stack.kafka, data=tmp_path / "data") as guest,
@@ -126,7 +126,9 @@ def lenient_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_data_and_logs_are_for_their_owner_alone(tmp_path: Path, lenient_umask: None) -> None:
+def test_data_and_logs_are_readable_only_by_their_owner(
+    tmp_path: Path, lenient_umask: None
+) -> None:
     data = tmp_path / "data"
     with LocalStack(workers=1, data=data, worker_command=WORKER) as guest:
         eventually((guest.directory / "logs" / "worker-0.log").read_text)
@@ -138,7 +140,7 @@ def test_data_and_logs_are_for_their_owner_alone(tmp_path: Path, lenient_umask: 
     assert not open_to_others
 
 
-def test_folders_that_were_open_to_others_are_closed(
+def test_folders_that_others_could_read_are_made_private(
     stack: LocalStack, tmp_path: Path, lenient_umask: None
 ) -> None:
     (tmp_path / "redis").mkdir()
@@ -148,7 +150,7 @@ def test_folders_that_were_open_to_others_are_closed(
         assert (tmp_path / "logs").stat().st_mode & 0o077 == 0
 
 
-def test_what_a_killed_stack_left_behind_is_removed_and_a_running_one_is_not(
+def test_leftovers_of_a_killed_stack_are_removed_and_those_of_a_running_one_are_not(
     stack: LocalStack, tmp_path: Path
 ) -> None:
     left = tmp_path / "dp-turnstile-left"
@@ -180,7 +182,7 @@ def test_when_the_last_part_fails_all_others_are_stopped(stack: LocalStack) -> N
     assert not (logs[0].parent.parent / "redis").exists()
 
 
-def test_an_error_leaves_the_logs_that_it_points_to(stack: LocalStack) -> None:
+def test_an_error_keeps_the_logs_that_it_names(stack: LocalStack) -> None:
     said: list[str] = []
     guest = LocalStack(kafka=stack.kafka, worker_command=WORKER, progress=said.append)
     with pytest.raises(LocalStackError) as caught, guest:
@@ -193,7 +195,7 @@ def test_an_error_leaves_the_logs_that_it_points_to(stack: LocalStack) -> None:
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_nothing(
+def test_an_interruption_leaves_no_process_and_no_folder(
     stack: LocalStack, interruption: type[BaseException], tmp_path: Path
 ) -> None:
     def interrupt(_: str) -> None:
@@ -210,9 +212,7 @@ def test_an_interruption_leaves_nothing(
     assert not list(tmp_path.glob("dp-turnstile-*"))
 
 
-def test_a_signal_while_it_stops_is_delivered_when_nothing_is_left(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_a_signal_during_the_stop_is_delivered_after_it(stack: LocalStack, tmp_path: Path) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
     command = [sys.executable, "-c", f"{stubborn} print('up', flush=True); time.sleep(600)"]
     guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=command)
@@ -234,14 +234,14 @@ def test_a_signal_while_it_stops_is_delivered_when_nothing_is_left(
 
 
 @pytest.mark.parametrize("name", ["a,b", "a\nb"])
-def test_a_directory_that_kafka_could_not_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_directory_that_kafka_cannot_use_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(LocalStackError) as caught:
         LocalStack(data=tmp_path / name).start()
     assert caught.value.reason is LocalFailure.UNUSABLE_DIRECTORY
     assert repr(str(tmp_path / name)) in str(caught.value)
 
 
-def test_a_server_that_died_is_reported(stack: LocalStack) -> None:
+def test_a_dead_server_is_reported(stack: LocalStack) -> None:
     with LocalStack(workers=0, kafka=stack.kafka) as guest:
         guest.check()
         os.kill(guest.redis_server.pid, signal.SIGKILL)
@@ -255,7 +255,7 @@ def test_a_server_that_died_is_reported(stack: LocalStack) -> None:
         guest.check()
 
 
-def test_a_worker_command_that_does_not_exist_is_named(stack: LocalStack) -> None:
+def test_the_error_names_a_missing_worker_command(stack: LocalStack) -> None:
     guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=["no-such-program"])
     with pytest.raises(LocalStackError) as caught:
         guest.start()
@@ -263,14 +263,14 @@ def test_a_worker_command_that_does_not_exist_is_named(stack: LocalStack) -> Non
     assert "no-such-program" in str(caught.value)
 
 
-def test_a_negative_number_of_workers_is_refused() -> None:
+def test_a_negative_number_of_workers_is_rejected() -> None:
     with pytest.raises(LocalStackError) as caught:
         LocalStack(workers=-1)
     assert caught.value.reason is LocalFailure.INVALID_CALL
     assert "-1" in str(caught.value)
 
 
-def test_a_known_port_is_used_only_if_it_is_wanted_and_free(
+def test_the_default_port_is_used_only_if_it_is_wanted_and_free(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (known,) = free_ports(1)
@@ -293,7 +293,7 @@ def test_a_known_port_is_used_only_if_it_is_wanted_and_free(
         assert last.redis_server.port == known
 
 
-def test_a_directory_that_was_given_keeps_its_ports_while_they_are_free(
+def test_a_given_directory_keeps_its_ports_while_they_are_free(
     stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again(**options: Any) -> LocalStack:

@@ -13,7 +13,7 @@ from tests.conformance.store.bench import Owner, P, commit
 
 
 @pytest.mark.process
-def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
+def test_a_lost_connection_is_never_reopened(tmp_path):
     """What answers at the address may be another Redis by then, or an older one."""
 
     async def scenario(server):
@@ -35,7 +35,7 @@ def test_a_connection_that_was_lost_is_never_opened_again(tmp_path):
 
 
 @pytest.mark.process
-def test_connections_that_were_lost_while_nothing_was_asked_are_not_opened_again(tmp_path):
+def test_connections_lost_while_idle_are_not_reopened(tmp_path):
     async def scenario(server):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
@@ -49,7 +49,7 @@ def test_connections_that_were_lost_while_nothing_was_asked_are_not_opened_again
         asyncio.run(scenario(server))
 
 
-def test_all_connections_are_there_before_the_first_acquisition(tmp_path):
+def test_all_connections_are_open_before_the_first_acquisition(tmp_path):
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
@@ -61,7 +61,7 @@ def test_all_connections_are_there_before_the_first_acquisition(tmp_path):
         asyncio.run(scenario(server, client))
 
 
-def test_what_is_written_at_once_goes_in_one_round_trip_with_a_verdict_for_each(tmp_path):
+def test_concurrent_writes_share_a_round_trip_and_have_a_verdict_each(tmp_path):
     """A charge goes to all partitions; one that is not owned here takes nobody along."""
 
     async def scenario(server, client):
@@ -82,7 +82,7 @@ def test_what_is_written_at_once_goes_in_one_round_trip_with_a_verdict_for_each(
         asyncio.run(scenario(server, client))
 
 
-def test_a_redis_that_forgot_its_scripts_is_told_them_again(tmp_path):
+def test_scripts_are_loaded_again_after_redis_lost_them(tmp_path):
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
             await store.connect()
@@ -109,7 +109,7 @@ KEEPING = {"maxmemory": "100mb", "maxmemory-policy": "noeviction"}
 
 @pytest.mark.process
 @pytest.mark.parametrize("forbidden", ["", "-config", "-@admin -@dangerous +info"])
-def test_a_redis_that_may_forget_is_refused(tmp_path, forbidden):
+def test_a_redis_that_may_evict_keys_is_rejected(tmp_path, forbidden):
     with RedisServer(tmp_path, settings=EVICTING) as server:
         with_rights = restricted(server, forbidden) if forbidden else server.url
         with pytest.raises(StoreUnavailable):
@@ -118,7 +118,7 @@ def test_a_redis_that_may_forget_is_refused(tmp_path, forbidden):
 
 @pytest.mark.process
 @pytest.mark.parametrize("forbidden", ["-config", "-config -info"])
-def test_a_redis_that_tells_little_is_not_called_silent(tmp_path, forbidden):
+def test_unknown_redis_settings_are_reported_only_without_info(tmp_path, forbidden):
     with RedisServer(tmp_path, settings=KEEPING) as server:
         unknown = checked(restricted(server, forbidden))
     assert (unknown is None) is ("info" not in forbidden)

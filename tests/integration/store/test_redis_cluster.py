@@ -35,7 +35,7 @@ def test_the_keys_of_a_partition_are_in_one_slot_and_partitions_are_spread() -> 
     assert thirds == {0, 1, 2}
 
 
-def test_a_node_that_answers_is_enough(cluster: RedisCluster) -> None:
+def test_one_answering_node_is_enough(cluster: RedisCluster) -> None:
     async def scenario() -> set[str]:
         url = f"redis+cluster://127.0.0.1:1,{cluster.nodes[2].address}"
         async with RedisStore(url, PREFIX) as store:
@@ -47,7 +47,7 @@ def test_a_node_that_answers_is_enough(cluster: RedisCluster) -> None:
     assert asyncio.run(scenario()) == {f"owner-{partition}" for partition in PARTITIONS}
 
 
-def test_no_node_that_answers_is_an_error_that_names_all(cluster: RedisCluster) -> None:
+def test_the_error_names_all_nodes_if_none_answers(cluster: RedisCluster) -> None:
     async def scenario() -> None:
         async with RedisStore("redis+cluster://:hunter2@127.0.0.1:1,127.0.0.1:2", PREFIX) as store:
             await store.connect()
@@ -59,7 +59,7 @@ def test_no_node_that_answers_is_an_error_that_names_all(cluster: RedisCluster) 
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
+def test_a_moved_slot_is_not_followed_and_is_found_after_a_restart(
     cluster: RedisCluster,
 ) -> None:
     prefix, partition = "moving.", 0
@@ -82,7 +82,7 @@ def test_a_slot_that_moved_is_not_followed_and_is_found_by_who_starts_again(
     asyncio.run(scenario())
 
 
-def test_a_node_that_may_forget_is_refused(cluster: RedisCluster) -> None:
+def test_a_node_that_may_evict_keys_is_rejected(cluster: RedisCluster) -> None:
     async def scenario() -> str | None:
         async with RedisStore(cluster.url, PREFIX) as store:
             return await store.check()

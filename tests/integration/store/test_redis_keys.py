@@ -50,7 +50,7 @@ def url_of(client: redis.Redis) -> str:
 
 
 @pytest.mark.parametrize("name", ["meta", "changes", "pages", "outbox"])
-def test_a_key_of_another_kind_is_foreign_and_no_error(client, prefix, name):
+def test_a_key_of_another_type_is_reported_as_foreign(client, prefix, name):
     acquire(client, prefix)
     key = key_of(prefix, P, name)
     client.delete(key)
@@ -62,7 +62,7 @@ NO_TEXT = b"\xff\xfe"
 
 
 @pytest.mark.parametrize("name", ["topic", "owner", "next", "head", NO_TEXT])
-def test_a_head_that_is_no_text_is_damage_and_no_error(client, prefix, name):
+def test_a_head_that_is_not_text_is_reported_as_damage(client, prefix, name):
     acquire(client, prefix)
     client.hset(key_of(prefix, P, "meta"), name, NO_TEXT)
     client.hset(key_of(prefix, P, "meta"), "digest", NO_TEXT)
@@ -72,7 +72,7 @@ def test_a_head_that_is_no_text_is_damage_and_no_error(client, prefix, name):
 
 
 @pytest.mark.parametrize("name", ["pages", "outbox"])
-def test_an_entry_whose_name_is_no_text_is_damage_and_no_error(client, prefix, name):
+def test_an_entry_with_a_name_that_is_not_text_is_reported_as_damage(client, prefix, name):
     acquire(client, prefix)
     client.hset(key_of(prefix, P, name), NO_TEXT, b"value")
     client.hset(key_of(prefix, P, "meta"), name, 1)

@@ -89,7 +89,7 @@ REFUSED: list[tuple[str, tuple[str | int, ...]]] = [
 
 
 @pytest.mark.parametrize(("user", "command"), REFUSED, ids=lambda value: str(value)[:40])
-def test_nobody_may_do_more_than_the_role_needs(
+def test_a_role_has_only_the_rights_that_it_needs(
     server: SecureRedis, user: str, command: tuple[str | int, ...]
 ) -> None:
     with connected(server, user) as client, pytest.raises(redis.ResponseError) as caught:
@@ -97,7 +97,7 @@ def test_nobody_may_do_more_than_the_role_needs(
     assert re.search(r"permission|can't (access|run this command)", str(caught.value))
 
 
-def test_a_worker_and_an_operator_may_do_what_they_need(server: SecureRedis) -> None:
+def test_a_worker_and_an_operator_have_the_rights_that_they_need(server: SecureRedis) -> None:
     """Every verb of a worker: tests/conformance/store, whose scenarios run with these rights."""
     with connected(server, "worker") as worker, connected(server, "operator") as operator:
         worker.hset(MINE, "a", "b")
@@ -108,7 +108,7 @@ def test_a_worker_and_an_operator_may_do_what_they_need(server: SecureRedis) -> 
         assert auditor.hgetall(key_of(PREFIX, 0, "pages")) == {b"p": b"state"}
 
 
-def test_a_trimmer_may_have_redis_rewrite_its_append_only_file(server: SecureRedis) -> None:
+def test_a_trimmer_can_have_redis_rewrite_its_append_only_file(server: SecureRedis) -> None:
     with connected(server, "trimmer") as trimmer:
         assert trimmer.info("persistence")["aof_enabled"] == 1
         trimmer.bgrewriteaof()
@@ -116,7 +116,7 @@ def test_a_trimmer_may_have_redis_rewrite_its_append_only_file(server: SecureRed
         assert trimmer.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
-def test_without_a_password_nothing_is_answered(server: SecureRedis) -> None:
+def test_redis_answers_nothing_without_a_password(server: SecureRedis) -> None:
     with (
         redis.Redis.from_url(server.url) as client,
         pytest.raises(redis.AuthenticationError),
@@ -127,7 +127,7 @@ def test_without_a_password_nothing_is_answered(server: SecureRedis) -> None:
 @pytest.mark.parametrize(
     ("user", "password"), [("worker", "hunter9"), ("nobody", "hunter9"), ("", "hunter9")]
 )
-def test_a_wrong_password_is_named_and_not_shown(
+def test_a_wrong_password_is_reported_and_not_shown(
     server: SecureRedis, user: str, password: str
 ) -> None:
     config = Config(redis=server.url, redis_username=user, redis_password=password)

@@ -54,7 +54,7 @@ def test_the_master_is_found_by_the_first_sentinel_that_knows_it(sentinel: Senti
         ("another", PASSWORD, StoreFailure.NO_MASTER, "'another'"),
     ],
 )
-def test_of_every_sentinel_it_is_said_why_it_names_no_master(
+def test_the_error_names_every_sentinel_and_its_reason(
     sentinel: Sentinel, service: str, password: str, reason: StoreFailure, named: str
 ) -> None:
     url = f"redis+sentinel://127.0.0.1:1,{sentinel.address}/{service}"

@@ -92,7 +92,7 @@ def why_not(url: str, ca: Path | str, certificate: Path | str = "") -> StoreFail
     return caught.value.reason
 
 
-def test_an_encrypted_way_to_redis_is_taken_or_nothing_is_said(
+def test_redis_is_reached_encrypted_or_not_at_all(
     server: RedisServer, ours: Certificates, others: Certificates
 ) -> None:
     context = ours.server(wants=ours.ca)
@@ -117,7 +117,7 @@ def test_an_encrypted_way_to_redis_is_taken_or_nothing_is_said(
             assert why_not(other, ca, certificate) is reason
 
 
-def test_who_is_told_which_authority_to_believe_believes_none_of_the_system(
+def test_a_configured_authority_replaces_those_of_the_system(
     server: RedisServer,
     ours: Certificates,
     others: Certificates,
@@ -147,7 +147,7 @@ def cluster(
         yield nodes, fronts
 
 
-def test_all_nodes_of_a_cluster_are_reached_encrypted_or_none_is_written(
+def test_all_cluster_nodes_are_reached_encrypted_or_nothing_is_written(
     cluster: tuple[RedisCluster, list[Encrypting]], ours: Certificates, others: Certificates
 ) -> None:
     nodes, (first, second, _) = cluster
@@ -167,7 +167,7 @@ def test_all_nodes_of_a_cluster_are_reached_encrypted_or_none_is_written(
             assert why_not(other, ca, certificate) is reason
 
 
-def test_a_node_of_a_cluster_that_somebody_else_vouches_for_is_not_written(
+def test_a_cluster_node_with_another_authority_is_not_written(
     cluster: tuple[RedisCluster, list[Encrypting]], ours: Certificates, others: Certificates
 ) -> None:
     nodes, (_, second, third) = cluster
@@ -179,7 +179,7 @@ def test_a_node_of_a_cluster_that_somebody_else_vouches_for_is_not_written(
         assert why_not(url, ours.ca, ours.client) is StoreFailure.CERTIFICATE
 
 
-def test_a_sentinel_and_the_master_that_it_names_are_each_reached_encrypted_or_not_at_all(
+def test_sentinel_and_master_are_each_reached_encrypted_or_not_at_all(
     tmp_path: Path, server: RedisServer, ours: Certificates, others: Certificates
 ) -> None:
     """A Sentinel without TLS has to reach the master by the same port as its clients."""

@@ -9,12 +9,12 @@ import pytest
 
 from streams.records import MAX_REQUEST_BYTES
 from streams.records.users import partitions_of
-from tests.audit.bad_input import BAD_INPUT, PARTITIONS, BadInput, Lane
+from tests.audit.bad_input import BAD_INPUT, PARTITIONS, BadInput, ChargedRun
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import admitted, answer_of
 
 HERE = np.flatnonzero(partitions_of(np.arange(100), PARTITIONS) == 0)
-LANE = Lane("d", "r", HERE[:4].tolist())
+LANE = ChargedRun("d", "r", HERE[:4].tolist())
 
 
 @pytest.fixture
