@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from streams.trainers.cohorts import rotating_cohort, sampled_cohort
     from streams.trainers.examples import ExamplesByUser
     from streams.trainers.loop import Descent, PrivateTrainer
-    from streams.trainers.pacing import Pace, noise_for_steps
-    from streams.trainers.steps import OpenStep, PrivateSteps
+    from streams.trainers.planning import noise_for_steps
+    from streams.trainers.steps import AllUsersHalted, OpenStep, PrivateSteps
 
 _HOMES = {
+    "AllUsersHalted": "steps",
     "Checkpoint": "checkpoint",
     "Descent": "loop",
     "ExamplesByUser": "examples",
     "IndividualDPClassifier": "classifier",
     "OpenStep": "steps",
-    "Pace": "pacing",
     "PrivateSteps": "steps",
     "PrivateTrainer": "loop",
-    "noise_for_steps": "pacing",
+    "noise_for_steps": "planning",
     "rotating_cohort": "cohorts",
     "sampled_cohort": "cohorts",
 }
 
 __all__ = [
+    "AllUsersHalted",
     "Checkpoint",
     "Descent",
     "ExamplesByUser",
     "IndividualDPClassifier",
     "OpenStep",
-    "Pace",
     "PrivateSteps",
     "PrivateTrainer",
     "noise_for_steps",

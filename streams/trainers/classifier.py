@@ -33,7 +33,7 @@ from streams.trainers.loop import (
     row_products,
     softmax,
 )
-from streams.trainers.pacing import Pace, noise_for_steps
+from streams.trainers.planning import noise_for_steps
 from streams.trainers.steps import PrivateSteps
 
 _ENTRIES_AT_ONCE = 2**22
@@ -123,31 +123,28 @@ except ModuleNotFoundError:
 class IndividualDPClassifier(ClassifierBase):
     """Multinomial logistic regression, (epsilon, delta)-private for every user.
 
-    Neighbouring datasets differ by adding or removing one user. A user whose gradients are short
-    takes part in more steps than the worst case could: with ``worst_case_steps`` below ``steps``
-    there is less noise than the worst case needs.
+    Neighbouring datasets differ by adding or removing one user. By default the noise is what the
+    budget needs so that a user whose gradient always has the length ``clip_norm`` can pay for every
+    step. A user with shorter gradients is charged less, and has the rest for later trainings.
 
     Args:
-        epsilon: with delta, the budget of a dataset in this process, and the guarantee that the
-            noise is calibrated to. A ``run`` given to ``fit`` has the budget of its own dataset.
+        epsilon: with delta, the budget of a dataset in this process. A ``run`` given to ``fit`` has
+            the budget of its own dataset, which then applies.
         delta: see epsilon.
         population: a public number of users: a round figure, or a count that was released
             privately. ``sampling_rate`` times this number is the denominator of every release. The
             number of users in the data is not public: neighbouring datasets differ in it.
         classes: all possible labels, two or more. They are public: do not take them from y.
         steps: of the training.
-        worst_case_steps: the number of steps that a user whose gradient always has ``clip_norm``
-            can pay for; the noise follows from it. By default all ``steps``.
-        noise_stddev: the noise itself, in the units of ``clip_norm``, instead of
-            ``worst_case_steps``.
+        noise_multiplier: the noise, as a multiple of ``clip_norm``. None: the least with which the
+            clip norm lasts for all ``steps``.
         sampling_rate: the probability with which a user is drawn for a step.
-        clip_norm: of a user's gradient, the sum over its examples.
+        clip_norm: of a user's gradient, the sum over its examples: the norm that lasts for all
+            steps.
+        highest_level: the highest norm level as a multiple of ``clip_norm``, for users who have
+            saved budget (``PrivateSteps``).
         learning_rate: of the descent.
         momentum: of the descent.
-        paced: whether every user can take part until the end: a user who cannot pay for the whole
-            gradient in every remaining step is clipped to what the budget can pay for
-            (``streams.trainers.pacing``).
-        levels: number of norm levels up to ``clip_norm``.
         sampling: must be 'poisson'; others are rejected, with the reason.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
         progress: show a bar, where tqdm is installed.
@@ -158,7 +155,7 @@ class IndividualDPClassifier(ClassifierBase):
         classes_: labels, in the order of the columns of ``predict_proba``.
         coef_: (classes, features).
         intercept_: (classes,).
-        noise_stddev_: the noise that was charged.
+        noise_multiplier_: the noise that was charged, as a multiple of ``clip_norm``.
         n_features_in_: the number of features.
         n_iter_: the number of steps.
     """
@@ -171,14 +168,12 @@ class IndividualDPClassifier(ClassifierBase):
         population: float,
         classes: ArrayLike,
         steps: int = 200,
-        worst_case_steps: int | None = None,
-        noise_stddev: float | None = None,
+        noise_multiplier: float | None = None,
         sampling_rate: float = 0.1,
         clip_norm: float = 1.0,
+        highest_level: float = 1.0,
         learning_rate: float = 4.0,
         momentum: float = 0.0,
-        paced: bool = True,
-        levels: int = 100,
         sampling: str = "poisson",
         checkpoint: str | None = None,
         progress: bool = False,
@@ -189,14 +184,12 @@ class IndividualDPClassifier(ClassifierBase):
         self.population = population
         self.classes = classes
         self.steps = steps
-        self.worst_case_steps = worst_case_steps
-        self.noise_stddev = noise_stddev
+        self.noise_multiplier = noise_multiplier
         self.sampling_rate = sampling_rate
         self.clip_norm = clip_norm
+        self.highest_level = highest_level
         self.learning_rate = learning_rate
         self.momentum = momentum
-        self.paced = paced
-        self.levels = levels
         self.sampling = sampling
         self.checkpoint = checkpoint
         self.progress = progress
@@ -221,7 +214,8 @@ class IndividualDPClassifier(ClassifierBase):
                 can be charged elsewhere.
 
         Raises:
-            InvalidRequest: the arguments are invalid; no user was charged.
+            InvalidRequest: the arguments are invalid, or the noise is too low for all steps; no
+                user was charged.
             TurnstileError: any error of a charge.
         """
         check_sampling(self.sampling)
@@ -229,19 +223,20 @@ class IndividualDPClassifier(ClassifierBase):
         self.classes_, targets = self._labels(labels)
         grouped = ExamplesByUser.one_each(len(rows)) if users is None else ExamplesByUser.of(users)
         grouped.check_covers(len(rows))
-        self.noise_stddev_ = self._noise()
+        charged = run or self._own_run()
+        self.noise_multiplier_ = self._noise(charged)
         seed = self.not_private_seed
         with_one = np.column_stack([rows, np.ones(len(rows))])
         shape = (with_one.shape[1], len(self.classes_))
         private = PrivateSteps(
-            run or self._own_run(),
+            charged,
             grouped.users,
             clip_norm=self.clip_norm,
-            noise_stddev=self.noise_stddev_,
+            noise_multiplier=self.noise_multiplier_,
             sampling_rate=self.sampling_rate,
             expected_batch=self._expected_batch(),
-            levels=self.levels,
-            pace=Pace(self.epsilon, self.delta, self.steps) if self.paced else None,
+            steps=self.steps,
+            highest_level=self.highest_level,
             not_private_generator=None if seed is None else np.random.default_rng(seed),
         )
         trainer = PrivateTrainer(
@@ -294,16 +289,11 @@ class IndividualDPClassifier(ClassifierBase):
             raise InvalidRequest(f"population is {population!r}; it must be a positive number")
         return float(self.sampling_rate * population)
 
-    def _noise(self) -> float:
-        if self.noise_stddev is not None:
-            return float(self.noise_stddev)
-        return noise_for_steps(
-            self.epsilon,
-            self.delta,
-            self.steps if self.worst_case_steps is None else self.worst_case_steps,
-            sampling_rate=self.sampling_rate,
-            clip_norm=self.clip_norm,
-        )
+    def _noise(self, run: Run) -> float:
+        if self.noise_multiplier is not None:
+            return float(self.noise_multiplier)
+        policies = [run.policy, *run.outer]
+        return noise_for_steps(policies, self.steps, sampling_rate=self.sampling_rate)
 
     def _own_run(self) -> Run:
         from streams.sdk.client import Turnstile

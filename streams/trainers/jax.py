@@ -1,6 +1,6 @@
 """Individual accounting for JAX: instead of ``jax.grad``, or first in a chain of optax.
 
-    private = PrivateSteps(run, grouped.users, clip_norm=1.0, noise_stddev=1.1, ...)
+    private = PrivateSteps(run, grouped.users, clip_norm=1.0, noise_multiplier=1.1, ...)
     gradient = private_grad(loss, private, grouped)
     while private.step < steps:
         updates, state = optimizer.update(gradient(params, images, labels), state, params)

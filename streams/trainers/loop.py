@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.steps import PrivateSteps, Schedule
+from streams.trainers.planning import Schedule
+from streams.trainers.steps import PrivateSteps
 from streams.trainers.sums import Part
 
 Floats: TypeAlias = NDArray[np.float64]

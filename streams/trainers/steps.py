@@ -11,7 +11,8 @@ The states of a step:
 3. Draw each admitted user with an independent coin.
 4. Clip each user's contribution to the level that was charged, round it towards zero to a grid, and
    add the contributions up as integers.
-5. Set levels from the observed norms, from the next step that is charged (docs/guarantees.md).
+5. Set levels from the observed norms, from the next step that is charged (docs/guarantees.md): a
+   user's level is `HEADROOM` times the norm that its gradient had when it was drawn last.
 6. Add noise once, even if no user was drawn, and divide the sum by a public number.
 
 Coins are drawn once per step. A process that ends between steps 3 and 6 has lost its coins. New
@@ -28,12 +29,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
 from streams.sdk.arguments import UsersLike
@@ -43,20 +43,39 @@ from streams.sdk.roster_steps import RosterStep, poisson_sample
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
 from streams.trainers.cohorts import check_sampling
-from streams.trainers.pacing import Pace
+from streams.trainers.planning import (
+    Plan,
+    Savings,
+    Schedule,
+    check_plan,
+    mechanism_of,
+    noise_of,
+    planned,
+)
 from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
 """Users among those who were drawn: a slice of them, or distinct indices, (k,)."""
 
-Schedule: TypeAlias = float | Callable[[int], float]
-"""A number, or a function of the step. It may depend on what was released, and on no other data."""
+Levels: TypeAlias = Literal["own", "clip_norm"]
+"""Each user is charged a level that follows the user's own norms, or the clip norm."""
+
+HEADROOM: Final = 2.0
+"""A user's level over the last observed norm. A level is older than the gradient that it clips, and
+clips gradients that have grown since."""
+
+LEVEL_COUNT: Final = 100
+"""Number of norm levels up to the highest one."""
 
 GRID_BITS: Final = 24
 """The noise is this many powers of two above the grid spacing."""
 
 _EXACT: Final = 2.0**53
 _LARGEST_SUM: Final = 2.0**62
+
+
+class AllUsersHalted(Unusable):
+    """No user was admitted to a step, so the rest of the training would be noise."""
 
 
 class PrivateSteps:
@@ -68,16 +87,22 @@ class PrivateSteps:
     Args:
         run: from ``Turnstile.run``.
         users: distinct ids, in the order of positions.
-        clip_norm: the largest norm of a user's contribution.
-        noise_stddev: standard deviation of the noise in each coordinate of the sum, in the units of
-            ``clip_norm``, not a multiple of it. It may be a schedule, which follows public values.
+        clip_norm: the norm that lasts: every user can afford a contribution of this norm in every
+            planned step. Contributions are clipped to it, unless ``highest_level`` is above 1.
+        noise_multiplier: standard deviation of the noise in each coordinate of the sum, as a
+            multiple of ``clip_norm``. It may be a schedule, which follows public values.
         sampling_rate: the probability with which each user is drawn. It may be a schedule.
         expected_batch: the divisor of sums. A public number, such as a rate times a number of users
             that is known without the data; never the size of a batch.
-        levels: number of norm levels up to ``clip_norm``.
-        own_coins: whether norms of users who were drawn become their levels. Reports on realised
-            histories do not hold for such a run; the budget does.
-        pace: limits levels to what lasts until the end; needs ``own_coins``.
+        steps: the planned number of steps, those before a restart included. If the noise is too low
+            for it, this is an error before the first step. None: no plan, so users may be halted.
+        levels: "own" charges each user ``HEADROOM`` times the norm that its gradient had when it
+            was drawn last, at most ``clip_norm``. Reports on realised histories do not hold then;
+            the budget does. "clip_norm" charges all users the clip norm. None: "own" where lower
+            levels save budget and the policy allows it.
+        highest_level: the highest level as a multiple of ``clip_norm``, at least 1. Users who have
+            saved budget by lower levels may have levels above the clip norm, as far as these last
+            until the end. Needs ``steps`` and ``levels="own"``.
         sampling: must be 'poisson'; other ways to draw are rejected, with the reason.
         outer_parts: indices of the parts of a row that may be given as outer products. They follow
             from the model, not from data.
@@ -85,7 +110,8 @@ class PrivateSteps:
             repeated. A party that knows its seed knows the noise, so nothing is private then.
 
     Raises:
-        InvalidRequest: an argument is invalid; no user was enrolled.
+        InvalidRequest: an argument is invalid, or the noise is too low for the planned steps; no
+            user was enrolled.
     """
 
     def __init__(
@@ -94,26 +120,25 @@ class PrivateSteps:
         users: UsersLike,
         *,
         clip_norm: float,
-        noise_stddev: Schedule,
+        noise_multiplier: Schedule,
         sampling_rate: Schedule,
         expected_batch: float,
-        levels: int = 100,
-        own_coins: bool = True,
-        pace: Pace | None = None,
+        steps: int | None = None,
+        levels: Levels | None = None,
+        highest_level: float = 1.0,
         sampling: str = "poisson",
         outer_parts: Collection[int] = (),
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
         check_sampling(sampling)
         for name, value in (("clip_norm", clip_norm), ("expected_batch", expected_batch)):
-            if not 0 < value < math.inf:
-                raise InvalidRequest(f"{name} is {value}; it must be finite and positive")
+            if not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
+                raise InvalidRequest(f"{name} is {value!r}; it must be finite and positive")
         self._run = run
-        self._noise_stddev, self._sampling_rate = noise_stddev, sampling_rate
+        self._noise_stddev = noise_of(noise_multiplier, clip_norm)
+        self._sampling_rate = sampling_rate
         self._expected_batch = float(expected_batch)
-        if pace is not None and not own_coins:
-            raise InvalidRequest("a pace follows observed norms: pass own_coins=True, or no pace")
-        self._own_coins, self._pace = own_coins, pace
+        self._steps = steps
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
         self._normals = ExactNormals(not_private_generator)
@@ -122,16 +147,51 @@ class PrivateSteps:
         self._ahead: _Sent | None = None
         self._released = -1
         self._name = run.dataset, run.name
-        mechanism, _ = self._settings(run.step, clip_norm)
-        self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=levels)
-        if own_coins and not self.roster.may_follow_samples:
-            raise InvalidRequest(
-                "sampled_levels is False in the dataset's policy, so levels must not follow the "
-                "norms of users who were drawn: pass own_coins=False"
+        highest = self._highest(highest_level, levels) * clip_norm
+        self._follows = self._follows_norms(levels)
+        self._settings(run.step, highest)
+        plan = None
+        if steps is not None:
+            plan = Plan(
+                [run.policy, *run.outer],
+                planned(self._noise_stddev, sampling_rate, steps),
+                clip_norm,
+                highest_level,
+                LEVEL_COUNT,
             )
-        if pace is not None:
-            first = pace.begin(self._users, run.step, mechanism, clip_norm, levels)
-            self.roster.set_norms(np.full(self._users, first))
+            check_plan(plan)
+        self.roster: Roster = run.enrol(users, clip_norm=highest, levels=LEVEL_COUNT)
+        self._savings: Savings | None = None
+        if plan is not None and highest_level > 1.0:
+            self._savings = Savings(plan, self._users)
+            self.roster.set_norms(np.full(self._users, plan.norms[plan.lasting]))
+
+    def _highest(self, highest_level: float, levels: Levels | None) -> float:
+        if not 1.0 <= highest_level <= LEVEL_COUNT:
+            raise InvalidRequest(
+                f"highest_level is {highest_level}; it must be a multiple of the clip norm, from 1 "
+                f"to {LEVEL_COUNT}"
+            )
+        if highest_level > 1.0 and (self._steps is None or levels == "clip_norm"):
+            raise InvalidRequest(
+                f"highest_level is {highest_level}, but levels above the clip norm are paid for by "
+                "what a user saves until the end: give steps, and levels='own'"
+            )
+        return float(highest_level)
+
+    def _follows_norms(self, levels: Levels | None) -> bool:
+        """Return whether levels follow observed norms."""
+        if levels not in (None, "own", "clip_norm"):
+            raise InvalidRequest(f"levels is {levels!r}; it must be 'own' or 'clip_norm'")
+        # Without sampling no coin decides whose norm is seen.
+        may = self._sampling_rate == 1 or self._run.policy.has_sampled_levels
+        if levels == "own" and not may:
+            raise InvalidRequest(
+                f"dataset {self._run.dataset!r} does not allow levels that follow the norms of "
+                "users who were drawn: pass levels='clip_norm', or create it with "
+                "sampled_levels=True"
+            )
+        return levels == "own" or (levels is None and may)
 
     @property
     def step(self) -> int:
@@ -201,21 +261,36 @@ class PrivateSteps:
                 one more step that it does not release.
 
         Raises:
+            AllUsersHalted: no user was admitted to the step.
             ReleasedTwice: the run returned a step a second time.
-            InvalidRequest: noise or rate of this step is invalid; nothing was charged.
+            InvalidRequest: noise or rate of this step is invalid, or all planned steps were made;
+                nothing was charged.
             TurnstileError: any error of the charge; nothing may be released then.
         """
         if self._open is not None:
             self._open.forget()
             return self._open
+        if self._steps is not None and self._run.step >= self._steps:
+            raise InvalidRequest(
+                f"step {self._run.step} is beyond the {self._steps} planned steps, which is what "
+                "the budget pays for: end the training, or plan more steps"
+            )
         decision, mechanism, exponent = self._charge()
         if decision.may_be_drawn:
             ahead = False  # the caller has counted one step less than was charged
             decision, mechanism, exponent = self._charge()
         # Step 3.
         drawn = self._draw(decision, mechanism)
-        self._open = OpenStep(self, decision, drawn, mechanism, exponent)
-        if ahead:
+        if not len(drawn) and self._users and not decision.admitted.any():
+            raise AllUsersHalted(
+                f"no user can pay for step {decision.step}: it would release noise alone. The "
+                "budgets may have been spent by another run. That this happened depends on the "
+                "users' data, so do not publish it"
+            )
+        limits = decision.clip_norms_at(drawn)
+        noise = mechanism.noise_stddev
+        self._open = OpenStep(self, decision.step, drawn, limits, noise, exponent)
+        if ahead and self._run.step != self._steps:
             self._ahead = self._send()
         return self._open
 
@@ -236,8 +311,6 @@ class PrivateSteps:
                 f"the run returned step {decision.step} after step {self._released} was released: "
                 "release nothing more, and open the run again"
             )
-        if self._pace is not None:
-            self._pace.charged(decision.step, mechanism)
         return decision, mechanism, exponent
 
     def _send(self) -> _Sent:
@@ -250,22 +323,16 @@ class PrivateSteps:
 
     def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
         """Return the mechanism of a step, and the exponent of its grid spacing."""
-        noise, rate = (
-            float(value(step) if callable(value) else value)
-            for value in (self._noise_stddev, self._sampling_rate)
-        )
-        try:
-            mechanism = PoissonGaussian(noise, rate)
-        except InvalidInput as error:
-            raise InvalidRequest(f"step {step}: {error}") from error
+        mechanism = mechanism_of(self._noise_stddev, self._sampling_rate, step)
+        noise = mechanism.noise_stddev
         exponent = math.frexp(noise)[1] - GRID_BITS
         finest = exponent - (FINER_BITS if self.outer_parts else 0)
         largest = math.ldexp(clip_norm, -finest) if finest > -900 else math.inf
         fits = check_grid(largest, finest) if self.outer_parts else largest < _EXACT / 2
         if largest * max(self._users, 1) > _LARGEST_SUM or not fits:
             raise InvalidRequest(
-                f"noise_stddev is {noise} in step {step}, too small for clip_norm = {clip_norm} "
-                f"and {self._users} users: the sum would not be exact"
+                f"noise_multiplier gives a noise of {noise} in step {step}, too small for norms of "
+                f"{clip_norm} and {self._users} users: the sum would not be exact"
             )
         return mechanism, exponent
 
@@ -285,11 +352,15 @@ class PrivateSteps:
         """Do steps 5 and 6."""
         if step is not self._open:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
-        if self._own_coins and len(norms):
-            seen = np.minimum(norms, self.roster.clip_norm)
-            if self._pace is not None:
-                seen = self._pace.limited(step.step, step.positions, seen)
-            self.roster.observe(step.positions, seen)
+        if self._follows and len(norms):
+            wanted = np.minimum(HEADROOM * norms, self.roster.clip_norm)
+            if self._savings is not None:
+                following = step.step + (1 if self._ahead is None else 2)
+                wanted = self._savings.limited(following, step.positions, wanted)
+            if self._sampling_rate == 1:
+                self.roster.set_norms(wanted, step.positions)  # no coin decides who is seen
+            else:
+                self.roster.observe(step.positions, wanted)
         self._open, self._released = None, step.step
         noisy = []
         for exponent, total in totals:
@@ -320,15 +391,16 @@ class OpenStep:
     def __init__(
         self,
         owner: PrivateSteps,
-        decision: RosterStep,
+        step: int,
         positions: NDArray[np.int64],
-        mechanism: PoissonGaussian,
+        clip_norms: NDArray[np.float64],
+        noise_stddev: float,
         exponent: int,
     ) -> None:
-        self.step = decision.step
+        self.step = step
         self.positions = positions
-        self.clip_norms = decision.clip_norms_at(positions)
-        self.noise_stddev = mechanism.noise_stddev
+        self.clip_norms = clip_norms
+        self.noise_stddev = noise_stddev
         self.exponent = exponent
         self._owner = owner
         self.forget()

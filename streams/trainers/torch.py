@@ -1,7 +1,7 @@
 """Individual accounting for PyTorch, with the names and habits of Opacus.
 
     module, optimizer, loader = make_private(
-        module=module, optimizer=optimizer, dataset=dataset, run=run, user_ids=user_ids,
+        module=module, optimizer=optimizer, dataset=dataset, run=run, users=user_ids,
         noise_multiplier=1.1, max_grad_norm=1.0, sampling_rate=0.01,
     )
     for _ in range(epochs):
@@ -28,7 +28,7 @@ The contribution of a user must not depend on which other users were drawn:
 With ``grad_sample_mode="ghost"`` the gradients of linear layers are not written out. Opacus's ghost
 clipping computes norms and sums in float32, which bounds no contribution for certain; here both are
 exact (``streams.trainers.sums``), in one backward pass. It applies to linear layers in float32
-that see one row per example, in trainings without ``user_ids``. All other gradients are written
+that see one row per example, in trainings without ``users``. All other gradients are written
 out.
 
 PyTorch and Opacus are the extra ``torch``.
@@ -64,8 +64,8 @@ from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
-from streams.trainers.pacing import Pace
-from streams.trainers.steps import OpenStep, PrivateSteps, Schedule
+from streams.trainers.planning import Schedule
+from streams.trainers.steps import Levels, OpenStep, PrivateSteps
 
 _CONTENT: Final = "content"
 _MULTIPLE: Final = 8  # batch sizes are multiples of this
@@ -81,11 +81,10 @@ def make_private(
     max_grad_norm: float,
     sampling_rate: float,
     population: float,
-    user_ids: Any = None,
+    users: Any = None,
     steps: int | None = None,
-    levels: int = 100,
-    own_coins: bool = True,
-    pace: Pace | None = None,
+    levels: Levels | None = None,
+    highest_level: float = 1.0,
     charge_ahead: bool = False,
     max_physical_batch_size: int | None = None,
     grad_sample_mode: str = "hooks",
@@ -106,17 +105,17 @@ def make_private(
         dataset: has a length and is indexed by position, as ``TensorDataset``.
         run: from ``Turnstile.run``.
         noise_multiplier: the noise, as a multiple of ``max_grad_norm``; may be a schedule.
-        max_grad_norm: the largest norm of a user's gradient, summed over its examples.
+        max_grad_norm: the norm that a user's gradient, summed over its examples, is clipped to:
+            every user can afford it in every planned step.
         sampling_rate: the rate at which each user is drawn.
         population: a public number of users: a round figure, or a count that was released
             privately. ``sampling_rate`` times this number is the denominator of every release. The
             number of users in the data is not public: neighbouring datasets differ in it.
-        user_ids: (examples,), the user of each example; by default each example has its own user.
-        steps: at which the loader ends, those before a restart included; by default every pass
-            over the loader has 1 / ``sampling_rate`` steps, as with Opacus.
-        levels: number of norm levels up to ``max_grad_norm``.
-        own_coins: whether observed norms become levels.
-        pace: limits levels to what lasts until the end.
+        users: (examples,), the user of each example; by default each example has its own user.
+        steps: the planned steps, at which the loader ends, those before a restart included; by
+            default every pass over the loader has 1 / ``sampling_rate`` steps, as with Opacus.
+        levels: as for ``PrivateSteps``.
+        highest_level: as for ``PrivateSteps``.
         charge_ahead: charge the next step of a pass over the loader while the current one is
             computed (``PrivateSteps.begin``).
         max_physical_batch_size: the number of examples in every batch. A step with more examples is
@@ -155,28 +154,21 @@ def make_private(
     if not 0 < population < math.inf:
         raise InvalidRequest(f"population is {population}; it must be finite and positive")
     kind, ghosts = PrivateModule, set[int]()
-    examples = (
-        ExamplesByUser.one_each(len(dataset)) if user_ids is None else ExamplesByUser.of(user_ids)
-    )
+    examples = ExamplesByUser.one_each(len(dataset)) if users is None else ExamplesByUser.of(users)
     examples.check_covers(len(dataset))
     expected = sampling_rate * population
-
-    def noise_stddev(step: int) -> float:
-        multiple = noise_multiplier(step) if callable(noise_multiplier) else noise_multiplier
-        return multiple * max_grad_norm
-
     if grad_sample_mode == "ghost":
         kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
     private = PrivateSteps(
         run,
         examples.users,
         clip_norm=max_grad_norm,
-        noise_stddev=noise_stddev,
+        noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
         expected_batch=expected,
+        steps=steps,
         levels=levels,
-        own_coins=own_coins,
-        pace=pace,
+        highest_level=highest_level,
         outer_parts=ghosts,
         not_private_generator=not_private_generator,
     )
@@ -193,7 +185,7 @@ def make_private(
     )
     wrapped = kind(module, batch_first=batch_first, loss_reduction=loss_reduction)
     scale = 1.0 if loss_reduction == "mean" else expected
-    made = IndividualDPOptimizer(optimizer, private, loader, scale, one_each=user_ids is None)
+    made = IndividualDPOptimizer(optimizer, private, loader, scale, one_each=users is None)
     return wrapped, made, loader
 
 

@@ -4,13 +4,8 @@ Both get the same guarantee for every user, the same network and first weights, 
 norm, denominator and learning rate. Opacus's noise is what its own PRV accountant asks for. Two
 kinds of training are compared:
 
-- A linear model whose clip norm is known without the data and clips nothing. Users are charged for
-  the length of their own gradients, and clipped to what they can pay for in every step that is
-  left, so that a fraction of the noise is enough.
-- A network whose clip norm and learning rate were chosen on trainings by Opacus. There is little
-  to gain then, and to clip users to norms that were seen steps ago costs accuracy. So everybody is
-  charged the clip norm, which takes a few percent more noise: divergences count more than loss
-  distributions.
+- A linear model whose clip norm is known without the data and clips nothing.
+- A network whose clip norm and learning rate were chosen on trainings by Opacus.
 
 Steps are made in turns, some of each in a row, so that who charges ahead gains nothing from the
 others' turns. PyTorch and Opacus are needed: ``make bench-torch``. Settings
@@ -41,7 +36,7 @@ from torch import nn
 from streams import Turnstile
 from streams.demo.training import CLIP_NORM, Images, load_digits
 from streams.local import LocalStack
-from streams.trainers import Pace, noise_for_steps
+from streams.trainers import noise_for_steps
 from streams.trainers.torch import make_private
 from tests.papers.mnist import load_mnist
 
@@ -61,9 +56,6 @@ class Task:
         scale: of images of length 1; 0: features as they are, with a constant.
         a_pass: steps of an epoch: users are drawn with one over this.
         rate_falls: whether the learning rate falls to nothing.
-        share: of the steps that a gradient of the clip norm is paid for: says our noise.
-        own_coins: whether levels follow norms that were seen. If not, everybody is charged the
-            clip norm, as by Opacus, and decided on step by step.
     """
 
     words: str
@@ -76,8 +68,6 @@ class Task:
     clip_norm: float
     learning_rate: float
     rate_falls: bool
-    share: float
-    own_coins: bool
 
     @property
     def steps(self) -> int:
@@ -130,8 +120,6 @@ def _tasks(images: Images) -> list[Task]:
         clip_norm=CLIP_NORM,
         learning_rate=6.0 if is_mnist else 3.0,
         rate_falls=False,
-        share=0.25,
-        own_coins=True,
     )
     if is_mnist:
         layers = _convolutions((8, 2, 3), (4, 2, 0), pool=(2, 1), flat=512)
@@ -148,8 +136,6 @@ def _tasks(images: Images) -> list[Task]:
         clip_norm=1.0 if is_mnist else 4.0,
         learning_rate=1.5 if is_mnist else 0.4,
         rate_falls=True,
-        share=1.0,
-        own_coins=False,
     )
     return [linear, convolutional]
 
@@ -210,8 +196,10 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
         epochs=task.epochs,
         accountant="prv",
     )
-    paid = round(task.share * task.steps)
-    ours = noise_for_steps(task.epsilon, _DELTA, paid, sampling_rate=rate)
+    policy = Turnstile.in_memory(partitions=1).create_dataset(
+        "d", measure="renyi", epsilon=task.epsilon, delta=_DELTA
+    )
+    ours = noise_for_steps([policy], task.steps, sampling_rate=rate)
 
     def opacus(seed: int) -> tuple[Any, Any, Any]:
         module, optimizer = _begin(task, seed)
@@ -242,8 +230,7 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
             max_grad_norm=task.clip_norm,
             sampling_rate=rate,
             population=len(data),  # this data set is public
-            own_coins=task.own_coins,
-            pace=Pace(task.epsilon, _DELTA, task.steps) if task.own_coins else None,
+            steps=task.steps,
             grad_sample_mode=mode,
             charge_ahead=ahead,
             not_private_generator=np.random.default_rng(seed),

@@ -162,9 +162,9 @@ def assert_each_step_charged_once(service: Service, dataset: str) -> None:
     assert_no_rejects(service, dataset)
 
 
-@pytest.mark.parametrize("paced", [True, False])
+@pytest.mark.parametrize("highest_level", [1.0, 2.0])
 def test_a_classifier_on_the_service_equals_the_one_in_memory(
-    shared: Service, name: str, paced: bool
+    shared: Service, name: str, highest_level: float
 ) -> None:
     from sklearn.datasets import load_digits
 
@@ -180,9 +180,8 @@ def test_a_classifier_on_the_service_equals_the_one_in_memory(
             population=900,
             classes=range(10),
             steps=30,
-            worst_case_steps=15,
             sampling_rate=0.2,
-            paced=paced,
+            highest_level=highest_level,
             not_private_seed=3,
         )
         fitted.append(classifier.fit(rows, labels, owners, run=turnstile.run(name, "fit")))

@@ -67,10 +67,9 @@ class Training:
             self.run,
             USERS,
             clip_norm=1.0,
-            noise_stddev=lambda step: (1.5, 1.2)[step // 10 % 2],
+            noise_multiplier=lambda step: (1.5, 1.2)[step // 10 % 2],
             sampling_rate=0.2,
             expected_batch=40.0,
-            levels=20,
             not_private_generator=generator,
         )
         self.trainer = PrivateTrainer(

@@ -2,8 +2,8 @@
 
 The model, the images and the gradients are those of ``streams.demo.training``. Individual
 accounting charges each user at every step, drawn or not, at a level that follows the norms of the
-user's own gradients, with a pace that lowers the levels of users who could not pay to the end
-(``streams.trainers.pacing``). The worst case makes a number of steps that is fixed beforehand.
+user's own gradients, and at most at what lasts until the end (``streams.trainers.planning``). The
+worst case makes a number of steps that is fixed beforehand.
 Loss distributions bound it with less noise than a filter needs (``accounting.noise_for_epsilon``).
 """
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accounting.release.clipping import clip_factors, norm_products, row_norms
+from streams import Turnstile
 from streams.demo.training import CLASSES, CLIP_NORM, Images
 from streams.sdk.roster_steps import poisson_sample
 from streams.sdk.run import Run
 from streams.trainers import (
     Descent,
     ExamplesByUser,
-    Pace,
     PrivateSteps,
     PrivateTrainer,
     noise_for_steps,
@@ -59,13 +59,18 @@ class Sampled:
     @property
     def noise_stddev(self) -> float:
         """The noise of individual accounting."""
-        return noise_for_steps(
-            self.epsilon,
-            self.delta,
-            self.filter_steps,
-            sampling_rate=self.sampling_rate,
-            clip_norm=self.clip_norm,
+        return self.clip_norm * self._multiplier(self.filter_steps)
+
+    @property
+    def lasting_norm(self) -> float:
+        """The norm that lasts for all steps at this noise."""
+        return self.noise_stddev / self._multiplier(self.steps)
+
+    def _multiplier(self, steps: int) -> float:
+        policy = Turnstile.in_memory(partitions=1).create_dataset(
+            "images", measure="renyi", epsilon=self.epsilon, delta=self.delta
         )
+        return noise_for_steps([policy], steps, sampling_rate=self.sampling_rate)
 
 
 DIGITS = Sampled(2.0, 1e-5, CLIP_NORM, 0.1, 1_438, 200, 50, 3.005, 3.0)
@@ -82,15 +87,16 @@ MNIST = replace(
 
 def train_individually(run: Run, images: Images, settings: Sampled, *, seed: int) -> float:
     """Train on a run of a fresh renyi dataset; return the accuracy on the test images."""
+    lasting = settings.lasting_norm
     steps = PrivateSteps(
         run,
         images.users,
-        clip_norm=settings.clip_norm,
-        noise_stddev=settings.noise_stddev,
+        clip_norm=lasting,
+        noise_multiplier=settings.noise_stddev / lasting,
         sampling_rate=settings.sampling_rate,
         expected_batch=settings.sampling_rate * settings.population,
-        levels=100,
-        pace=Pace(settings.epsilon, settings.delta, settings.steps),
+        steps=settings.steps,
+        highest_level=settings.clip_norm / lasting,
         not_private_generator=np.random.default_rng(seed),
     )
     examples = ExamplesByUser.one_each(len(images.train))

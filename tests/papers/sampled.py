@@ -51,7 +51,10 @@ class Plan:
 
 def noise_of(epsilon: float, steps: int, rate: float, clip_norm: float) -> float:
     """The noise with which the clip norm is admitted so often."""
-    return noise_for_steps(epsilon, DELTA, steps, sampling_rate=rate, clip_norm=clip_norm)
+    policy = Turnstile.in_memory(partitions=1).create_dataset(
+        "images", measure="renyi", epsilon=epsilon, delta=DELTA
+    )
+    return clip_norm * noise_for_steps([policy], steps, sampling_rate=rate)
 
 
 def worst_case_steps(epsilon: float, noise_stddev: float, rate: float, clip_norm: float) -> int:
@@ -72,10 +75,10 @@ def train(images: Images, plan: Plan, seed: int) -> float:
         service.run("images", "training"),
         images.users,
         clip_norm=plan.clip_norm,
-        noise_stddev=plan.noise_stddev,
+        noise_multiplier=plan.noise_stddev / plan.clip_norm,
         sampling_rate=plan.sampling_rate,
         expected_batch=plan.sampling_rate * users,
-        own_coins=plan.pass_every == 0,
+        levels="clip_norm",
         outer_parts={0},
         not_private_generator=np.random.default_rng(seed),
     )
@@ -85,12 +88,14 @@ def train(images: Images, plan: Plan, seed: int) -> float:
         return softmax(row_products(images.train[chosen], _weights(model))) - targets[chosen]
 
     def gradients(model: Floats, positions: NDArray[np.int64]) -> Outer:
-        left = images.train[positions].astype(np.float32)
-        return Outer(left, residuals(model, positions).astype(np.float32))
+        left, right = images.train[positions], residuals(model, positions)
+        if plan.pass_every == 0:
+            private.roster.observe(positions, norm_products(row_norms(right), row_norms(left)))
+        return Outer(left.astype(np.float32), right.astype(np.float32))
 
     def set_levels(model: Floats) -> None:
         lengths = row_norms(residuals(model, slice(None))), row_norms(images.train)
-        private.roster.set_norms(np.minimum(norm_products(*lengths), plan.clip_norm))
+        private.roster.set_norms(norm_products(*lengths))
 
     found: list[tuple[float, float]] = []  # on training and on test images
     first_look = plan.steps - 5 * (plan.looks - 1)

@@ -10,15 +10,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import PoissonGaussian, RenyiFilter, renyi_cost
-from accounting.conversions.renyi import renyi_budgets
-from streams.records import Reason
+from accounting import PoissonGaussian, RenyiFilter, candidate_orders, renyi_cost
+from streams.records import Policy, Reason
+from streams.sdk.datasets import policy_from
 from streams.sdk.errors import DecisionTimeout, Fenced
 from streams.sdk.roster_steps import poisson_sample
-
-ORDERS = np.array(
-    [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0]
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +54,10 @@ class FilterService:
     def rule(self, noise_stddev: float, sampling_rate: float, norm: float) -> RenyiFilter:
         """Return the filter at the order that admits most steps of the first charge."""
         if self._rule is None:
-            budgets = renyi_budgets(self.epsilon, self.delta, ORDERS)
-            cost = renyi_cost(PoissonGaussian(noise_stddev, sampling_rate), [norm], ORDERS)[0]
+            orders, budgets = candidate_orders(self.epsilon, self.delta)
+            cost = renyi_cost(PoissonGaussian(noise_stddev, sampling_rate), [norm], orders)[0]
             best = int(np.argmax(budgets / cost))
-            self.order = float(ORDERS[best])
+            self.order = float(orders[best])
             self._rule = RenyiFilter([self.order], [budgets[best]])
             self.spent = self._rule.initial_state(len(self.users))
         return self._rule
@@ -74,8 +70,21 @@ class FilterService:
 
 class FilterRun:
     dataset, name = "digits", "night-7"
+    outer: tuple[Policy, ...] = ()
 
     def __init__(self, service: FilterService, released: int | None) -> None:
+        self.policy = policy_from(
+            self.dataset,
+            partitions=1,
+            measure="renyi",
+            epsilon=service.epsilon,
+            delta=service.delta,
+            budget=None,
+            orders=None,
+            odometer_step=None,
+            on_exhaustion="halt",
+            user_ids=None,
+        )
         self.service = service
         self.attempt = service.attempts
         self.step = len(service.decisions)

@@ -58,7 +58,7 @@ CHECKS = [
             classes=(0, 1),
             steps=20,
             sampling_rate=1.0,
-            noise_stddev=1.0,
+            noise_multiplier=1.0,
             not_private_seed=0,
         )
     )
@@ -93,30 +93,39 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.slow
 def test_digits_are_learnt() -> None:
     rows, labels, test_rows, test_labels = digits()
-    model = digits_classifier(
-        epsilon=8.0, steps=100, sampling_rate=0.2, noise_stddev=1.5, not_private_seed=1
-    ).fit(rows, labels)
+    model = digits_classifier(epsilon=8.0, steps=100, sampling_rate=0.2, not_private_seed=1).fit(
+        rows, labels
+    )
     assert model.score(test_rows, test_labels) > 0.8
     assert model.predict_proba(test_rows).sum(axis=1) == pytest.approx(np.ones(len(test_rows)))
     assert model.decision_function(test_rows).shape == (len(test_rows), 10)
     assert model.n_iter_ == 100
 
 
-def test_noise_follows_from_worst_case_steps() -> None:
+def test_noise_follows_from_the_budget_of_the_run_and_the_steps() -> None:
     rows, labels, _, _ = digits()
-    service = FilterService()
-    model = digits_classifier(epsilon=2.0, steps=3, worst_case_steps=40, sampling_rate=1.0)
-    model.fit(rows, labels, run=service.open())
-    wanted = noise_for_steps(2.0, 1e-5, 40, sampling_rate=1.0, clip_norm=1.0)
-    assert model.noise_stddev_ == wanted
-    assert service.charges == [(wanted, 1.0)] * 3
+    service = FilterService(epsilon=2.0)
+    run = service.open()
+    model = digits_classifier(epsilon=99.0, steps=3, sampling_rate=1.0, clip_norm=0.5)
+    model.fit(rows, labels, run=run)
+    wanted = noise_for_steps([run.policy], 3)
+    assert model.noise_multiplier_ == wanted
+    assert service.charges == [(0.5 * wanted, 1.0)] * 3
+
+
+def test_noise_that_is_too_low_for_all_steps_is_rejected() -> None:
+    rows, labels, _, _ = digits()
+    service = FilterService(epsilon=2.0)
+    with pytest.raises(InvalidRequest):
+        digits_classifier(steps=200, noise_multiplier=0.5).fit(rows, labels, run=service.open())
+    assert not service.users
 
 
 def test_user_with_many_examples_is_charged_and_clipped_once_per_step() -> None:
     rows, labels, _, _ = digits()
     service = FilterService()
     users = [f"user {place % 100}" for place in range(len(rows))]
-    model = digits_classifier(steps=2, sampling_rate=1.0, noise_stddev=1e-3, paced=False)
+    model = digits_classifier(steps=2, sampling_rate=1.0)
     model.fit(rows, labels, users, run=service.open())
     assert service.users == [f"user {place}" for place in range(100)]
     # Fourteen gradients of about 0.9 each: the sum is longer than any of them.
@@ -126,9 +135,9 @@ def test_user_with_many_examples_is_charged_and_clipped_once_per_step() -> None:
 def test_interrupted_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:
     rows, labels, _, _ = digits()
     service, file = FilterService(), str(tmp_path / "fit.npz")
-    model = digits_classifier(steps=4, noise_stddev=1.0, checkpoint=file)
+    model = digits_classifier(steps=4, noise_multiplier=1.0, checkpoint=file)
     model.fit(rows, labels, run=service.open())
-    again = digits_classifier(steps=6, noise_stddev=1.0, checkpoint=file)
+    again = digits_classifier(steps=6, noise_multiplier=1.0, checkpoint=file)
     again.fit(rows, labels, run=service.open(released=3))
     assert len(service.charges) == 6
     assert not np.array_equal(model.coef_, again.coef_)
@@ -137,7 +146,7 @@ def test_interrupted_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:
 def test_the_denominator_is_the_public_population() -> None:
     rows, labels, _, _ = digits()
     moved = [
-        digits_classifier(steps=1, noise_stddev=1.0, population=population, not_private_seed=1)
+        digits_classifier(steps=1, noise_multiplier=1.0, population=population, not_private_seed=1)
         .fit(rows, labels)
         .coef_
         for population in (1_000, 2_000)
@@ -155,7 +164,7 @@ def test_release_does_not_reveal_the_number_of_users() -> None:
 
     def denominators(users: int) -> set[int]:
         model = digits_classifier(
-            steps=1, sampling_rate=rate, noise_stddev=2.0, learning_rate=1.0, population=900
+            steps=1, sampling_rate=rate, noise_multiplier=2.0, learning_rate=1.0, population=900
         ).fit(rows[:users], labels[:users])
         released = np.concatenate([model.coef_.T.ravel(), model.intercept_])
         found = set()
@@ -224,7 +233,7 @@ def test_every_example_needs_a_user_id() -> None:
 def test_classes_may_include_labels_without_examples() -> None:
     rows, labels, _, _ = digits()
     few = labels < 3
-    model = digits_classifier(steps=2, noise_stddev=1.0, classes=range(10))
+    model = digits_classifier(steps=2, noise_multiplier=1.0, classes=range(10))
     model.fit(rows[few], labels[few])
     assert model.classes_.tolist() == list(range(10))
 
@@ -246,7 +255,7 @@ def test_scikit_learn_is_not_needed(without_sklearn: Any) -> None:
         population=300,
         classes=["left", "right"],
         steps=30,
-        noise_stddev=1.0,
+        noise_multiplier=2.0,
         not_private_seed=2,
     )
     with pytest.raises(Unusable):

@@ -36,7 +36,7 @@ def private(service: FilterService, rate: float = 1.0, noise: float = 1.0) -> Pr
         service.open(),
         np.arange(40),
         clip_norm=1.0,
-        noise_stddev=noise,
+        noise_multiplier=noise,
         sampling_rate=rate,
         expected_batch=10.0,
         not_private_generator=np.random.default_rng(1),

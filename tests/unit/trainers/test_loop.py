@@ -44,7 +44,7 @@ def trainer(
         service.open(released),
         np.arange(300),
         clip_norm=1.0,
-        noise_stddev=2.0,
+        noise_multiplier=2.0,
         sampling_rate=rate,
         expected_batch=300.0 * rate,
         not_private_generator=np.random.default_rng(seed),
@@ -93,7 +93,7 @@ def test_descent_with_momentum_adds_up_what_was_before() -> None:
 def test_interrupted_training_charges_and_draws_each_step_once(
     tmp_path: Path, momentum: float, rate: float, hands_back: bool, goes_on: int
 ) -> None:
-    service, checkpoint = FilterService(), Checkpoint(tmp_path / "run.npz")
+    service, checkpoint = FilterService(epsilon=50.0), Checkpoint(tmp_path / "run.npz")
     dies_in = 7
 
     def dying(model: Floats, positions: NDArray[np.int64]) -> Floats:

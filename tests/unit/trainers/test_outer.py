@@ -139,7 +139,7 @@ def test_the_grid_of_what_is_released_follows_no_data() -> None:
 def steps(**changes: object) -> PrivateSteps:
     arguments: dict[str, object] = {
         "clip_norm": 1.0,
-        "noise_stddev": 1.0,
+        "noise_multiplier": 1.0,
         "sampling_rate": 1.0,
         "expected_batch": 4.0,
         "outer_parts": {0},
@@ -194,7 +194,7 @@ def test_what_was_not_said_to_come_as_outer_products_is_refused() -> None:
         step.add(rows)
 
 
-@pytest.mark.parametrize("noise_stddev", [1e-7, 1e-34])
-def test_grids_without_exact_sums_are_rejected(noise_stddev: float) -> None:
+@pytest.mark.parametrize("noise_multiplier", [1e-7, 1e-34])
+def test_grids_without_exact_sums_are_rejected(noise_multiplier: float) -> None:
     with pytest.raises(InvalidRequest):
-        steps(noise_stddev=noise_stddev)
+        steps(noise_multiplier=noise_multiplier)

@@ -43,7 +43,7 @@ def steps_of(run: Run, seed: int = 1) -> PrivateSteps:
         run,
         np.arange(60),
         clip_norm=1.0,
-        noise_stddev=2.0,
+        noise_multiplier=2.0,
         sampling_rate=0.3,
         expected_batch=18.0,
         not_private_generator=np.random.default_rng(seed),
@@ -248,7 +248,7 @@ def test_observed_levels_apply_one_step_later_when_charging_ahead(
         charged = []
         for _ in range(8):
             step = steps.begin(ahead=ahead)
-            seen = np.minimum(SIZES[step.positions], 1.0)
+            seen = np.minimum(2.0 * SIZES[step.positions], 1.0)
             charged.append(np.column_stack([step.positions, step.clip_norms, seen]))
             step.add(gradients(np.zeros(2), step.positions))
             step.release(2)
@@ -271,7 +271,7 @@ def test_a_classifier_without_a_run_has_a_service_of_its_own() -> None:
         classes=range(10),
         steps=60,
         sampling_rate=0.2,
-        noise_stddev=1.5,
+        noise_multiplier=1.5,
         not_private_seed=1,
     )
     assert model.fit(rows, labels).score(test_rows, test_labels) > 0.8

@@ -36,7 +36,7 @@ def network() -> Any:
 def made(service: FilterService, **changes: Any) -> tuple[Any, Any, Any]:
     module = changes.pop("module", None) or network()
     arguments = {
-        "user_ids": USERS,
+        "users": USERS,
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
         "sampling_rate": 1.0,
@@ -201,7 +201,7 @@ def test_ghost_clipping_releases_what_written_gradients_do(build: Any, owners: A
     moved = []
     for mode in ("hooks", "ghost"):
         module, optimizer, loader = made(
-            FilterService(), module=build(), grad_sample_mode=mode, user_ids=owners
+            FilterService(), module=build(), grad_sample_mode=mode, users=owners
         )
         silenced(optimizer.private)
         kept = optimizer.private.outer_parts
@@ -247,7 +247,7 @@ def test_gradients_by_example_are_those_that_opacus_finds_to_the_last_bit(
 
 
 def test_ghost_clipping_writes_out_no_gradient_of_a_linear_layer() -> None:
-    module, _, loader = made(FilterService(), grad_sample_mode="ghost", user_ids=None)
+    module, _, loader = made(FilterService(), grad_sample_mode="ghost", users=None)
     rows, labels = next(iter(loader))
     LOSS(module(rows), labels).backward()
     written = [sum(map(len, p.grad_sample[:1])) for p in module.parameters()]
@@ -295,7 +295,7 @@ DATASET = torch.utils.data.TensorDataset(ROWS, LABELS)
         {"loss_reduction": "none"},
         {"max_physical_batch_size": 0},
         {"grad_sample_mode": "functorch"},
-        {"user_ids": USERS[1:]},
+        {"users": USERS[1:]},
         {"noise_multiplier": 0.0},
         {"population": 0},
         {"population": float("nan")},
@@ -364,7 +364,7 @@ def contributions(
         optimizer=torch.optim.SGD(module.parameters(), lr=0.5),
         dataset=torch.utils.data.TensorDataset(IMAGES[places], DIGITS[places]),
         run=FilterService().open(),
-        user_ids=None if examples_each == 1 else places % 65,
+        users=None if examples_each == 1 else places % 65,
         noise_multiplier=1.0,
         max_grad_norm=1.0,
         sampling_rate=1.0,
@@ -399,7 +399,7 @@ def test_contribution_does_not_depend_on_other_users_in_the_batch(
 def test_every_batch_has_the_same_size_whichever_users_are_drawn(owners: Any) -> None:
     for rate in (1.0, 0.5, 1e-9):
         module, optimizer, loader = made(
-            FilterService(), sampling_rate=rate, population=8 / rate, user_ids=owners, steps=1
+            FilterService(), sampling_rate=rate, population=8 / rate, users=owners, steps=1
         )
         sizes = []
         for rows, labels in loader:

@@ -1,0 +1,300 @@
+"""Plans: the steps that a run's budget pays for, computed from public numbers.
+
+The clip norm of a training is the norm that lasts: a user whose gradient always has this norm can
+pay for every planned step. If the noise is too low for that, users are halted before the end, and
+the model follows noise from then on. `check_plan` rejects such a plan before anything is charged.
+
+A user with shorter gradients pays less. `Savings` says how far above the clip norm the levels of
+such a user may be, so that they still last until the end. The service alone decides what is
+charged. If the savings are wrong, because other runs charge the same users, this costs steps and
+no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import PoissonGaussian, best_order
+from accounting.costs.norm_levels import grid_norms
+from streams.ledger.validation import has_per_user_order, measure_of
+from streams.records import Policy
+from streams.sdk.errors import InvalidRequest, invalid_requests
+
+Units: TypeAlias = NDArray[np.int64]
+
+Schedule: TypeAlias = float | Callable[[int], float]
+"""A number, or a function of the step. It may depend on what was released, and on no other data.
+In a planned training it is called for all steps before the first one is charged."""
+
+Runs: TypeAlias = list[tuple[PoissonGaussian, int]]
+"""The mechanisms of all planned steps, with the number of steps in a row that have each."""
+
+_ACCURACY: Final = 1e-4
+_LARGEST: Final = 1e9
+_BEYOND_ANY_BUDGET: Final = 2**62
+
+
+class Plan:
+    """Planned steps, and their cost at each level of a norm grid.
+
+    Args:
+        policies: of the dataset and its parent datasets.
+        runs: all planned steps, at least one.
+        clip_norm: the norm that lasts.
+        highest_level: the highest norm level, as a multiple of ``clip_norm``.
+        levels: number of norm levels.
+
+    Raises:
+        InvalidRequest: a measure cannot charge a mechanism.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        runs: Runs,
+        clip_norm: float,
+        highest_level: float = 1.0,
+        levels: int = 1,
+    ) -> None:
+        self.runs, self.steps = runs, sum(count for _, count in runs)
+        self.norms = grid_norms(highest_level * clip_norm, levels)
+        # The level of the clip norm; rounding may make the product an ulp shorter.
+        self.lasting = int(levels / highest_level + 1e-9)
+        self._policies = policies
+        self._tables: dict[PoissonGaussian, Units] = {}
+
+    def costs(self, mechanism: PoissonGaussian) -> Units:
+        """Return the units that a step costs at each level, (levels + 1, k), for k budgets."""
+        if mechanism not in self._tables:
+            self._tables[mechanism] = self._priced(mechanism)[:, self._columns]
+        return self._tables[mechanism]
+
+    @cached_property
+    def budgets(self) -> Units:
+        """Return the units of every budget that is charged, (k,)."""
+        return self._all_budgets[self._columns]
+
+    @cached_property
+    def rest(self) -> NDArray[np.object_]:
+        """Return the exact units that all planned steps cost at each level, (levels + 1, k)."""
+        costs = [self.costs(step).astype(object) * count for step, count in self.runs]
+        return np.asarray(np.sum(costs, axis=0))
+
+    def lasts(self) -> bool:
+        """Return whether the clip norm can be paid for in every planned step."""
+        return bool((self.rest[self.lasting] <= self.budgets).all())
+
+    def lasting_steps(self) -> int:
+        """Return the number of planned steps that the clip norm can be paid for."""
+        made, left = 0, [int(budget) for budget in self.budgets]
+        for step, count in self.runs:
+            costs = [int(cost) for cost in self.costs(step)[self.lasting]]
+            fits = min(have // max(cost, 1) for have, cost in zip(left, costs, strict=True))
+            if fits < count:
+                return made + fits
+            left = [have - count * cost for have, cost in zip(left, costs, strict=True)]
+            made += count
+        return made
+
+    def with_noise(self, factor: float) -> Plan:
+        """Return the plan with the noise of every step multiplied by a factor."""
+        scaled = [
+            (PoissonGaussian(factor * step.noise_stddev, step.sampling_rate), count)
+            for step, count in self.runs
+        ]
+        return Plan(self._policies, scaled, float(self.norms[self.lasting]))
+
+    def _priced(self, mechanism: PoissonGaussian) -> Units:
+        with invalid_requests():
+            tables = [
+                measure_of(policy).cost_table(
+                    mechanism, float(self.norms[-1]), len(self.norms) - 1, policy.orders or None
+                )
+                for policy in self._policies
+            ]
+        return np.column_stack(tables)
+
+    @cached_property
+    def _all_budgets(self) -> Units:
+        return np.array([units for policy in self._policies for units in policy.budget])
+
+    @cached_property
+    def _columns(self) -> Units:
+        """Return the budgets that count: of per-user orders only the one that is bound.
+
+        The first charge binds each user to an order; its level is that of the clip norm.
+        """
+        first = self._priced(self.runs[0][0])[self.lasting]
+        columns: list[int] = []
+        begin = 0
+        for policy in self._policies:
+            end = begin + len(policy.budget)
+            if has_per_user_order(policy):
+                columns.append(
+                    begin + int(best_order(first[np.newaxis, begin:end], policy.budget)[0])
+                )
+            else:
+                columns += range(begin, end)
+            begin = end
+        return np.array(columns)
+
+
+def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:
+    """Check that the clip norm lasts for every planned step.
+
+    Args:
+        plan: of the training.
+        noise: the name of the argument to raise.
+
+    Raises:
+        InvalidRequest: the budget is exhausted before the end.
+    """
+    if plan.lasts():
+        return
+    clip_norm = float(plan.norms[plan.lasting])
+    given = plan.runs[0][0].noise_stddev / clip_norm
+    factor = lasting_factor(plan)
+    raise InvalidRequest(
+        f"the noise is too low for {plan.steps} steps: at {noise} = {given:.6g} a "
+        f"gradient of the clip norm {clip_norm:.6g} lasts {plan.lasting_steps()} of them, and the "
+        f"later ones would release noise alone. Give {noise} = {given * factor:.6g}, which lasts, "
+        "or fewer steps, a lower sampling rate, or a dataset with a larger budget"
+    )
+
+
+def lasting_factor(plan: Plan) -> float:
+    """Return the smallest factor of the noise with which the clip norm lasts for every step.
+
+    It is rounded up by a factor of at most 1 + 1e-4.
+
+    Raises:
+        InvalidRequest: no noise lasts.
+    """
+
+    def lasts(factor: float) -> bool:
+        return plan.with_noise(factor).lasts()
+
+    high = 1.0
+    while not lasts(high):
+        high *= 2.0
+        if high > _LARGEST:
+            raise InvalidRequest(
+                f"no noise lasts for {plan.steps} steps at this budget: plan fewer steps"
+            )
+    low = high / 2.0
+    while lasts(low) and low > 1.0 / _LARGEST:
+        low, high = low / 2.0, low
+    while high - low > _ACCURACY * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if lasts(middle) else (middle, high)
+    return high
+
+
+def noise_for_steps(
+    policies: Sequence[Policy], steps: int, *, sampling_rate: Schedule = 1.0
+) -> float:
+    """Return the noise multiplier with which the clip norm lasts for so many steps.
+
+    It is rounded up by a factor of at most 1 + 1e-4.
+
+    Args:
+        policies: of the dataset and its parent datasets: ``[run.policy, *run.outer]``.
+        steps: of the training.
+        sampling_rate: the probability with which each user is drawn; may be a schedule.
+
+    Raises:
+        InvalidRequest: an argument is invalid, or no noise lasts.
+    """
+    return lasting_factor(Plan(policies, planned(1.0, sampling_rate, steps), 1.0))
+
+
+def noise_of(noise_multiplier: Schedule, clip_norm: float) -> Schedule:
+    """Return the noise's standard deviation: the multiple of the clip norm."""
+    if callable(noise_multiplier):
+        return lambda step: noise_multiplier(step) * clip_norm
+    return noise_multiplier * clip_norm
+
+
+def planned(noise_stddev: Schedule, sampling_rate: Schedule, steps: int) -> Runs:
+    """Return the mechanisms of all planned steps.
+
+    Raises:
+        InvalidRequest: the number of steps, or the noise or rate of a step is invalid.
+    """
+    if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
+        raise InvalidRequest(f"steps is {steps!r}; it must be a whole number, at least 1")
+    if not callable(noise_stddev) and not callable(sampling_rate):
+        return [(mechanism_of(noise_stddev, sampling_rate, 0), int(steps))]
+    each = (mechanism_of(noise_stddev, sampling_rate, step) for step in range(steps))
+    return [(mechanism, len(list(same))) for mechanism, same in groupby(each)]
+
+
+def mechanism_of(noise_stddev: Schedule, sampling_rate: Schedule, step: int) -> PoissonGaussian:
+    """Return the mechanism of one step.
+
+    Raises:
+        InvalidRequest: noise or rate is invalid.
+    """
+    noise, rate = (
+        float(value(step) if callable(value) else value) for value in (noise_stddev, sampling_rate)
+    )
+    if not rate > 0.0:
+        raise InvalidRequest(f"sampling_rate is {rate} in step {step}; it must be above 0")
+    with invalid_requests():
+        return PoissonGaussian(noise, rate)
+
+
+class Savings:
+    """The budget that each user has saved by low levels, and the higher levels that it pays for.
+
+    A level that is held costs what the plan says, so a user's savings change only with the level:
+    they are the budget, minus what is spent, minus the cost of the present level until the end.
+
+    A level follows the observed norms and the charges of this user only: its own data and coins
+    (docs/guarantees.md).
+
+    Args:
+        plan: of the training.
+        users: number of users. All of them start at the level of the clip norm. A restarted
+            trainer, which has not stored the savings, continues without them.
+    """
+
+    def __init__(self, plan: Plan, users: int) -> None:
+        self._plan = plan
+        self._runs = [(step, count) for step, count in reversed(plan.runs)]
+        self._level = np.full(users, plan.lasting, dtype=np.int64)
+        self._rest, self._step = plan.rest, 0
+        saved = (plan.budgets - plan.rest[plan.lasting]).astype(np.int64)
+        self._saved = np.tile(saved, (users, 1))
+
+    def limited(
+        self, step: int, positions: NDArray[np.int64], norms: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return norms of levels for these users, from a step on, that last until the end."""
+        while self._step < step and self._runs:
+            mechanism, count = self._runs.pop()
+            made = min(count, step - self._step)
+            self._rest = self._rest - made * self._plan.costs(mechanism).astype(object)
+            self._step += made
+            if made < count:
+                self._runs.append((mechanism, count - made))
+        rest = np.minimum(self._rest, _BEYOND_ANY_BUDGET).astype(np.int64)
+        left = self._saved[positions] + rest[self._level[positions]]
+        most = np.min(
+            [
+                np.searchsorted(column, have, side="right") - 1
+                for column, have in zip(rest.T, left.T, strict=True)
+            ],
+            axis=0,
+        )
+        wanted = np.searchsorted(self._plan.norms, norms, side="left")
+        level = np.minimum(most, wanted)
+        self._level[positions] = level
+        self._saved[positions] = left - rest[level]
+        return np.asarray(self._plan.norms[level])

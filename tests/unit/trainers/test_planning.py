@@ -1,0 +1,224 @@
+"""Plans: what a budget pays for, what is rejected, and levels that last. On the real service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streams import InvalidRequest, Turnstile
+from streams.sdk.roster_steps import RosterStep
+from streams.trainers import AllUsersHalted, PrivateSteps, noise_for_steps
+from streams.trainers.planning import Plan, Savings, check_plan, lasting_factor, planned
+
+STEPS = 40
+SIZES = np.linspace(0.0, 2.0, 50)
+RATE = 0.4
+
+
+@pytest.fixture
+def service() -> Iterator[Turnstile]:
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        turnstile.create_dataset("digits", measure="renyi", epsilon=4.0, delta=1e-5)
+        yield turnstile
+
+
+def steps_of(service: Turnstile, lasting: int = STEPS, name: str = "a", **changes: Any) -> Any:
+    """With noise at which the clip norm lasts so many steps."""
+    run = service.run("digits", name)
+    noise = noise_for_steps([run.policy], lasting, sampling_rate=RATE)
+    arguments: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": noise,
+        "sampling_rate": RATE,
+        "expected_batch": 20.0,
+        "steps": STEPS,
+        "not_private_generator": np.random.default_rng(1),
+        **changes,
+    }
+    return PrivateSteps(run, np.arange(50), **arguments)
+
+
+def train(steps: PrivateSteps, until: int) -> tuple[list[int], np.ndarray]:
+    """Return how many users were admitted to each step, and the largest level of each user."""
+    admitted: list[int] = []
+    highest = np.zeros(50)
+    charge = steps.roster.charge
+
+    def watched(**arguments: float) -> RosterStep:
+        decision = charge(**arguments)
+        admitted.append(int(np.count_nonzero(decision.admitted)))
+        np.maximum(highest, decision.clip_norms, out=highest)
+        return decision
+
+    steps.roster.charge = watched
+    while steps.step < until:
+        step = steps.begin()
+        grown = 0.1 if step.step < STEPS // 2 else 1.0
+        step.add(grown * SIZES[step.positions, None])
+        step.release(1)
+    return admitted, highest
+
+
+def test_every_user_lasts_until_the_last_planned_step(service: Turnstile) -> None:
+    admitted, highest = train(steps_of(service), STEPS)
+    assert admitted == [50] * STEPS
+    assert highest.max() == 1.0
+
+
+@pytest.mark.parametrize("multiple", [1.5, 2.0, 4.0])
+def test_levels_above_the_clip_norm_last_as_well(service: Turnstile, multiple: float) -> None:
+    admitted, highest = train(steps_of(service, highest_level=multiple), STEPS)
+    assert admitted == [50] * STEPS
+    assert 1.0 < highest.max() <= multiple
+
+
+def test_restarted_training_lasts_until_the_end(service: Turnstile) -> None:
+    first, _ = train(steps_of(service, highest_level=2.0), 17)
+    rest, _ = train(steps_of(service, highest_level=2.0), STEPS)
+    assert first + rest == [50] * STEPS
+
+
+@pytest.mark.parametrize("measure", ["renyi", "gdp", "zcdp"])
+def test_schedules_last_as_planned(measure: Any) -> None:
+    with Turnstile.in_memory(partitions=1) as turnstile:
+        turnstile.create_dataset("digits", measure=measure, epsilon=4.0, delta=1e-5)
+        run = turnstile.run("digits", "a")
+        rate = RATE if measure == "renyi" else 1.0
+        plan = Plan(
+            [run.policy],
+            planned(lambda step: 2.0 - step / STEPS, rate, STEPS),
+            1.0,
+        )
+        factor = lasting_factor(plan)
+        steps = PrivateSteps(
+            run,
+            np.arange(50),
+            clip_norm=1.0,
+            noise_multiplier=lambda step: factor * (2.0 - step / STEPS),
+            sampling_rate=rate,
+            expected_batch=20.0,
+            steps=STEPS,
+            highest_level=2.0,
+            not_private_generator=np.random.default_rng(1),
+        )
+        admitted, highest = train(steps, STEPS)
+    assert admitted == [50] * STEPS
+    assert highest[-1] > 1.0
+
+
+def test_saved_budget_pays_for_higher_levels_later(service: Turnstile) -> None:
+    run = service.run("digits", "a")
+    noise = noise_for_steps([run.policy], STEPS, sampling_rate=RATE)
+    savings = Savings(Plan([run.policy], planned(noise, RATE, STEPS), 1.0, 2.0, 100), 2)
+    both = np.array([0, 1])
+    assert savings.limited(1, both, np.array([2.0, 0.1])) == pytest.approx([1.0, 0.1])
+    saved = savings.limited(20, both, np.array([2.0, 2.0]))
+    assert saved[0] == pytest.approx(1.0)
+    assert saved[1] > 1.2
+    assert savings.limited(39, both, np.array([0.0, 2.0]))[1] >= saved[1]
+
+
+def test_noise_that_is_too_low_for_the_plan_is_rejected_before_users_are_enrolled(
+    service: Turnstile,
+) -> None:
+    with pytest.raises(InvalidRequest):
+        steps_of(service, lasting=15)
+    assert service.run("digits", "a").step == 0
+    # The same noise lasts for the steps that were said to last.
+    admitted, _ = train(steps_of(service, lasting=15, steps=15), 15)
+    assert admitted == [50] * 15
+
+
+@pytest.mark.parametrize("lasting", [1, 15, 39])
+def test_a_rejected_plan_says_how_many_steps_last_and_which_noise_does(
+    service: Turnstile, lasting: int
+) -> None:
+    run = service.run("digits", "a")
+    noise = noise_for_steps([run.policy], lasting, sampling_rate=RATE)
+    plan = Plan([run.policy], planned(noise, RATE, STEPS), 1.0)
+    assert not plan.lasts()
+    assert plan.lasting_steps() == lasting
+    with pytest.raises(InvalidRequest) as rejected:
+        check_plan(plan)
+    enough = noise_for_steps([run.policy], STEPS, sampling_rate=RATE)
+    assert f"{enough:.3g}" in str(rejected.value)
+    assert f" {lasting} " in str(rejected.value)
+    assert noise * lasting_factor(plan) == pytest.approx(enough, rel=2e-4)
+
+
+def test_a_parent_budget_limits_the_plan() -> None:
+    with Turnstile.in_memory(partitions=1) as turnstile:
+        turnstile.create_dataset("person", measure="renyi", epsilon=1.0, delta=1e-5)
+        turnstile.create_dataset(
+            "digits", measure="renyi", epsilon=4.0, delta=1e-5, parent="person"
+        )
+        run = turnstile.run("digits", "a")
+        alone, both = (
+            noise_for_steps(policies, STEPS, sampling_rate=RATE)
+            for policies in ([run.policy], [run.policy, *run.outer])
+        )
+        assert both > 2.0 * alone
+        with pytest.raises(InvalidRequest):
+            steps_of(turnstile)
+        admitted, _ = train(steps_of(turnstile, noise_multiplier=both), STEPS)
+    assert admitted == [50] * STEPS
+
+
+def test_training_whose_users_are_all_halted_raises(service: Turnstile) -> None:
+    first = steps_of(service, levels="clip_norm")
+    train(first, 30)
+    first._run.close()
+    second = steps_of(service, name="b", levels="clip_norm")
+    with pytest.raises(AllUsersHalted):
+        train(second, STEPS)
+    assert 8 <= second.step <= 12
+
+
+def test_no_step_is_charged_beyond_the_plan(service: Turnstile) -> None:
+    steps = steps_of(service)
+    train(steps, STEPS)
+    with pytest.raises(InvalidRequest):
+        steps.begin()
+    assert service.run("digits", "a").step == STEPS
+
+
+def test_noise_lasts_for_the_requested_steps_and_few_more() -> None:
+    for epsilon, steps, rate in ((1.0, 100, 0.1), (8.0, 7, 1.0)):
+        with Turnstile.in_memory(partitions=1) as turnstile:
+            policy = turnstile.create_dataset("d", measure="renyi", epsilon=epsilon, delta=1e-5)
+            noise = 0.5 * noise_for_steps([policy], steps, sampling_rate=rate)
+            for share, least, most in ((1.0, steps, 1.05 * steps), (0.9, 0, steps - 1)):
+                run = turnstile.run("d", f"at-{share}")
+                roster = run.enrol([f"u {share}"], clip_norm=0.5)
+                charged = [
+                    roster.charge(noise_stddev=share * noise, sampling_rate=rate).admitted[0]
+                    for _ in range(2 * steps)
+                ]
+                run.close()
+                made = int(np.sum(charged))
+                assert least <= made <= most
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 0},
+        {"steps": 2.5},
+        {"steps": True},
+        {"highest_level": 0.5},
+        {"highest_level": float("nan")},
+        {"highest_level": 2.0, "steps": None},
+        {"highest_level": 2.0, "levels": "clip_norm"},
+        {"levels": 100},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": lambda step: 0.4 if step < 39 else -1.0},
+    ],
+)
+def test_invalid_plans_are_rejected(service: Turnstile, changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        steps_of(service, **changes)
+    with pytest.raises(InvalidRequest):
+        noise_for_steps([service.run("digits", "a").policy], 0)
