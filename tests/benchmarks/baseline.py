@@ -1,6 +1,6 @@
-"""The no-op baseline: what a worker reads, writes and publishes, without deciding anything.
+"""The no-op baseline: reads, writes and publishes as a worker does, and decides nothing.
 
-Run as a process of its own. It reads the same topic as the worker, writes the same bytes to Redis
+It runs as a separate process. It reads the same topic as the worker, writes the same bytes to Redis
 in one write per batch, and publishes the same records to topics under another prefix. What it
 writes and publishes was computed beforehand and is read from a file.
 """
@@ -27,11 +27,11 @@ from streams.worker.processor import BATCH_RECORDS
 from tests.benchmarks.workload import Applied
 
 _ORIGIN = Origin(bytes(16), 0)
-"""As long as those of a worker."""
+"""The same limit as a worker's."""
 
 
 class RawPipe:
-    """One pass over the records that were prepared, from a given offset on."""
+    """One pass over the prepared records, from a given offset on."""
 
     def __init__(self, config: Config, source: str, first: int, applied: list[Applied]) -> None:
         self._topic = aiokafka.TopicPartition(Config(prefix=source).topic(NORMS), 0)
@@ -48,7 +48,7 @@ class RawPipe:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Consume, write, publish, until everything prepared is published."""
+        """Consume, write and publish until all prepared records are published."""
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self._config.kafka,
             enable_auto_commit=False,
@@ -105,12 +105,16 @@ class RawPipe:
 
 
 def raw_keys(prefix: str) -> tuple[str, str, str]:
-    """The keys of a no-op baseline in Redis: meta, changes, outbox."""
-    return f"{prefix}{{raw}}:meta", f"{prefix}{{raw}}:changes", f"{prefix}{{raw}}:outbox"
+    """Return the Redis keys of a no-op baseline: meta, changes, outbox."""
+    return (
+        f"{prefix}{{baseline}}:meta",
+        f"{prefix}{{baseline}}:changes",
+        f"{prefix}{{baseline}}:outbox",
+    )
 
 
 def main() -> None:
-    """Run one pass; everything is given by arguments."""
+    """Run one pass; all settings are arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kafka", required=True)
     parser.add_argument("--redis", required=True)

@@ -1,4 +1,4 @@
-"""Admissions per second of the filters in `accounting`, on one core, against one bare addition."""
+"""Admissions per second of the filters in `accounting`, on one core, against one plain addition."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _USERS_A_MEASUREMENT = 4_000_000
 
 @dataclass
 class Admissions:
-    """What one chunk size and one share of denials gave; rates in users per second."""
+    """The rates of one chunk size and one share of denials, in users per second."""
 
     users: int
     denied: float
     costs: list[float] = field(default_factory=list)  # ZcdpFilter.admit, float64 costs
     units: list[float] = field(default_factory=list)  # ZcdpFilter.admit_units, costs in units
-    addition: list[float] = field(default_factory=list)  # state + cost, nothing else
+    addition: list[float] = field(default_factory=list)  # state + cost only
 
 
 class Contest:
-    """One chunk of users and their costs; some stand so near their budget that they are denied."""
+    """One chunk of users and their costs; some users are close to their budgets and are denied."""
 
     def __init__(self, users: int, denied: float) -> None:
         rng = np.random.default_rng(users)
@@ -41,7 +41,7 @@ class Contest:
         self.result = Admissions(users, denied)
 
     def round(self) -> None:
-        """All three in turns."""
+        """Measure the three in turns."""
         rule, state, costs, units = self._rule, self._state, self._costs, self._units
         self.result.costs.append(self._rate(lambda: rule.admit(state, costs)))
         self.result.units.append(self._rate(lambda: rule.admit_units(state, units)))
@@ -55,7 +55,7 @@ class Contest:
 
 
 def measure(chunks: Sequence[int], rounds: int) -> list[Admissions]:
-    """All chunk sizes and shares in turns, after one round that is not counted."""
+    """Measure all chunk sizes and shares in turns, after an uncounted round."""
     contests = [Contest(users, denied) for users in chunks for denied in _DENIED]
     for contest in contests:
         contest.round()
@@ -67,17 +67,17 @@ def measure(chunks: Sequence[int], rounds: int) -> list[Admissions]:
 
 
 def lines(results: Sequence[Admissions]) -> list[str]:
-    """Million admissions a second, median (smallest to largest)."""
+    """Format million admissions per second: median (smallest to largest)."""
     if not results:
         return []
     table = [
         "## Filters: zCDP, one core",
         "",
         "Million admissions per second of processor time, median of "
-        f"{len(results[0].costs)} rounds (smallest to largest), in `accounting` alone. The bare "
+        f"{len(results[0].costs)} rounds (smallest to largest), in `accounting` alone. The plain "
         "addition is `state + cost`, without a check.",
         "",
-        "| users at once | denied | costs in float64 | costs in units | bare addition "
+        "| users at once | denied | costs in float64 | costs in units | plain addition "
         "| units / addition |",
         "|---:|---:|---:|---:|---:|---:|",
     ]

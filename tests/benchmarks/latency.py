@@ -27,7 +27,7 @@ from tests.benchmarks.servers import start_module
 USERS_PER_STEP = 20
 _POPULATION = 1000
 _BLOCK = 50
-"""Steps in a row, before it is the other's turn."""
+"""Steps in a row before the turn of the other kind."""
 _WARM_UP = 200
 _ECHO_BYTES = 300  # about as long as a charge of a few users and its decision
 
@@ -48,13 +48,13 @@ class Path:
 
     @property
     def rest(self) -> float:
-        """Mean milliseconds in the client, and on the way back to it."""
+        """Return the mean milliseconds in the client and on the way back to it."""
         return statistics.mean(self.milliseconds) - self.there
 
 
 @dataclass
 class Latency:
-    """Both paths over so many partitions."""
+    """Measures both paths over a number of partitions."""
 
     partitions: int
     turnstile: Path = field(default_factory=Path)
@@ -62,7 +62,7 @@ class Latency:
 
 
 def percentile(milliseconds: list[float], percent: float) -> float:
-    """Return the time that so many percent of the steps do not exceed, interpolated."""
+    """Return a percentile of the times, interpolated."""
     return float(np.percentile(milliseconds, percent))
 
 
@@ -102,7 +102,7 @@ class Echo:
         )
 
     def step(self) -> None:
-        """There and back."""
+        """Send the records and wait for the echoes."""
         self._number += 1
         value = self._number.to_bytes(8, "big").ljust(_ECHO_BYTES, b"\0")
         self._missing = set(range(self._config.partitions))
@@ -130,7 +130,7 @@ class Echo:
 
 
 def measure(stack: LocalStack, partitions: int, steps: int) -> Latency:
-    """At least so many steps of each, in alternating blocks."""
+    """Measure at least this many steps of each, in alternating blocks."""
     config = Config(
         kafka=stack.kafka,
         redis=stack.redis,
@@ -246,7 +246,7 @@ def _last_times(config: Config, topic: str, steps: int) -> list[int]:
 
 
 def milliseconds(work: Callable[[], None]) -> float:
-    """How long it takes."""
+    """Return the table of the breakdown."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000

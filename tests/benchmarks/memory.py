@@ -1,4 +1,4 @@
-"""What a user of a roster takes in a worker and in Redis.
+"""The memory that a roster's user takes in a worker and in Redis.
 
 One process enrols and charges the users and leaves the pages of all partitions in a Redis; another
 one loads them, charges a step as a worker does after a restart, and tells what it takes.
@@ -34,14 +34,14 @@ _ADDRESS = ("population", "training")
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes a user.
+    """Bytes per user.
 
     Attributes:
-        users: of the roster.
-        ids: of what kind.
-        worker: resident.
-        redis: of memory that Redis uses for the pages.
-        pages: as they were sent to it.
+        users: the number of members.
+        ids: the kind of ids.
+        worker: resident memory.
+        redis: memory of Redis for the pages.
+        pages: the pages as they were sent.
     """
 
     users: int
@@ -52,7 +52,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def measure(users: int, ids: str) -> Memory:
-    """Of so many users with ids of a kind, "integers" or "strings"."""
+    """Measure a number of users with ids of a kind, "integers" or "strings"."""
     with TemporaryDirectory() as directory, RedisServer(directory) as server:
         pages = _in_a_process("keep", server.url, users, ids)
         redis = Redis.from_url(server.url)
@@ -70,7 +70,7 @@ def _in_a_process(*arguments: object) -> int:
 
 
 def _keep(redis: Redis, users: int, ids: str) -> int:
-    """Leave the pages of a roster that was charged; their bytes."""
+    """Store the pages of a charged roster in Redis; return their bytes."""
     connection = MemoryConnection(PARTITIONS, timeout=3600.0)
     turnstile = Turnstile(connection=connection)
     turnstile.create_dataset(_ADDRESS[0], measure="renyi", epsilon=8.0, delta=1e-6)
@@ -96,7 +96,7 @@ def _charge(roster: Roster, **levels: Any) -> None:
 
 
 def _load(redis: Redis) -> int:
-    """Resident bytes of the ledgers that go on from the pages."""
+    """Return the resident bytes of the ledgers that continue from the pages."""
     before = resident_bytes(os.getpid())
     ledgers = [_woken(redis.hgetall(f"pages-{p}"), p) for p in range(PARTITIONS)]
     gc.collect()
@@ -107,7 +107,7 @@ def _load(redis: Redis) -> int:
 
 
 def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
-    """A ledger that has loaded its state and charged a step."""
+    """Return a ledger that has loaded its state and charged a step."""
     ledger = Ledger(partition, PARTITIONS)
     ledger.state.load({name.decode(): page for name, page in pages.items()})
     terms, run = ledger.state.rosters[_ADDRESS], ledger.state.runs[_ADDRESS]
@@ -130,7 +130,7 @@ def _woken(pages: Mapping[bytes, bytes], partition: int) -> Ledger:
 
 
 def lines(results: list[Memory]) -> list[str]:
-    """A table for the report."""
+    """Return the table of the report."""
     rows = [
         f"| {r.users:,} | {r.ids} | {r.worker:.0f} B | {r.redis:.0f} B | {r.pages:.0f} B |"
         for r in results

@@ -2,8 +2,8 @@
 
 Users with integer ids, all of them charged, live in one partition. A worker decides them and writes
 a snapshot; the log is trimmed up to it, Redis emptied, and another worker started. Its rebuild
-lasts from the line that says that it begins to the first offset that it would decide, and is told
-apart from the start of its process.
+lasts from the log line at its start to the first offset that it would decide. The start of the
+process is reported separately.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Partition:
         )
 
     def work_off(self, stack: LocalStack) -> None:
-        """Wait until everything is decided and published."""
+        """Wait until all records are decided and published."""
         wait_until(self._is_decided, _WITHIN, stack.check)
         wait_until(lambda: not unpublished(self.redis, self.config), _WITHIN, stack.check)
 
@@ -117,7 +117,7 @@ class Partition:
 
 
 def measure(stack: LocalStack, users: int) -> Rebuild:
-    """One population, once."""
+    """Measure one population once."""
     partition = Partition(stack, f"rebuild{users}", Workload(users, seed=users))
     partition.produce(partition.workload.enrolment(of_budget=0.1))  # no odometer rises
     with partition.worker(_NEVER) as running:
@@ -143,7 +143,7 @@ def measure(stack: LocalStack, users: int) -> Rebuild:
 
 
 def measure_slowdown(stack: LocalStack, users: int, records: int, rounds: int) -> Slowdown:
-    """Rounds of decisions with and without snapshots, in turns, after one that is not counted."""
+    """Measure decisions with and without snapshots in turns, after an uncounted round."""
     workload, result = Neighbours(users, seed=users), Slowdown(users)
     contests = {
         every: Partition(stack, name, workload) for name, every in (("on", _OFTEN), ("off", _NEVER))
@@ -189,7 +189,7 @@ def _seconds_between(log: str, first: str, last: str) -> float:
 
 
 def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
-    """Tables for the report."""
+    """Return the tables of the report."""
     if not rebuilds and not slowdown:
         return []
     rows = [
@@ -200,8 +200,8 @@ def lines(rebuilds: list[Rebuild], slowdown: Slowdown | None) -> list[str]:
     lines = [
         "## Snapshots of partitions",
         "",
-        "One partition, integer ids, everybody charged, all pages new; broker, Redis and worker on "
-        "this machine. Rebuilt: from the start of reading to the first offset that is decided.",
+        "One partition, integer ids, every user charged, all pages new; broker, Redis and worker "
+        "on this machine. Rebuilt: from the start of reading to the first offset that is decided.",
         "",
         "| users | snapshot | written | read and verified | rebuilt |",
         "|---:|---:|---:|---:|---:|",

@@ -6,9 +6,9 @@
     python -m tests.benchmarks.scale --service --partitions 128 256 --workers 1 2 4
     python -m tests.benchmarks.scale --service --partitions 16 --enrolled 10000000
 
-In this process there is no broker and no Redis: what is told is what a worker computes, in seconds
-of its processor, so that other work on the machine does not count. The layout is that of users over
-partitions, by the partitioner of every client.
+Without `--service` there is no broker and no Redis. The figures are CPU seconds of a worker's
+computation, so that other work on the machine does not count. Users are spread over the partitions
+by the partitioner that every client uses.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _SERVICE = (
 def _service(partitions: int, workers: int, enrolled: int) -> Sequence[object]:
     """Steps of 20 users, one after the other, over all partitions of a real service.
 
-    Before them everybody is charged once; behind them all workers are killed, and acquire again.
+    All users are charged once before. Afterwards all workers are killed, and acquire again.
     """
     users = np.arange(_FEW_USERS)
     with (

@@ -1,4 +1,4 @@
-"""What a step takes in the SDK alone, with integers and with strings as user ids."""
+"""The time of a step in the SDK alone, with integer and string ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE, SAMPLE = 10.0, 1_000
 
 @dataclass
 class ClientCosts:
-    """Seconds of the processor, without what the ledgers took, by what was called."""
+    """CPU seconds by call, without the time in the ledgers."""
 
     users: int
     ids: str
@@ -28,7 +28,7 @@ class ClientCosts:
 
 
 class _Aside(MemoryConnection):
-    """Ledgers in this process, whose time is told apart."""
+    """Ledgers in this process, whose time is measured separately."""
 
     taken = 0.0
 
@@ -39,7 +39,7 @@ class _Aside(MemoryConnection):
 
 
 def measure(users: int, rounds: int) -> list[ClientCosts]:
-    """A list of strings, an array of strings, an array of integers."""
+    """Return a list of strings, an array of strings, and an array of integers."""
     names = [f"user-{number:09d}" for number in range(users)]
     kinds = {"strings": names, "numpy strings": np.array(names), "integers": np.arange(users)}
     return [_measure(ClientCosts(users, name), ids, rounds) for name, ids in kinds.items()]
@@ -80,7 +80,7 @@ def _measure(costs: ClientCosts, ids: Any, rounds: int) -> ClientCosts:
 
 
 def lines(results: list[ClientCosts]) -> list[str]:
-    """Milliseconds, a row for each call."""
+    """Format milliseconds, one row per call."""
     table = [
         "## The SDK alone",
         "",

@@ -28,29 +28,29 @@ from tests.benchmarks.workload import Applied, DenseSteps, Workload, produce
 
 _WITHIN = 300.0
 _DENSE_USERS = 2**25
-"""In a round of dense steps: so many user-charges, as far as there are records for them."""
+"""User-charges in a round of dense steps, if there are records for them."""
 _DENSE_RECORDS = 16
-"""A round has at least so many, however many users there are."""
+"""The minimum number of records in a round."""
 
 
 @dataclass
 class Throughput:
-    """What one population gave; rates in users per second, one per round."""
+    """The rates of one population, in users per second, one per round."""
 
     users: int
     records: int
     worker: list[float] = field(default_factory=list)
-    raw: list[float] = field(default_factory=list)
+    baseline: list[float] = field(default_factory=list)
     odometers: int = 0
 
     @property
     def ratio(self) -> float:
-        """Worker to no-op baseline, by medians."""
-        return statistics.median(self.worker) / statistics.median(self.raw)
+        """Return the ratio of the medians of worker and no-op baseline."""
+        return statistics.median(self.worker) / statistics.median(self.baseline)
 
 
 class Contest:
-    """One population: its log, its worker, its no-op baseline."""
+    """One population, with its log, worker and no-op baseline."""
 
     def __init__(
         self, stack: LocalStack, users: int, records: int, kind: type[Workload] = Workload
@@ -60,25 +60,25 @@ class Contest:
         place = {"kafka": stack.kafka, "redis": stack.redis, "partitions": 1}
         name = f"{kind.__name__.lower()}{users}"
         self._config = Config(prefix=f"{name}-worker.", **place)
-        self._raw_config = Config(prefix=f"{name}-raw.", **place)
+        self._baseline_config = Config(prefix=f"{name}-baseline.", **place)
         self._redis = redis.Redis.from_url(stack.redis, decode_responses=True)
         self.result = Throughput(users, records)
         create_topics(self._config)
-        create_topics(self._raw_config)
+        create_topics(self._baseline_config)
 
     def prepare(self) -> None:
-        """Enrol everybody, through the worker."""
+        """Enrol all users through the worker."""
         self._work_off(self._produced(self._workload.enrolment()))
 
     def round(self, counts: bool = True) -> None:
-        """New records, worked off by the worker, then by the no-op baseline."""
+        """Append records; measure the worker, then the no-op baseline."""
         first = self._workload.next
         applied = self._produced(self._workload.steps(self.result.records))
-        worker, raw = self._work_off(applied), self._pass_through(first, applied)
+        worker, baseline = self._work_off(applied), self._pass_through(first, applied)
         if not counts:
             return
         self.result.worker.append(worker)
-        self.result.raw.append(raw)
+        self.result.baseline.append(baseline)
         self.result.odometers += sum(record.odometers for record in applied)
 
     def _produced(self, applied: list[Applied]) -> list[Applied]:
@@ -108,7 +108,7 @@ class Contest:
         return rate_of(decisions, applied, self._workload.users_per_step)
 
     def _pass_through(self, first: int, applied: list[Applied]) -> float:
-        config = self._raw_config
+        config = self._baseline_config
         halts = end_offset(config, HALTS)
         file = self._stack.directory / "applied"
         file.write_bytes(msgspec.msgpack.encode(applied))
@@ -134,14 +134,14 @@ class Contest:
 def measure(
     stack: LocalStack, populations: Sequence[int], records: int, rounds: int
 ) -> list[Throughput]:
-    """All populations in turns, after one round that is not counted."""
+    """Measure all populations in turns, after an uncounted round."""
     return _in_turns([Contest(stack, users, records) for users in populations], rounds)
 
 
 def measure_dense(
     stack: LocalStack, populations: Sequence[int], records: int, rounds: int
 ) -> list[Throughput]:
-    """The same, of rosters of which every level is new with every step."""
+    """Measure rosters whose steps change every level."""
     counts = {
         users: min(records, max(_DENSE_RECORDS, _DENSE_USERS // users)) for users in populations
     }
@@ -162,7 +162,9 @@ def _in_turns(contests: Sequence[Contest], rounds: int) -> list[Throughput]:
 def rate_of(
     decisions: list[tuple[int, bytes]], applied: list[Applied], users_per_step: int
 ) -> float:
-    """Users per second from the first to the last decision, as the broker stamped them."""
+    """Return the users per second from the first to the last decision, by the broker's
+    timestamps.
+    """
     for number, ((_, value), record) in enumerate(zip(decisions, applied, strict=True)):
         if value != record.decision:
             came, expected = decode_answer(value), decode_answer(record.decision)

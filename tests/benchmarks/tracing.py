@@ -1,8 +1,8 @@
 """What traces add to a charge: without them, without them once more, and with them, in turns.
 
-The first two are the same, so that what lies between them is what the machine does: a client
-without traces has no observer, and asks nobody. With them the SDK of OpenTelemetry is on both
-sides, and drops the spans: what an exporter takes is not in it.
+The first two kinds are the same, so that their difference shows the noise of the machine: a client
+without traces has no observer. With traces the SDK of OpenTelemetry runs on both sides and drops
+the spans, so the cost of an exporter is not included.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Workload:
 
 
 class DenseSteps(Workload):
-    """Steps of a roster of all users that bring every level anew, a byte each."""
+    """Return steps of a roster that change every level, one byte per level."""
 
     def __init__(self, users: int, seed: int) -> None:
         super().__init__(users, seed)
@@ -151,7 +151,7 @@ class DenseSteps(Workload):
         self._priced = price(PoissonGaussian(1.1, 1e-3), [self._policy], CLIP_NORM, _LEVELS)
 
     def enrolment(self, of_budget: float = 0.0) -> list[Applied]:
-        """Create the dataset, open the run, enrol every user; nobody has spent anything."""
+        """Create the dataset, open the run and enrol every user; nothing is spent."""
         records: list[Request] = [
             CreateDataset(request="create", policy=self._policy),
             OpenRun(dataset=_DATASET, run=_RUN, attempt=1, request="open"),

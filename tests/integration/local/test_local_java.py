@@ -14,7 +14,7 @@ from streams.local.kafka_runtime import find_java, java_version
 
 
 def home_of(directory: Path, version: str) -> Path:
-    """A JAVA_HOME whose java says it has that version."""
+    """Return a JAVA_HOME whose java reports this version."""
     java = directory / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")

@@ -79,7 +79,7 @@ def test_a_broker_keeps_all_its_ports_when_it_is_started_again_on_its_directory(
 
 @pytest.mark.fault
 def test_a_broker_that_is_killed_and_restarted_has_its_data_and_its_port(stack: LocalStack) -> None:
-    """One that is stopped has its data as well: see the one that comes back on another port."""
+    """A stopped Redis keeps its data, too: see the test that restarts it on another port."""
     topic, address, pid = "restarted", stack.kafka, stack.broker.pid
     create_topic(address, topic)
     produce(address, topic, b"before")
@@ -95,7 +95,7 @@ def test_a_broker_that_is_killed_and_restarted_has_its_data_and_its_port(stack: 
 def test_a_restarted_redis_has_its_data_and_its_port(stack: LocalStack, kill: bool) -> None:
     url, pid = stack.redis, stack.redis_server.pid
     with redis.Redis.from_url(url) as client:
-        # Before the reply the kernel has it: only the machine's end would lose it.
+        # The kernel has the data before the reply: only a machine crash could lose it.
         client.set(f"restart-{kill}", "kept")
     stack.redis_server.kill() if kill else stack.redis_server.stop()
     stack.redis_server.start()
@@ -134,7 +134,7 @@ def test_a_broker_with_a_kept_directory_restarts_on_another_port(tmp_path: Path)
     with KafkaBroker(tmp_path, ports=[other]) as second:
         assert second.port == other != old
         assert registered_cluster(other) == cluster
-        # The client goes where the broker says it is: the advertised address is the new one.
+        # The client connects to the advertised address, which is the new one.
         assert consume(second.address, "kept", 1) == [b"value"]
 
 
@@ -174,7 +174,7 @@ def test_losing_the_race_for_a_port_tries_another(
         monkeypatch.setattr(server_module, "free_ports", lambda _: offers.pop(0))
         with RedisServer(tmp_path / "two") as second:
             assert second.port != first.port
-            # The other server answered PING on that port, and was not taken for ours.
+            # The other server answered PING on that port, and was not mistaken for this one.
             with redis.Redis.from_url(second.url) as client:
                 assert client.info("server")["process_id"] == second.pid
 

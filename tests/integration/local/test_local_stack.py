@@ -1,4 +1,4 @@
-"""The whole stack: workers that come back, data that stays or goes, nothing left behind."""
+"""The whole stack: workers restart, data are kept or deleted, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_given_directory_keeps_its_data(stack: LocalStack, tmp_path: Path) -> 
 
 @pytest.fixture
 def lenient_umask() -> Iterator[None]:
-    """Files and folders are for everybody unless their maker says otherwise."""
+    """Set a umask that lets all users read new files and folders."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -1,4 +1,4 @@
-"""Connections are opened once, and only to a Redis that keeps what it is given."""
+"""Connections are opened once, and only to a Redis that never evicts keys."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from tests.conformance.store.bench import Owner, P, commit
 
 @pytest.mark.process
 def test_a_lost_connection_is_never_reopened(tmp_path):
-    """What answers at the address may be another Redis by then, or an older one."""
+    """Another or an older Redis may answer at the same address later."""
 
     async def scenario(server):
         async with RedisStore(server.url, "t.") as store:
@@ -62,7 +62,7 @@ def test_all_connections_are_open_before_the_first_acquisition(tmp_path):
 
 
 def test_concurrent_writes_share_a_round_trip_and_have_a_verdict_each(tmp_path):
-    """A charge goes to all partitions; one that is not owned here takes nobody along."""
+    """A rejected write to one partition does not affect those to others."""
 
     async def scenario(server, client):
         async with RedisStore(server.url, "t.") as store:
@@ -126,7 +126,7 @@ def test_unknown_redis_settings_are_reported_only_without_info(tmp_path, forbidd
 
 
 def restricted(server: RedisServer, rights: str) -> str:
-    """The address of a user without some commands, as managed services have it."""
+    """Return the URL of a user without some commands, as in managed services."""
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "turnstile", "on", ">secret", "~*", "+@all")
         client.execute_command("ACL", "SETUSER", "turnstile", *rights.split())

@@ -1,4 +1,4 @@
-"""A Cluster: found by any of its nodes, written by who knows it, and never followed elsewhere."""
+"""A Redis Cluster is found by any of its nodes, and moved slots are not followed."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def test_a_node_that_may_evict_keys_is_rejected(cluster: RedisCluster) -> None:
 
 
 def move(cluster: RedisCluster, slot: int) -> tuple[RedisServer, RedisServer]:
-    """Give a slot to another node, as an operator does; from where and to where.
+    """Move a slot to another node, as an operator does; return the old and the new node.
 
-    With all keys in it: partitions of one number share a slot, whatever their prefix.
+    The slot moves with all of its keys: partitions of one number share a slot under any prefix.
     """
     clients = [redis.Redis(port=node.port) for node in cluster.nodes]
     ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]

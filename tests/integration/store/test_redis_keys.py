@@ -1,4 +1,4 @@
-"""What only a Redis can hold: keys of another kind, and bytes that are no text."""
+"""State that only a real Redis can hold: keys of another type, and bytes that are not text."""
 
 import asyncio
 from collections.abc import Iterator
@@ -81,6 +81,6 @@ def test_an_entry_with_a_name_that_is_not_text_is_reported_as_damage(client, pre
 
 
 def test_all_keys_of_a_partition_share_the_hash_tag_of_its_log(client):
-    """Redis Cluster keeps them together, else no script could write all of them."""
+    """A Redis Cluster keeps these keys together, so that one script can write them."""
     acquire(client, "turnstile.")
     assert client.keys("turnstile.*") == [b"turnstile.{norms-3}:meta"]

@@ -1,4 +1,4 @@
-"""Who may do what in a Redis, and that no password is shown."""
+"""The rights of each role in Redis; no password is shown."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_a_role_has_only_the_rights_that_it_needs(
 
 
 def test_a_worker_and_an_operator_have_the_rights_that_they_need(server: SecureRedis) -> None:
-    """Every verb of a worker: tests/conformance/store, whose scenarios run with these rights."""
+    """The worker's rights are tested by tests/conformance/store, which uses them in all
+    scenarios.
+    """
     with connected(server, "worker") as worker, connected(server, "operator") as operator:
         worker.hset(MINE, "a", "b")
         assert operator.hgetall(MINE) == {b"a": b"b"}

@@ -1,4 +1,4 @@
-"""Sentinels that name no master: each is told apart, and no password is shown."""
+"""Sentinels that name no master: the error names each one, and no password."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD, WRONG = "hunter2", "hunter3"
 
 
 class WithLogin(Sentinel):
-    """A Sentinel that wants a password."""
+    """A Sentinel that requires a password."""
 
     def __init__(self, directory: Path, watched: int) -> None:
         super().__init__(directory, watched, f"requirepass {PASSWORD}")

@@ -1,4 +1,4 @@
-"""The way to Redis, a Cluster and Sentinels: encrypted to who has the certificate, or not taken."""
+"""Connections to Redis, Cluster and Sentinel are encrypted and verified, or rejected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ELSEWHERE = "127.0.0.2"  # a name that no certificate has
 
 
 class Certificates:
-    """An authority, who it vouches for, and a client that is told to believe it."""
+    """An authority, its certificates, and a client that trusts it."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
@@ -39,7 +39,9 @@ class Certificates:
         self._authority.issue("client", self.client)
 
     def server(self, wants: Path | None = None) -> ssl.SSLContext:
-        """Of a server, which wants a certificate of the client's authority if one is named."""
+        """Return a server's TLS context, which requires a client certificate if an authority is
+        given.
+        """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=wants)
         context.load_cert_chain(self._server)
         if wants is not None:
@@ -65,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 def use(url: str, ca: Path | str, certificate: Path | str = "") -> None:
-    """Find out where partitions are, acquire them, and write to each."""
+    """Find the nodes of the partitions, acquire them, and write to each."""
     config = Config(
         redis=url,
         prefix=f"{token_hex(4)}.",
@@ -123,7 +125,7 @@ def test_a_configured_authority_replaces_those_of_the_system(
     others: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(others.ca))  # now it is one of the system
+    monkeypatch.setenv("SSL_CERT_FILE", str(others.ca))  # now the system trusts it
     with Encrypting(others.server(), server.port) as front:
         url = f"rediss://127.0.0.1:{front.port}/0"
         use(url, "")
@@ -134,7 +136,7 @@ def test_a_configured_authority_replaces_those_of_the_system(
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, ours: Certificates
 ) -> Iterator[tuple[RedisCluster, list[Encrypting]]]:
-    """Three nodes, each of which tells clients of the port before it."""
+    """Start three nodes, each of which announces its proxy's port to clients."""
     with ExitStack() as running:
         context = ours.server(wants=ours.ca)
         fronts = [running.enter_context(Encrypting(context)) for _ in range(3)]
@@ -182,7 +184,7 @@ def test_a_cluster_node_with_another_authority_is_not_written(
 def test_sentinel_and_master_are_each_reached_encrypted_or_not_at_all(
     tmp_path: Path, server: RedisServer, ours: Certificates, others: Certificates
 ) -> None:
-    """A Sentinel without TLS has to reach the master by the same port as its clients."""
+    """A Sentinel without TLS must reach the master at the same port as its clients."""
     for vouched, is_reached in ((ours, True), (others, False)):
         with (
             Encrypting(vouched.server(), server.port, plain_too=True) as front,
