@@ -227,19 +227,17 @@ class OutputClosed(Exception):
     """The reader of this process's standard output has closed it."""
 
 
-def _end(reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
-    """End this process without any clean-up; the next answerer continues from the journal."""
+def _end(_: Ending, why: str, error: BaseException | None = None) -> NoReturn:
+    """End this process without any clean-up; the next answerer continues from the journal.
+
+    The type of the error decides the exit status.
+    """
     if isinstance(error, OutputClosed):
         os._exit(EXIT_DONE)  # without a message, like any command in front of `head`
     refused = isinstance(error, Superseded | Fenced | RequestRejected)
     usage = isinstance(error, UnusableQueries | InvalidRequest | ConfigurationError)
     expected = refused or usage or isinstance(error, JournalUnavailable | TurnstileError)
-    logger.critical(
-        "the answerer stops: %s",
-        why,
-        exc_info=None if expected else error,
-        extra={"reason": reason},
-    )
+    logger.critical("the answerer stops: %s", why, exc_info=None if expected else error)
     logging.shutdown()
     for output in (sys.stdout, sys.stderr):
         with suppress(OSError):

@@ -166,6 +166,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": redact(record.getMessage()),
         }
+        if reason := getattr(record, "reason", None):
+            line["reason"] = reason
         if record.exc_info:
             line["traceback"] = redact(self.formatException(record.exc_info))
         return msgspec.json.encode(line).decode()

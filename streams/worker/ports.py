@@ -183,7 +183,7 @@ class End(Protocol):
     catches, and to reject every effect after that.
     """
 
-    def __call__(self, reason: Ending, why: str, error: BaseException | None = None) -> NoReturn:
+    def __call__(self, reason: Ending, /, why: str, error: BaseException | None = None) -> NoReturn:
         """Log the reason and end the worker.
 
         Args:

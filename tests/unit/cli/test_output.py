@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from streams.cli.output import JsonLines, note, show
+from streams.worker.ports import Ending
 
 
 def test_control_characters_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +40,13 @@ def test_notes_hide_passwords_and_need_no_terminal(
     gone.close()
     monkeypatch.setattr(sys, "stderr", gone)
     note("this is lost, and nothing fails")
+
+
+def test_json_log_has_the_reason_of_a_record_that_has_one() -> None:
+    record = logging.LogRecord("turnstile.worker", logging.CRITICAL, __file__, 1, "it", (), None)
+    assert "reason" not in json.loads(JsonLines().format(record))
+    record.reason = Ending.FENCED
+    assert json.loads(JsonLines().format(record))["reason"] == Ending.FENCED
 
 
 def test_json_log_hides_passwords() -> None:
