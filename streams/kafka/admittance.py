@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 from kafka.net.sasl.scram import ScramClient
 
 from streams.config import Config
-from streams.kafka.security import NotAdmitted, tls_context
+from streams.kafka.security import ConnectionFailure, NotAdmitted, tls_context
 
 _SECONDS = 5.0  # per broker; the Kafka clients wait longer for a slow one
 _TIMES, _PAUSE = 3, 0.1  # seconds
@@ -33,7 +33,7 @@ _Ask = Callable[[tuple[int, int], bytes], bytes]
 
 
 class _Refused(Exception):
-    """A broker refused this client; has what the broker did and what to do about it."""
+    """A broker refused this client; has the reason and what the broker did."""
 
 
 def check_admittance(config: Config) -> None:
@@ -58,10 +58,10 @@ def _knock(config: Config, address: str, host: str, port: int) -> None:
             try:
                 return _enter(config, host, plain)
             except _Refused as refused:
-                what, advice = refused.args
-                if advice not in _MAY_PASS or asked == _TIMES:
-                    problem = f"Kafka at {address}: {what}; {advice}"
-                    raise NotAdmitted(problem, advice in _MAY_PASS) from refused
+                reason, what = refused.args
+                found = NotAdmitted(reason, f"Kafka at {address}: {what}; {_ADVICE[reason]}")
+                if not found.may_pass or asked == _TIMES:
+                    raise found from refused
         sleep(_PAUSE)
     return None
 
@@ -78,7 +78,7 @@ def _enter(config: Config, host: str, plain: socket.socket) -> None:
         except (TimeoutError, struct.error):
             return  # the broker is too slow, or it is not Kafka
         except (OSError, EOFError) as error:
-            raise _Refused("the broker ended the connection", _ENDED) from error
+            raise _Refused(ConnectionFailure.ENDED, "the broker ended the connection") from error
 
 
 def _encrypted(config: Config, host: str, plain: socket.socket) -> socket.socket:
@@ -86,12 +86,14 @@ def _encrypted(config: Config, host: str, plain: socket.socket) -> socket.socket
         return tls_context(config).wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise _Refused(
-            f"its certificate is not valid: {error.verify_message}", _CERTIFICATE
+            ConnectionFailure.CERTIFICATE, f"its certificate is not valid: {error.verify_message}"
         ) from error
     except TimeoutError:
         raise
     except OSError as error:
-        raise _Refused(f"the TLS handshake failed ({error})", _NO_TLS) from error
+        raise _Refused(
+            ConnectionFailure.NO_HANDSHAKE, f"the TLS handshake failed ({error})"
+        ) from error
 
 
 def _log_in(config: Config, connection: socket.socket) -> None:
@@ -99,14 +101,16 @@ def _log_in(config: Config, connection: socket.socket) -> None:
     answer = _exchange(connection, _HANDSHAKE, _string(mechanism))
     if struct.unpack_from(">h", answer)[0]:
         known = ", ".join(_strings(answer[2:])) or "none"
-        raise _Refused(f"it does not offer {mechanism}", f"it offers {known}: {_MECHANISM}")
+        raise _Refused(
+            ConnectionFailure.MECHANISM, f"it does not offer {mechanism}; it offers {known}"
+        )
 
     def send(token: bytes) -> bytes:
         answer = _exchange(connection, _AUTHENTICATE, struct.pack(">i", len(token)) + token)
         error, length = struct.unpack_from(">hh", answer)
         if error:
             said = answer[4 : 4 + max(length, 0)].decode(errors="replace")
-            raise _Refused(f"the login was refused: {said}", _LOGIN)
+            raise _Refused(ConnectionFailure.LOGIN, f"the login was refused: {said}")
         return answer[4 + max(length, 0) + 4 :]
 
     if mechanism == "PLAIN":
@@ -117,7 +121,9 @@ def _log_in(config: Config, connection: socket.socket) -> None:
         scram.process_server_first_message(send(scram.first_message()))
         scram.process_server_final_message(send(scram.final_message()))
     except (ValueError, KafkaError) as error:
-        raise _Refused(f"the broker does not know the password ({error})", _LOGIN) from error
+        raise _Refused(
+            ConnectionFailure.LOGIN, f"the broker does not know the password ({error})"
+        ) from error
 
 
 def _exchange(connection: socket.socket, request: tuple[int, int], body: bytes) -> bytes:
@@ -132,7 +138,7 @@ def _exchange(connection: socket.socket, request: tuple[int, int], body: bytes) 
     connection.sendall(struct.pack(">i", len(message)) + message)
     head = _read(connection, 4)
     if head[0] == _TLS_ALERT:
-        raise _Refused("this port of the broker speaks TLS", _PLAINTEXT)
+        raise _Refused(ConnectionFailure.SPEAKS_TLS, "this port of the broker speaks TLS")
     (size,) = struct.unpack(">i", head)
     if not 4 <= size <= _LARGEST:
         raise struct.error(f"an answer of {size} bytes")
@@ -162,15 +168,21 @@ def _strings(packed: bytes) -> list[str]:
     return found
 
 
-_LOGIN = "check kafka_username and kafka_password"
-_MECHANISM = "check kafka_mechanism, and ask the operator for the mechanism of this user"
-_CERTIFICATE = (
-    "kafka_ca has to be the authority that signed it, and it has to name the host as `kafka` does"
-)
-_NO_TLS = "check that this port speaks TLS; if it does not, change kafka_security"
-_PLAINTEXT = "set kafka_security to SSL or SASL_SSL"
-_ENDED = (
-    "it requires TLS, a login or a certificate that these settings do not provide: check "
-    "kafka_security and the related settings"
-)
-_MAY_PASS = (_NO_TLS, _ENDED)
+_ADVICE = {
+    ConnectionFailure.LOGIN: "check kafka_username and kafka_password",
+    ConnectionFailure.MECHANISM: (
+        "check kafka_mechanism, and ask the operator for the mechanism of this user"
+    ),
+    ConnectionFailure.CERTIFICATE: (
+        "kafka_ca has to be the authority that signed it, and it has to name the host as `kafka` "
+        "does"
+    ),
+    ConnectionFailure.SPEAKS_TLS: "set kafka_security to SSL or SASL_SSL",
+    ConnectionFailure.NO_HANDSHAKE: (
+        "check that this port speaks TLS; if it does not, change kafka_security"
+    ),
+    ConnectionFailure.ENDED: (
+        "it requires TLS, a login or a certificate that these settings do not provide: check "
+        "kafka_security and the related settings"
+    ),
+}

@@ -100,7 +100,7 @@ def _create(admin: KafkaAdminClient, wanted: list[ACL]) -> None:
             "ClusterAuthorizationFailedError": "this user may not give rights, which requires "
             "Alter on the cluster: use a super user",
         }.get(name, name)
-        raise TopicsUnavailable(f"cannot give rights: {what}")
+        raise TopicsUnavailable(f"cannot give rights: {what}") from failed
 
 
 def _acls(principal: str, rule: AccessRule) -> list[ACL]:

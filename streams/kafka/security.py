@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import ssl
+from enum import StrEnum
 from typing import Any
 
 from streams.config import Config, ConfigurationError
 from streams.kafka.results import TopicsUnavailable
 
 
+class ConnectionFailure(StrEnum):
+    """The reasons for which a broker rejects a client."""
+
+    LOGIN = "login"  # the user or the password is wrong
+    MECHANISM = "mechanism"  # the broker does not offer this login mechanism
+    CERTIFICATE = "certificate"  # another authority signed it, or it names another host
+    SPEAKS_TLS = "speaks-tls"  # the client does not use TLS, and the port requires it
+    NO_HANDSHAKE = "no-handshake"  # the client uses TLS, and the handshake failed
+    ENDED = "ended"  # the broker ended the connection: it requires other settings
+
+
 class NotAdmitted(TopicsUnavailable):
     """A broker rejects this client; the message says what to do.
 
     Attributes:
-        may_pass: whether a starting broker could have answered the same.
+        reason: the reason, for programs.
     """
 
-    def __init__(self, what: str, may_pass: bool) -> None:
-        super().__init__(what)
-        self.may_pass = may_pass
+    def __init__(self, reason: ConnectionFailure, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    @property
+    def may_pass(self) -> bool:
+        """Return whether a starting broker could have answered the same."""
+        return self.reason in (ConnectionFailure.NO_HANDSHAKE, ConnectionFailure.ENDED)
 
 
 def security(config: Config) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from accounting import InvalidInput
+from streams.kafka.security import ConnectionFailure
 from streams.records import Policy, Reason, Rejected, Rejection
 
 
@@ -176,7 +177,15 @@ class ErasedInPart(TurnstileError):
 
 
 class ServiceUnavailable(TurnstileError):
-    """Kafka cannot be reached or rejects records, or the topics do not exist."""
+    """Kafka cannot be reached or rejects records, or the topics do not exist.
+
+    Attributes:
+        reason: the reason for which the broker rejects this client; None for other causes.
+    """
+
+    def __init__(self, message: str = "", reason: ConnectionFailure | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ConflictingDecisions(TurnstileError):

@@ -271,7 +271,7 @@ def reaching_kafka(config: Config) -> Iterator[None]:
     try:
         yield
     except NotAdmitted as error:
-        raise ServiceUnavailable(str(error)) from error
+        raise ServiceUnavailable(str(error), error.reason) from error
     except KafkaError as error:
         raise ServiceUnavailable(
             f"Kafka at {config.kafka} does not answer: {explained(error, 'Is the broker up?')}"
@@ -311,7 +311,7 @@ def _wait_for_topics(config: Config) -> TopicsSeen:
             is_final = isinstance(error, UnusableTopics) or is_refusal(error)
             if is_final or monotonic() > deadline:
                 if isinstance(error, NotAdmitted):
-                    raise ServiceUnavailable(str(error)) from error
+                    raise ServiceUnavailable(str(error), error.reason) from error
                 raise ServiceUnavailable(_why_no_topics(config, error)) from error
             sleep(_TOPICS_POLL)
 

@@ -5,7 +5,6 @@ All tests share one stack, as `turnstile up --secure` starts it.
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -24,14 +23,17 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
-from kafka.errors import KafkaError
+from kafka.errors import AuthorizationError, KafkaError
 
 from streams import DecisionTimeout, InvalidRequest, RequestRejected, ServiceUnavailable, Turnstile
 from streams.config import Config
+from streams.kafka.access import rules_of
 from streams.kafka.answers import ANSWER_TOPICS
 from streams.kafka.authentic import verifier_of
 from streams.kafka.clients import new_admin, new_producer, new_reader
-from streams.kafka.security import security
+from streams.kafka.granting import grant
+from streams.kafka.results import TopicsUnavailable
+from streams.kafka.security import ConnectionFailure, security
 from streams.kafka.snapshot_topic import read_snapshot
 from streams.kafka.topics import Topics
 from streams.local.secure import Authority, SecureStack
@@ -184,9 +186,11 @@ def delete_the_log(config: Config) -> None:
 
 
 def give_rights(config: Config) -> None:
-    done = turnstile("acl", "--apply", environment=variables(config))
-    assert done.code == 69
-    raise KafkaError(done.said)
+    assert turnstile("acl", "--apply", environment=variables(config)).code == 69
+    with pytest.raises(TopicsUnavailable) as refused:
+        grant(config, {"User:mary": rules_of("trainer", config.prefix)})
+    assert refused.value.__cause__ is not None
+    raise refused.value.__cause__
 
 
 def variables(config: Config) -> dict[str, str]:
@@ -195,22 +199,20 @@ def variables(config: Config) -> dict[str, str]:
     return {f"TURNSTILE_{name.upper()}": getattr(config, name) for name in (*of_kafka, "prefix")}
 
 
-OTHER_DEEDS: dict[str, tuple[Callable[[Config], None], str]] = {
-    "fence the odometer records of the workers": (transact, "Authorization"),
-    "take partitions from the workers": (join_the_workers, "Authorization"),
-    "create a topic": (create_a_topic, "Authorization"),
-    "delete the log": (delete_the_log, "Authorization"),
-    "give rights": (give_rights, "Alter on the cluster: use a super user"),
+OTHER_DEEDS: dict[str, Callable[[Config], None]] = {
+    "fence the odometer records of the workers": transact,
+    "take partitions from the workers": join_the_workers,
+    "create a topic": create_a_topic,
+    "delete the log": delete_the_log,
+    "give rights": give_rights,
 }
 
 
 @pytest.mark.parametrize("deed", OTHER_DEEDS)
 @pytest.mark.parametrize("role", ["trainer", "auditor"])
 def test_a_role_has_no_right_of_another_role(used: SecureStack, role: str, deed: str) -> None:
-    attempt, message = OTHER_DEEDS[deed]
-    with pytest.raises(KafkaError) as caught:
-        attempt(used.config_of(role))
-    assert re.search(message, f"{type(caught.value).__name__}: {caught.value}")
+    with pytest.raises(AuthorizationError):
+        OTHER_DEEDS[deed](used.config_of(role))
 
 
 def test_a_trimmer_deletes_what_snapshots_cover(used: SecureStack) -> None:
@@ -232,9 +234,9 @@ def test_an_auditor_can_explain_halts_and_a_portal_cannot(used: SecureStack) -> 
 def test_an_operator_can_create_the_topics_and_no_others(used: SecureStack) -> None:
     config = used.config_of("operator")
     assert turnstile("topics", "create", environment=variables(config)).code == 0
-    with pytest.raises(KafkaError, match="Authorization"):
+    with pytest.raises(AuthorizationError):
         create_a_topic(config)
-    with pytest.raises(KafkaError, match="Authorization"):
+    with pytest.raises(AuthorizationError):
         delete_the_log(config)
 
 
@@ -284,15 +286,25 @@ def test_a_dataset_is_charged_only_with_keys_on_its_access_list(stack: SecureSta
 
 # --- clients that are rejected ---
 
-REJECTED_CLIENTS: dict[str, tuple[dict[str, str], str]] = {
-    "a wrong password": ({"kafka_password": "hunter2"}, "check kafka_username and kafka_password"),
-    "an unknown user": ({"kafka_username": "nobody"}, "check kafka_username and kafka_password"),
-    "another mechanism": ({"kafka_mechanism": "PLAIN"}, "it offers SCRAM-SHA-512"),
+REJECTED_CLIENTS: dict[str, tuple[dict[str, str], ConnectionFailure, str]] = {
+    # the settings, the reason, a value that the message names
+    "a wrong password": ({"kafka_password": "hunter2"}, ConnectionFailure.LOGIN, "kafka_password"),
+    "an unknown user": ({"kafka_username": "nobody"}, ConnectionFailure.LOGIN, "kafka_username"),
+    "another mechanism": (
+        {"kafka_mechanism": "PLAIN"},
+        ConnectionFailure.MECHANISM,
+        "SCRAM-SHA-512",
+    ),
     "no login": (
         {"kafka_security": "SSL", "kafka_username": "", "kafka_password": ""},
-        "it requires TLS, a login or a certificate",
+        ConnectionFailure.ENDED,
+        "kafka_security",
     ),
-    "no encryption": ({"kafka_security": "SASL_PLAINTEXT", "kafka_ca": ""}, "speaks TLS"),
+    "no encryption": (
+        {"kafka_security": "SASL_PLAINTEXT", "kafka_ca": ""},
+        ConnectionFailure.SPEAKS_TLS,
+        "kafka_security",
+    ),
     "nothing at all": (
         {
             "kafka_security": "PLAINTEXT",
@@ -300,9 +312,14 @@ REJECTED_CLIENTS: dict[str, tuple[dict[str, str], str]] = {
             "kafka_password": "",
             "kafka_ca": "",
         },
-        "set kafka_security to SSL or SASL_SSL",
+        ConnectionFailure.SPEAKS_TLS,
+        "kafka_security",
     ),
-    "an authority that the system knows": ({"kafka_ca": ""}, "kafka_ca has to be the authority"),
+    "an authority that the system knows": (
+        {"kafka_ca": ""},
+        ConnectionFailure.CERTIFICATE,
+        "kafka_ca",
+    ),
 }
 
 
@@ -310,15 +327,17 @@ REJECTED_CLIENTS: dict[str, tuple[dict[str, str], str]] = {
 def test_a_client_with_a_wrong_login_is_rejected_with_the_reason(
     stack: SecureStack, client: str
 ) -> None:
-    changed, message = REJECTED_CLIENTS[client]
+    changed, reason, named = REJECTED_CLIENTS[client]
     # The client waits only if the broker may still be starting.
     timeout = 0.5 if client == "no login" else 3600.0
     config = replace(stack.config_of("trainer"), timeout=timeout, **changed)
-    with pytest.raises(ServiceUnavailable, match=message) as caught:
+    with pytest.raises(ServiceUnavailable) as caught:
         Turnstile(config=config)
+    assert caught.value.reason is reason
+    assert named in str(caught.value)
     rejects = turnstile("rejects", environment=variables(config))
     assert rejects.code == 69
-    assert message in rejects.said
+    assert named in rejects.said
     assert "hunter2" not in rejects.said
     assert "hunter2" not in str(caught.value)
 
@@ -328,8 +347,9 @@ def test_a_broker_with_a_certificate_of_another_authority_is_rejected(
 ) -> None:
     other = Authority(tmp_path)
     config = replace(stack.config_of("trainer"), kafka_ca=str(other.certificate), timeout=3600.0)
-    with pytest.raises(ServiceUnavailable):
+    with pytest.raises(ServiceUnavailable) as caught:
         Turnstile(config=config)
+    assert caught.value.reason is ConnectionFailure.CERTIFICATE
 
 
 def test_the_admin_port_requires_the_admin_certificate(stack: SecureStack, tmp_path: Path) -> None:
@@ -423,7 +443,7 @@ def test_operators_can_read_the_status_and_no_password_is_shown(used: SecureStac
         environment={"TURNSTILE_REDIS_PASSWORD": "hunter2"},
     )
     assert refused.code == 69
-    assert "check redis_username and redis_password" in refused.said
+    assert "redis_password" in refused.said
     for said in (done.out, done.said, refused.out, refused.said):
         assert "hunter2" not in said
         assert used.secrets.passwords["operator"] not in said
@@ -447,7 +467,7 @@ def test_a_portal_needs_only_the_topics_odometer_and_halts(used: SecureStack) ->
     assert turnstile("halts", "--config", str(used.roles["portal"])).code == 0
     refused = turnstile("rejects", "--config", str(used.roles["portal"]))
     assert refused.code == 69
-    assert "`turnstile acl` shows the rights of each role" in refused.said
+    assert "turnstile acl" in refused.said
 
 
 def test_an_auditor_reads_the_signed_answers_of_an_answerer(

@@ -13,7 +13,7 @@ import pytest
 
 from streams.config import Config
 from streams.kafka.admittance import check_admittance
-from streams.kafka.security import NotAdmitted
+from streams.kafka.security import ConnectionFailure, NotAdmitted
 
 
 @contextmanager
@@ -53,18 +53,29 @@ def test_other_servers_are_left_to_the_clients(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "security", "may_pass"),
+    ("answer", "security", "reason", "may_pass"),
     [
-        pytest.param(b"\x15\x03\x03\x00\x02\x02\x0a", "PLAINTEXT", False, id="TLS alert"),
-        pytest.param(b"", "PLAINTEXT", True, id="closed, as by a starting broker"),
-        pytest.param(b"no", "SSL", True, id="plaintext instead of TLS"),
+        pytest.param(
+            b"\x15\x03\x03\x00\x02\x02\x0a",
+            "PLAINTEXT",
+            ConnectionFailure.SPEAKS_TLS,
+            False,
+            id="TLS alert",
+        ),
+        pytest.param(
+            b"", "PLAINTEXT", ConnectionFailure.ENDED, True, id="closed, as by a starting broker"
+        ),
+        pytest.param(
+            b"no", "SSL", ConnectionFailure.NO_HANDSHAKE, True, id="plaintext instead of TLS"
+        ),
     ],
 )
 def test_a_refusal_names_the_broker_and_whether_it_may_pass(
-    answer: bytes, security: str, may_pass: bool
+    answer: bytes, security: str, reason: ConnectionFailure, may_pass: bool
 ) -> None:
     with server(answer) as address, pytest.raises(NotAdmitted) as caught:
         check_admittance(Config(kafka=address, kafka_security=security))
+    assert caught.value.reason is reason
     assert caught.value.may_pass is may_pass
     assert address in str(caught.value)
 
