@@ -20,6 +20,8 @@ import redis
 
 from streams.cli.output import Exit
 from streams.local.server import free_ports
+from streams.operations.status import WaitReason
+from streams.store.port import SuspensionReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
 from tests.readme import TOP
@@ -63,10 +65,10 @@ class Page:
         seen: dict[str, Any] = json.loads(self.said())
         return seen
 
-    def alarms(self, *words: str) -> list[dict[str, str]]:
-        """Return the alarms that contain all of these words."""
+    def alarms(self, **about: Any) -> list[dict[str, Any]]:
+        """Return the alarms about a subject."""
         alarms = self.seen()["service"]["alarms"]
-        return [alarm for alarm in alarms if all(word in str(alarm) for word in words)]
+        return [alarm for alarm in alarms if about.items() <= alarm["about"].items()]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +152,8 @@ def test_the_dashboard_shows_that_redis_is_lost_and_that_it_is_back(
     watched: Service, page: Page
 ) -> None:
     with paused(watched.stack.redis_server.pid):
-        eventually(lambda: page.alarms("Redis", "wrong"))
+        (alarm,) = eventually(lambda: page.alarms(side="Redis"))
+        assert alarm["level"] == "wrong"
         assert page.seen()["service"]["partitions"]  # unchanged
     eventually(lambda: not page.seen()["service"]["alarms"])
 
@@ -294,13 +297,13 @@ def test_a_killed_worker_and_a_suspended_partition_are_red_with_their_remedy(
     for worker in watched.stack.workers:
         worker.terminate()
         worker.hasten()
-    eventually(lambda: len(page.alarms("last heartbeat", "Start a worker")) == 2)
+    eventually(lambda: len(page.alarms(reason=WaitReason.OWNER_SILENT)) == 2)
     with redis.Redis.from_url(watched.redis) as client:
         client.hset(
             watched.key(1, "suspended"),
             mapping={"reason": "hole", "problem": "a record is missing", "remedy": "Restore it"},
         )
-    (alarm,) = eventually(lambda: page.alarms("a record is missing"))
+    (alarm,) = eventually(lambda: page.alarms(reason=SuspensionReason.HOLE))
     assert (alarm["level"], alarm["do"]) == ("wrong", "Restore it")
     assert page.seen()["service"]["partitions"][1]["state"] == "suspended"
     settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]

@@ -36,11 +36,12 @@ def charge(service: Service, steps: int, users: np.ndarray = USERS) -> None:
         run.charge(users, NORMS_OF_STEP, noise_stddev=2.0)
 
 
-def decides_nothing(service: Service, where: str | None = None) -> None:
+def decides_nothing(service: Service, where: str = "") -> None:
     """Check that a request to open a run is not answered, or not even sent."""
-    no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable), match=where)
-    with no_answer, service.turnstile(timeout=2.0) as client:
+    no_answer = pytest.raises((DecisionTimeout, ServiceUnavailable))
+    with no_answer as caught, service.turnstile(timeout=2.0) as client:
         client.run("d", "r")
+    assert where in str(caught.value)
 
 
 def status_code(service: Service) -> int:
@@ -299,7 +300,7 @@ def test_a_redis_that_is_ahead_of_the_log_suspends_the_partition(service: Servic
         service.stack.start_worker()
         eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_ENDS_EARLY)
         assert not service.reasons()[0]
-        decides_nothing(service, where=r"\[1\]")
+        decides_nothing(service, where="[1]")
         client.hset(meta, "next", true_next)
     restart(service)
     charge(service, 1)

@@ -21,8 +21,9 @@ def test_idx_files_are_read_in_their_shape(tmp_path: Path) -> None:
     write_idx(tmp_path / "x.gz", values)
     np.testing.assert_array_equal(read_idx(tmp_path / "x.gz"), values)
     write_idx(tmp_path / "x.gz", values, kind=13)
-    with pytest.raises(ValueError, match=r"x\.gz"):
+    with pytest.raises(ValueError) as caught:
         read_idx(tmp_path / "x.gz")
+    assert "x.gz" in str(caught.value)
 
 
 def test_mnist_is_split_the_same_way_every_time(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ WAYS = {
 
 @pytest.mark.parametrize("start", WAYS.values(), ids=WAYS)
 def test_a_process_is_not_started(start):
-    with pytest.raises(pytest.fail.Exception, match="is not marked `process`"):
+    with pytest.raises(pytest.fail.Exception):
         start()
 
 

@@ -48,7 +48,7 @@ def test_a_number_takes_as_many_bytes_as_the_largest_distance(numbers: np.ndarra
 
 @pytest.mark.parametrize("change", [lambda p: p[:-1], lambda p: p + b"x", lambda p: p[:9]])
 def test_bytes_that_were_not_packed_are_refused(change):
-    with pytest.raises(ValueError, match="packed numbers"):
+    with pytest.raises(ValueError):
         unpack_numbers(change(pack_numbers(np.arange(100)[::-1])))
 
 

@@ -412,8 +412,9 @@ def test_a_roster_with_a_missing_page_is_not_restored(missing):
     pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     del pages[f"members:d/r/{missing}"]
     kept = SimpleNamespace(pages=pages, changes=[])
-    with pytest.raises(ValueError, match="pages of the members of d/r are missing"):
+    with pytest.raises(ValueError) as caught:
         ledger_of(kept, 0, 1, NO_TOPIC, log.ledger.chain)
+    assert "d/r" in str(caught.value)
 
 
 @pytest.mark.usefixtures("short_pages")

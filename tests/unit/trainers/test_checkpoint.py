@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -35,11 +36,12 @@ def test_a_write_that_fails_leaves_the_one_before(
     checkpoint.save(NAME, 1, 3, {"model": np.ones(2)})
 
     def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError) as caught:
         checkpoint.save(NAME, 1, 4, {"model": np.zeros(2)})
+    assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
     assert checkpoint.released() == 3
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]

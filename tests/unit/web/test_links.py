@@ -87,10 +87,12 @@ def test_signed_words_that_are_no_claims_are_refused() -> None:
 
 
 def test_keys_are_needed_and_long_enough_and_not_shown() -> None:
-    with pytest.raises(ConfigurationError, match="TURNSTILE_PORTAL_KEY_FILE"):
+    with pytest.raises(ConfigurationError) as missing:
         LinkKeys("", "turnstile.")
-    with pytest.raises(ConfigurationError, match="portal_key: key 2 has 3 bytes") as refused:
+    assert "TURNSTILE_PORTAL_KEY_FILE" in str(missing.value)
+    with pytest.raises(ConfigurationError) as refused:
         Config(portal_key=f"{KEY},abc")
+    assert "portal_key" in str(refused.value)
     assert "abc" not in str(refused.value)
     assert KEY not in repr(Config(portal_key=KEY))
 
