@@ -113,7 +113,7 @@ def restart_redis(service: ServiceUnderTest, rng: random.Random) -> None:
     server.start()
 
 
-@fault("Redis gone back", _has_one_redis)
+@fault("Redis rolled back", _has_one_redis)
 def roll_back_redis(service: ServiceUnderTest, rng: random.Random) -> None:
     """Restore the Redis files from a copy that is some seconds old."""
     (server,) = service.redises
@@ -126,7 +126,7 @@ def roll_back_redis(service: ServiceUnderTest, rng: random.Random) -> None:
     copy.rename(data)
     try:
         server.start()
-    except LocalStackError:  # a file changed during the copy: go on without it
+    except LocalStackError:  # a file changed during the copy: start the newer files
         shutil.rmtree(data)
         changed.rename(data)
         server.start()
@@ -288,7 +288,7 @@ def send_again(service: ServiceUnderTest, rng: random.Random) -> None:
 
 @fault("garbage sent")
 def send_garbage(service: ServiceUnderTest, rng: random.Random) -> None:
-    """Records that nobody can apply: noise of many lengths."""
+    """Send unreadable records of many lengths."""
     noise = [rng.randbytes(rng.randint(0, 2000)) for _ in range(10)]
     _send(service, rng.randrange(service.stack.partitions), noise)
 

@@ -42,7 +42,7 @@ class Effect(StrEnum):
     BEGIN = "begin"  # begin an epoch
     SEND = "send"  # write odometer records, or chunks of a snapshot, in a transaction
     COMMIT = "commit"  # commit that transaction
-    HEAR = "hear"  # receive an acknowledgement
+    ACKNOWLEDGE = "acknowledge"  # receive an acknowledgement
 
 
 class MemoryTopic:
@@ -227,7 +227,7 @@ class MemoryClient:
         await self.before(Effect.PUBLISH)
         for output in outputs:
             self.broker.outputs(output.channel, partition).append(output.value, output.key)
-        return [asyncio.ensure_future(self.before(Effect.HEAR))]
+        return [asyncio.ensure_future(self.before(Effect.ACKNOWLEDGE))]
 
     def odometer_producer_of(self, partition: int) -> MemoryFencedProducer:
         """Return the producer of a partition's odometer records."""
@@ -299,7 +299,7 @@ class MemorySnapshotTopic(_Epochs):
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction(has_begun=True)
-        await self._before(Effect.HEAR)
+        await self._before(Effect.ACKNOWLEDGE)
 
 
 def last_snapshot(
@@ -351,7 +351,7 @@ class MemoryFencedProducer(_Epochs):
         await self._before(Effect.COMMIT)
         self._check_epoch()
         self._end_transaction(has_begun=True)
-        await self._before(Effect.HEAR)
+        await self._before(Effect.ACKNOWLEDGE)
 
     def _append(self, origin: Origin, output: Output) -> None:
         is_tombstone = tombstone_offset(output.value) is not None

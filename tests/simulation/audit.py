@@ -220,7 +220,7 @@ class Audit:
                         _wrong_users(received, [decided[n][place] for n, place in places], ids)
                     )
             if None not in wrong:
-                raise Wrong(f"{address} was told {received}: {wrong}")
+                raise Wrong(f"{address} received {received}: {wrong}")
 
     def _compare_compacted(self) -> None:
         """Check that compaction keeps the newest odometer record of each user.
@@ -299,8 +299,8 @@ def _wrong_members(
     ):
         level = levels.pop(user)
         if is_in is (level is None) or norm != (level or 0) / LEVELS:
-            return f"{user!r} was told {is_in}, {norm}, and not {level}"
-    return f"nothing is said of {levels}" if levels else None
+            return f"{user!r} received {is_in}, {norm}; decided is {level}"
+    return f"no decision was received for {levels}" if levels else None
 
 
 def _wrong_users(
@@ -310,7 +310,7 @@ def _wrong_users(
     halted = {ids.get(user, user) for decision in decisions for user in decision["halted"]}
     for user, is_in in zip(received.content.users, received.admitted, strict=True):
         if is_in is (user in halted):
-            return f"{user!r} was told {is_in}"
+            return f"{user!r} received {is_in}"
     admitted = sum(sum(decision["admitted"]) for decision in decisions)
     return f"{admitted} are admitted" if admitted != sum(received.admitted) else None
 

@@ -48,7 +48,7 @@ _UNAVAILABLE = {
     Effect.BEGIN: NotSent,
     Effect.SEND: NotSent,
     Effect.COMMIT: NotSent,
-    Effect.HEAR: NotSent,
+    Effect.ACKNOWLEDGE: NotSent,
 }
 
 
@@ -108,7 +108,7 @@ class Process:
 
     def wake(self) -> None:
         if not self._going.is_set():
-            self.world.note(self.name, "goes on")
+            self.world.note(self.name, "continues")
             self._going.set()
 
     def end(self, reason: ports.Ending, why: str, error: BaseException | None = None) -> NoReturn:
@@ -330,7 +330,7 @@ class Client(MemoryClient):
 
     async def _confirmed(self, sent: asyncio.Task[None]) -> None:
         await asyncio.shield(sent)
-        await self.before(Effect.HEAR)
+        await self.before(Effect.ACKNOWLEDGE)
 
     async def _send(self, partition: int, outputs: Sequence[Output]) -> None:
         world = self._process.world
@@ -391,4 +391,4 @@ class FencedProducer(MemoryFencedProducer):
         self._end_transaction()
         if world.happens(0.6):  # while records are being replayed
             restore(world, self._partition)
-        await self._before(Effect.HEAR)
+        await self._before(Effect.ACKNOWLEDGE)

@@ -200,7 +200,7 @@ _EFFECTS = (
     "send",
     "send",
     "end the transaction",
-    "hear",
+    "acknowledge",
     "read",
     "join the group",
     "none",

@@ -80,7 +80,7 @@ def test_who_owns_the_partition_is_asked_after_the_epoch_has_begun_and_before_an
         await owner.send(b"1")
         await owner.send(b"2")
         first = [Effect.BEGIN, "is it held?", Effect.READ]
-        assert owner.gate.passed == first + 2 * [Effect.SEND, Effect.COMMIT, Effect.HEAR]
+        assert owner.gate.passed == first + 2 * [Effect.SEND, Effect.COMMIT, Effect.ACKNOWLEDGE]
         assert written(broker) == [b"1", b"2"]
         await owner.stop()
 

@@ -335,10 +335,10 @@ def test_an_outbox_entry_is_deleted_only_after_the_broker_has_it():
             for outbox_entry in outbox_entries_of(0, 2, OUTPUTS)
         ]
         made = bench(next_offset=9, outbox=kept)
-        made.gate.hold(Effect.HEAR, Effect.COMMIT)
+        made.gate.hold(Effect.ACKNOWLEDGE, Effect.COMMIT)
         made.processor.start()
         await made.until(lambda: made.odometers())
-        made.gate.waiting.pop(Effect.HEAR)[0].set_result(None)
+        made.gate.waiting.pop(Effect.ACKNOWLEDGE)[0].set_result(None)
         await made.until(lambda: made.store.forgotten)
         assert made.store.forgotten == ["0/0"]
         made.gate.waiting[Effect.COMMIT][0].set_result(None)
@@ -370,13 +370,13 @@ def test_many_odometers_that_wait_hold_up_no_answer():
 def test_a_partition_that_could_not_publish_in_a_rebalance_is_loaded_anew():
     async def scenario():
         made = bench()
-        made.gate.hold(Effect.HEAR)
+        made.gate.hold(Effect.ACKNOWLEDGE)
         made.processor.start()
         await made.arrive(Record(0))
-        await made.until(lambda: made.gate.waiting[Effect.HEAR])
+        await made.until(lambda: made.gate.waiting[Effect.ACKNOWLEDGE])
         suspended = asyncio.create_task(made.processor.pause())
         await made.until(lambda: made.processor.state is ProcessorState.PAUSED)
-        made.gate.waiting[Effect.HEAR][0].set_exception(NotSent("fenced"))
+        made.gate.waiting[Effect.ACKNOWLEDGE][0].set_exception(NotSent("fenced"))
         await suspended
         assert not made.processor.can_resume
 
