@@ -37,6 +37,7 @@ from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, levels_
 from accounting.costs.power_cost import noise_for_norm_budget
 from accounting.costs.pure import pure_to_gdp
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.costs.step_shape import StepShape
 from accounting.exact.errors import InvalidInput
 from accounting.exact.units import (
     MAX_BUDGET_UNITS,
@@ -54,13 +55,22 @@ from accounting.filters.measure_filters import (
     GdpFilter,
     PureDPFilter,
     RenyiFilter,
+    StepsFilter,
     ZcdpFilter,
 )
 from accounting.filters.min_separation import MinSeparationFilter, MinSeparationState
 from accounting.filters.per_user_order import PerUserOrderFilter, best_order
 from accounting.filters.recurring import BudgetAccount, OdometerRise, RecurringCharge, StepOutcome
 from accounting.filters.roster import RosterColumns
-from accounting.measures import MEASURES, Measure, MeasureName, charge_units, cost_table
+from accounting.measures import (
+    MEASURES,
+    Measure,
+    MeasureName,
+    charge_units,
+    cost_table,
+    steps_measure,
+    steps_noise_multiplier,
+)
 from accounting.odometers import advance_units
 from accounting.release import (
     ContinualCounter,
@@ -117,6 +127,8 @@ __all__ = [
     "SparseVector",
     "StatedCost",
     "StepOutcome",
+    "StepShape",
+    "StepsFilter",
     "ZcdpFilter",
     "advance_units",
     "banded_step",
@@ -151,6 +163,8 @@ __all__ = [
     "renyi_to_delta",
     "renyi_to_epsilon",
     "round_to",
+    "steps_measure",
+    "steps_noise_multiplier",
     "zcdp_budget",
     "zcdp_cost",
     "zcdp_to_delta",

@@ -6,12 +6,14 @@
     gdp         mu               mu squared     Gaussian (and see below)    K Thm 11, 12
     approx-dp   rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Thm 4.9
     pure-dp     epsilon          epsilon        Laplace, PureDP             FZ Thm 4.3
+    steps       a number N       steps          those of one public shape   PROOFS.md, Counted steps
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
 differ by adding or removing one user.
 
 A row has everything in which measures differ. Callers use the row's methods and never compare its
-name. Costs are rounded up, budgets down, and reported spends up.
+name. `steps_measure` makes the row of a shape of steps; `MEASURES` has the other rows. Costs are
+rounded up, budgets down, and reported spends up.
 
 Most charges are rational numbers, the same on every machine, and may be computed anywhere. Charges
 of Poisson-sampled steps, and the tightest charges of pure DP steps under gdp and renyi, need exp,
@@ -26,6 +28,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -52,9 +55,10 @@ from accounting.costs.mechanisms import (
 from accounting.costs.norm_levels import MAX_LEVELS, grid_norms, rising
 from accounting.costs.power_cost import GDP, PURE, ZCDP
 from accounting.costs.pure import gdp_units_of_pure
+from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.units import budget_units, from_units
+from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
@@ -70,10 +74,11 @@ from accounting.filters.measure_filters import (
     GdpFilter,
     PureDPFilter,
     RenyiFilter,
+    StepsFilter,
     ZcdpFilter,
 )
 
-MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp"]
+MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp", "steps"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class Measure:
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
         parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend.
             They share delta. Empty if a spend is not rounded up.
+        shape: of the steps that are counted; None if costs follow norms.
     """
 
     name: MeasureName
@@ -108,10 +114,22 @@ class Measure:
     inexact: tuple[type[Mechanism], ...] = ()
     inexact_cost: Callable[..., IntArray] | None = None
     parts: tuple[Fraction, ...] = ()
+    shape: StepShape | None = None
 
     def covers(self, mechanism: Mechanism) -> bool:
         """Return whether `charge_units` can charge such a step."""
+        if self.shape is not None:
+            return self.shape.covers(mechanism)
         return isinstance(mechanism, self.mechanisms)
+
+    def largest_norm(self, mechanism: Mechanism) -> float:
+        """Return the largest norm that a step with this noise can charge."""
+        return math.inf if self.shape is None else self.shape.largest_norm(mechanism)
+
+    @property
+    def can_clip(self) -> bool:
+        """True if a smaller norm of a Gaussian step costs less, so that a filter can grant one."""
+        return self.shape is None and Gaussian in self.mechanisms
 
     def covers_by_table(self, mechanism: Mechanism) -> bool:
         """Return whether `cost_table` can charge such a step; it can charge all covered steps."""
@@ -284,6 +302,76 @@ class Measure:
         return () if orders is None else (orders,)
 
 
+@lru_cache(maxsize=256)
+def steps_measure(shape: StepShape) -> Measure:
+    """Return the measure that counts steps of a public shape.
+
+    A budget of N steps guarantees what N steps of this shape do: `Measure.budgets_for` returns the
+    largest N whose certified loss distribution is (epsilon, delta)-DP, and `Measure.epsilon` the
+    upper end of that certified interval.
+    """
+    return Measure(
+        name="steps",
+        unit="steps",
+        mechanisms=(Gaussian, PoissonGaussian),
+        per_order=False,
+        power=1,
+        cost=shape.units,
+        rule=partial(StepsFilter.from_units, shape),
+        largest=partial(_steps_budget, shape),
+        implied=partial(_steps_epsilon, shape),
+        parts=_PARTS,
+        shape=shape,
+    )
+
+
+def steps_noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+    """Return a noise multiplier at which (epsilon, delta) allows this many steps.
+
+    It is at most a relative 1e-3 above the least one that the loss distributions certify, and
+    the measure of the shape (sampling_rate, result) has a budget of at least `steps`.
+
+    Args:
+        epsilon: finite, >= 0.
+        delta: strictly between 0 and 1.
+        sampling_rate: in (0, 1].
+        steps: 1 to 131072.
+    """
+    from accounting.reports.calibration import noise_for_epsilon
+
+    count = whole_number("steps", steps, 1, MAX_BUDGET_UNITS // ONE_STEP)
+    noise = noise_for_epsilon(epsilon, delta, count, sampling_rate)
+    for _ in range(10):
+        if _steps_epsilon(StepShape(sampling_rate, noise), float(count), delta) <= epsilon:
+            return noise
+        noise *= 1.0 + 1e-4
+    raise InvalidInput("epsilon", epsilon, "an epsilon that loss distributions can confirm")
+
+
+def _steps_budget(shape: StepShape, epsilon: float, delta: float) -> float:
+    """Return the largest number of steps that implies (epsilon, delta)."""
+    # Import late: reports are slow to import, and no other measure needs them.
+    from accounting.reports.calibration import steps_for_epsilon
+
+    most = MAX_BUDGET_UNITS // ONE_STEP
+    found = steps_for_epsilon(epsilon, delta, shape.certified, most)
+    if found == 0:
+        one = float(_steps_epsilon(shape, 1.0, delta))
+        allowed = f"at least {one:.6g}, the epsilon of one step at delta {delta}: add noise"
+        raise InvalidInput("epsilon", epsilon, allowed)
+    return float(found)
+
+
+def _steps_epsilon(shape: StepShape, steps: npt.ArrayLike, delta: float) -> FloatArray:
+    """Return the epsilon of numbers of steps, each rounded up to a whole one; of the same shape."""
+    from accounting.reports.calibration import epsilon_of_steps
+
+    amounts = np.asarray(steps, dtype=np.float64)
+    level = probability("delta", delta)
+    counts, at = np.unique(np.ceil(amounts).astype(np.int64), return_inverse=True)
+    return epsilon_of_steps(shape.certified, counts, level)[at].reshape(amounts.shape)
+
+
 def _pure_budget(epsilon: float, delta: float) -> float:
     """Return epsilon: a pure DP budget implies itself at every delta."""
     probability("delta", delta)
@@ -440,5 +528,7 @@ def cost_table(
 
 def _row(measure: MeasureName) -> Measure:
     if not isinstance(measure, str) or measure not in MEASURES:
-        raise InvalidInput("measure", measure, f"one of {', '.join(MEASURES)}")
+        raise InvalidInput(
+            "measure", measure, f"one of {', '.join(MEASURES)} (for steps, see `steps_measure`)"
+        )
     return MEASURES[measure]

@@ -14,6 +14,7 @@ datasets differ by adding or removing one user.
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
     PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
+    StepsFilter     a number N        N copies of a public step             PROOFS.md, Counted steps
     (`per_user_order` has the filter at one Rényi order per user)
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
@@ -37,9 +38,10 @@ from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian
 from accounting.costs.order_units import units_within_orders
 from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
+from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.errors import InvalidInput
 from accounting.exact.roots import bisected_floats
-from accounting.exact.units import split_budget
+from accounting.exact.units import MAX_BUDGET_UNITS, split_budget
 from accounting.exact.validation import (
     BoolArray,
     FloatArray,
@@ -47,6 +49,7 @@ from accounting.exact.validation import (
     exact_numbers,
     renyi_orders,
     user_count,
+    whole_number,
 )
 from accounting.filters.admission import PaysFromRest, Positions
 from accounting.filters.budget_filter import BudgetFilter
@@ -146,6 +149,50 @@ class PureDPFilter(_OneBudgetFilter):
 
     def __init__(self, epsilon: float) -> None:
         self._set_budget(*split_budget("epsilon", epsilon))
+
+
+@dataclass(frozen=True, init=False)
+class StepsFilter(BudgetFilter):
+    """Admit while a user has taken part in fewer than N steps of a public shape.
+
+    All outputs together are dominated by N copies of the shape's step, for every epsilon, in both
+    directions, at every stopping time (`PROOFS.md`, "Counted steps"). A norm below the clip norm
+    costs as much as the clip norm; norm 0 costs nothing. Costs and remaining budgets are in steps.
+
+    Args:
+        shape: of the steps.
+        steps: N, >= 0.
+    """
+
+    measure = "steps"
+    shape: StepShape
+
+    def __init__(self, shape: StepShape, steps: int) -> None:
+        most = MAX_BUDGET_UNITS // ONE_STEP
+        self._set_shape(shape, whole_number("steps", steps, 0, most) * ONE_STEP)
+
+    @classmethod
+    def from_units(cls, shape: StepShape, budget: int) -> Self:
+        """Return the filter with a budget in units, 0 to `MAX_BUDGET_UNITS`."""
+        return cls.__new__(cls)._set_shape(shape, budget)
+
+    def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
+        return self.shape.units(mechanism, norms)
+
+    def _last_grant(
+        self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        left = self._left(spent) >= ONE_STEP
+        return left * self.shape.largest_norm(mechanism), left * np.int64(ONE_STEP)
+
+    def _to_the_end(
+        self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
+    ) -> IntArray:
+        return charged
+
+    def _set_shape(self, shape: StepShape, budget: int) -> Self:
+        object.__setattr__(self, "shape", shape)
+        return self._set([budget])
 
 
 @dataclass(frozen=True, init=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import UP
 from accounting.exact.validation import (
+    FloatArray,
     IntArray,
     nonnegative_finite,
     positive_finite,
@@ -125,6 +127,49 @@ def noise_for_epsilon(
         if checked.epsilon_is_within(target, tail) and checked.delta_is_within(tail, target):
             return noise
     raise InvalidInput("epsilon", epsilon, "an epsilon that the report can confirm")
+
+
+def steps_for_epsilon(epsilon: float, delta: float, mechanism: PoissonGaussian, most: int) -> int:
+    """Return the largest number of equal steps whose composition is certified (epsilon, delta)-DP.
+
+    The steps are those of `epsilon_of`, at norm 1. `most`: the largest result, >= 1.
+
+    Returns:
+        From 0 to `most`: `epsilon_of_steps` of the result is at most `epsilon`.
+    """
+    target = nonnegative_finite("epsilon", epsilon)
+
+    def enough(steps: int) -> bool:
+        return float(epsilon_of_steps(mechanism, np.array([steps]), delta)[0]) <= target
+
+    low, high = 0, 1
+    while high <= most and enough(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
+
+
+def epsilon_of_steps(mechanism: PoissonGaussian, steps: IntArray, delta: float) -> FloatArray:
+    """Return `epsilon_of` for several numbers of equal steps at norm 1; float64 of shape (n,).
+
+    Args:
+        mechanism: of the steps, at a rate above 0.
+        steps: int64, shape (n,), 0 to 2**46.
+        delta: strictly between 0 and 1.
+    """
+    if mechanism.sampling_rate == 1.0:
+        noise = mechanism.noise_stddev
+        return np.array([epsilon_of(noise, 1.0, count, delta) for count in steps.tolist()])
+    return np.asarray(_unit_accountant(mechanism).epsilon(steps[:, np.newaxis], delta))
+
+
+@lru_cache(maxsize=16)
+def _unit_accountant(mechanism: PoissonGaussian) -> ReportAccountant:
+    """Return the accountant of steps at norm 1, which caches its tables."""
+    return ReportAccountant(mechanism, NormGrid(1.0, 1))
 
 
 class _SampledSteps:

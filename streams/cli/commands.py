@@ -177,11 +177,17 @@ _DATASETS: Final = (
             arg(
                 "--budget",
                 "the budget in the unit of the measure: rho (zcdp), mu (gdp), epsilon "
-                "(pure-dp), one for each order (renyi)",
+                "(pure-dp), one for each order (renyi), a number of steps (steps)",
                 float,
                 nargs="+",
             ),
             arg("--orders", "the Rényi orders", float, nargs="+"),
+            arg("--sampling-rate", "the largest sampling rate of a step (steps)", float),
+            arg(
+                "--noise-multiplier",
+                "the smallest noise of a step, as a multiple of the clip norm (steps)",
+                float,
+            ),
             arg(
                 "--odometer-step",
                 "the size of an odometer tick, in the unit of the budget",

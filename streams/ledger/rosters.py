@@ -454,7 +454,7 @@ def pricing(charge: ChargeRoster, terms: Terms, members: Members, budgets: Budge
     if charge.members != count:
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
-    check_roster_mechanism(charge, *budgets.policies)
+    check_roster_mechanism(charge, terms.clip_norm, budgets.policies)
     cost_tables: Sequence[Numbers] = members.cost_tables
     if charge.units:
         if cost_table_digest(charge.units) != charge.cost_table_digest:

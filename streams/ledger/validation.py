@@ -20,7 +20,6 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import (
-    MEASURES,
     BudgetFilter,
     Gaussian,
     InvalidInput,
@@ -61,7 +60,7 @@ MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
 
 def measure_of(policy: Policy) -> Measure:
     """Return the measure of a policy's budget."""
-    return MEASURES[policy.measure]
+    return policy.row
 
 
 def check_policy(policy: Policy) -> None:
@@ -70,6 +69,12 @@ def check_policy(policy: Policy) -> None:
     Raises:
         Rejection: INVALID_POLICY.
     """
+    shape = policy.sampling_rate, policy.noise_multiplier
+    if shape.count(UNSET) != (0 if policy.measure == "steps" else 2):
+        raise Rejection(
+            Reason.INVALID_POLICY,
+            "measure steps needs sampling_rate and noise_multiplier, and no other measure has them",
+        )
     measure, per_order = policy.measure, measure_of(policy).per_order
     numbers = len(policy.orders) if per_order else 1
     complaint = None
@@ -83,8 +88,11 @@ def check_policy(policy: Policy) -> None:
         complaint = f"orders must increase strictly, not {policy.orders}"
     elif has_per_user_order(policy) and not per_order:
         complaint = f"per_user_order belongs to measure renyi, not to {measure}"
-    elif policy.on_exhaustion == "clip" and not measure_of(policy).covers(Gaussian(1.0)):
-        complaint = f"on_exhaustion=clip grants norms of gaussian steps, not charged by {measure}"
+    elif policy.on_exhaustion == "clip" and not measure_of(policy).can_clip:
+        complaint = (
+            f"on_exhaustion is clip, but measure {measure} does not charge a smaller norm of a "
+            "gaussian step less: use halt"
+        )
     elif policy.parent == policy.dataset:
         complaint = "a dataset cannot be its own parent"
     elif policy.share_of == policy.dataset:
@@ -119,13 +127,13 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     if not outer:
         return
     nearest, complaint = outer[0], None
-    no_steps = next((each for each in outer if not measure_of(each).covers(Gaussian(1.0))), None)
+    no_clip = next((each for each in outer if not measure_of(each).can_clip), None)
     if len(outer) >= MAX_BUDGETS:
         complaint = f"{MAX_BUDGETS} budgets at most are nested in one another"
-    elif policy.on_exhaustion == "clip" and no_steps is not None:
+    elif policy.on_exhaustion == "clip" and no_clip is not None:
         complaint = (
-            f"on_exhaustion=clip grants norms of gaussian steps, which dataset "
-            f"{no_steps.dataset!r} of measure {no_steps.measure} does not charge"
+            f"on_exhaustion is clip, but dataset {no_clip.dataset!r} of measure "
+            f"{no_clip.measure} does not charge a smaller norm of a gaussian step less: use halt"
         )
     elif policy.user_ids not in (UNSET, nearest.user_ids):
         complaint = (
@@ -160,8 +168,10 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
     left = [all_of - used for all_of, used in zip(whole.budget, taken or [0] * 256, strict=False)]
     if whole.parent is not UNSET or whole.share_of is not UNSET:
         complaint = f"dataset {name!r} is nested in another one or a share itself: it has no shares"
-    elif (policy.measure, policy.orders) != (whole.measure, whole.orders):
-        complaint = f"measure and orders must be those of dataset {name!r}, {whole.measure}"
+    elif _charged_in(policy) != _charged_in(whole):
+        complaint = (
+            f"measure, orders, sampling_rate and noise_multiplier must be those of dataset {name!r}"
+        )
     elif has_per_user_order(policy) or has_per_user_order(whole):
         complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
     elif any(asked > free for asked, free in zip(policy.budget, left, strict=True)):
@@ -173,6 +183,11 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         complaint = f"user_ids and pseudonyms must be those of dataset {name!r}"
     if complaint:
         raise Rejection(Reason.INVALID_POLICY, complaint)
+
+
+def _charged_in(policy: Policy) -> tuple[object, ...]:
+    """Return the fields that say in what a budget is counted."""
+    return policy.measure, policy.orders, policy.sampling_rate, policy.noise_multiplier
 
 
 def has_per_user_order(policy: Policy) -> bool:
@@ -222,11 +237,31 @@ def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechan
     return mechanism
 
 
-def check_roster_mechanism(charge: ChargeRoster, *policies: Policy) -> None:
+def check_noise(mechanism: Mechanism, clip_norm: float, policies: Sequence[Policy]) -> None:
+    """Check that the noise is high enough for users at the clip norm to be charged.
+
+    Raises:
+        Rejection: INVALID_MECHANISM.
+    """
+    for policy in policies:
+        shape = measure_of(policy).shape
+        if shape is not None and clip_norm > shape.largest_norm(mechanism):
+            detail = (
+                f"the noise of {mechanism} is too low for clip norm {clip_norm}: dataset "
+                f"{policy.dataset!r} counts steps with noise of at least {shape.noise_multiplier} "
+                f"times the clip norm, here {shape.noise_multiplier * clip_norm:.6g}"
+            )
+            raise Rejection(Reason.INVALID_MECHANISM, detail)
+
+
+def check_roster_mechanism(
+    charge: ChargeRoster, clip_norm: float, policies: Sequence[Policy]
+) -> None:
     """Check the mechanism of a step that brings a cost table.
 
     Args:
         charge: the step.
+        clip_norm: of the roster.
         policies: of all budgets charged, the dataset's own first.
 
     Raises:
@@ -247,6 +282,7 @@ def check_roster_mechanism(charge: ChargeRoster, *policies: Policy) -> None:
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
     _check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
+    check_noise(mechanism, clip_norm, policies)
 
 
 def _check_covered(
@@ -257,6 +293,12 @@ def _check_covered(
 ) -> None:
     for measure in map(measure_of, policies):
         if not covers(measure, mechanism):
+            if measure.shape is not None:
+                detail = (
+                    "measure steps charges gaussian noise on a sample of rate "
+                    f"{measure.shape.sampling_rate} at most, not {mechanism}"
+                )
+                raise Rejection(Reason.INVALID_MECHANISM, detail)
             covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
             other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
             detail = (
@@ -264,7 +306,7 @@ def _check_covered(
                 f"use measure {other}"
             )
             raise Rejection(Reason.INVALID_MECHANISM, detail)
-    clips = policies[0].on_exhaustion == "clip"  # the charged dataset decides
+    clips = bool(policies) and policies[0].on_exhaustion == "clip"  # the charged dataset decides
     if clips and not isinstance(mechanism, Gaussian | PoissonGaussian):
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"
         raise Rejection(Reason.INVALID_MECHANISM, detail)
@@ -289,7 +331,11 @@ def check_charge(
     users, norms = UserIds.unpack(charge.users), unpack_norms(charge.norms)
     if len(norms) != len(users):
         raise Rejection(Reason.LENGTH_MISMATCH, f"{len(users)} users, but {len(norms)} norms")
-    mechanism = mechanism_of(charge.mechanism, charge.scale, *(policy for policy, _ in held))
+    # A step without users costs nothing, whatever its mechanism.
+    policies = [policy for policy, _ in held if len(users)]
+    mechanism = mechanism_of(charge.mechanism, charge.scale, *policies)
+    if charge.clip_norm is not None:
+        check_noise(mechanism, charge.clip_norm, policies)
     for policy, first in held:
         check_kinds(policy, first, users)
     check_norms(norms, charge.clip_norm)

@@ -29,6 +29,8 @@ def budget_of(policy: Policy) -> str:
             return f"{len(units)} orders, each user its own"
         case "renyi":
             return f"{len(units)} orders"
+        case "steps":
+            return f"{policy.steps} steps"
         case "gdp":
             return f"mu {units[0] ** 0.5:.6g}"
         case "pure-dp":

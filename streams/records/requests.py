@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import gt, truediv
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -31,6 +31,7 @@ from streams.records.fields import (
     PartitionCount,
     Positive,
     PublicKey,
+    Rate,
     Record,
     Rights,
     RosterMechanism,
@@ -40,6 +41,9 @@ from streams.records.fields import (
     UserIdKind,
     Users,
 )
+
+if TYPE_CHECKING:
+    import accounting
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,8 +73,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """P, the number of partitions of the topics."""
     measure: Measure
     """The measure of budgets: Rényi divergence at each of ``orders`` (renyi), zero-concentrated DP
-    (zcdp), Gaussian DP (gdp), the zCDP that implies a given (epsilon, delta) (approx-dp), or the
-    sum of epsilons (pure-dp)."""
+    (zcdp), Gaussian DP (gdp), the zCDP that implies a given (epsilon, delta) (approx-dp), the sum
+    of epsilons (pure-dp), or the number of steps of a public shape (steps)."""
     budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     """Each user's budget in units of 2**-44 of the measure, rounded down: one number per order for
     renyi, else one."""
@@ -109,7 +113,35 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     their timing does not depend on any user's data. Outermost datasets only."""
     sampled_levels: bool | UnsetType = UNSET
     """True if norm levels may follow the users' own sampling coins. Then only the whole budget is a
-    guarantee, and no epsilon below it is shown. Without it: true for renyi, false for others."""
+    guarantee, and no epsilon below it is shown. Without it: true for renyi and steps, false for
+    others."""
+    sampling_rate: Rate | UnsetType = UNSET
+    """The largest sampling rate of a step that counts as one step. For steps only."""
+    noise_multiplier: Positive | UnsetType = UNSET
+    """The smallest noise, as a multiple of the largest norm, of a step that counts as one step. For
+    steps only."""
+
+    @property
+    def row(self) -> accounting.Measure:
+        """The measure, with the shape of the steps if it counts steps."""
+        from accounting import MEASURES, StepShape, steps_measure
+
+        if self.sampling_rate is UNSET or self.noise_multiplier is UNSET:
+            return MEASURES[self.measure]
+        return steps_measure(StepShape(self.sampling_rate, self.noise_multiplier))
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that every user may take; for the measure steps only.
+
+        Raises:
+            InvalidInput: the policy has another measure.
+        """
+        from accounting import UNIT_BITS, InvalidInput
+
+        if self.measure != "steps":
+            raise InvalidInput("measure", self.measure, "steps: only it counts steps")
+        return self.budget[0] >> UNIT_BITS
 
     def epsilon(self, delta: float = DELTA) -> float:
         """Return the epsilon that the budget guarantees to every user, rounded up.
@@ -122,9 +154,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             InvalidInput: for another delta.
         """
-        from accounting import MEASURES
-
-        row, own = MEASURES[self.measure], self.per_user_order is True
+        row, own = self.row, self.per_user_order is True
         return row.epsilon(row.stated(self.budget), delta, self.orders or None, any_order=own)
 
     def first_epsilon(self, delta: float = DELTA) -> float:
@@ -139,9 +169,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             InvalidInput: as `spent_epsilon`.
         """
-        from accounting import MEASURES
-
-        bound = MEASURES[self.measure].stated(self.first_tick).tolist()
+        bound = self.row.stated(self.first_tick).tolist()
         if self.per_user_order is not True:
             return self.spent_epsilon(bound, None, delta)
         pairs = zip(self.orders, bound, strict=True)
@@ -159,9 +187,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             InvalidInput: the bound is not of this policy.
         """
-        from accounting import MEASURES, InvalidInput
+        from accounting import InvalidInput
 
-        row = MEASURES[self.measure]
+        row = self.row
         budget = row.stated(self.budget).tolist()
         if (order is not None) != (self.per_user_order is True):
             budget = []
@@ -175,7 +203,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def has_sampled_levels(self) -> bool:
         """True if norm levels may follow the users' own sampling coins."""
         if self.sampled_levels is UNSET:
-            return self.measure == "renyi"  # the only measure of sampled steps
+            return self.measure in ("renyi", "steps")  # the measures of sampled steps
         return self.sampled_levels
 
     @property
@@ -200,7 +228,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             InvalidInput: for another delta, a bound that is not of this policy, or a policy whose
                 norm levels may follow sampling coins: only its budget is a guarantee (`epsilon`).
         """
-        from accounting import MEASURES, InvalidInput
+        from accounting import InvalidInput
 
         if self.has_sampled_levels:
             allowed = "False in the policy: otherwise only the whole budget has an epsilon"
@@ -208,8 +236,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         orders, budget = self.orders or None, self.budget
         if order is not None:
             orders, budget = [order], self.budget[:1]
-        row = MEASURES[self.measure]
-        return float(row.any_time_epsilon([bound], budget, delta, orders)[0])
+        return float(self.row.any_time_epsilon([bound], budget, delta, orders)[0])
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -320,7 +320,7 @@ class CostTables:
         key = (
             (charge.mechanism, charge.scale, charge.sampling_rate),
             (terms.clip_norm, terms.levels),
-            *((policy.dataset, policy.measure, *policy.orders) for policy in policies),
+            tuple((policy.dataset, policy.row, *policy.orders) for policy in policies),
         )
         units = self._known.get(key)
         if units is None:

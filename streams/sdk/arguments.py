@@ -25,8 +25,7 @@ from accounting import (
 )
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
-from accounting.measures import cost_table
-from streams.ledger.validation import MECHANISMS, measure_of, mechanism_of
+from streams.ledger.validation import MECHANISMS, mechanism_of
 from streams.records import MechanismName, Policy, RosterMechanism, User
 from streams.records.digests import cost_table_digest
 from streams.records.users import UserIds
@@ -183,16 +182,6 @@ def read_mechanism(
         scale = noise_scale(chosen)
         mechanism_of(name, scale, *policies)
     return name, scale
-
-
-def chargeable(policies: Sequence[Policy]) -> MechanismName:
-    """Return a mechanism that the measures of all these policies can charge, for a step without
-    users.
-    """
-    measures = [measure_of(policy) for policy in policies]
-    return next(
-        name for name, make in MECHANISMS.items() if all(m.covers(make(1.0)) for m in measures)
-    )
 
 
 def check_strings(users: list[str]) -> None:
@@ -375,7 +364,7 @@ def price(
     """
     with invalid_requests():
         tables = [
-            cost_table(policy.measure, mechanism, clip_norm, levels, policy.orders or None)
+            policy.row.cost_table(mechanism, clip_norm, levels, policy.orders or None)
             for policy in policies
         ]
     units = b"".join(table.astype("<i8").tobytes() for table in tables)

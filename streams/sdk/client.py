@@ -170,6 +170,8 @@ class Turnstile:
         delta: float | None = None,
         budget: float | Sequence[float] | None = None,
         orders: Sequence[float] | None = None,
+        sampling_rate: float | None = None,
+        noise_multiplier: float | None = None,
         odometer_step: float | Sequence[float] | None = None,
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIdKind | None = None,
@@ -188,7 +190,10 @@ class Turnstile:
 
         Args:
             name: letters, digits, dots, dashes and underscores.
-            measure: how losses add up: "zcdp", "gdp", "renyi", "approx-dp" or "pure-dp".
+            measure: how losses add up: "zcdp", "gdp", "renyi", "approx-dp", "pure-dp"
+                or "steps". "steps" counts the steps of a training whose sampling rate and noise are
+                public: with epsilon and delta, as many as the tightest accountant of loss
+                distributions allows for users at the clip norm.
             epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
                 at each of the orders.
             delta: see epsilon. For pure-dp epsilon alone is enough, and a delta changes nothing.
@@ -197,6 +202,8 @@ class Turnstile:
             orders: Rényi orders above 1, for renyi: the budget at each of them must hold. With
                 epsilon and delta and no orders, each user is charged at one Rényi order: the
                 candidate order that admits most steps like the user's first charge, which fixes it.
+            sampling_rate: for steps: the largest sampling rate of a step, in (0, 1]; 1 by default.
+            noise_multiplier: for steps: the smallest noise, as a multiple of the clip norm.
             odometer_step: the resolution of the odometer, in the unit of the budget; an eighth of
                 the budget by default.
             on_exhaustion: "halt" leaves a user out of a step that does not fit. "clip" grants the
@@ -252,6 +259,8 @@ class Turnstile:
             delta=delta,
             budget=budget,
             orders=orders,
+            sampling_rate=sampling_rate,
+            noise_multiplier=noise_multiplier,
             odometer_step=odometer_step,
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,

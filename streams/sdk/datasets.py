@@ -9,6 +9,7 @@ begins. So a dataset whose withdrawal was interrupted can be completed or withdr
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
@@ -19,7 +20,15 @@ import numpy.typing as npt
 from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
-from accounting import MEASURES, InvalidInput, Measure, MeasureName, candidate_orders
+from accounting import (
+    MEASURES,
+    InvalidInput,
+    Measure,
+    MeasureName,
+    StepShape,
+    candidate_orders,
+    steps_measure,
+)
 from accounting.exact.units import from_units_down
 from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.authorization import check_access
@@ -59,6 +68,7 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     PolicyChanged,
     RequestRejected,
+    invalid_requests,
 )
 
 _ODOMETER_STEPS = 8
@@ -83,6 +93,8 @@ def policy_from(
     share: float | None = None,
     assume_independent_timing: bool = False,
     sampled_levels: bool | None = None,
+    sampling_rate: float | None = None,
+    noise_multiplier: float | None = None,
 ) -> Policy:
     """Return the policy for these arguments; budgets are rounded down.
 
@@ -102,25 +114,27 @@ def policy_from(
             f"user_ids is {user_ids!r}; with a pseudonym_key all users are integers in the log: "
             "leave user_ids out"
         )
-    if share_of is not None and (any(given) or orders is not None):
+    parameters = orders, sampling_rate, noise_multiplier
+    if share_of is not None and (any(given) or any(one is not None for one in parameters)):
         raise InvalidRequest(
-            "budget, epsilon, delta and orders follow from share_of and share: leave them out"
+            "budget, epsilon, delta, orders, sampling_rate and noise_multiplier follow from "
+            "share_of and share: leave them out"
         )
     if share_of is None and (given == (True, True) or given == (False, False)):
         raise InvalidRequest("give either budget, or epsilon and delta")
     check_names(name, *(() if parent is None else (parent,)))
-    _check_choice("measure", measure, [*MEASURES])
+    _check_choice("measure", measure, get_args(MeasureName))
     _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
     if user_ids is not None:
         _check_choice("user_ids", user_ids, get_args(UserIdKind))
     if measure == "pure-dp" and epsilon is not None and delta is None:
         delta = DELTA  # a pure-dp budget does not depend on it
-    row = MEASURES[measure]
+    row = _row(measure, sampling_rate, noise_multiplier, share_of)
     per_user_order = row.per_order and orders is None and epsilon is not None
     try:
         if share_of is not None and share is not None:
             measure, orders = share_of.measure, share_of.orders or None
-            row, units = MEASURES[measure], _share_of_units(share_of, share)
+            units = _share_of_units(share_of, share)
         elif budget is None:
             if epsilon is None or delta is None:
                 raise InvalidRequest("epsilon and delta belong together: give both")
@@ -153,6 +167,7 @@ def policy_from(
                 **({} if share_of is None else {"share_of": share_of.dataset}),
                 **({"assume_independent_timing": True} if assume_independent_timing else {}),
                 **({} if sampled_levels is None else {"sampled_levels": sampled_levels}),
+                **({} if row.shape is None else dataclasses.asdict(row.shape)),
             },
             Policy,
         )
@@ -162,6 +177,33 @@ def policy_from(
     except Rejection as refused:
         raise InvalidRequest(refused.detail) from refused
     return policy
+
+
+def _row(
+    measure: MeasureName,
+    sampling_rate: float | None,
+    noise_multiplier: float | None,
+    share_of: Policy | None,
+) -> Measure:
+    """Return the measure of a new dataset.
+
+    Raises:
+        InvalidRequest: the shape of the steps is missing, or belongs to another measure.
+    """
+    if share_of is not None:
+        return share_of.row
+    if measure != "steps":
+        if sampling_rate is not None or noise_multiplier is not None:
+            raise InvalidRequest(
+                f"sampling_rate and noise_multiplier belong to the measure steps, not to {measure}:"
+                " leave them out, or give measure='steps'"
+            )
+        return MEASURES[measure]
+    if noise_multiplier is None:
+        raise InvalidRequest("measure steps needs noise_multiplier: give it")
+    rate = 1.0 if sampling_rate is None else sampling_rate
+    with invalid_requests():
+        return steps_measure(StepShape(rate, noise_multiplier))
 
 
 def _share_of_units(whole: Policy, share: float) -> list[int]:

@@ -13,7 +13,7 @@ from accounting.costs.norm_levels import MAX_LEVELS, grid_norms
 from accounting.exact.validation import positive_finite, whole_number
 from streams.records import Charge, Enrol, MechanismName, Policy, RunOpened
 from streams.records.users import UserIds
-from streams.sdk.arguments import UsersLike, chargeable, read_mechanism, read_norms
+from streams.sdk.arguments import UsersLike, read_mechanism, read_norms
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call, StepState
 from streams.sdk.connection import Connection
 from streams.sdk.decisions import StepDecision
@@ -229,7 +229,7 @@ class Run:
             if self._attempt.state is StepState.PUBLISHED:
                 raise self._attempt.still_published()
             if self._attempt.state is StepState.HANDED_BACK:
-                charge = self._empty_charge(chargeable(self._policies), 1.0, None)
+                charge = self._empty_charge("gaussian", 1.0, None)
                 parts = lay_out(UserIds([]), self.policy).parts(charge, np.empty(0))
                 for partition in self._attempt.handed_back:
                     del parts[partition]

@@ -107,7 +107,21 @@ class Dataset:
         nothing = (0,) * (1 if self.binds else len(self.budget))
         return self.accounts.get(user) or Account(nothing, nothing)
 
+    def largest_norm(self, scale: float, sampling_rate: float) -> Fraction:
+        """The largest norm that counts as one step under the measure steps; 0 if none does."""
+        if sampling_rate > self.policy["sampling_rate"]:
+            return Fraction(0)
+        noise = Fraction(float(self.policy["noise_multiplier"])) * (1 - Fraction(1, 2**20))
+        rounded = float(noise)
+        if Fraction(rounded) > noise:
+            rounded = math.nextafter(rounded, 0.0)
+        return Fraction(scale) / Fraction(rounded)
+
     def cost(self, charge: Mapping[str, Any], norm: float) -> tuple[int, ...]:
+        if self.measure == "steps":
+            if Fraction(float(norm)) > self.largest_norm(float(charge["scale"]), 1.0):
+                return (LARGEST_COST,)
+            return (UNIT if norm else 0,)
         return _cost(
             self.measure, self.orders, charge["mechanism"], float(charge["scale"]), float(norm)
         )

@@ -152,6 +152,7 @@ class Charges(Held):
         for dataset in chain:
             _check_roster_mechanism(dataset, charge)
         _check_clipped(chain, charge)
+        _check_noise(chain, charge, roster.clip_norm)
         prices = roster.prices_of(charge, [len(dataset.budget) for dataset in chain])
         moved = roster.levels_of(charge)
         roster.cost_table_digest, roster.prices = charge["cost_table_digest"], prices
@@ -216,9 +217,14 @@ class Charges(Held):
         """In the documented order of the reasons."""
         if len(users) != len(norms):
             raise Rejection("length-mismatch")
-        for dataset in chain:
+        counted = chain if users else []  # a step without users costs nothing
+        if charge["mechanism"] != "pure-dp" and not 0 < charge["scale"] < math.inf:
+            raise Rejection("invalid-mechanism")
+        for dataset in counted:
             _check_mechanism(dataset, charge)
-        _check_clipped(chain, charge)
+        if users:
+            _check_clipped(chain, charge)
+        _check_noise(counted, charge, charge["clip_norm"])
         if not all(dataset.has_room_for(asked) for dataset in chain):
             raise Rejection("mixed-users")
         clip_norm = charge["clip_norm"]
@@ -348,6 +354,10 @@ def _check_unsampled(dataset: Dataset, charge: Mapping[str, Any]) -> None:
         raise Rejection("invalid-mechanism")
     if dataset.measure == "pure-dp" and charge["mechanism"] == "gaussian":
         raise Rejection("invalid-mechanism")
+    if dataset.measure == "steps" and (
+        charge["mechanism"] != "gaussian" or dataset.policy["sampling_rate"] < 1
+    ):
+        raise Rejection("invalid-mechanism")
 
 
 def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None:
@@ -357,8 +367,25 @@ def _check_roster_mechanism(dataset: Dataset, charge: Mapping[str, Any]) -> None
         _check_unsampled(dataset, charge)
     elif charge["sampling_rate"] == 1:  # everybody is drawn
         _check_unsampled(dataset, {**charge, "mechanism": "gaussian"})
+    elif dataset.measure == "steps":
+        if not 0 < charge["scale"] < math.inf:
+            raise Rejection("invalid-mechanism")
+        if not dataset.largest_norm(float(charge["scale"]), float(charge["sampling_rate"])):
+            raise Rejection("invalid-mechanism")
     elif dataset.measure != "renyi" or not 0 < charge["scale"] < math.inf:
         raise Rejection("invalid-mechanism")
+
+
+def _check_noise(
+    chain: Sequence[Dataset], charge: Mapping[str, Any], clip_norm: float | None
+) -> None:
+    """Check that users at the clip norm can be charged by datasets that count steps."""
+    if clip_norm is None:
+        return
+    scale, rate = float(charge["scale"]), float(charge.get("sampling_rate", 1.0))
+    for dataset in chain:
+        if dataset.measure == "steps" and not clip_norm <= dataset.largest_norm(scale, rate):
+            raise Rejection("invalid-mechanism")
 
 
 def _orders(dataset: Dataset) -> int:

@@ -27,7 +27,11 @@ class Policies(Charges):
         wrong = (
             bool(orders) != (policy["measure"] == "renyi")
             or (policy["per_user_order"] is True and policy["measure"] != "renyi")
-            or (policy["measure"] == "pure-dp" and policy["on_exhaustion"] == "clip")
+            or (policy["measure"] in ("pure-dp", "steps") and clips)
+            or any(
+                (policy[name] is NOT_GIVEN) != (policy["measure"] != "steps")
+                for name in ("sampling_rate", "noise_multiplier")
+            )
             or policy["dataset"] in (policy["parent"], policy["share_of"])
             or NOT_GIVEN not in (policy["parent"], policy["share_of"])
             or NOT_GIVEN not in (policy["parent"], policy["assume_independent_timing"])
@@ -46,7 +50,7 @@ class Policies(Charges):
             kinds = chain[0].policy["user_ids"]
             if (
                 len(chain) >= 8
-                or (clips and any(outer.measure == "pure-dp" for outer in chain))
+                or (clips and any(outer.measure in ("pure-dp", "steps") for outer in chain))
                 or policy["user_ids"] not in (NOT_GIVEN, kinds)
                 or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
             ):

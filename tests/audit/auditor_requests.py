@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -91,7 +92,7 @@ _BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
 POLICY = {
     "dataset": _is_name,
     "partitions": _is_integer(1, 100_000),
-    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp", "pure-dp"),
+    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp", "pure-dp", "steps"),
     "budget": _BUDGETS,
     "odometer_step": _BUDGETS,
     "orders": _is_list(lambda value: _is_number(value) and value > 1, 0, 256),
@@ -109,6 +110,10 @@ POLICY = {
     "share_of": lambda value: value is NOT_GIVEN or _is_name(value),
     "assume_independent_timing": lambda value: value is NOT_GIVEN or value is True,
     "sampled_levels": lambda value: value is NOT_GIVEN or type(value) is bool,
+    "sampling_rate": lambda value: value is NOT_GIVEN or (_is_number(value) and 0 < value <= 1),
+    "noise_multiplier": lambda value: (
+        value is NOT_GIVEN or (_is_number(value) and 0 < value < math.inf)
+    ),
 }
 
 
@@ -229,6 +234,8 @@ _DEFAULTS = {
     "share_of": NOT_GIVEN,
     "assume_independent_timing": NOT_GIVEN,
     "sampled_levels": NOT_GIVEN,
+    "sampling_rate": NOT_GIVEN,
+    "noise_multiplier": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
     "confirms": NOT_GIVEN,
     "take_over": NOT_GIVEN,

@@ -125,7 +125,8 @@ class Held:
         used = any(dataset == name for dataset, _ in self.runs[partition])
         used = used or any(dataset.policy["parent"] == name for dataset in datasets.values())
         shares = [datasets[share].policy["budget"] for share in self._shares(partition, name)]
-        is_alike = all(policy[same] == held[same] for same in ("measure", "orders", "pseudonyms"))
+        alike = "measure", "orders", "pseudonyms", "sampling_rate", "noise_multiplier"
+        is_alike = all(policy[name] == held[name] for name in alike)
         own = policy["per_user_order"] is NOT_GIVEN and held["per_user_order"] is NOT_GIVEN
         fits = is_alike and all(
             sum(units) <= budget

@@ -1,0 +1,242 @@
+"""The measure `steps`: its theorem by enumeration, its numbers of steps, its decisions."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.stats import norm as normal
+
+from accounting import (
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    PerUserOrderFilter,
+    PoissonGaussian,
+    StepsFilter,
+    StepShape,
+    candidate_orders,
+    charge_units,
+    steps_measure,
+    steps_noise_multiplier,
+)
+from accounting.costs.step_shape import ONE_STEP
+from accounting.exact.units import MAX_COST_UNITS
+
+# A mechanism with two outputs, so that everything can be enumerated in exact numbers: the
+# probability of output 1 at each norm level. Level 1 is level 2 with noise added.
+ONE = {0: Fraction(1, 4), 1: Fraction(2, 5), 2: Fraction(3, 4)}
+RATE = Fraction(1, 3)
+
+History = tuple[tuple[int, int], ...]
+Policy = Mapping[History, int]
+
+
+def _chance(level: int, output: int) -> Fraction:
+    return ONE[level] if output else 1 - ONE[level]
+
+
+def _laws(policy: Policy, steps: int) -> list[tuple[Fraction, Fraction]]:
+    """The probabilities of every sequence of outputs, with and without the user."""
+    found = []
+    for outputs in product((0, 1), repeat=steps):
+        without = Fraction(1)
+        for output in outputs:
+            without *= _chance(0, output)
+        with_user = Fraction(0)
+        for coins in product((0, 1), repeat=steps):
+            chance = Fraction(1)
+            for step in range(steps):
+                history = tuple(zip(outputs[:step], coins[:step], strict=True))
+                chance *= RATE if coins[step] else 1 - RATE
+                chance *= _chance(policy[history] if coins[step] else 0, outputs[step])
+            with_user += chance
+        found.append((with_user, without))
+    return found
+
+
+def _excess(laws: list[tuple[Fraction, Fraction]], bound: list[tuple[Fraction, Fraction]]) -> float:
+    """By how much a hockey-stick divergence exceeds the bound's, at any gamma, in a direction.
+
+    Both are convex and piecewise linear in gamma, so the ends of the bound's pieces decide.
+    """
+
+    def divergence(pairs: list[tuple[Fraction, Fraction]], gamma: Fraction) -> Fraction:
+        return sum((max(p - gamma * q, Fraction(0)) for p, q in pairs), Fraction(0))
+
+    worst = Fraction(-1)
+    for pairs, limit in ((laws, bound), ([x[::-1] for x in laws], [x[::-1] for x in bound])):
+        for gamma in {p / q for p, q in [*pairs, *limit]}:
+            worst = max(worst, divergence(pairs, gamma) - divergence(limit, gamma))
+    return float(worst)
+
+
+def _copies(steps: int) -> list[tuple[Fraction, Fraction]]:
+    """The laws of a user who takes part in all of these steps, at the highest level."""
+    histories = [h for n in range(steps) for h in product(product((0, 1), repeat=2), repeat=n)]
+    return _laws(dict.fromkeys(histories, 2), steps)
+
+
+def _policies(
+    steps: int, allowed: int, choose: Callable[[History, int], int]
+) -> dict[History, int]:
+    """A policy whose steps with a level above 0 are at most `allowed` on every path."""
+    policy: dict[History, int] = {}
+
+    def fill(history: History, left: int) -> None:
+        if len(history) == steps:
+            return
+        level = choose(history, left) if left else 0
+        policy[history] = level
+        for output, coin in product((0, 1), repeat=2):
+            fill((*history, (output, coin)), left - (level > 0))
+
+    fill((), allowed)
+    return policy
+
+
+@pytest.mark.parametrize(("steps", "allowed"), [(2, 2), (2, 1), (3, 2), (3, 1)])
+def test_no_policy_of_levels_and_participation_exceeds_the_copies(steps: int, allowed: int) -> None:
+    bound, rng = _copies(allowed), random.Random(7 * steps + allowed)
+    policies = []
+    if steps == 2:  # all of them
+        histories = [(), *((step,) for step in product((0, 1), repeat=2))]
+        for levels in product((0, 1, 2), repeat=len(histories)):
+            table = dict(zip(histories, levels, strict=True))
+            policies.append(_policies(steps, allowed, lambda h, _, table=table: table[h]))
+    else:
+        policies = [
+            _policies(steps, allowed, lambda h, left: rng.choice((0, 1, 2, 2))) for _ in range(150)
+        ]
+    assert max(_excess(_laws(policy, steps), bound) for policy in policies) <= 0
+
+
+def test_one_step_more_than_allowed_exceeds_the_copies() -> None:
+    everywhere = _policies(3, 3, lambda history, left: 2)
+    assert _excess(_laws(everywhere, 3), _copies(3)) == 0
+    assert _excess(_laws(everywhere, 3), _copies(2)) > 0.01
+
+
+def test_a_level_that_follows_the_coin_of_its_own_step_exceeds_the_copies() -> None:
+    """The coin of a step is drawn after its charge; charging sampled steps alone is not enough."""
+
+    def if_sampled(history: History, left: int) -> int:
+        return 2
+
+    policy = _policies(3, 3, if_sampled)
+    # Three draws, of which at most one is counted: a draw without the user is free.
+    drawn_once = {h: 0 if any(coin for _, coin in h) else level for h, level in policy.items()}
+    assert _excess(_laws(drawn_once, 3), _copies(1)) > 0.01
+
+
+@pytest.mark.parametrize("rate", [0.004, 0.01, 1.0])
+@pytest.mark.parametrize("norm", [0.2, 0.9, 1.0])
+def test_a_lower_rate_and_more_noise_are_dominated_by_the_shape(rate: float, norm: float) -> None:
+    shape = StepShape(1.0 if rate == 1.0 else 0.01, 0.8)
+    gammas = np.geomspace(0.01, 100.0, 400)
+
+    def curves(q: float, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+        x = np.linspace(-12.0, 12.0 + ratio, 40_001)
+        base, moved = normal.pdf(x), normal.pdf(x - ratio)
+        mixed, width = (1 - q) * base + q * moved, x[1] - x[0]
+        remove = [np.maximum(mixed - g * base, 0).sum() * width for g in gammas]
+        add = [np.maximum(base - g * mixed, 0).sum() * width for g in gammas]
+        return np.array(remove), np.array(add)
+
+    mechanism = PoissonGaussian(0.8, rate)
+    assert shape.units(mechanism, [norm]).tolist() == [ONE_STEP]
+    for step, whole in zip(
+        curves(rate, norm / 0.8), curves(shape.sampling_rate, 1.0 / 0.8), strict=True
+    ):
+        assert (step <= whole + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "epsilon", "published"),
+    [(0.01, 1.0, 1.828, 1000), (0.01, 0.65, 7.751, 2000), (1.0, 100.0, 0.8, 478)],
+)
+def test_the_number_of_steps_is_that_of_the_certified_loss_distribution(
+    rate: float, noise: float, epsilon: float, published: int
+) -> None:
+    """1.828 and 7.751 are rounded, so the certified interval allows a step less."""
+    measure = steps_measure(StepShape(rate, noise))
+    steps = int(measure.budgets_for(epsilon, 1e-5)[0])
+    assert published - 1 <= steps <= published
+    assert measure.epsilon([steps], 1e-5) <= epsilon < measure.epsilon([steps + 1], 1e-5)
+
+
+def test_the_renyi_filter_admits_fewer_steps() -> None:
+    epsilon, delta, step = 1.828, 1e-5, PoissonGaussian(1.0, 0.01)
+    orders, budgets = candidate_orders(epsilon, delta)
+    units = charge_units("renyi", step, [1.0], orders)[0]
+    rule = PerUserOrderFilter(orders, budgets)
+    renyi = max(b // u for b, u in zip(rule.budget_units, units.tolist(), strict=True))
+    counted = int(steps_measure(StepShape(0.01, 1.0)).budgets_for(epsilon, delta)[0])
+    assert 650 < renyi < 700 < 990 < counted
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "rate", "steps"),
+    [(3.0, 1e-5, 0.01, 3712), (8.0, 1e-5, 0.1, 180), (1.0, 1e-6, 1.0, 50), (0.5, 1e-6, 1e-3, 9)],
+)
+def test_the_noise_for_a_number_of_steps_allows_them_and_hardly_more(
+    epsilon: float, delta: float, rate: float, steps: int
+) -> None:
+    noise = steps_noise_multiplier(epsilon, delta, rate, steps)
+    assert steps_measure(StepShape(rate, noise)).budgets_for(epsilon, delta)[0] >= steps
+    less = steps_measure(StepShape(rate, noise * 0.998))
+    assert less.epsilon([steps], delta) > epsilon
+
+
+def test_a_norm_costs_one_step_and_norm_zero_nothing() -> None:
+    shape = StepShape(0.1, 2.0)
+    norms = [0.0, 5e-324, 0.3, 0.5, 0.5000001, 0.51]
+    charge = shape.units(PoissonGaussian(1.0, 0.05), norms)
+    assert charge.tolist() == [0, ONE_STEP, ONE_STEP, ONE_STEP, ONE_STEP, MAX_COST_UNITS]
+
+
+def test_noise_computed_in_float32_counts() -> None:
+    shape = StepShape(0.1, 1.1)
+    for clip_norm in np.random.default_rng(1).uniform(0.01, 100.0, 200):
+        noise = float(np.float32(1.1) * np.float32(clip_norm))
+        assert (
+            shape.units(PoissonGaussian(noise, 0.1), [float(np.float32(clip_norm))])[0] == ONE_STEP
+        )
+
+
+@pytest.mark.parametrize("step", [PoissonGaussian(9.0, 0.11), Gaussian(9.0), Laplace(9.0)])
+def test_steps_of_another_kind_or_a_higher_rate_are_refused(step: PoissonGaussian) -> None:
+    with pytest.raises(InvalidInput):
+        StepShape(0.1, 2.0).units(step, [1.0])
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.0, 1.0), (1.1, 1.0), (0.1, 0.0), (0.1, math.inf)])
+def test_a_shape_needs_a_rate_and_a_noise(rate: float, noise: float) -> None:
+    with pytest.raises(InvalidInput):
+        StepShape(rate, noise)
+
+
+def test_an_epsilon_below_that_of_one_step_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        steps_measure(StepShape(0.01, 0.3)).budgets_for(1.0, 1e-5)
+
+
+def test_the_filter_admits_exactly_the_number_of_steps() -> None:
+    rule, step = StepsFilter(StepShape(0.1, 2.0), 3), PoissonGaussian(2.0, 0.1)
+    state, admitted = rule.initial_state(3), []
+    for norms in ([1.0, 0.0, 2.0], [0.1, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0, 1, 1]):
+        state, allowed = rule.admit_norms(state, step, norms)
+        admitted.append(allowed.tolist())
+    assert admitted == [
+        [True, True, False],
+        [True, True, True],
+        [True, True, True],
+        [False, True, True],
+        [True, True, False],
+    ]
+    assert rule.remaining(state).tolist() == [0.0, 0.0, 0.0]

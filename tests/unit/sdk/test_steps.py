@@ -1,0 +1,126 @@
+"""Datasets with the measure `steps`, through the SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from accounting import InvalidInput
+from streams import Turnstile
+from streams.records import Policy, Reason
+from streams.sdk.errors import InvalidRequest, RequestRejected
+
+SHAPE: dict[str, Any] = {"measure": "steps", "sampling_rate": 0.1, "noise_multiplier": 2.0}
+
+
+def test_a_guarantee_becomes_a_number_of_steps() -> None:
+    with Turnstile.in_memory() as turnstile:
+        policy = turnstile.create_dataset("d", epsilon=1.5, delta=1e-5, **SHAPE)
+    assert policy.steps > 10
+    assert policy.epsilon(1e-5) <= 1.5
+    assert policy.has_sampled_levels
+    more = Policy(**{**_fields(policy), "budget": [policy.budget[0] + 2**44]})
+    assert more.epsilon(1e-5) > 1.5
+
+
+def test_users_pay_for_the_steps_in_which_they_take_part() -> None:
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", budget=3, **SHAPE)
+        run = turnstile.run("d", "r")
+        roster = run.enrol([1, 2, 3], clip_norm=1.0)
+        roster.set_norms([1.0, 0.25, 0.0])
+        first = [roster.charge(noise_stddev=2.0, sampling_rate=0.1) for _ in range(3)]
+        last = roster.charge(noise_stddev=4.0, sampling_rate=0.05)
+        roster.set_norms([1.0, 1.0, 1.0])
+        after = roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    assert all(decision.admitted.all() for decision in first)
+    assert last.admitted.tolist() == [False, False, True]
+    assert after.admitted.tolist() == [False, False, True]
+
+
+def test_runs_of_one_dataset_share_its_steps() -> None:
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", budget=4, **SHAPE)
+        admitted = []
+        for name, users in (("january", [1, 2]), ("february", [2, 3]), ("march", [2])):
+            with turnstile.run("d", name) as run:
+                roster = run.enrol(users, clip_norm=1.0)
+                for _ in range(2):
+                    decision = roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+                admitted.append(decision.admitted.tolist())
+                run.close()
+    assert admitted == [[True, True], [True, True], [False]]
+
+
+@pytest.mark.parametrize("noise", [1.99, 0.5])
+def test_noise_that_is_too_low_for_the_clip_norm_is_rejected(noise: float) -> None:
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", budget=3, **SHAPE)
+        roster = turnstile.run("d", "r").enrol([1, 2], clip_norm=1.0)
+        with pytest.raises(RequestRejected) as caught:
+            roster.charge(noise_stddev=noise, sampling_rate=0.1)
+        decision = roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    assert caught.value.reason is Reason.INVALID_MECHANISM
+    assert decision.step == 0
+    assert decision.admitted.all()
+
+
+def test_a_rate_above_that_of_the_policy_is_refused() -> None:
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", budget=3, **SHAPE)
+        run = turnstile.run("d", "r")
+        roster = run.enrol([1, 2], clip_norm=1.0)
+        with pytest.raises(InvalidRequest):
+            roster.charge(noise_stddev=9.0, sampling_rate=0.11)
+        with pytest.raises((InvalidRequest, RequestRejected)):
+            run.charge([1], [1.0], noise_stddev=9.0, clip_norm=1.0)
+
+
+def test_steps_without_sampling_are_charged_by_norm() -> None:
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", measure="steps", noise_multiplier=4.0, budget=2)
+        run = turnstile.run("d", "r")
+        norms = [0.0, 0.5, 1.0]
+        found = [run.charge([1, 2, 3], norms, noise_stddev=4.0, clip_norm=1.0) for _ in range(3)]
+        with pytest.raises(RequestRejected) as caught:
+            run.charge([1], [1.0], noise_stddev=3.9, clip_norm=1.0)
+    assert [decision.admitted.tolist() for decision in found] == [
+        [True, True, True],
+        [True, True, True],
+        [True, False, False],
+    ]
+    assert caught.value.reason is Reason.INVALID_MECHANISM
+
+
+def test_a_share_counts_steps_of_the_same_shape() -> None:
+    with Turnstile.in_memory() as turnstile:
+        whole = turnstile.create_dataset("d", budget=8, **SHAPE)
+        share = turnstile.create_dataset("s", share_of=whole, share=0.5)
+    assert (share.steps, share.sampling_rate, share.noise_multiplier) == (4, 0.1, 2.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"measure": "steps", "budget": 3},
+        {"measure": "gdp", "budget": 1.0, "noise_multiplier": 2.0},
+        {"measure": "zcdp", "budget": 1.0, "sampling_rate": 0.1},
+        {**SHAPE, "budget": 3, "on_exhaustion": "clip"},
+        {**SHAPE, "epsilon": 0.001, "delta": 1e-9, "noise_multiplier": 0.5},
+    ],
+)
+def test_arguments_that_make_no_policy_are_refused(arguments: dict[str, Any]) -> None:
+    with Turnstile.in_memory() as turnstile, pytest.raises(InvalidRequest):
+        turnstile.create_dataset("d", **arguments)
+
+
+def test_only_the_measure_steps_has_a_number_of_steps() -> None:
+    with Turnstile.in_memory() as turnstile:
+        policy = turnstile.create_dataset("d", measure="gdp", budget=1.0)
+    with pytest.raises(InvalidInput):
+        _ = policy.steps
+
+
+def _fields(policy: Policy) -> dict[str, Any]:
+    return {name: getattr(policy, name) for name in policy.__struct_fields__}
