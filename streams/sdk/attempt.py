@@ -211,8 +211,8 @@ class Attempt:
             self._check_published(asked)
             again = {p: part for p, part in asked.parts.items() if p in self.handed_back}
             elsewhere = {p: part for p, part in asked.parts.items() if p not in self.handed_back}
-            decisions = self._receive(again, self._send(again), deadline) if again else {}
-            decisions |= self._receive(elsewhere, self._publish(elsewhere), deadline)
+            decisions = self._receive(again, self._send(again, deadline), deadline) if again else {}
+            decisions |= self._receive(elsewhere, self._publish(elsewhere, deadline), deadline)
         self._witness.check()
         decided = asked.put_together(decisions)
         self.step += 1
@@ -221,11 +221,11 @@ class Attempt:
         self._sent.clear()
         return decided
 
-    def send_ahead(self, asked: AskedStep[Any, D]) -> Ahead[D]:
+    def send_ahead(self, asked: AskedStep[Any, D], deadline: Deadline) -> Ahead[D]:
         """Send a step without waiting. A step that was handed back is sent by ``decision`` only."""
         self._check_published(asked)
         if not self.handed_back:
-            asked.sent = self._publish(asked.parts)
+            asked.sent = self._publish(asked.parts, deadline)
         self.state, self._ahead = StepState.AHEAD, asked
 
         def decide(timeout: float | None) -> D:
@@ -304,24 +304,24 @@ class Attempt:
         if any(self._published.get(p, part.digest) != part.digest for p, part in parts):
             raise self.still_published()
 
-    def _publish(self, parts: Mapping[int, StepPart[Any]]) -> PendingRequest:
+    def _publish(self, parts: Mapping[int, StepPart[Any]], deadline: Deadline) -> PendingRequest:
         """Send a step where it was not decided before. Its content is fixed from here on."""
         before = self.state, self._published
         self._published = {p: part.digest for p, part in parts.items()}
         if self.state is StepState.NEXT:
             self.state = StepState.PUBLISHED
         try:
-            return self._send(parts)
+            return self._send(parts, deadline)
         except InvalidRequest:  # the step cannot be signed, so nothing was published
             self.state, self._published = before
             raise
 
-    def _send(self, parts: Mapping[int, StepPart[Any]]) -> PendingRequest:
+    def _send(self, parts: Mapping[int, StepPart[Any]], deadline: Deadline) -> PendingRequest:
         for partition, part in parts.items():
             self._sent[partition].add(part.digest)
         records = {partition: part.record for partition, part in parts.items()}
         key = step_key(self.dataset, self.run, self.number, self.step)
-        return self._connection.send(key, PendingRequest(records))
+        return self._connection.send(key, PendingRequest(records), deadline)
 
     def _receive(
         self, parts: Mapping[int, StepPart[T]], sent: PendingRequest, deadline: Deadline

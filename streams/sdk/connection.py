@@ -87,7 +87,12 @@ class PendingRequest:
     Args:
         requests: by partition.
         to_the_end: wait for all of them, even if one is rejected.
+
+    Attributes:
+        deadline: until when they may be sent; set by ``Connection.send``.
     """
+
+    deadline: Deadline
 
     def __init__(self, requests: Mapping[int, bytes], *, to_the_end: bool = False) -> None:
         self.requests = requests
@@ -281,7 +286,8 @@ class Connection(ABC):
             RequestRejected: the first rejection; other partitions may have accepted.
             DecisionTimeout: not all partitions answered in time.
         """
-        return self.receive(key, self.send(key, PendingRequest(requests), log), deadline)
+        sent = self.send(key, PendingRequest(requests), deadline, log=log)
+        return self.receive(key, sent, deadline)
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
@@ -291,19 +297,25 @@ class Connection(ABC):
         Raises:
             DecisionTimeout: not all partitions answered in time.
         """
-        return self._receive(
-            key, self.send(key, PendingRequest(requests, to_the_end=True)), deadline
-        )
+        waiting = PendingRequest(requests, to_the_end=True)
+        return self._receive(key, self.send(key, waiting, deadline), deadline)
 
     def send(
-        self, key: Hashable, waiting: PendingRequest, log: bytes | None = None
+        self,
+        key: Hashable,
+        waiting: PendingRequest,
+        deadline: Deadline,
+        *,
+        log: bytes | None = None,
     ) -> PendingRequest:
         """Sign the requests and send each partition its own; ``receive`` returns the answers.
 
         Raises:
             InvalidRequest: a request is too large to be signed; nothing was published.
+            DecisionTimeout: they could not be sent before the deadline.
         """
         self.check_usable()
+        waiting.deadline = deadline
         waiting.requests = self._signed(waiting.requests, log or self.log)
         if not waiting.requests:
             return waiting

@@ -163,8 +163,8 @@ class Roster:
         """
         chosen = chosen_mechanism(noise_stddev, sampling_rate, mechanism, self.clip_norm)
         priced = self._priced(chosen)
-        with self._levels_for(norms), self._attempt.use(Call.CHARGE):
-            return self._attempt.send_ahead(self._asked(priced, sets_norms=False))
+        with self._levels_for(norms), self._attempt.use(Call.CHARGE) as deadline:
+            return self._attempt.send_ahead(self._asked(priced, sets_norms=False), deadline)
 
     def supersede(self) -> None:
         """Make the roster unusable, because its run has enrolled another one."""

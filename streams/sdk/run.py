@@ -147,10 +147,9 @@ class Run:
         Raises:
             InvalidRequest: the arguments cannot be charged; nothing was published.
         """
-        with self._attempt.use(Call.CHARGE):
-            return self._attempt.send_ahead(
-                self._asked(users, norms, noise_stddev, mechanism, clip_norm)
-            )
+        with self._attempt.use(Call.CHARGE) as deadline:
+            asked = self._asked(users, norms, noise_stddev, mechanism, clip_norm)
+            return self._attempt.send_ahead(asked, deadline)
 
     def enrol(
         self,
