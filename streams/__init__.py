@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         DecisionTimeout,
         ErasedInPart,
         Fenced,
+        FileProblem,
         InvalidRequest,
         PartitionsDisagree,
         PolicyChanged,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         StepContentChanged,
         TurnstileError,
         Unusable,
+        UnusableFile,
     )
     from streams.sdk.followers import Halt
     from streams.sdk.run import Run
@@ -47,6 +49,7 @@ __all__ = [
     "DecisionTimeout",
     "ErasedInPart",
     "Fenced",
+    "FileProblem",
     "Halt",
     "InvalidRequest",
     "PartitionsDisagree",
@@ -63,6 +66,7 @@ __all__ = [
     "Turnstile",
     "TurnstileError",
     "Unusable",
+    "UnusableFile",
 ]
 
 _HOMES = {

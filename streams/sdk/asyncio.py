@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from os import PathLike
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -88,6 +89,13 @@ class AsyncTurnstile:
         """Run the service in this process, as ``Turnstile.in_memory`` does."""
         made = cls()
         made._open = functools.partial(Turnstile.in_memory, **options)
+        return made
+
+    @classmethod
+    def open(cls, path: str | PathLike[str], **options: Any) -> AsyncTurnstile:
+        """Keep budgets in a file on this machine, as ``Turnstile.open`` does."""
+        made = cls()
+        made._open = functools.partial(Turnstile.open, path, **options)
         return made
 
     async def __aenter__(self) -> AsyncTurnstile:

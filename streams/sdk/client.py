@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike, fspath
 from types import TracebackType
 
 from msgspec import structs
@@ -20,7 +21,7 @@ from streams.records import (
     UserIdKind,
 )
 from streams.records.users import normal_form
-from streams.sdk.connection import Connection
+from streams.sdk.connection import Connection, Deadline
 from streams.sdk.datasets import (
     access_list,
     close,
@@ -31,6 +32,7 @@ from streams.sdk.datasets import (
     signer_of,
     withdraw,
 )
+from streams.sdk.errors import InvalidRequest
 from streams.sdk.followers import (
     Halt,
     Reading,
@@ -42,6 +44,8 @@ from streams.sdk.layout import Pseudonyms
 from streams.sdk.observing import ClientTraces, Observer
 from streams.sdk.opening import close_run, open_run
 from streams.sdk.run import Run
+
+_PARTITIONS = 4
 
 
 class Turnstile:
@@ -105,7 +109,7 @@ class Turnstile:
     def in_memory(
         cls,
         *,
-        partitions: int = 4,
+        partitions: int = _PARTITIONS,
         pseudonym_key: str | bytes | None = None,
         request_key: str | None = None,
     ) -> Turnstile:
@@ -124,6 +128,65 @@ class Turnstile:
         from streams.sdk.memory import MemoryConnection
 
         connection = MemoryConnection(partitions, Config().timeout)
+        return cls(connection=connection, pseudonym_key=pseudonym_key, request_key=request_key)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        partitions: int | None = None,
+        pseudonym_key: str | bytes | None = None,
+        request_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Turnstile:
+        """Keep budgets in a file on this machine: no Kafka, no Redis, no other process.
+
+        Every request is decided at once, exactly as the service decides it, and is on the disk
+        before this object returns its decision. Any number of processes and threads of this machine
+        may open the file. A copy of the process (``fork``) has to open it again.
+
+        The file contains the whole log, with the ids of users unless there is a ``pseudonym_key``.
+        Only its owner can read it. It grows with every charge, and ``turnstile import`` moves it
+        into a service.
+
+        You are responsible for the following:
+
+        - Use one file. If it is copied and both copies are charged, on two machines or on one, each
+          copy knows half of what was spent. This cannot be detected.
+        - Restore no older copy: it would admit users to what they have already paid for.
+        - Keep it on a local disk. Network file systems often have no reliable locks.
+
+        Args:
+            path: the file. If it does not exist, it is created, with nothing spent.
+            partitions: how many partitions users are spread over; no decision depends on it. A
+                service into which the file is imported needs the same number. None: as the file
+                has it, 4 for a new one.
+            pseudonym_key: as that of ``Turnstile``.
+            request_key: as that of ``Turnstile``.
+            timeout: seconds to wait for other processes that are charging; by default 30.
+
+        Raises:
+            InvalidRequest: ``partitions`` is out of range or not that of the file, or a key is
+                invalid.
+            UnusableFile: the file cannot be used; ``problem`` says why. It was not changed.
+        """
+        from streams.sdk.budget_file import create_file
+        from streams.sdk.file import FileConnection
+
+        name = fspath(path)
+        seconds = Deadline.after(Config().timeout if timeout is None else timeout).seconds
+        if pseudonym_key:
+            Pseudonyms(pseudonym_key)  # reject an invalid key before a file is created
+        signer_of(request_key)
+        create_file(name, _PARTITIONS if partitions is None else partitions)
+        connection = FileConnection(name, seconds)
+        if partitions not in (None, connection.partitions):
+            connection.close()
+            raise InvalidRequest(
+                f"partitions is {partitions}, and {name} has {connection.partitions}, which never "
+                "changes: leave it out"
+            )
         return cls(connection=connection, pseudonym_key=pseudonym_key, request_key=request_key)
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -186,6 +187,63 @@ class ServiceUnavailable(TurnstileError):
     def __init__(self, message: str = "", reason: ConnectionFailure | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class FileProblem(StrEnum):
+    """Why a budget file cannot be used."""
+
+    MISSING = "missing"
+    UNREADABLE = "unreadable"  # no right to read it, a folder, or an input or output error
+    READ_ONLY = "read-only"
+    FOREIGN = "foreign"  # Turnstile has not written it
+    OTHER_LAYOUT = "other-layout"  # another release has written it
+    DAMAGED = "damaged"
+    REPLACED = "replaced"  # since it was opened, by another file or by an older copy
+    BUSY = "busy"  # other processes keep it locked
+    FULL = "full"  # no space is left for it
+    MOVED = "moved"  # its log was moved into a service
+
+
+class UnusableFile(ServiceUnavailable):
+    """The budget file cannot be used. Nothing was charged.
+
+    Attributes:
+        path: the file.
+        problem: why.
+        detail: more about it, for people.
+    """
+
+    def __init__(self, path: str, problem: FileProblem, detail: str = "") -> None:
+        super().__init__(f"{path} {FILE_ADVICE[problem]}" + (f" ({detail})" if detail else ""))
+        self.path, self.problem, self.detail = path, problem, detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.problem, self.detail)
+
+
+FILE_ADVICE: dict[FileProblem, str] = {
+    FileProblem.MISSING: "does not exist: check the path. Turnstile.open creates a new file",
+    FileProblem.UNREADABLE: (
+        "cannot be read or written: check the disk, and the rights on the file and its folder"
+    ),
+    FileProblem.READ_ONLY: (
+        "cannot be written: give this user the right to write the file and its folder"
+    ),
+    FileProblem.FOREIGN: "is not a budget file, and was not changed: choose another path",
+    FileProblem.OTHER_LAYOUT: "was written by another release, and was not changed: use that one",
+    FileProblem.DAMAGED: (
+        "is damaged: restore a copy that has all charges. An older copy, or a new file, would let "
+        "users spend the missing charges again"
+    ),
+    FileProblem.REPLACED: (
+        "is not the file that was opened: it was moved, deleted or replaced by an older copy. Put "
+        "it back, and open it again"
+    ),
+    FileProblem.BUSY: "is locked by another process: try again",
+    FileProblem.FULL: "cannot grow, because the disk is full: make room",
+    FileProblem.MOVED: "was moved into a service, which continues its budgets: use the service",
+}
+"""The problem of a budget file and its remedy, after the path in the message."""
 
 
 class ConflictingDecisions(TurnstileError):

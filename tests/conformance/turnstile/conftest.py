@@ -1,4 +1,4 @@
-"""A service in memory, one that is awaited, and one over Kafka: to a trainer they are the same."""
+"""A service in memory, in a file, awaited, and over Kafka: to a trainer they are the same."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from streams import (
     Turnstile,
 )
 from streams.local import LocalStack
+from streams.sdk.budget_file import create_file
 from streams.sdk.memory import MemoryConnection
 from tests.conformance.turnstile import PARTITIONS
 from tests.conformance.turnstile.blocking import BlockingTurnstile
@@ -28,11 +29,16 @@ def stack(servers: LocalStack) -> Iterator[LocalStack]:
         yield running
 
 
-@pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
+@pytest.fixture(
+    params=["memory", "file", "awaited", pytest.param("kafka", marks=pytest.mark.process)]
+)
 def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
     opened: Any
     if request.param == "memory":
         opened = Turnstile.in_memory(partitions=PARTITIONS)
+    elif request.param == "file":
+        path = request.getfixturevalue("tmp_path") / "budgets.db"
+        opened = Turnstile.open(path, partitions=PARTITIONS)
     elif request.param == "awaited":
         opened = BlockingTurnstile(AsyncTurnstile.in_memory(partitions=PARTITIONS))
     else:
@@ -42,11 +48,16 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
         yield opened
 
 
-@pytest.fixture(params=["memory", "awaited", pytest.param("kafka", marks=pytest.mark.process)])
+@pytest.fixture(
+    params=["memory", "file", "awaited", pytest.param("kafka", marks=pytest.mark.process)]
+)
 def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], Any]]:
     """Return a function that opens a client with a key, or with none, to one service."""
     address: dict[str, Any] = {"connection": MemoryConnection(PARTITIONS, 10.0)}
     with ExitStack() as opened:
+        if request.param == "file":
+            path = str(request.getfixturevalue("tmp_path") / "budgets.db")
+            create_file(path, PARTITIONS)
         if request.param == "kafka":
             shared = request.getfixturevalue("stack")
             servers = {"kafka": shared.kafka, "redis": shared.redis, "prefix": "signed."}
@@ -55,6 +66,8 @@ def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], A
 
         def client(name: str | None) -> Any:
             who = {} if name is None else {"request_key": private_key(name)}
+            if request.param == "file":
+                return opened.enter_context(Turnstile.open(path, **who))
             if request.param == "awaited":
                 return opened.enter_context(BlockingTurnstile(AsyncTurnstile(**address, **who)))
             return opened.enter_context(Turnstile(**address, **who))

@@ -1,0 +1,632 @@
+"""The file of ``Turnstile.open``: an SQLite database that is both the log and the store.
+
+    file      one row: the id of the log, P, the layout of the state, and where the log was moved
+    norms     the log, (partition, offset) -> request
+    halts, rejects, odometer   what was published; odometer has the last record of each user only
+    state     partition -> the meta of its state, as in ``streams.store.layout``
+    changes   deltas that are not merged into pages yet
+    pages     policies, runs and pages of users
+
+One call of a client is one transaction: its requests to all partitions, what they led to, and the
+new state. The steps, which the code repeats:
+
+1. Begin a transaction that no other process can have at the same time.
+2. Apply what other processes have appended to the log since the last call. The ledgers must then
+   have the heads of the hash chain that the file has.
+3. Apply the requests; append them to the log, their outputs, and the changes of the state.
+4. Commit. The client receives the outputs only after this.
+
+A call that fails before step 4 has changed nothing. The ledgers may then be ahead of the file, so
+the next call loads them again. If the commit itself fails, it is unknown whether it took place:
+the file must be opened again, which shows it.
+
+The journal is a rollback journal, although a write-ahead log needs fewer disk writes. With a
+rollback journal, the file alone contains every decision that was delivered. With a write-ahead log,
+a copy of the file without its second file would lack the last charges, and nothing would show it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from time import time
+from typing import Any, NamedTuple
+from urllib.parse import quote
+from weakref import WeakSet
+
+import msgspec
+
+from streams.ledger.errors import PartitionError
+from streams.ledger.ledger import Ledger, UnknownState, ledger_of
+from streams.ledger.outputs import Channel, Output
+from streams.records import encode, tombstone_offset
+from streams.sdk.connection import Deadline
+from streams.sdk.errors import (
+    DecisionTimeout,
+    FileProblem,
+    InvalidRequest,
+    ServiceUnavailable,
+    Unusable,
+    UnusableFile,
+)
+from streams.store.layout import (
+    LAYOUT,
+    Damaged,
+    Meta,
+    chain_fields,
+    digest_of,
+    fields_of_nothing,
+    hexadecimal,
+    pack_change,
+    pack_page,
+    page_hash,
+)
+from streams.store.stored_state import StoredState, verified
+
+APPLICATION = 0x44505453
+"""The application id in the header of a budget file: "DPTS"."""
+FILE_LAYOUT = 1
+"""The version of the tables; the contents of the state have ``streams.store.layout.LAYOUT``."""
+MOST_PARTITIONS = 1024
+"""The maximum P: each call reads the meta of all partitions."""
+NORMS = "norms"
+
+MERGE_ENTRIES = 1024
+"""Deltas are merged into pages when there are this many: opening a file applies all of them."""
+MERGE_BYTES = 16 * 1024 * 1024
+"""Or when they have at least this many bytes and at least ``MERGE_BYTES_PER_USER`` per user."""
+MERGE_BYTES_PER_USER = 32
+RELOAD_RECORDS = 1024
+"""More records of other processes than this are not applied: the state is loaded from the file."""
+_NO_END = 1 << 62
+_LONGEST_WAIT = 2_000_000  # seconds; their milliseconds fit into 31 bits
+_READ_BYTES, _READ_RECORDS = 8 * 1024 * 1024, 1024
+"""The limits of one read: no commit can take place meanwhile."""
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {FILE_LAYOUT};
+BEGIN;
+CREATE TABLE file (topic BLOB, partitions INTEGER, layout INTEGER, moved_to BLOB);
+CREATE TABLE norms (partition INTEGER, offset INTEGER, written REAL, value BLOB,
+    PRIMARY KEY (partition, offset));
+CREATE TABLE halts (offset INTEGER PRIMARY KEY, partition INTEGER, written REAL, key BLOB,
+    value BLOB);
+CREATE TABLE rejects (offset INTEGER PRIMARY KEY, partition INTEGER, written REAL, key BLOB,
+    value BLOB);
+CREATE TABLE odometer (offset INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER, written REAL,
+    key BLOB UNIQUE, value BLOB);
+CREATE TABLE state (partition INTEGER PRIMARY KEY, meta TEXT);
+CREATE TABLE changes (partition INTEGER, first INTEGER, part INTEGER, entry BLOB,
+    PRIMARY KEY (partition, first, part));
+CREATE TABLE pages (partition INTEGER, name TEXT, hash BLOB, page BLOB,
+    PRIMARY KEY (partition, name));
+"""
+
+_UNLOADABLE = (Damaged, PartitionError, ValueError, LookupError, msgspec.MsgspecError)
+"""The errors of a stored state that is damaged."""
+
+
+class FileRecord(NamedTuple):
+    """A record of norms, halts, rejects or odometer."""
+
+    partition: int
+    offset: int  # in norms those of each partition rise by 1, elsewhere those of all rise together
+    written: float  # seconds since 1970
+    key: bytes | None
+    value: bytes
+
+
+def create_file(path: str, partitions: int) -> None:
+    """Create a file in which nothing was charged, readable by its owner only, unless one exists.
+
+    Raises:
+        InvalidRequest: ``partitions`` is out of range.
+        UnusableFile: the folder does not exist or cannot be written.
+    """
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise InvalidRequest(f"partitions is {partitions}; it must be 1 to {MOST_PARTITIONS}")
+    target = Path(path)
+    if target.exists():
+        return
+    topic = secrets.token_bytes(16)
+    draft = target.with_name(f".{target.name}.{topic.hex()}.draft")
+    try:
+        try:
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            with closing(sqlite3.connect(draft, isolation_level=None)) as database:
+                database.executescript(_SCHEMA)
+                row = topic, partitions, LAYOUT
+                database.execute("INSERT INTO file VALUES (?, ?, ?, NULL)", row)
+                metas = (fields_of_nothing(topic, p, partitions) for p in range(partitions))
+                rows = ((p, json.dumps(meta)) for p, meta in enumerate(metas))
+                database.executemany("INSERT INTO state VALUES (?, ?)", rows)
+                database.execute("COMMIT")
+            with suppress(FileExistsError):  # another process was faster
+                os.link(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync_folder(target.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise UnusableFile(path, FileProblem.UNREADABLE, f"creating it: {error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BudgetFile:
+    """An open file, and the ledgers of its partitions. Any thread of the process may use it.
+
+    Args:
+        path: the file, which must exist.
+        timeout: seconds to wait for other processes, in calls without a deadline.
+        writable: whether charges are possible.
+
+    Attributes:
+        topic: the id of the log, 16 bytes.
+        partitions: P.
+
+    Raises:
+        UnusableFile: it is not a file of this release that can be used. Nothing was changed.
+    """
+
+    def __init__(self, path: str, timeout: float, *, writable: bool = True) -> None:
+        self.path = path
+        self._timeout = timeout
+        self._lock = threading.RLock()  # held while the database is used
+        self._failure = ""  # why the file cannot be used any more
+        self._ledgers: list[Ledger] | None = None  # None: to be loaded
+        self._opened, may_write = self._place()
+        if writable and not may_write:
+            raise UnusableFile(path, FileProblem.READ_ONLY)
+        # A reader that may write undoes what a killed process has left.
+        name = f"file:{quote(path)}?mode={'rw' if may_write else 'ro'}"
+        try:
+            self._database = sqlite3.connect(
+                name, uri=True, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+        try:
+            with self._reading():
+                self.topic, self.partitions = self._identity()
+            with self._held(Deadline.after(timeout)):
+                self._pragma("journal_mode = DELETE" if writable else "query_only = ON")
+                self._pragma("synchronous = EXTRA")  # syncs the folder of the journal, too
+        except BaseException:
+            self._database.close()
+            raise
+        _open_files.add(self)
+
+    def close(self) -> None:
+        """Close the file, after a call in another thread has ended. Closing is idempotent."""
+        with self._lock:
+            self._failure = "this Turnstile is closed: open another one"
+            self._database.close()
+
+    def load(self) -> list[Ledger]:
+        """Load the stored state of all partitions, as of one moment, and return their ledgers.
+
+        Raises:
+            UnusableFile: the state is damaged, or another release wrote it.
+        """
+        with self._reading():
+            self._ledgers = self._loaded(self._metas())
+            return self._ledgers
+
+    def stored(self, partition: int) -> StoredState:
+        """Return the stored state of a partition.
+
+        Raises:
+            Damaged: it is incomplete.
+        """
+        with self._reading():
+            return self._stored(partition, self._metas()[partition])
+
+    def metas(self) -> list[dict[str, str]]:
+        """Return the meta of the state of each partition."""
+        with self._reading():
+            return self._metas()
+
+    def end(self, table: str) -> int:
+        """Return the offset after the last record of halts, rejects or odometer."""
+        with self._reading():
+            ((last,),) = self._rows(f"SELECT max(offset) FROM {table}")
+            return 0 if last is None else last + 1
+
+    def read(
+        self, table: str, begin: int, end: int, partition: int | None = None
+    ) -> list[FileRecord]:
+        """Return the first records of a stretch of norms, halts, rejects or odometer.
+
+        Args:
+            table: its name.
+            begin: the first offset.
+            end: the offset after the last one.
+            partition: of this one only; of norms one must be given.
+        """
+        with self._reading():
+            return self._read(table, begin, end, partition)
+
+    def moved_to(self) -> bytes | None:
+        """Return the id of the log that continues this one; None if there is none."""
+        with self._reading():
+            return self._moved_to()
+
+    def apply(
+        self, requests: Mapping[int, bytes], deadline: Deadline
+    ) -> dict[int, Sequence[Output]]:
+        """Append requests to the log and return what they led to, after it is committed.
+
+        Args:
+            requests: by partition.
+            deadline: until when to wait for other threads and processes.
+
+        Raises:
+            DecisionTimeout: they did not finish before the deadline; nothing was changed.
+            UnusableFile: the file cannot be used now; nothing was changed.
+            ServiceUnavailable: the ledger cannot apply the requests here; nothing was changed.
+            Unusable: an earlier commit failed, or this one did and may have taken place.
+        """
+        with self._writing(deadline):
+            self._check_moved(None)
+            metas, written = self._metas(), time()
+            try:
+                # Step 2.
+                ledgers = self._caught_up(metas)
+                # Step 3.
+                return {
+                    partition: self._append(ledgers[partition], metas[partition], request, written)
+                    for partition, request in requests.items()
+                }
+            except PartitionError as error:
+                raise ServiceUnavailable(str(error)) from error
+
+    @contextmanager
+    def moving(self, topic: bytes) -> Iterator[None]:
+        """Record that the log is moved to another one, and keep other processes out meanwhile.
+
+        Raises:
+            DecisionTimeout: other processes use the file; nothing was changed.
+            UnusableFile: it was moved to another log before.
+        """
+        with self._writing(Deadline.after(self._timeout)):
+            self._check_moved(topic)
+            self._caught_up(self._metas())
+            self._database.execute("UPDATE file SET moved_to = ?", (topic,))
+        with self._writing(Deadline.after(self._timeout)):
+            yield
+
+    # --- within a transaction ---
+
+    def _read(
+        self, table: str, begin: int, end: int, partition: int | None = None
+    ) -> list[FileRecord]:
+        key = "NULL" if table == NORMS else "key"
+        query = f"SELECT partition, offset, written, {key}, value FROM {table} "
+        query += "WHERE offset >= ? AND offset < ?"
+        given: tuple[int, ...] = (begin, end)
+        if partition is not None:
+            query, given = f"{query} AND partition = ?", (*given, partition)
+        records: list[FileRecord] = []
+        size = 0
+        with closing(self._database.execute(f"{query} ORDER BY offset", given)) as cursor:
+            for row in cursor:
+                records.append(FileRecord(*row))
+                size += len(records[-1].value or b"")
+                if len(records) >= _READ_RECORDS or size >= _READ_BYTES:
+                    break
+        return records
+
+    def _check_moved(self, allowed: bytes | None) -> None:
+        """Check that the log was not moved to another log than an allowed one."""
+        topic = self._moved_to()
+        if topic not in (None, allowed):
+            detail = f"its log continues as {topic.hex() if topic else topic}"
+            raise UnusableFile(self.path, FileProblem.MOVED, detail)
+
+    def _moved_to(self) -> bytes | None:
+        ((topic,),) = self._rows("SELECT moved_to FROM file")
+        return None if topic is None else bytes(topic)
+
+    def _append(
+        self, ledger: Ledger, meta: dict[str, str], request: bytes, written: float
+    ) -> list[Output]:
+        """Apply a request, and write it with its outputs and the changes of the state."""
+        partition, offset = ledger.state.partition, ledger.chain.last + 1
+        outputs = ledger.apply(offset, request)
+        row = partition, offset, written, request
+        self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?)", row)
+        for channel in Channel:
+            self._publish(channel, partition, outputs, written)
+        entries = pack_change(offset, offset + 1, encode(ledger.state.take_delta()))
+        rows = ((partition, offset, part, entry) for part, entry in enumerate(entries))
+        self._database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", rows)
+        size = int(meta.get("changes_bytes", "0")) + sum(map(len, entries))
+        count = int(meta["changes"]) + len(entries)
+        meta |= {"next": str(offset + 1), **chain_fields(ledger.chain)}
+        meta |= {"changes": str(count), "changes_bytes": str(size)}
+        meta["version"] = str(offset + 1)
+        users = sum(map(len, ledger.state.datasets.values()))
+        if count > MERGE_ENTRIES or size > max(MERGE_BYTES, MERGE_BYTES_PER_USER * users):
+            self._merge(ledger, meta)
+        row_of_state = json.dumps(meta), partition
+        self._database.execute("UPDATE state SET meta = ? WHERE partition = ?", row_of_state)
+        return outputs
+
+    def _publish(
+        self, channel: Channel, partition: int, outputs: Sequence[Output], written: float
+    ) -> None:
+        records = [output for output in outputs if output.channel is channel]
+        kept = [record for record in records if tombstone_offset(record.value) is None]
+        self._database.executemany(
+            f"INSERT OR REPLACE INTO {channel.value} (partition, written, key, value) "
+            "VALUES (?, ?, ?, ?)",
+            ((partition, written, record.key, record.value) for record in kept),
+        )
+        if len(kept) < len(records):
+            erased = ((r.key,) for r in records if tombstone_offset(r.value) is not None)
+            self._database.executemany(f"DELETE FROM {channel.value} WHERE key = ?", erased)
+
+    def _merge(self, ledger: Ledger, meta: dict[str, str]) -> None:
+        """Write the pages that have changed, and delete the deltas that led to them."""
+        partition, reached = ledger.state.partition, ledger.chain.last + 1
+        for name in ledger.state.unmerged():
+            page = ledger.state.take_page(name)
+            if page is None:
+                query = "DELETE FROM pages WHERE partition = ? AND name = ?"
+                self._database.execute(query, (partition, name))
+                continue
+            packed = pack_page(reached, page)
+            row = partition, name, page_hash(name, packed).to_bytes(16, "big"), packed
+            self._database.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", row)
+        self._database.execute("DELETE FROM changes WHERE partition = ?", (partition,))
+        query = "SELECT hash FROM pages WHERE partition = ?"
+        hashes = [int.from_bytes(hashed, "big") for (hashed,) in self._rows(query, partition)]
+        meta |= {"pages": str(len(hashes)), "digest": hexadecimal(digest_of(hashes))}
+        meta |= {"changes": "0", "changes_bytes": "0", "since": str(reached)}
+
+    def _caught_up(self, metas: Sequence[Mapping[str, str]]) -> list[Ledger]:
+        """Return the ledgers in the state of the file.
+
+        Raises:
+            UnusableFile: the file was replaced, or is damaged.
+        """
+        ledgers = self._ledgers
+        if ledgers is not None:
+            behind = sum(int(meta["next"]) for meta in metas)
+            behind -= sum(ledger.chain.last + 1 for ledger in ledgers)
+            ledgers = ledgers if behind <= RELOAD_RECORDS else None
+        self._ledgers = ledgers = self._loaded(metas) if ledgers is None else ledgers
+        for ledger, meta in zip(ledgers, metas, strict=True):
+            partition, position, end = ledger.state.partition, ledger.chain.last + 1, meta["next"]
+            while records := self._read(NORMS, position, int(end), partition):
+                for record in records:
+                    ledger.apply(record.offset, record.value)
+                    ledger.state.take_delta()  # the other process has stored it
+                position = ledger.chain.last + 1
+            if chain_fields(ledger.chain).items() - meta.items():
+                detail = f"partition {partition} has another hash chain than before"
+                raise UnusableFile(self.path, FileProblem.REPLACED, detail)
+        return ledgers
+
+    def _loaded(self, metas: Sequence[Mapping[str, str]]) -> list[Ledger]:
+        ledgers = []
+        for partition, meta in enumerate(metas):
+            try:
+                stored = self._stored(partition, meta)
+                found, chain = stored.meta, stored.meta.chain
+                if (found.topic, found.partitions) != (self.topic.hex(), self.partitions):
+                    raise Damaged("the state is of another log")
+                last = self._read(NORMS, chain.last, _NO_END, partition)
+                ends = [chain.ends_with(record.value) for record in last]
+                if found.next != chain.last + 1 or ends != [True] * (chain.last >= 0):
+                    raise Damaged("the log does not end with the last applied record")
+                ledgers.append(ledger_of(stored, partition, self.partitions, self.topic, chain))
+            except UnknownState as error:
+                raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, str(error)) from error
+            except _UNLOADABLE as error:
+                detail = f"partition {partition}: {error}"
+                raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
+        return ledgers
+
+    def _stored(self, partition: int, meta: Mapping[str, str]) -> StoredState:
+        query = "SELECT entry FROM changes WHERE partition = ? ORDER BY first, part"
+        changes = [entry for (entry,) in self._rows(query, partition)]
+        query = "SELECT name, page FROM pages WHERE partition = ?"
+        pages = dict(self._rows(query, partition))
+        return verified(meta, pages, changes, {})
+
+    def _metas(self) -> list[dict[str, str]]:
+        rows = self._rows("SELECT partition, meta FROM state ORDER BY partition")
+        try:
+            found = {partition: json.loads(meta) for partition, meta in rows}
+            for meta in found.values():
+                Meta.of(meta)
+            if list(found) != list(range(self.partitions)):
+                raise Damaged(f"it has the state of {len(found)} of {self.partitions} partitions")
+        except (Damaged, ValueError, TypeError) as error:
+            raise UnusableFile(self.path, FileProblem.DAMAGED, str(error)) from error
+        return list(found.values())
+
+    # --- opening, locking and errors ---
+
+    def _place(self) -> tuple[tuple[int, int], bool]:
+        """Return the device and the number of the file, and whether it can be written.
+
+        Raises:
+            UnusableFile: there is no such file, or it cannot be used.
+        """
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            raise UnusableFile(self.path, FileProblem.MISSING) from None
+        except OSError as error:
+            raise UnusableFile(self.path, FileProblem.UNREADABLE, str(error)) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise UnusableFile(self.path, FileProblem.UNREADABLE, "it is not a file")
+        if found.st_size == 0:
+            raise UnusableFile(self.path, FileProblem.DAMAGED, "it is empty")
+        may_write = all(os.access(p, os.W_OK) for p in (self.path, Path(self.path).parent))
+        may_write &= bool(found.st_mode & stat.S_IWUSR)  # which root may write anyway
+        return (found.st_dev, found.st_ino), may_write
+
+    def _check_place(self) -> None:
+        """Check that the path still leads to the file that was opened, and it can be written."""
+        try:
+            place, may_write = self._place()
+        except UnusableFile as error:
+            raise UnusableFile(self.path, FileProblem.REPLACED, error.problem) from error
+        if place != self._opened or not may_write:
+            problem = FileProblem.READ_ONLY if place == self._opened else FileProblem.REPLACED
+            raise UnusableFile(self.path, problem)
+
+    def _identity(self) -> tuple[bytes, int]:
+        """Check that this release has written the file, and return its log and P."""
+        headers = ("application_id", "user_version")
+        application, layout = (self._pragma(name) for name in headers)
+        if application != APPLICATION:
+            raise UnusableFile(self.path, FileProblem.FOREIGN)
+        if layout != FILE_LAYOUT:
+            detail = f"its layout is {layout}, and this release reads {FILE_LAYOUT}"
+            raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, detail)
+        rows = self._rows("SELECT topic, partitions, layout FROM file")
+        if len(rows) != 1:
+            raise UnusableFile(self.path, FileProblem.DAMAGED, f"file has {len(rows)} rows")
+        topic, partitions, state_layout = rows[0]
+        if state_layout != LAYOUT:
+            detail = f"its state has layout {state_layout}, and this release reads {LAYOUT}"
+            raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, detail)
+        return topic, partitions
+
+    def _pragma(self, text: str) -> Any:
+        rows = self._rows(f"PRAGMA {text}")
+        return rows[0][0] if rows else None
+
+    def _rows(self, query: str, *given: int) -> list[Any]:
+        """Return all rows. A cursor that stays open would keep other processes from committing."""
+        with closing(self._database.execute(query, given)) as cursor:
+            return cursor.fetchall()
+
+    @contextmanager
+    def _held(self, deadline: Deadline) -> Iterator[None]:
+        """Use the database in this thread only, and wait for other processes."""
+        if not self._lock.acquire(timeout=deadline.left()):
+            raise self._timed_out(deadline)
+        try:
+            if self._failure:
+                raise Unusable(self._failure)
+            self._wait_until(deadline)
+            yield
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+        finally:
+            self._lock.release()
+
+    def _wait_until(self, deadline: Deadline) -> None:
+        """Make SQLite wait for the locks of other processes until a deadline."""
+        self._pragma(f"busy_timeout = {int(1000 * min(deadline.left(), _LONGEST_WAIT))}")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Read the file as of one moment."""
+        with self._held(Deadline.after(self._timeout)):
+            if self._database.in_transaction:  # within ``moving``
+                yield
+                return
+            self._database.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._database.rollback()
+
+    @contextmanager
+    def _writing(self, deadline: Deadline) -> Iterator[None]:
+        """Hold the only write transaction on the file."""
+        with self._held(deadline):
+            self._check_place()
+            committing = False
+            try:
+                # Step 1.
+                self._database.execute("BEGIN IMMEDIATE")
+                yield
+                # Step 4.
+                self._wait_until(deadline)
+                committing = True
+                self._database.execute("COMMIT")
+            except BaseException as error:
+                self._ledgers = None
+                is_busy = isinstance(error, sqlite3.Error) and _code(error) in _BUSY
+                with suppress(sqlite3.Error):
+                    self._database.rollback()
+                if self._database.in_transaction or (committing and not is_busy):
+                    self._failure = (
+                        f"writing {self.path} was interrupted ({error!r}), so it is unknown "
+                        "whether the last step was charged. Release nothing. Open the file and "
+                        "the run again"
+                    )
+                    if isinstance(error, sqlite3.Error):
+                        raise Unusable(self._failure) from error
+                if is_busy:
+                    raise self._timed_out(deadline) from error
+                raise
+
+    def _timed_out(self, deadline: Deadline) -> DecisionTimeout:
+        return DecisionTimeout(
+            f"other processes or threads used {self.path} for {deadline.seconds:g} s, so nothing "
+            "was charged. Repeat exactly the same request"
+        )
+
+    def _problem(self, error: sqlite3.Error) -> UnusableFile:
+        problem = _PROBLEMS.get(_code(error), FileProblem.DAMAGED)
+        return UnusableFile(self.path, problem, str(error))
+
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_PROBLEMS = {
+    sqlite3.SQLITE_NOTADB: FileProblem.FOREIGN,
+    sqlite3.SQLITE_READONLY: FileProblem.READ_ONLY,
+    sqlite3.SQLITE_FULL: FileProblem.FULL,
+    **dict.fromkeys(_BUSY, FileProblem.BUSY),
+    **dict.fromkeys(
+        (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM),
+        FileProblem.UNREADABLE,
+    ),
+}
+"""The problem by the error code of SQLite; others mean that the contents are damaged."""
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return the primary error code of SQLite."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+_open_files: WeakSet[BudgetFile] = WeakSet()
+
+
+def _before_fork() -> None:
+    """Wait for all transactions: a copy of the process would undo one that it finds open."""
+    for file in list(_open_files):
+        file._lock.acquire()
+        _held_by_fork.append(file)
+
+
+def _after_fork() -> None:
+    while _held_by_fork:
+        _held_by_fork.pop()._lock.release()
+
+
+_held_by_fork: list[BudgetFile] = []
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,473 @@
+"""Budgets in a file: what is charged stays charged, whoever charges and whatever fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streams import (
+    DecisionTimeout,
+    FileProblem,
+    InvalidRequest,
+    ServiceUnavailable,
+    Turnstile,
+    Unusable,
+    UnusableFile,
+)
+from streams.ledger.errors import PartitionError
+from streams.ledger.ledger import Ledger
+from streams.ledger.outputs import Output
+from streams.sdk import budget_file
+from tests.audit.budget_file import audit_file
+from tests.unit.sdk import files
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "budgets.db"
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Use connections that do not wait for the disk, and whose statements can fail."""
+    monkeypatch.setattr(sqlite3, "connect", files.connect)
+    yield
+    files.Database.around = staticmethod(files.unharmed)
+
+
+def charged(path: Path, *, run: str = "r", norm: float = 1.0, **options: Any) -> Any:
+    """Charge users 0 to 9 once, in a client of its own. The budget is enough for four steps."""
+    with Turnstile.open(path, partitions=2, **options) as turnstile:
+        turnstile.create_dataset("d", budget=0.125)
+        opened = turnstile.run("d", run, take_over=True)
+        return opened.charge(np.arange(10), np.full(10, norm), noise_stddev=4.0)
+
+
+def spent(path: Path) -> int:
+    """Return how many steps every user of ``charged`` has paid."""
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "rest", take_over=True)
+        left = 0
+        while run.charge(np.arange(10), np.ones(10), noise_stddev=4.0).admitted.all():
+            left += 1
+    return 4 - left
+
+
+def test_what_is_charged_outlives_the_client(path: Path) -> None:
+    admitted = [charged(path).admitted.all() for _ in range(5)]
+    assert admitted == [True] * 4 + [False]
+    with Turnstile.open(path) as turnstile:
+        assert turnstile.partitions == 2
+        assert turnstile.run("d", "r").step == 5
+        assert {halt.user for halt in turnstile.halts(follow=False)} == set(range(10))
+        assert {record.user for record in turnstile.odometer(follow=False)} == set(range(10))
+    audit_file(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_of_one_file_charge_as_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 9)
+    monkeypatch.setattr(budget_file, "RELOAD_RECORDS", 5)
+    clients = files.Clients(path, Random(seed))
+    for _ in range(80):
+        clients.act()
+    clients.leave_all()
+    audit_file(path)
+    assert len(clients.decided) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_statements_that_fail_lose_nothing_and_double_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = Random(seed)
+    codes = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY
+    failures = 0
+
+    def around(sql: str) -> Iterator[None]:
+        nonlocal failures
+        before, after = (rng.random() < 0.004 for _ in range(2))
+        failures += before or after
+        if before:
+            raise files.error_of(rng.choice(codes))
+        yield
+        if after:
+            raise files.error_of(sqlite3.SQLITE_IOERR)
+
+    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 9)
+    clients = files.Clients(path, rng)
+    files.Database.around = staticmethod(around)
+    for _ in range(150):
+        clients.act()
+    files.Database.around = staticmethod(files.unharmed)
+    clients.leave_all()
+    auditor = audit_file(path)
+    assert failures > 10
+    assert len(clients.decided) > 10
+    for dataset, run, step in clients.decided:
+        assert step <= auditor.runs[0][dataset, run].step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_each_statement_of_a_charge_may_fail(path: Path, tmp_path: Path, is_after: bool) -> None:
+    charged(path)
+    outcomes = set()
+    for number in range(200):
+        copy = tmp_path / f"{number}.db"
+        shutil.copy(path, copy)
+        with Turnstile.open(copy) as turnstile:
+            run = turnstile.run("d", "r")
+            statements = []
+
+            def around(
+                sql: str, seen: list[str] = statements, number: int = number
+            ) -> Iterator[None]:
+                seen.append(sql)
+                is_hit = len(seen) == number + 1
+                if is_hit and not is_after:
+                    raise files.error_of(sqlite3.SQLITE_IOERR)
+                yield
+                if is_hit:
+                    raise files.error_of(sqlite3.SQLITE_IOERR)
+
+            files.Database.around = staticmethod(around)
+            error = None
+            try:
+                run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+            except (UnusableFile, Unusable) as raised:
+                error = raised
+            files.Database.around = staticmethod(files.unharmed)
+            if isinstance(error, UnusableFile):
+                assert error.problem is FileProblem.UNREADABLE
+                again = turnstile.run("d", "r", released=0)
+                assert (again.step, again.interrupted) == (1, False), "nothing was charged"
+            elif error is not None:
+                assert statements[number] == "COMMIT"
+                with pytest.raises(Unusable):
+                    turnstile.run("d", "r")
+        with Turnstile.open(copy) as turnstile:
+            resumed = turnstile.run("d", "r", released=0)
+            is_charged = error is None or (isinstance(error, Unusable) and is_after)
+            assert resumed.interrupted is is_charged
+            resumed.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        assert spent(copy) == 2
+        audit_file(copy)
+        outcomes.add(type(error))
+        if error is None:
+            break
+    assert outcomes == {UnusableFile, Unusable, type(None)}
+
+
+@pytest.mark.parametrize("interrupted", ["ledger", "commit"])
+def test_interrupted_charge_is_made_or_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    charged(path)
+
+    def apply(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
+        raise KeyboardInterrupt
+
+    def around(sql: str) -> Iterator[None]:
+        yield
+        if sql == "COMMIT":
+            raise KeyboardInterrupt
+
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        with monkeypatch.context() as patched:
+            if interrupted == "ledger":
+                patched.setattr(Ledger, "apply", apply)
+            else:
+                patched.setattr(files.Database, "around", staticmethod(around))
+            with pytest.raises(KeyboardInterrupt):
+                run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        if interrupted == "ledger":
+            run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        else:
+            with pytest.raises(Unusable):
+                turnstile.run("d", "r")
+    assert spent(path) == 2
+    audit_file(path)
+
+
+def test_record_that_cannot_be_applied_here_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged(path)
+
+    def apply(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
+        raise PartitionError("not here", "nothing")
+
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "apply", apply)
+            with pytest.raises(ServiceUnavailable):
+                run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        assert run.charge(np.arange(10), np.ones(10), noise_stddev=4.0).step == 1
+    audit_file(path)
+
+
+# --- waiting ---
+
+
+@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "SELECT"])
+def test_locked_file_times_out_with_nothing_charged(path: Path, lock: str) -> None:
+    """A writer keeps the transaction from beginning, a reader keeps it from being committed."""
+    charged(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        other.execute("BEGIN IMMEDIATE" if lock != "SELECT" else "BEGIN")
+        other.execute("SELECT * FROM norms").fetchone()
+        with pytest.raises(DecisionTimeout):
+            run.charge(np.arange(10), np.ones(10), noise_stddev=4.0, timeout=0.05)
+        other.execute("ROLLBACK")
+        decision = run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        assert (decision.step, decision.admitted.all()) == (1, True)
+    other.close()
+    assert spent(path) == 2
+    audit_file(path)
+
+
+def test_thread_waits_for_another_one_until_its_timeout(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged(path)
+    inside, go_on = threading.Event(), threading.Event()
+    apply = Ledger.apply
+
+    def slow(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
+        inside.set()
+        go_on.wait(60.0)
+        return apply(self, offset, value)
+
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        monkeypatch.setattr(Ledger, "apply", slow)
+        users = np.arange(10)
+        charging = threading.Thread(target=lambda: run.charge(users, np.ones(10), noise_stddev=4.0))
+        charging.start()
+        inside.wait(60.0)
+        with pytest.raises(DecisionTimeout):
+            turnstile.close_run("d", "r", timeout=0.05)
+        go_on.set()
+        charging.join(60.0)
+    assert spent(path) == 2
+
+
+def test_followers_see_the_charges_of_other_clients(path: Path) -> None:
+    charged(path)
+    with Turnstile.open(path) as turnstile:
+        halts = turnstile.halts("d", idle_timeout=60.0)
+        for _ in range(4):
+            charged(path)
+        assert {next(halts).user for _ in range(10)} == set(range(10))
+
+
+# --- the file ---
+
+
+def contents(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def sql(statement: str) -> Callable[[Path], None]:
+    def run(path: Path) -> None:
+        with sqlite3.connect(path) as database:
+            database.execute(statement)
+        database.close()
+
+    return run
+
+
+def other_database(path: Path) -> None:
+    path.unlink()
+    sql("CREATE TABLE notes (text TEXT)")(path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20_000])
+
+
+def replaced_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], FileProblem]] = {
+    "a text": (lambda path: path.write_text("budgets\n" * 1000), FileProblem.FOREIGN),
+    "another database": (other_database, FileProblem.FOREIGN),
+    "a newer file": (sql("PRAGMA user_version = 1000"), FileProblem.OTHER_LAYOUT),
+    "a newer state": (sql("UPDATE file SET layout = 1000"), FileProblem.OTHER_LAYOUT),
+    "a kind of state": (
+        sql("UPDATE pages SET name = 'new:d' WHERE name LIKE 'policy%' AND partition = 0"),
+        FileProblem.DAMAGED,
+    ),
+    "nothing": (lambda path: path.write_bytes(b""), FileProblem.DAMAGED),
+    "a part": (cut, FileProblem.DAMAGED),
+    "no table": (sql("DROP TABLE pages"), FileProblem.DAMAGED),
+    "no log": (sql("DELETE FROM file"), FileProblem.DAMAGED),
+    "no partition": (sql("DELETE FROM state WHERE partition = 1"), FileProblem.DAMAGED),
+    "no meta": (sql("UPDATE state SET meta = '{}'"), FileProblem.DAMAGED),
+    "no JSON": (sql("UPDATE state SET meta = '{'"), FileProblem.DAMAGED),
+    "a state of another log": (sql("UPDATE file SET topic = zeroblob(16)"), FileProblem.DAMAGED),
+    "another P": (sql("UPDATE file SET partitions = 3"), FileProblem.DAMAGED),
+    "a page less": (
+        sql("DELETE FROM pages WHERE rowid = (SELECT min(rowid) FROM pages)"),
+        FileProblem.DAMAGED,
+    ),
+    "a delta less": (
+        sql("DELETE FROM changes WHERE rowid = (SELECT max(rowid) FROM changes)"),
+        FileProblem.DAMAGED,
+    ),
+    "another delta": (sql("UPDATE changes SET entry = zeroblob(9)"), FileProblem.DAMAGED),
+    "another page": (sql("UPDATE pages SET page = zeroblob(99)"), FileProblem.DAMAGED),
+    "a record less": (
+        sql("DELETE FROM norms WHERE rowid = (SELECT max(rowid) FROM norms)"),
+        FileProblem.DAMAGED,
+    ),
+    "another record": (sql("UPDATE norms SET value = zeroblob(9)"), FileProblem.DAMAGED),
+    "an older meta": (
+        sql("UPDATE state SET meta = json_set(meta, '$.next', '1', '$.last', '0')"),
+        FileProblem.DAMAGED,
+    ),
+    "a read-only file": (lambda path: path.chmod(0o400), FileProblem.READ_ONLY),
+    "a folder": (replaced_by_folder, FileProblem.UNREADABLE),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_file_that_cannot_be_used_is_not_changed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 4)
+    for _ in range(4):
+        charged(path)
+    do, problem = DAMAGE[damage]
+    do(path)
+    before = contents(path)
+    with pytest.raises(UnusableFile) as raised:
+        Turnstile.open(path)
+    assert (raised.value.problem, raised.value.path) == (problem, str(path))
+    assert contents(path) == before
+    assert sorted(os.listdir(path.parent)) == [path.name]
+
+
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile) as raised:
+        Turnstile.open(tmp_path / "no" / "budgets.db")
+    assert raised.value.problem is FileProblem.UNREADABLE
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced", "older", "damaged"])
+def test_file_that_changes_while_it_is_open_is_charged_no_more(
+    path: Path, tmp_path: Path, change: str
+) -> None:
+    charged(path)
+    copy = tmp_path / "copy.db"
+    shutil.copy(path, copy)
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        if change == "deleted":
+            path.unlink()
+        elif change == "replaced":
+            copy.replace(path)
+        elif change == "older":
+            path.write_bytes(copy.read_bytes())
+        else:
+            sql("DROP TABLE changes")(path)
+        with pytest.raises(UnusableFile) as raised:
+            run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+    expected = FileProblem.DAMAGED if change == "damaged" else FileProblem.REPLACED
+    assert raised.value.problem is expected
+
+
+def test_only_the_owner_can_read_the_file(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        charged(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_invalid_arguments_create_no_file(path: Path) -> None:
+    for options in ({"partitions": 0}, {"partitions": 10_000}, {"timeout": -1.0}):
+        with pytest.raises(InvalidRequest):
+            Turnstile.open(path, **options)
+    for key in ("pseudonym_key", "request_key"):
+        with pytest.raises(InvalidRequest):
+            Turnstile.open(path, **{key: "short"})
+    assert not path.exists()
+
+
+def test_number_of_partitions_never_changes(path: Path) -> None:
+    charged(path)
+    Turnstile.open(path, partitions=2).close()
+    with pytest.raises(InvalidRequest):
+        Turnstile.open(path, partitions=3)
+
+
+def test_opening_does_not_replay_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 4)
+    for _ in range(6):
+        charged(path, norm=0.5)
+
+    def apply(self: Ledger, offset: int, value: bytes | None) -> list[Output]:
+        raise AssertionError("a record is applied")
+
+    monkeypatch.setattr(Ledger, "apply", apply)
+    Turnstile.open(path).close()
+
+
+def test_erased_user_has_no_odometer_record(path: Path) -> None:
+    charged(path)
+    with Turnstile.open(path) as turnstile:
+        assert turnstile.erase(3) == ["d"]
+        assert {record.user for record in turnstile.odometer(follow=False)} == {*range(10)} - {3}
+    assert charged(path).erased.tolist() == [user == 3 for user in range(10)]
+    audit_file(path)
+
+
+def test_forked_process_cannot_use_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged(path)
+    turnstile = Turnstile.open(path)
+    run, halts = turnstile.run("d", "r"), turnstile.halts()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        for call in (
+            lambda: run.charge([1], [1.0], noise_stddev=4.0),
+            lambda: turnstile.run("d", "r"),
+            lambda: next(halts),
+            lambda: turnstile.odometer(),
+        ):
+            with pytest.raises(Unusable):
+                call()
+        turnstile.close()  # the file stays open in the other process
+
+
+def test_closed_file_is_unusable_while_it_is_followed(path: Path) -> None:
+    charged(path)
+    turnstile = Turnstile.open(path)
+    halts = turnstile.halts()
+    turnstile.close()
+    turnstile.close()
+    with pytest.raises(Unusable):
+        next(halts)
