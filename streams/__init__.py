@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ServiceUnavailable,
         StepContentChanged,
         TurnstileError,
+        UncoveredStep,
         Unusable,
         UnusableFile,
     )
@@ -65,6 +66,7 @@ __all__ = [
     "StepDecision",
     "Turnstile",
     "TurnstileError",
+    "UncoveredStep",
     "Unusable",
     "UnusableFile",
 ]

@@ -20,6 +20,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from accounting import (
+    MEASURES,
     BudgetFilter,
     Gaussian,
     InvalidInput,
@@ -28,6 +29,8 @@ from accounting import (
     Mechanism,
     PoissonGaussian,
     PureDP,
+    StepShape,
+    steps_measure,
 )
 from streams.ledger.index import UNKNOWN
 from streams.records import (
@@ -44,6 +47,7 @@ from streams.records import (
     Policy,
     Reason,
     Rejection,
+    RosterMechanism,
     User,
     Users,
 )
@@ -233,7 +237,7 @@ def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechan
         mechanism = MECHANISMS[name](scale)
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    _check_covered(mechanism, name, policies, Measure.covers)
+    check_covered(mechanism, name, policies, Measure.covers)
     return mechanism
 
 
@@ -281,31 +285,42 @@ def check_roster_mechanism(
         )
     except InvalidInput as error:
         raise Rejection(Reason.INVALID_MECHANISM, str(error)) from error
-    _check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
+    check_covered(mechanism, charge.mechanism, policies, Measure.covers_by_table)
     check_noise(mechanism, clip_norm, policies)
 
 
-def _check_covered(
+def check_covered(
     mechanism: Mechanism,
-    name: str,
+    name: RosterMechanism,
     policies: Sequence[Policy],
     covers: Callable[[Measure, Mechanism], bool],
 ) -> None:
-    for measure in map(measure_of, policies):
+    """Check that every budget's measure can charge a step.
+
+    Args:
+        mechanism: of the step.
+        name: of the mechanism.
+        policies: of all budgets charged, the dataset's own first.
+        covers: ``Measure.covers`` or, for steps with a cost table, ``Measure.covers_by_table``.
+
+    Raises:
+        Rejection: INVALID_MECHANISM; it lists the measures that can charge the step.
+    """
+    for policy in policies:
+        measure = measure_of(policy)
         if not covers(measure, mechanism):
+            rows = *MEASURES.values(), steps_measure(StepShape(1.0, 1.0))
+            others = tuple(row.name for row in rows if covers(row, mechanism))
+            held = f"measure {measure.name}"
             if measure.shape is not None:
-                detail = (
-                    "measure steps charges gaussian noise on a sample of rate "
-                    f"{measure.shape.sampling_rate} at most, not {mechanism}"
-                )
-                raise Rejection(Reason.INVALID_MECHANISM, detail)
-            covered = [known for known, make in MECHANISMS.items() if measure.covers(make(1.0))]
-            other = "renyi" if isinstance(mechanism, PoissonGaussian) else "zcdp"
+                held += f" for sampling rates up to {measure.shape.sampling_rate}"
             detail = (
-                f"measure {measure.name} charges {' and '.join(covered)} steps only, not {name}; "
-                f"use measure {other}"
+                f"dataset {policy.dataset!r} has {held}, which does not charge {mechanism}. Use a "
+                f"dataset with a measure that does: {', '.join(others)}"
             )
-            raise Rejection(Reason.INVALID_MECHANISM, detail)
+            raise Rejection(
+                Reason.INVALID_MECHANISM, detail, uncovered=measure.name, covered_by=others
+            )
     clips = bool(policies) and policies[0].on_exhaustion == "clip"  # the charged dataset decides
     if clips and not isinstance(mechanism, Gaussian | PoissonGaussian):
         detail = f"on_exhaustion=clip grants norms of gaussian steps only, not {name}"

@@ -12,6 +12,7 @@ from streams.records.fields import (
     DELTA,
     IntegerUser,
     LogId,
+    Measure,
     Name,
     OfDataset,
     OfRun,
@@ -458,6 +459,8 @@ class Rejection(Exception):
         request: the decoded record, if it could be decoded.
         held: for POLICY_CHANGED, the policy that the dataset has.
         holder: for BUDGET_HELD, the run that holds the budget, if one does.
+        uncovered: for INVALID_MECHANISM, the measure that cannot charge the step, if that is why.
+        covered_by: the measures that can charge it.
     """
 
     def __init__(
@@ -468,6 +471,8 @@ class Rejection(Exception):
         *,
         held: Policy | None = None,
         holder: Holder | None = None,
+        uncovered: Measure | None = None,
+        covered_by: tuple[Measure, ...] = (),
     ) -> None:
         if len(detail) > MAX_DETAIL:
             detail = f"{detail[:MAX_DETAIL]} ..."
@@ -477,6 +482,8 @@ class Rejection(Exception):
         self.request = request
         self.held = held
         self.holder = holder
+        self.uncovered = uncovered
+        self.covered_by = covered_by
 
 
 class Rejected(Record, frozen=True, tag="rejected"):

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import (
     Gaussian,
     Laplace,
+    Measure,
     Mechanism,
     PoissonGaussian,
     PureDP,
@@ -25,7 +26,7 @@ from accounting import (
 )
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
-from streams.ledger.validation import MECHANISMS, mechanism_of
+from streams.ledger.validation import MECHANISMS, check_covered, mechanism_of
 from streams.records import MechanismName, Policy, RosterMechanism, User
 from streams.records.digests import cost_table_digest
 from streams.records.users import UserIds
@@ -174,6 +175,9 @@ def read_mechanism(
         )
         name = _NAMES.get(type(chosen))
         if name is None:
+            other = _ROSTER_MECHANISMS.get(type(chosen))
+            if other is not None:
+                check_covered(chosen, other, policies, Measure.covers_by_table)
             raise InvalidRequest(
                 f"mechanism is {mechanism!r}; Run.charge takes Gaussian, Laplace and PureDP steps. "
                 "Charge Poisson-sampled steps with a roster (Run.enrol), or as Gaussian, which "
@@ -360,9 +364,12 @@ def price(
     norm.
 
     Raises:
-        InvalidRequest: a measure cannot charge the mechanism.
+        UncoveredStep: a measure cannot charge the mechanism.
+        InvalidRequest: the dataset clips norms, and the mechanism has none that can be clipped.
     """
+    name = _ROSTER_MECHANISMS[type(mechanism)]
     with invalid_requests():
+        check_covered(mechanism, name, policies, Measure.covers_by_table)
         tables = [
             policy.row.cost_table(mechanism, clip_norm, levels, policy.orders or None)
             for policy in policies
@@ -373,7 +380,7 @@ def price(
     else:
         scale = noise_scale(mechanism)
     return Priced(
-        name=_ROSTER_MECHANISMS[type(mechanism)],
+        name=name,
         scale=scale,
         sampling_rate=getattr(mechanism, "sampling_rate", 1.0),
         units=units,

@@ -13,7 +13,7 @@ from typing import Any
 
 from accounting import InvalidInput
 from streams.kafka.security import ConnectionFailure
-from streams.records import Policy, Reason, Rejected, Rejection
+from streams.records import Measure, Policy, Reason, Rejected, Rejection
 
 
 class TurnstileError(Exception):
@@ -22,6 +22,23 @@ class TurnstileError(Exception):
 
 class InvalidRequest(TurnstileError, ValueError):
     """The caller's arguments are invalid or cannot be charged. Nothing was published."""
+
+
+class UncoveredStep(InvalidRequest):
+    """A budget's measure cannot charge this kind of step. Nothing was published.
+
+    Attributes:
+        measure: of the budget.
+        covered_by: the measures that can charge the step. A policy never changes, so charge a
+            dataset that has one of them.
+    """
+
+    def __init__(self, detail: str, measure: Measure, covered_by: tuple[Measure, ...]) -> None:
+        super().__init__(detail)
+        self.measure, self.covered_by = measure, covered_by
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.measure, self.covered_by)
 
 
 class ReleaseUnknown(InvalidRequest):
@@ -354,4 +371,8 @@ def invalid_requests() -> Iterator[None]:
     except InvalidInput as error:
         raise InvalidRequest(str(error)) from error
     except Rejection as rejected:
+        if rejected.uncovered is not None:
+            raise UncoveredStep(
+                rejected.detail, rejected.uncovered, rejected.covered_by
+            ) from rejected
         raise InvalidRequest(rejected.detail) from rejected

@@ -1,0 +1,124 @@
+"""A step that a budget's measure cannot charge is rejected before anything is charged.
+
+Every dataset here has room for exactly one Gaussian step of norm 1, which is charged at the end.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import Gaussian, Laplace, PoissonGaussian, PureDP
+from streams import InvalidRequest, Turnstile, UncoveredStep
+from streams.queries import QueryAnswerer
+
+USERS = [1, 2, 3, "four"]
+SAMPLED = PoissonGaussian(1.0, 0.01)
+COVERED_BY: dict[Any, set[str]] = {
+    SAMPLED: {"renyi", "steps"},  # by rosters only
+    Laplace(1.0): {"renyi", "zcdp", "approx-dp", "pure-dp"},
+    PureDP(): {"renyi", "zcdp", "approx-dp", "pure-dp"},
+    Gaussian(1.0): {"renyi", "zcdp", "gdp", "approx-dp", "steps"},
+}
+FITS_ONCE: dict[str, dict[str, Any]] = {
+    "gdp": {"measure": "gdp", "budget": 1.0},
+    "zcdp": {"measure": "zcdp", "budget": 0.5},
+    "approx-dp": {"measure": "approx-dp", "budget": 0.5},
+}
+
+
+def opened(policy: dict[str, Any], parent: dict[str, Any] | None = None) -> tuple[Turnstile, Any]:
+    turnstile = Turnstile.in_memory(partitions=2)
+    if parent is not None:
+        turnstile.create_dataset("outer", user_ids="mixed", **parent)
+        policy = {**policy, "parent": "outer"}
+    turnstile.create_dataset("d", user_ids="mixed", **policy)
+    return turnstile, turnstile.run("d", "r", released=-1)
+
+
+def assert_nothing_is_charged(turnstile: Turnstile, run: Any) -> None:
+    assert run.step == 0
+    assert run.charge(USERS, np.ones(4), noise_stddev=1.0).admitted.all()
+    assert run.charge(USERS, np.full(4, 2.0**-20), noise_stddev=1.0).exhausted.all()
+
+
+@pytest.mark.parametrize("step", [SAMPLED, Laplace(1.0), PureDP()], ids=str)
+@pytest.mark.parametrize("policy", ["gdp"])
+def test_gdp_charges_gaussian_steps_only(policy, step):
+    turnstile, run = opened(FITS_ONCE[policy])
+    with turnstile:
+        for charge in (run.charge, run.charge_ahead):
+            with pytest.raises(UncoveredStep) as refused:
+                charge(USERS, np.full(4, 0.5), mechanism=step)
+            assert refused.value.measure == "gdp"
+            assert set(refused.value.covered_by) == COVERED_BY[step]
+        assert_nothing_is_charged(turnstile, run)
+
+
+@pytest.mark.parametrize("policy", FITS_ONCE)
+def test_sampled_step_of_a_roster_needs_a_measure_of_sampled_steps(policy):
+    turnstile, run = opened(FITS_ONCE[policy])
+    with turnstile:
+        roster = run.enrol(USERS, clip_norm=1.0)
+        for sampled in (
+            {"noise_stddev": 1.0, "sampling_rate": 0.01, "norms": np.full(4, 0.25)},
+            {"mechanism": SAMPLED},
+        ):
+            for charge in (roster.charge, roster.charge_ahead):
+                with pytest.raises(UncoveredStep) as refused:
+                    charge(**sampled)
+                assert set(refused.value.covered_by) == COVERED_BY[SAMPLED]
+        assert run.step == 0
+        step = roster.charge(noise_stddev=1.0)  # the levels are still the highest ones
+        assert step.admitted.all()
+        assert step.exhausted.all()
+
+
+@pytest.mark.parametrize("kind", [Laplace, PureDP])
+def test_gdp_charges_pure_steps_by_a_cost_table(kind):
+    turnstile, run = opened({"measure": "gdp", "budget": 2.0})
+    with turnstile:
+        step = kind(1.0) if kind is Laplace else kind()
+        assert run.enrol(USERS, clip_norm=1.0).charge(mechanism=step).admitted.all()
+
+
+def test_pure_budget_names_the_measures_of_gaussian_steps():
+    turnstile, run = opened({"measure": "pure-dp", "budget": 1.0})
+    with turnstile:
+        with pytest.raises(UncoveredStep) as refused:
+            run.charge(USERS, np.ones(4), noise_stddev=1.0)
+        assert refused.value.measure == "pure-dp"
+        assert set(refused.value.covered_by) == COVERED_BY[Gaussian(1.0)]
+        with pytest.raises(UncoveredStep):
+            QueryAnswerer(run, noise_stddev=1.0).answer(USERS, np.ones(4))
+        assert run.charge(USERS, np.ones(4), mechanism=PureDP()).exhausted.all()
+
+
+def test_the_measure_of_the_parent_counts_as_well():
+    renyi = {"measure": "renyi", "orders": [2.0], "budget": [1.0]}
+    turnstile, run = opened(renyi, parent=FITS_ONCE["gdp"])
+    with turnstile:
+        roster = run.enrol(USERS, clip_norm=1.0)
+        with pytest.raises(UncoveredStep) as refused:
+            roster.charge(noise_stddev=1.0, sampling_rate=0.5)
+        assert refused.value.measure == "gdp"
+        assert roster.charge(noise_stddev=1.0).admitted.all()
+
+
+def test_sampled_step_without_a_roster_has_another_reason_where_rosters_charge_it():
+    turnstile, run = opened({"measure": "renyi", "epsilon": 1.0, "delta": 1e-5})
+    with turnstile, pytest.raises(InvalidRequest) as refused:
+        run.charge(USERS, np.ones(4), mechanism=SAMPLED)
+    assert not isinstance(refused.value, UncoveredStep)
+
+
+def test_the_error_survives_a_process_boundary():
+    turnstile, run = opened(FITS_ONCE["gdp"])
+    with turnstile, pytest.raises(UncoveredStep) as refused:
+        run.charge(USERS, np.ones(4), mechanism=Laplace(1.0))
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert (str(again), again.measure) == (str(refused.value), refused.value.measure)
+    assert again.covered_by == refused.value.covered_by
