@@ -10,6 +10,7 @@ begins. So a dataset whose withdrawal was interrupted can be completed or withdr
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
@@ -29,10 +30,10 @@ from accounting import (
     candidate_orders,
     steps_measure,
 )
-from accounting.exact.units import from_units_down
+from accounting.exact.units import UNIT_BITS
 from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.authorization import check_access
-from streams.ledger.validation import check_policy
+from streams.ledger.validation import check_policy, measure_of
 from streams.records import (
     DELTA,
     AccessList,
@@ -505,26 +506,33 @@ def erase(connection: Connection, user: User, dataset: str | None, deadline: Dea
 
 
 def terms(policy: Policy) -> str:
-    """Return a policy as arguments of ``create_dataset``; budgets rounded down, for gdp mu
-    squared.
-    """
-    given = {name: value for name, value in _terms(policy).items() if value not in ([], None)}
+    """Return a policy as arguments of ``create_dataset``, with budgets rounded down."""
+    given = {name: value for name, value in arguments_of(policy).items() if value not in ([], None)}
     return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
-def _terms(policy: Policy) -> dict[str, Any]:
+def arguments_of(policy: Policy) -> dict[str, Any]:
+    """Return the fields of a policy, with budgets in the unit of the measure, rounded down."""
     found: dict[str, Any] = asdict(policy)
     found = {name: None if value is UNSET else value for name, value in found.items()}
     for field in ("budget", "odometer_step"):
-        found[field] = [float(from_units_down(units)) for units in found[field]]
+        found[field] = [_in_unit(measure_of(policy), units) for units in found[field]]
     if policy.allow:
         found["allow"] = {public_text(entry.key): entry.rights for entry in policy.allow}
     return found
 
 
+def _in_unit(measure: Measure, units: int) -> float:
+    """Return the largest float in the unit of the measure that is at most these units."""
+    number = float(measure.stated(units))
+    while math.floor(Fraction(number) ** measure.power * 2**UNIT_BITS) > units:
+        number = math.nextafter(number, 0.0)
+    return number
+
+
 def _differences(held: Policy, asked: Policy, delta: float) -> str:
     """Return the fields in which two policies differ, with both values."""
-    here, there = _terms(asked), _terms(held)
+    here, there = arguments_of(asked), arguments_of(held)
     found = []
     for name in there:
         is_default = name == "user_ids" and asked.user_ids is UNSET

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
+from accounting import MEASURES
+from streams import Turnstile
 from streams.records import CreateDataset, Policy, encode
 from streams.records.users import partitions_of
+from streams.sdk.datasets import arguments_of
 from streams.sdk.errors import (
     DecisionTimeout,
     InvalidRequest,
@@ -159,3 +163,28 @@ def test_other_policy_is_rejected_with_the_held_one(case: str) -> None:
     with pytest.raises(PolicyChanged) as rejected:
         service.create(**second)
     assert rejected.value.held == held
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_arguments_of_a_policy_make_the_same_budget(measure: str) -> None:
+    with Turnstile.in_memory(partitions=1) as turnstile:
+        orders = {"orders": [32.0, 64.0]} if MEASURES[measure].per_order else {}
+        made = turnstile.create_dataset("d", measure=measure, epsilon=1.0, delta=1e-5, **orders)
+        shown = arguments_of(made)
+        given = {name: shown[name] for name in ("measure", "budget", "odometer_step")}
+        if not orders:
+            given |= {name: given[name][0] for name in ("budget", "odometer_step")}
+        again = turnstile.create_dataset("again", **given, **orders)
+    assert (again.measure, again.budget) == (made.measure, made.budget)
+    assert again.odometer_step == pytest.approx(made.odometer_step, abs=2)
+
+
+@pytest.mark.parametrize("units", [1, 2**61, 2**61 - 1, 2**53 + 1])
+@pytest.mark.parametrize("measure", ["zcdp", "gdp"])
+def test_arguments_never_state_a_larger_budget(measure: str, units: int) -> None:
+    policy = Policy(
+        dataset="d", partitions=1, measure=measure, budget=[units], odometer_step=[units]
+    )
+    (stated,) = arguments_of(policy)["budget"]
+    assert Fraction(stated) ** MEASURES[measure].power * 2**44 < units + 1
+    assert MEASURES[measure].stated(units) >= stated > 0.0
