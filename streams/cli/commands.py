@@ -171,12 +171,18 @@ _DATASETS: Final = (
         CLIENT,
         (
             DATASET_NAME,
-            arg("--measure", "", default="zcdp", choices=get_args(Measure)),
+            arg(
+                "--measure",
+                "how losses add up; gdp is exact for Gaussian steps, and sampled steps need renyi "
+                "or steps",
+                default="gdp",
+                choices=get_args(Measure),
+            ),
             arg("--epsilon", "the budget as an epsilon, at --delta", float),
             arg("--delta", "the delta of --epsilon", float),
             arg(
                 "--budget",
-                "the budget in the unit of the measure: rho (zcdp), mu (gdp), epsilon "
+                "the budget in the unit of the measure: mu (gdp), rho (zcdp), epsilon "
                 "(pure-dp), one for each order (renyi), a number of steps (steps)",
                 float,
                 nargs="+",

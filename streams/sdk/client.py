@@ -228,7 +228,7 @@ class Turnstile:
         self,
         name: str,
         *,
-        measure: Measure = "zcdp",
+        measure: Measure = "gdp",
         epsilon: float | None = None,
         delta: float | None = None,
         budget: float | Sequence[float] | None = None,
@@ -253,14 +253,16 @@ class Turnstile:
 
         Args:
             name: letters, digits, dots, dashes and underscores.
-            measure: how losses add up: "zcdp", "gdp", "renyi", "approx-dp", "pure-dp"
-                or "steps". "steps" counts the steps of a training whose sampling rate and noise are
+            measure: how losses add up: "gdp", "zcdp", "renyi", "approx-dp", "pure-dp" or "steps".
+                The default, "gdp", is exact for Gaussian steps without sampling. Sampled steps need
+                "renyi" or "steps"; Laplace and PureDP steps need another measure, or a roster.
+                "steps" counts the steps of a training whose sampling rate and noise are
                 public: with epsilon and delta, as many as the tightest accountant of loss
                 distributions allows for users at the clip norm.
             epsilon: with delta, the guarantee of every user; the budget follows from it, for renyi
                 at each of the orders.
             delta: see epsilon. For pure-dp epsilon alone is enough, and a delta changes nothing.
-            budget: alternatively, the budget itself: rho for zcdp, mu for gdp, one number per order
+            budget: alternatively, the budget itself: mu for gdp, rho for zcdp, one number per order
                 for renyi.
             orders: Rényi orders above 1, for renyi: the budget at each of them must hold. With
                 epsilon and delta and no orders, each user is charged at one Rényi order: the

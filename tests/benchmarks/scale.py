@@ -184,7 +184,7 @@ def _service(partitions: int, workers: int, enrolled: int) -> Sequence[object]:
         LocalStack(workers=workers, partitions=partitions) as stack,
         Turnstile(stack.kafka, prefix=stack.prefix, timeout=120.0) as client,
     ):
-        client.create_dataset("d", budget=1e5)
+        client.create_dataset("d", measure="zcdp", budget=1e5)
         run = client.run("d", "r")
         for first in range(0, enrolled, _ENROLLED_AT_ONCE):
             some = np.arange(first, min(first + _ENROLLED_AT_ONCE, enrolled))

@@ -121,7 +121,7 @@ def measure(users: int, blocks: int, seconds: float) -> Slowdown:
 
 
 def _enrolled(client: Turnstile, users: int) -> Run:
-    client.create_dataset("d", budget=1e5)
+    client.create_dataset("d", measure="zcdp", budget=1e5)
     run = client.run("d", "r")
     for first in range(0, users, _ENROLLED_AT_ONCE):
         some = np.arange(first, min(first + _ENROLLED_AT_ONCE, users))

@@ -37,7 +37,7 @@ def main(file: Path) -> None:
     while True:
         try:
             with Turnstile(config=Config.load(timeout=_TIMEOUT)) as turnstile:
-                turnstile.create_dataset(DATASET, budget=40.0)
+                turnstile.create_dataset(DATASET, measure="zcdp", budget=40.0)
                 _train(turnstile, file)
         except (TurnstileError, KafkaError) as error:
             print(f"{error!r}; again", flush=True)

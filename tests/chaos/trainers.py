@@ -38,7 +38,12 @@ Received = TypeVar("Received")
 
 POLICIES: dict[str, Policy] = {
     # Two runs charge this dataset at the same time.
-    "shared": {"budget": 0.8, "odometer_step": 0.07, "assume_independent_timing": True},
+    "shared": {
+        "measure": "zcdp",
+        "budget": 0.8,
+        "odometer_step": 0.07,
+        "assume_independent_timing": True,
+    },
     "clipped": {
         "measure": "renyi",
         "orders": [1.5, 3.7, 32.0],
@@ -265,8 +270,8 @@ def trainers_of_every_kind(config: Config, seed: int, pace: float) -> list[Train
         ),
         NormTrainer(
             *place(4, "inner", "training"),
-            policy={"budget": 5.0},
-            parent=("everything", {"budget": 20.0}),
+            policy={"measure": "zcdp", "budget": 5.0},
+            parent=("everything", {"measure": "zcdp", "budget": 20.0}),
         ),
         RosterTrainer(*place(5, "sampled", "training")),
     ]

@@ -41,7 +41,7 @@ class Lossy:
     def __init__(self, service: Service, flag: Path) -> None:
         self.service = service
         self.flag = flag
-        service.client.create_dataset("d", budget=1.0)
+        service.client.create_dataset("d", measure="zcdp", budget=1.0)
         self._run = service.client.run("d", "r")
 
     def charge(self, steps: int) -> None:

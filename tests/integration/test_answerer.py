@@ -122,7 +122,7 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
 @pytest.fixture
 def file(shared: Service, name: str, tmp_path: Path) -> Path:
     """Return a query file for a topic with all events, and for an existing dataset."""
-    shared.client.create_dataset(name, budget=0.9, user_ids="integer")
+    shared.client.create_dataset(name, measure="zcdp", budget=0.9, user_ids="integer")
     topic = f"{shared.prefix}events-{name}"
     admin = KafkaAdminClient(bootstrap_servers=shared.kafka)
     admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1, "configs": {}}})
@@ -359,7 +359,7 @@ def test_a_file_gives_the_answers_of_the_topic(
     eventually(lambda: len(answers_of(shared, name)) == STEPS)
     live.kill()
     other = f"{name}-file"
-    shared.client.create_dataset(other, budget=0.9, user_ids="integer")
+    shared.client.create_dataset(other, measure="zcdp", budget=0.9, user_ids="integer")
     copy = tmp_path / "file.toml"
     copy.write_text(file.read_text().replace(f'dataset = "{name}"', f'dataset = "{other}"'))
     done = turnstile("answer", str(copy), "--input", str(past), "--json", environment=environment)

@@ -80,7 +80,9 @@ FORGERIES: dict[str, Callable[[Records], None]] = {
 
 @pytest.fixture(scope="module")
 def audited(shared: Service) -> Service:
-    shared.client.create_dataset("d", budget=1.0, odometer_step=0.1, assume_independent_timing=True)
+    shared.client.create_dataset(
+        "d", measure="zcdp", budget=1.0, odometer_step=0.1, assume_independent_timing=True
+    )
     run = shared.client.run("d", "r")
     user = shared.users(1, partition=0)
     for _ in range(3):

@@ -75,7 +75,9 @@ def target(shared: Service, name: str) -> ChargedRun:
 
 
 def open_target(service: Service, name: str, **policy: Any) -> ChargedRun:
-    service.client.create_dataset(name, **{"budget": 1.0, "user_ids": "mixed", **policy})
+    service.client.create_dataset(
+        name, **{"measure": "zcdp", "budget": 1.0, "user_ids": "mixed", **policy}
+    )
     run = service.client.run(name, f"run-{name}")
     users = service.users(4, partition=0)
     run.charge(users[:2], [1.0, 0.5], noise_stddev=4.0)
@@ -97,7 +99,9 @@ def test_each_kind_of_bad_input_is_rejected_and_later_charges_are_decided(
 ) -> None:
     cases = list(zip(CASES.values(), targets(shared, name), strict=True))
     for dataset, policy in {target.dataset: case.policy for case, target in cases}.items():
-        shared.client.create_dataset(dataset, budget=1.0, assume_independent_timing=True, **policy)
+        shared.client.create_dataset(
+            dataset, measure="zcdp", budget=1.0, assume_independent_timing=True, **policy
+        )
     values: list[bytes | None] = []
     for case, target in cases:
         opened, good = target.about_run("open-run"), target.charge()
@@ -143,11 +147,13 @@ def test_the_sdk_rejects_a_mechanism_that_the_policy_cannot_charge(
 def test_a_policy_never_changes_after_the_first_charge(target: ChargedRun) -> None:
     before = target.service.state(target.dataset)
     with pytest.raises(PolicyChanged):
-        target.service.client.create_dataset(target.dataset, budget=2.0)
+        target.service.client.create_dataset(target.dataset, measure="zcdp", budget=2.0)
     audit = target.service.audit()
     assert target.service.state(target.dataset) == before
     assert "policy-changed" in {reason for reason, _ in audit.rejects.values()}
-    target.service.client.create_dataset(target.dataset, budget=1.0)  # an equal policy is no change
+    target.service.client.create_dataset(
+        target.dataset, measure="zcdp", budget=1.0
+    )  # an equal policy is no change
     target.assert_goes_on()
 
 
@@ -252,7 +258,7 @@ def test_the_sdk_rejects_invalid_arguments_and_publishes_nothing(target: Charged
     with pytest.raises(InvalidRequest):
         client.create_dataset(target.dataset, measure="vibes", budget=1.0)
     with pytest.raises(InvalidRequest):
-        client.create_dataset("a/b", budget=1.0)
+        client.create_dataset("a/b", measure="zcdp", budget=1.0)
     with pytest.raises(InvalidRequest):
         client.run(target.dataset, "a b")
     assert target.service.log.norms_ends() == ends

@@ -31,7 +31,7 @@ def everything_is_as_audited(shared: Service) -> Iterator[None]:
 def test_the_budget_is_spent_to_its_last_unit_and_never_exceeded(
     shared: Service, name: str
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = shared.client.run(name, "r")
     users = list(range(20))
     for step in range(32):
@@ -51,7 +51,7 @@ def test_the_budget_is_spent_to_its_last_unit_and_never_exceeded(
 
 
 def test_a_cheaper_step_is_admitted_after_a_halt(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = shared.client.run(name, "r")
     assert run.charge(["a", "b"], [1.0, 0.1], noise_stddev=1.0).admitted.all()
     halted = run.charge(["a", "b"], [1.1, 0.1], noise_stddev=1.0)
@@ -67,7 +67,9 @@ def test_a_cheaper_step_is_admitted_after_a_halt(shared: Service, name: str) -> 
 
 
 def test_clipping_grants_the_remaining_budget_until_it_is_spent(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0, on_exhaustion="clip", user_ids="mixed")
+    shared.client.create_dataset(
+        name, measure="zcdp", budget=1.0, on_exhaustion="clip", user_ids="mixed"
+    )
     run = shared.client.run(name, "r")
     users = ["small", "large", "zero", 4]
     first = run.charge(users, [1.0, 2.0, 0.0, 1.2], noise_stddev=1.0)
@@ -87,12 +89,15 @@ def test_clipping_grants_the_remaining_budget_until_it_is_spent(shared: Service,
 
 
 MEASURES: dict[str, tuple[dict[str, Any], list[Any]]] = {
-    "zcdp": ({"budget": 0.3}, [Gaussian(1.7), Laplace(3.1), PureDP()]),
+    "zcdp": ({"measure": "zcdp", "budget": 0.3}, [Gaussian(1.7), Laplace(3.1), PureDP()]),
     "zcdp from epsilon": (
-        {"epsilon": 2.0, "delta": 1e-6, "odometer_step": 0.013},
+        {"measure": "zcdp", "epsilon": 2.0, "delta": 1e-6, "odometer_step": 0.013},
         [Gaussian(3.3)],
     ),
-    "zcdp clip": ({"budget": 0.3, "on_exhaustion": "clip"}, [Gaussian(1.7), Gaussian(0.9)]),
+    "zcdp clip": (
+        {"measure": "zcdp", "budget": 0.3, "on_exhaustion": "clip"},
+        [Gaussian(1.7), Gaussian(0.9)],
+    ),
     "gdp": ({"measure": "gdp", "budget": 1.1}, [Gaussian(1.3), Gaussian(2.1)]),
     "gdp from epsilon": ({"measure": "gdp", "epsilon": 1.0, "delta": 1e-5}, [Gaussian(2.0)]),
     "gdp clip": (
@@ -162,7 +167,7 @@ def test_every_kind_of_user_id_is_charged_on_its_own(
 ) -> None:
     kinds = {type(user) for user in users}
     shared.client.create_dataset(
-        name, budget=1.0, user_ids="mixed" if len(kinds) == 2 else "one-kind"
+        name, measure="zcdp", budget=1.0, user_ids="mixed" if len(kinds) == 2 else "one-kind"
     )
     run = shared.client.run(name, "r")
     norms = np.arange(1, len(users) + 1) / 4
@@ -179,7 +184,7 @@ def test_every_kind_of_user_id_is_charged_on_its_own(
 
 
 def test_integer_users_can_come_as_an_array_or_a_list(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = shared.client.run(name, "r")
     for users in ([3, 4], np.array([3, 4]), np.array([3, 4], dtype=np.uint8), range(3, 5)):
         assert run.charge(users, [1.0, 1.0], noise_stddev=2.0).admitted.all()
@@ -187,7 +192,7 @@ def test_integer_users_can_come_as_an_array_or_a_list(shared: Service, name: str
 
 
 def test_two_runs_of_one_dataset_share_its_budgets(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0, assume_independent_timing=True)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0, assume_independent_timing=True)
     runs = [shared.client.run(name, run) for run in ("training", "queries")]
     admitted = [
         run.charge(["t", "u"], [1.0, 0.5], noise_stddev=1.0).admitted.tolist()
@@ -201,7 +206,7 @@ def test_two_runs_of_one_dataset_share_its_budgets(shared: Service, name: str) -
 
 def test_two_datasets_are_independent(shared: Service, name: str) -> None:
     for dataset, budget in ((name, 1.0), (f"{name}-2", 0.5)):
-        shared.client.create_dataset(dataset, budget=budget)
+        shared.client.create_dataset(dataset, measure="zcdp", budget=budget)
     runs = [shared.client.run(dataset, "r") for dataset in (name, f"{name}-2")]
     admitted = [
         run.charge([1], [1.0], noise_stddev=1.0).admitted.tolist() for _ in range(2) for run in runs
@@ -212,7 +217,7 @@ def test_two_datasets_are_independent(shared: Service, name: str) -> None:
 def test_a_new_attempt_continues_at_the_next_step_and_fences_the_old_one(
     shared: Service, name: str
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     old = shared.client.run(name, "r")
     assert (old.attempt, old.step, old.interrupted) == (1, 0, False)
     for _ in range(3):
@@ -259,7 +264,7 @@ def interrupt(service: Service, dataset: str, run: str, partitions: list[int]) -
 def test_an_interrupted_step_is_completed_by_sending_it_again(
     shared: Service, name: str, partitions: list[int]
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     shared.client.run(name, "r").charge(USERS, NORMS, noise_stddev=16.0)
     interrupt(shared, name, "r", partitions)
     halfway = shared.state(name)
@@ -284,7 +289,7 @@ def test_an_interrupted_step_is_completed_by_sending_it_again(
 def test_an_interrupted_step_cannot_be_completed_with_other_content(
     shared: Service, name: str
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     interrupt(shared, name, "r", [1])
     run = shared.client.run(name, "r")
     assert run.interrupted
@@ -297,7 +302,7 @@ def test_an_interrupted_step_cannot_be_completed_with_other_content(
 
 
 def test_an_interrupted_step_can_be_abandoned(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     interrupt(shared, name, "r", [2, 0])
     run = shared.client.run(name, "r")
     assert (run.step, run.interrupted) == (0, True)
@@ -311,7 +316,9 @@ def test_an_interrupted_step_can_be_abandoned(shared: Service, name: str) -> Non
 def test_halts_and_odometer_records_are_published_once_and_agree_with_the_audit(
     shared: Service, name: str
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0, odometer_step=0.25, user_ids="mixed")
+    shared.client.create_dataset(
+        name, measure="zcdp", budget=1.0, odometer_step=0.25, user_ids="mixed"
+    )
     run = shared.client.run(name, "r")
     users = [*range(12), "a", "b"]
     live = shared.client.halts(name, run="r", idle_timeout=2.0)
@@ -373,7 +380,7 @@ def test_without_a_worker_a_charge_times_out_and_is_decided_once_later(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=1, partitions=2) as service:
-        service.client.create_dataset("d", budget=1.0)
+        service.client.create_dataset("d", measure="zcdp", budget=1.0)
         run = service.client.run("d", "r")
         service.settle()
         service.stack.stop_worker(0)
@@ -382,7 +389,7 @@ def test_without_a_worker_a_charge_times_out_and_is_decided_once_later(
             with pytest.raises(DecisionTimeout):
                 run.charge(USERS, NORMS, noise_stddev=4.0, timeout=0.5)
         with pytest.raises(DecisionTimeout):
-            waiting.create_dataset("other", budget=1.0, timeout=0.2)
+            waiting.create_dataset("other", measure="zcdp", budget=1.0, timeout=0.2)
         service.stack.start_worker()
         decision = run.charge(USERS, NORMS, noise_stddev=4.0)
         assert decision.step == 0
@@ -397,7 +404,7 @@ def test_without_a_worker_a_charge_times_out_and_is_decided_once_later(
 
 
 def test_clients_in_many_threads_share_one_connection(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0, assume_independent_timing=True)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0, assume_independent_timing=True)
     counts: dict[str, int] = {}
 
     def train(run_name: str) -> None:

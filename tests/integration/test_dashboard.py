@@ -74,7 +74,7 @@ class Page:
 @pytest.fixture(scope="module")
 def watched(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=2, own_redis=True) as service:
-        service.client.create_dataset("people", budget=1.0)
+        service.client.create_dataset("people", measure="zcdp", budget=1.0)
         run = service.client.run("people", "night-7")
         for _ in range(3):  # the third step does not fit
             run.charge(USERS, [1.0, 1.0, 0.1], noise_stddev=1.0)
@@ -282,7 +282,7 @@ def test_runs_and_datasets_are_listed_with_their_guarantees(watched: Service) ->
 
 def test_the_odometer_of_a_new_dataset_is_shown_in_epsilon(watched: Service) -> None:
     settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
-    watched.client.create_dataset("new", budget=1.0)
+    watched.client.create_dataset("new", measure="zcdp", budget=1.0)
     watched.client.run("new", "r").charge(["ada"], [1.0], noise_stddev=1.0)
     watched.settle()
     lines = turnstile("odometer", "--dataset", "new", "--json", *settings).lines

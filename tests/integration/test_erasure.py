@@ -125,7 +125,7 @@ def use(service: Service, user: str, other: str) -> None:
     """Charge a user until the budget is spent, so that decisions, HALTs and odometers contain
     the id.
     """
-    service.client.create_dataset("d", budget=1.0, odometer_step=0.25)
+    service.client.create_dataset("d", measure="zcdp", budget=1.0, odometer_step=0.25)
     run = service.client.run("d", "before")
     for _ in range(4):
         decided = run.charge([user, other], [1.0, 0.5], noise_stddev=1.0)

@@ -39,7 +39,9 @@ NORMS_OF_STEP = np.full(50, 1.0)
 @pytest.fixture
 def service(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=1) as started:
-        started.client.create_dataset("d", budget=100.0, assume_independent_timing=True)
+        started.client.create_dataset(
+            "d", measure="zcdp", budget=100.0, assume_independent_timing=True
+        )
         yield started
 
 
@@ -318,7 +320,9 @@ def test_a_signed_request_in_a_batch_that_is_too_large_hides_no_charge(
     with start_service(partitions=2) as service:
         alice = Turnstile(service.kafka, prefix=service.prefix, request_key=key)
         with alice:
-            alice.create_dataset("visits", budget=0.14, allow={public: ["charge", "manage"]})
+            alice.create_dataset(
+                "visits", measure="zcdp", budget=0.14, allow={public: ["charge", "manage"]}
+            )
             run = alice.run("visits", "training")
             run.charge(USERS, NORMS_OF_STEP, noise_stddev=5.0)
             hidden = OpenRun(dataset="visits", run="training", attempt=2, request="x")

@@ -98,7 +98,7 @@ def ensure(config: Config) -> TopicsSeen:
 
 def exhausted_run(service: Service, name: str) -> Run:
     """Open a run whose users have spent their budgets."""
-    service.client.create_dataset(name, budget=0.5)
+    service.client.create_dataset(name, measure="zcdp", budget=0.5)
     run = service.client.run(name, "r")
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).exhausted.all()
     return run
@@ -177,7 +177,7 @@ def test_a_late_forged_decision_ends_the_run(
 def test_unreadable_answers_are_ignored(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = shared.client.run(name, "r")
     for topic in ("halts", "rejects", "odometer"):
         for junk in (None, b"", b"\xc1", b"\x01", b"{}", b"\x91" * 5000, encode({"type": "x"})):
@@ -198,7 +198,7 @@ def test_unreadable_answers_are_ignored(
 def test_a_forged_reject_ends_an_attempt_and_costs_nothing(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = shared.client.run(name, "r")
     errors: list[BaseException] = []
 
@@ -353,7 +353,7 @@ def test_a_client_with_another_key_accepts_no_answer(signed: Service) -> None:
         Turnstile(config=stranger) as client,
         pytest.raises(DecisionTimeout),
     ):
-        client.create_dataset("strange", budget=1.0)
+        client.create_dataset("strange", measure="zcdp", budget=1.0)
 
 
 @contextmanager
@@ -372,7 +372,7 @@ def test_the_signing_key_can_be_rotated_during_runs(signed: Service, name: str) 
     private, public = new_keys()
     ring = f"{PUBLIC}, {public}"
     with Turnstile(config=replace(signed.config, trusted_keys=ring)) as client:
-        client.create_dataset(name, budget=1.0)
+        client.create_dataset(name, measure="zcdp", budget=1.0)
         run = client.run(name, "r")
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
         with workers_that_sign_with(signed, private, ring):

@@ -155,7 +155,7 @@ def test_a_worker_paused_between_commit_and_publishing_writes_no_older_odometer_
     command = (sys.executable, "-c", PAUSES_BEFORE_PUBLISHING.format(flag=str(flag)))
     users, norms = np.arange(10), np.full(10, 1.0)
     with start_service(partitions=1, worker_command=command) as service:
-        service.client.create_dataset("d", budget=10.0, odometer_step=0.1)
+        service.client.create_dataset("d", measure="zcdp", budget=10.0, odometer_step=0.1)
         run = service.client.run("d", "r")
         if began:
             run.charge(users, norms, noise_stddev=1.0)

@@ -53,7 +53,9 @@ class Applied(NamedTuple):
 @pytest.fixture(scope="module")
 def applied(start_service: ServiceFactory) -> Iterator[Applied]:
     with start_service(workers=1, partitions=1) as service:
-        service.client.create_dataset("d", budget=100.0, assume_independent_timing=True)
+        service.client.create_dataset(
+            "d", measure="zcdp", budget=100.0, assume_independent_timing=True
+        )
         run = service.client.run("d", "r")
         run.charge(USERS, np.ones(len(USERS)), noise_stddev=4.0)
         expected: Records = {}

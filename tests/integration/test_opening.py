@@ -53,7 +53,7 @@ def charges(service: Service) -> int:
 
 
 def test_a_normal_resume_leaves_no_rejects(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     for attempt in range(1, 5):
         with shared.turnstile() as client:
             run = client.run(name, "r")
@@ -65,7 +65,7 @@ def test_a_normal_resume_leaves_no_rejects(shared: Service, name: str) -> None:
 def test_only_one_of_several_trainers_that_open_a_run_at_once_continues(
     shared: Service, name: str
 ) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     runs: list[Run] = []
     threads = [
         threading.Thread(target=lambda: runs.append(shared.client.run(name, "r"))) for _ in range(4)
@@ -86,7 +86,7 @@ def test_only_one_of_several_trainers_that_open_a_run_at_once_continues(
 
 
 def test_a_run_is_closed_permanently(shared: Service, name: str) -> None:
-    shared.client.create_dataset(name, budget=1.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = shared.client.run(name, "r")
     run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
     run.close()
@@ -116,7 +116,7 @@ def send_once(*arguments, **options):
 
 
 producer.send = send_once
-turnstile.create_dataset(name, budget=8.0)
+turnstile.create_dataset(name, measure="zcdp", budget=8.0)
 """
 
 
@@ -132,10 +132,10 @@ def test_an_incomplete_dataset_can_be_completed_with_its_policy(
 ) -> None:
     create_incomplete(shared, name, life)
     with pytest.raises(PolicyChanged):
-        shared.client.create_dataset(name, budget=1.0)
+        shared.client.create_dataset(name, measure="zcdp", budget=1.0)
     with pytest.raises(PartitionsDisagree):
         shared.client.run(name, "r")
-    shared.client.create_dataset(name, budget=8.0)
+    shared.client.create_dataset(name, measure="zcdp", budget=8.0)
     run = shared.client.run(name, "r")
     assert run.policy.budget == [8 * 2**44]
     assert run.charge(list(range(30)), np.full(30, 4.0), noise_stddev=1.0).admitted.all()
@@ -144,7 +144,7 @@ def test_an_incomplete_dataset_can_be_completed_with_its_policy(
 def test_an_incomplete_dataset_can_be_withdrawn(shared: Service, name: str, life: Life) -> None:
     create_incomplete(shared, name, life)
     shared.client.withdraw_dataset(name)
-    assert shared.client.create_dataset(name, budget=1.0).budget == [2**44]
+    assert shared.client.create_dataset(name, measure="zcdp", budget=1.0).budget == [2**44]
     run = shared.client.run(name, "r")
     assert run.charge(list(range(30)), np.full(30, 4.0), noise_stddev=1.0).halted.all()
     with pytest.raises(DatasetInUse):
@@ -171,7 +171,7 @@ def test_a_dataset_under_two_budgets_is_not_charged(shared: Service, name: str) 
 @pytest.mark.fault
 def test_after_partitions_were_added_nothing_is_charged(start_service: ServiceFactory) -> None:
     with start_service(workers=1, partitions=2) as service:
-        service.client.create_dataset("d", budget=1.0)
+        service.client.create_dataset("d", measure="zcdp", budget=1.0)
         run = service.client.run("d", "r")
         run.charge(list(range(40)), np.full(40, 1.4), noise_stddev=1.0)
         service.settle()
@@ -183,20 +183,20 @@ def test_after_partitions_were_added_nothing_is_charged(start_service: ServiceFa
         with pytest.raises(PartitionsDisagree):
             service.client.run("d", "r")
         with pytest.raises(PartitionsDisagree):
-            service.client.create_dataset("e", budget=1.0)
+            service.client.create_dataset("e", measure="zcdp", budget=1.0)
         with service.turnstile(timeout=5.0) as late:
             assert late.partitions == 4
             # Workers then stop, or answer that the new partitions have no state.
             with pytest.raises((PartitionsDisagree, DecisionTimeout)):
                 late.run("d", "r")
             with pytest.raises(TurnstileError):
-                late.create_dataset("d", budget=1.0)
+                late.create_dataset("d", measure="zcdp", budget=1.0)
         assert charges(service) == before
 
 
 def test_a_closed_client_or_one_of_another_process_raises(shared: Service, name: str) -> None:
     turnstile = Turnstile(shared.kafka, prefix=shared.prefix)
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     following = turnstile.halts(name)
     turnstile.close()
@@ -204,7 +204,7 @@ def test_a_closed_client_or_one_of_another_process_raises(shared: Service, name:
     for call in (
         lambda: run.charge([1], [1.0], noise_stddev=1.0),
         lambda: turnstile.run(name, "r"),
-        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.create_dataset(name, measure="zcdp", budget=1.0),
         lambda: turnstile.withdraw_dataset(name),
         lambda: turnstile.odometer(),
         lambda: next(following),
@@ -221,7 +221,7 @@ from streams.sdk.errors import Unusable
 
 kafka, prefix, name = sys.argv[1:]
 with Turnstile(kafka, prefix=prefix) as turnstile:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     child = os.fork()
     if child == 0:

@@ -21,7 +21,7 @@ def keys_of(service: Service, client: redis.Redis) -> list[bytes]:
 
 
 def charge(service: Service, name: str, steps: int) -> None:
-    service.client.create_dataset(name, budget=1.0)
+    service.client.create_dataset(name, measure="zcdp", budget=1.0)
     run = service.client.run(name, "r")
     for _ in range(steps):
         run.charge(USERS, NORMS, noise_stddev=2.0)
@@ -45,7 +45,7 @@ def test_a_worker_that_continues_after_a_pause_decides_nothing_and_exits(
     start_service: ServiceFactory,
 ) -> None:
     with start_service(workers=1, partitions=1) as service:
-        service.client.create_dataset("d", budget=9.0)
+        service.client.create_dataset("d", measure="zcdp", budget=9.0)
         run = service.client.run("d", "r")
         run.charge(USERS, NORMS, noise_stddev=2.0)
         first = service.stack.workers[0]

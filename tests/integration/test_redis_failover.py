@@ -111,7 +111,7 @@ def test_a_service_can_move_to_an_empty_cluster(servers: LocalStack, tmp_path: P
     shared = {"kafka": servers.kafka, "prefix": prefix, "partitions": 2}
     users, norms = np.arange(40), np.full(40, 0.5)
     with LocalStack(**shared, worker_command=IMPATIENT_WORKER) as old, closing(Service(old)) as was:
-        was.client.create_dataset("d", budget=1.0)
+        was.client.create_dataset("d", measure="zcdp", budget=1.0)
         run = was.client.run("d", "r")
         decided = [run.charge(users, norms, noise_stddev=2.0) for _ in range(4)]
         was.audit()

@@ -57,8 +57,8 @@ def charge(client: Turnstile, run: str, steps: int) -> np.ndarray:
 
 def test_users_keep_their_remaining_budgets(start_service: ServiceFactory) -> None:
     with start_service(partitions=4) as old:
-        old.client.create_dataset("d", budget=2.0)
-        old.client.create_dataset("ended", budget=1.0)
+        old.client.create_dataset("d", measure="zcdp", budget=2.0)
+        old.client.create_dataset("ended", measure="zcdp", budget=1.0)
         old.client.close_dataset("ended")
         before = charge(old.client, "first", 3)
         old.client.erase(ERASED, dataset="d")

@@ -28,7 +28,7 @@ USERS = np.arange(60)
 @pytest.fixture(scope="module")
 def run(shared: Service) -> Run:
     """Make charges, HALTs, rejects and a sampled roster."""
-    shared.client.create_dataset("d", budget=0.5, odometer_step=0.1)
+    shared.client.create_dataset("d", measure="zcdp", budget=0.5, odometer_step=0.1)
     run = shared.client.run("d", "r")
     for _ in range(4):
         run.charge(USERS, np.linspace(0.1, 4.0, len(USERS)), noise_stddev=4.0)
@@ -126,7 +126,7 @@ def test_redis_has_no_data_of_an_erased_user_and_verify_still_passes(
     shared: Service, run: Run, command: Any
 ) -> None:
     user, others = "remember-me-not", [f"user {number}" for number in range(9)]
-    shared.client.create_dataset("names", budget=1.0, odometer_step=0.01)
+    shared.client.create_dataset("names", measure="zcdp", budget=1.0, odometer_step=0.01)
     named = shared.client.run("names", "r")
     assert named.charge([user, *others], np.ones(10), noise_stddev=4.0).admitted.all()
     assert user.encode() in redis_has(shared)

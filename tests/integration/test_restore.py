@@ -102,14 +102,14 @@ def test_decisions_after_the_copy_are_lost_and_never_charged_again(
 ) -> None:
     copy, receipt = tmp_path / "copy", tmp_path / "receipt.json"
     with closing(Service(stack)) as before:
-        before.client.create_dataset("d", budget=2.5)
+        before.client.create_dataset("d", measure="zcdp", budget=2.5)
         charge(before, 1)
         wait_for_snapshot(before)
         charge(before, 1)
         at_copy = before.state("d")
         take_copy(stack, copy)
         charge(before, 2)
-        before.client.create_dataset("later", budget=1.0)
+        before.client.create_dataset("later", measure="zcdp", budget=1.0)
         before.settle()
         eventually(lambda: last_steps(before) == KNOWN)  # owners report it some seconds later
         assert command(before, "verify", "--receipt", str(receipt)).code == Exit.OK
@@ -143,7 +143,9 @@ def test_decisions_after_the_copy_are_lost_and_never_charged_again(
         assert after.client.run("d", "r").step == 2  # without the number of the last released step
 
         # Users who were charged after the copy are charged no more.
-        after.client.create_dataset("later", budget=1.0)  # which would otherwise be available again
+        after.client.create_dataset(
+            "later", measure="zcdp", budget=1.0
+        )  # which would otherwise be available again
         for dataset in ("d", "later"):
             assert command(after, "dataset", "close", dataset).code == Exit.OK
             with pytest.raises(DatasetIsClosed):

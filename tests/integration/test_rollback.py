@@ -35,7 +35,9 @@ class Rollback:
         self._directory = directory
         self._flag = flag
         self._client = redis.Redis.from_url(service.redis)
-        service.client.create_dataset("d", budget=1.0, assume_independent_timing=True)
+        service.client.create_dataset(
+            "d", measure="zcdp", budget=1.0, assume_independent_timing=True
+        )
         self._run = service.client.run("d", "r")
         self._separated = service.client.run("d", "separated", min_separation=4)
         self._free_from = np.zeros(

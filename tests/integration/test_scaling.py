@@ -21,7 +21,7 @@ def test_partitions_move_to_new_workers_and_back_without_a_gap(
 
         def charge() -> None:
             with Turnstile(config=service.config) as turnstile:
-                turnstile.create_dataset("moving", budget=20.0)
+                turnstile.create_dataset("moving", measure="zcdp", budget=20.0)
                 run = turnstile.run("moving", "r")
                 while not stop.is_set():
                     norms = np.full(200, 0.5)

@@ -121,7 +121,7 @@ def check_that_every_record_is_on_all_of_them(stack: SecureClusterStack) -> None
 def check_that_the_loss_of_one_broker_is_survived(stack: SecureClusterStack) -> None:
     trainer = replace(stack.config_of("trainer"), timeout=HANGS_AFTER)
     with Turnstile(config=trainer) as client:
-        client.create_dataset("d", budget=1.2)
+        client.create_dataset("d", measure="zcdp", budget=1.2)
         run = client.run("d", "r")
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
         lost = leaders(trainer, "norms")[0]

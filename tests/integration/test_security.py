@@ -64,7 +64,7 @@ def stack() -> Iterator[SecureStack]:
 def used(stack: SecureStack) -> SecureStack:
     """Return the stack, with records in every topic."""
     with Turnstile(config=stack.config_of("trainer")) as client:
-        client.create_dataset("d", budget=0.5)
+        client.create_dataset("d", measure="zcdp", budget=0.5)
         run = client.run("d", "r")
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
         assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
@@ -261,7 +261,9 @@ def test_a_dataset_is_charged_only_with_keys_on_its_access_list(stack: SecureSta
             for ask in (
                 lambda client=client: client.run("listed", "r"),
                 lambda client=client: client.close_dataset("listed"),
-                lambda client=client: client.create_dataset("in", budget=0.1, parent="listed"),
+                lambda client=client: client.create_dataset(
+                    "in", measure="zcdp", budget=0.1, parent="listed"
+                ),
                 lambda client=client: client.set_access("listed", {keys["answerer"]: ["manage"]}),
             ):
                 with pytest.raises((RequestRejected, InvalidRequest)) as refused:
@@ -474,7 +476,7 @@ def test_an_auditor_reads_the_signed_answers_of_an_answerer(
     used: SecureStack, tmp_path: Path
 ) -> None:
     with Turnstile(config=used.config_of("trainer")) as client:
-        client.create_dataset("asked", budget=0.9, user_ids="integer")
+        client.create_dataset("asked", measure="zcdp", budget=0.9, user_ids="integer")
     file, events = tmp_path / "queries.toml", tmp_path / "events.csv"
     file.write_text(
         'dataset = "asked"\nrun = "r"\n[input]\nuser = "u"\nusers = "integer"\ntime = "t"\n'

@@ -43,7 +43,7 @@ def who_is_silent_is_soon_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def charge(service: Service, steps: int) -> None:
-    service.client.create_dataset("d", budget=1.0)
+    service.client.create_dataset("d", measure="zcdp", budget=1.0)
     run = service.client.run("d", "r")
     for _ in range(steps):
         run.charge(USERS, NORMS, noise_stddev=1.0)

@@ -30,7 +30,7 @@ NORMS_OF_STEP = np.full(60, 0.5)
 
 
 def charge(service: Service, steps: int, users: np.ndarray = USERS) -> None:
-    service.client.create_dataset("d", budget=1.0)
+    service.client.create_dataset("d", measure="zcdp", budget=1.0)
     run = service.client.run("d", "r")
     for _ in range(steps):
         run.charge(users, NORMS_OF_STEP, noise_stddev=2.0)

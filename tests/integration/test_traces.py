@@ -38,7 +38,7 @@ def test_a_norm_and_its_halt_have_the_same_trace(
     ) as service:
         config = Config(kafka=service.kafka, prefix=service.prefix, traces="otel")
         with Turnstile(config=config) as client:
-            client.create_dataset("d", budget=1.0)
+            client.create_dataset("d", measure="zcdp", budget=1.0)
             run = client.run("d", "r")
             here.clear()
             d = run.charge([7, 8], [9.0, 0.1], noise_stddev=1.0)

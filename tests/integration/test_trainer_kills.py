@@ -31,7 +31,7 @@ def shared(start_service: ServiceFactory) -> Iterator[Service]:
 def test_a_repeatedly_killed_trainer_loses_no_paid_step(
     shared: Service, name: str, life: Life, tmp_path: Path
 ) -> None:
-    shared.client.create_dataset(name, budget=0.2)
+    shared.client.create_dataset(name, measure="zcdp", budget=0.2)
     checkpoint = tmp_path / "checkpoint.json"
     train = partial(life, trainer.__file__, shared.kafka, shared.prefix, name, checkpoint)
     trainer.write(checkpoint, {"released": -1, "model": 0.0, "history": []})

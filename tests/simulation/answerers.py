@@ -291,7 +291,11 @@ def answerers_of(
     chance, stream = Random(f"answerers of {seed}"), Stream()
     if chance.random() < 0.6:
         return stream, []
-    policy: dict[str, Any] = {"budget": chance.choice((1.0, 4.0, 100.0)), "user_ids": "integer"}
+    policy: dict[str, Any] = {
+        "measure": "zcdp",
+        "budget": chance.choice((1.0, 4.0, 100.0)),
+        "user_ids": "integer",
+    }
     if chance.random() < 0.3:
         policy["assume_independent_timing"] = True
     plan = Plan("answered", list(USERS), [policy])

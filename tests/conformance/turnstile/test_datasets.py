@@ -24,7 +24,7 @@ from tests.keys import public
 
 def test_a_dataset_is_created_once_and_keeps_its_policy(turnstile: Turnstile, name: str) -> None:
     made = turnstile.create_dataset(name, epsilon=1.0, delta=1e-5)
-    assert (made.dataset, made.measure, made.partitions) == (name, "zcdp", PARTITIONS)
+    assert (made.dataset, made.measure, made.partitions) == (name, "gdp", PARTITIONS)
     assert turnstile.create_dataset(name, epsilon=1.0, delta=1e-5) == made
     with pytest.raises(PolicyChanged):
         turnstile.create_dataset(name, epsilon=2.0, delta=1e-5)
@@ -33,20 +33,20 @@ def test_a_dataset_is_created_once_and_keeps_its_policy(turnstile: Turnstile, na
 
 def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str) -> None:
     turnstile.withdraw_dataset(name)
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     turnstile.withdraw_dataset(name)
     with pytest.raises(RequestRejected) as rejected:
         turnstile.run(name, "r")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
-    turnstile.create_dataset(name, budget=2.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=2.0)
     turnstile.run(name, "r")
     with pytest.raises(DatasetInUse):
         turnstile.withdraw_dataset(name)
 
 
 def test_closing_closes_nested_datasets(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
-    turnstile.create_dataset(f"{name}-in", budget=1.0, parent=name)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
+    turnstile.create_dataset(f"{name}-in", measure="zcdp", budget=1.0, parent=name)
     run = turnstile.run(f"{name}-in", "r")
     assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
     assert turnstile.close_dataset(name) == turnstile.close_dataset(name) == [name, f"{name}-in"]
@@ -54,9 +54,9 @@ def test_closing_closes_nested_datasets(turnstile: Turnstile, name: str) -> None
         run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
     for ask in (
         lambda: turnstile.run(f"{name}-in", "r"),
-        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.create_dataset(name, measure="zcdp", budget=1.0),
         lambda: turnstile.withdraw_dataset(name),
-        lambda: turnstile.create_dataset(f"{name}-new", budget=1.0, parent=name),
+        lambda: turnstile.create_dataset(f"{name}-new", measure="zcdp", budget=1.0, parent=name),
     ):
         with pytest.raises(DatasetIsClosed):
             ask()
@@ -81,7 +81,7 @@ def test_only_listed_keys_charge_and_manage(
         charged = client.run("d", "r").charge([1, 2, 3], np.full(3, 0.1), noise_stddev=4.0)
         assert charged.admitted.all()
 
-    signers(None).create_dataset("d", budget=1.0, allow=allow)
+    signers(None).create_dataset("d", measure="zcdp", budget=1.0, allow=allow)
     everybody = (None, "alice", "mary", "bob")
     assert [who for who in everybody if allowed(who, charge)] == ["alice"]
     assert [who for who in everybody if allowed(who, lambda c: c.erase(1, "d"))] == ["mary"]
@@ -97,9 +97,14 @@ def test_only_listed_keys_charge_and_manage(
 
 def test_erased_user_is_never_admitted_again(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(
-        name, budget=1.0, odometer_step=0.01, user_ids="mixed", assume_independent_timing=True
+        name,
+        measure="zcdp",
+        budget=1.0,
+        odometer_step=0.01,
+        user_ids="mixed",
+        assume_independent_timing=True,
     )
-    turnstile.create_dataset(f"{name}-in", budget=1.0, parent=name)
+    turnstile.create_dataset(f"{name}-in", measure="zcdp", budget=1.0, parent=name)
     someone = uuid4().int >> 66  # whom no other dataset has
     users = [someone, "Zoë", 2, 3]
     run, inner = turnstile.run(name, "r"), turnstile.run(f"{name}-in", "i")
@@ -130,7 +135,7 @@ def test_erased_user_is_never_admitted_again(turnstile: Turnstile, name: str) ->
 
 def test_pseudonyms_are_erased_with_their_key(name: str) -> None:
     with Turnstile.in_memory(pseudonym_key="k" * 32) as turnstile:
-        turnstile.create_dataset(name, budget=1.0)
+        turnstile.create_dataset(name, measure="zcdp", budget=1.0)
         run = turnstile.run(name, "r")
         run.charge(["a", "b"], [1.0, 1.0], noise_stddev=4.0)
         assert turnstile.erase("a") == [name]

@@ -30,8 +30,11 @@ from tests.conformance.turnstile import PARTITIONS
 from tests.waiting import HANGS_AFTER, eventually
 
 POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
-    "zcdp": ({"budget": 0.3}, [Gaussian(1.7), Laplace(3.1), PureDP()]),
-    "zcdp, clip": ({"budget": 0.3, "on_exhaustion": "clip"}, [Gaussian(1.7), Gaussian(0.9)]),
+    "zcdp": ({"measure": "zcdp", "budget": 0.3}, [Gaussian(1.7), Laplace(3.1), PureDP()]),
+    "zcdp, clip": (
+        {"measure": "zcdp", "budget": 0.3, "on_exhaustion": "clip"},
+        [Gaussian(1.7), Gaussian(0.9)],
+    ),
     "gdp": ({"measure": "gdp", "epsilon": 1.0, "delta": 1e-5}, [Gaussian(2.0)]),
     "renyi": (
         {"measure": "renyi", "orders": [1.5, 32], "budget": [0.7, 6.0]},
@@ -110,7 +113,7 @@ def test_both_decide_the_same(
 
 
 def test_the_budget_is_spent_to_its_last_unit(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     for step in range(32):
         decision = run.charge([1, 2], [1.0, 1.0], noise_stddev=4.0)
@@ -125,14 +128,14 @@ def test_the_budget_is_spent_to_its_last_unit(turnstile: Turnstile, name: str) -
 
 def home_of(user: int) -> int:
     with Turnstile.in_memory(partitions=PARTITIONS) as other:
-        other.create_dataset("d", budget=2.0**-44)
+        other.create_dataset("d", measure="zcdp", budget=2.0**-44)
         other.run("d", "r").charge([user], [1.0], noise_stddev=1.0)
         (halt,) = other.halts("d", follow=False)
         return halt.partition
 
 
 def test_queries_are_answered_under_the_budget(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=0.5)
+    turnstile.create_dataset(name, measure="zcdp", budget=0.5)
     answerer = QueryAnswerer.calibrated(turnstile.run(name, "q"), norm_budget=2.0, rho=0.5)
     releases = [answerer.answer(["ann", "bob"], [1.0, 0.0]) for _ in range(3)]
     assert [release.step for release in releases] == [0, 1, 2]
@@ -144,7 +147,7 @@ def test_queries_are_answered_under_the_budget(turnstile: Turnstile, name: str) 
 def test_participations_are_kept_apart_over_attempts_and_halts_say_so(
     turnstile: Turnstile, name: str
 ) -> None:
-    turnstile.create_dataset(name, budget=0.2, on_exhaustion="clip")
+    turnstile.create_dataset(name, measure="zcdp", budget=0.2, on_exhaustion="clip")
     users = list(range(12))
     columns = [banded_step([2.0, 1.0, 2.0], 12.0)] * 6  # the noise of a plain step of 4
     run = turnstile.run(name, "ftrl", min_separation=3)

@@ -18,7 +18,7 @@ from streams import (
 
 
 def test_follower_receives_charges_of_others(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=0.25, odometer_step=0.1)
+    turnstile.create_dataset(name, measure="zcdp", budget=0.25, odometer_step=0.1)
     run = turnstile.run(name, "r")
     halts = turnstile.halts(name)  # the position is fixed here
     bounds = turnstile.odometer(name, user="a")

@@ -16,7 +16,7 @@ NORMS = np.ones(40)
 def test_a_second_run_is_rejected_until_the_first_is_closed(
     turnstile: Turnstile, name: str
 ) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "first")
     first.charge(USERS, NORMS, noise_stddev=4.0)
     with pytest.raises(BudgetHeld) as rejected:
@@ -30,7 +30,7 @@ def test_a_second_run_is_rejected_until_the_first_is_closed(
 
 
 def test_a_run_that_was_taken_over_charges_nothing_more(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "first")
     first.charge(USERS, NORMS, noise_stddev=1.0)  # rho 1/2
     second = turnstile.run(name, "second", take_over=True)
@@ -45,7 +45,7 @@ def test_a_run_that_was_taken_over_charges_nothing_more(turnstile: Turnstile, na
 def test_a_decision_in_hand_is_not_confirmed_after_another_run_took_over(
     turnstile: Turnstile, name: str
 ) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "first")
     first.charge(USERS, NORMS, noise_stddev=4.0)
     first.check_attempt()
@@ -55,7 +55,7 @@ def test_a_decision_in_hand_is_not_confirmed_after_another_run_took_over(
 
 
 def test_a_fenced_run_goes_on_only_when_it_is_opened_again(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "first")
     turnstile.run(name, "second", take_over=True).close()
     with pytest.raises(BudgetHeld) as rejected:
@@ -66,7 +66,7 @@ def test_a_fenced_run_goes_on_only_when_it_is_opened_again(turnstile: Turnstile,
 
 
 def test_a_run_that_holds_the_budget_resumes(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     turnstile.run(name, "first").charge(USERS, NORMS, noise_stddev=4.0)
     resumed = turnstile.run(name, "first")
     assert resumed.step == 1
@@ -74,9 +74,9 @@ def test_a_run_that_holds_the_budget_resumes(turnstile: Turnstile, name: str) ->
 
 
 def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     for inner in ("ads", "search"):
-        turnstile.create_dataset(f"{name}-{inner}", budget=1.0, parent=name)
+        turnstile.create_dataset(f"{name}-{inner}", measure="zcdp", budget=1.0, parent=name)
     ads = turnstile.run(f"{name}-ads", "r")
     with pytest.raises(BudgetHeld) as rejected:
         turnstile.run(f"{name}-search", "r")
@@ -88,8 +88,8 @@ def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile,
 
 
 def test_closing_a_dataset_frees_the_budget_around_it(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
-    turnstile.create_dataset(f"{name}-ads", budget=1.0, parent=name)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
+    turnstile.create_dataset(f"{name}-ads", measure="zcdp", budget=1.0, parent=name)
     turnstile.run(f"{name}-ads", "r")
     turnstile.close_dataset(f"{name}-ads")
     turnstile.run(name, "r").charge(USERS, NORMS, noise_stddev=4.0)
@@ -98,7 +98,9 @@ def test_closing_a_dataset_frees_the_budget_around_it(turnstile: Turnstile, name
 def test_runs_side_by_side_need_a_policy_that_names_the_assumption(
     turnstile: Turnstile, name: str
 ) -> None:
-    policy = turnstile.create_dataset(name, budget=0.5, assume_independent_timing=True)
+    policy = turnstile.create_dataset(
+        name, measure="zcdp", budget=0.5, assume_independent_timing=True
+    )
     assert policy.assume_independent_timing is True
     first, second = turnstile.run(name, "first"), turnstile.run(name, "second")
     assert first.charge(USERS, NORMS, noise_stddev=2**0.5).admitted.all()
@@ -106,14 +108,14 @@ def test_runs_side_by_side_need_a_policy_that_names_the_assumption(
     assert not first.charge(USERS, NORMS, noise_stddev=2**0.5).admitted.any()
     with pytest.raises(InvalidRequest):
         turnstile.create_dataset(
-            f"{name}-ads", budget=0.5, parent=name, assume_independent_timing=True
+            f"{name}-ads", measure="zcdp", budget=0.5, parent=name, assume_independent_timing=True
         )
 
 
 def test_shares_are_charged_side_by_side_and_add_up_to_the_budget(
     turnstile: Turnstile, name: str
 ) -> None:
-    whole = turnstile.create_dataset(name, budget=1.0)
+    whole = turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     parts = {
         part: turnstile.create_dataset(f"{name}-{part}", share_of=whole, share=share)
         for part, share in (("ads", 0.75), ("search", 0.25))
@@ -130,15 +132,15 @@ def test_shares_are_charged_side_by_side_and_add_up_to_the_budget(
 
 
 def test_a_dataset_is_charged_itself_or_through_its_shares(turnstile: Turnstile, name: str) -> None:
-    whole = turnstile.create_dataset(name, budget=1.0)
+    whole = turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     turnstile.create_dataset(f"{name}-ads", share_of=whole, share=0.5)
     with pytest.raises(RequestRejected) as rejected:
         turnstile.run(name, "r")
     assert rejected.value.reason is Reason.DATASET_SHARED
     with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(f"{name}-search", budget=0.5, parent=name)
+        turnstile.create_dataset(f"{name}-search", measure="zcdp", budget=0.5, parent=name)
     assert rejected.value.reason is Reason.DATASET_SHARED
-    charged = turnstile.create_dataset(f"{name}-charged", budget=1.0)
+    charged = turnstile.create_dataset(f"{name}-charged", measure="zcdp", budget=1.0)
     turnstile.run(charged.dataset, "r")
     with pytest.raises(RequestRejected) as rejected:
         turnstile.create_dataset(f"{name}-late", share_of=charged, share=0.5)
@@ -146,7 +148,7 @@ def test_a_dataset_is_charged_itself_or_through_its_shares(turnstile: Turnstile,
 
 
 def test_a_share_that_was_never_used_can_be_given_back(turnstile: Turnstile, name: str) -> None:
-    whole = turnstile.create_dataset(name, budget=1.0)
+    whole = turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     turnstile.create_dataset(f"{name}-ads", share_of=whole, share=1.0)
     with pytest.raises(RequestRejected):
         turnstile.withdraw_dataset(name)
@@ -163,7 +165,7 @@ def test_a_share_that_was_never_used_can_be_given_back(turnstile: Turnstile, nam
 
 
 def test_a_user_is_erased_in_every_share(turnstile: Turnstile, name: str) -> None:
-    whole = turnstile.create_dataset(name, budget=1.0)
+    whole = turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     parts = [f"{name}-{part}" for part in ("ads", "search")]
     for part in parts:
         turnstile.create_dataset(part, share_of=whole, share=0.5)

@@ -22,8 +22,8 @@ from streams.records import Reason
 
 def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
     person, ads, search = (f"{name}-{kind}" for kind in ("person", "ads", "search"))
-    turnstile.create_dataset(person, budget=0.2, assume_independent_timing=True)
-    turnstile.create_dataset(ads, budget=1.0, parent=person)
+    turnstile.create_dataset(person, measure="zcdp", budget=0.2, assume_independent_timing=True)
+    turnstile.create_dataset(ads, measure="zcdp", budget=1.0, parent=person)
     made = turnstile.create_dataset(search, measure="gdp", budget=0.5, parent=person)
     assert (made.parent, made.user_ids) == (person, "one-kind")
     users = list(range(40))
@@ -53,12 +53,12 @@ def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, na
 
 def test_parent_must_exist_and_is_withdrawn_last(turnstile: Turnstile, name: str) -> None:
     with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(name, budget=1.0, parent=f"{name}-outer")
+        turnstile.create_dataset(name, measure="zcdp", budget=1.0, parent=f"{name}-outer")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
-    turnstile.create_dataset(f"{name}-outer", budget=1.0)
-    turnstile.create_dataset(name, budget=1.0, parent=f"{name}-outer")
+    turnstile.create_dataset(f"{name}-outer", measure="zcdp", budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0, parent=f"{name}-outer")
     with pytest.raises(PolicyChanged):
-        turnstile.create_dataset(name, budget=1.0)
+        turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     with pytest.raises(DatasetInUse):
         turnstile.withdraw_dataset(f"{name}-outer")
     turnstile.withdraw_dataset(name)
@@ -69,7 +69,7 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     turnstile: Turnstile, name: str
 ) -> None:
     person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
-    turnstile.create_dataset(person, budget=0.125)
+    turnstile.create_dataset(person, measure="zcdp", budget=0.125)
     made = turnstile.create_dataset(
         ads, measure="gdp", budget=1.0, parent=person, on_exhaustion="clip"
     )
@@ -77,7 +77,9 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     assert made == turnstile.create_dataset(
         ads, measure="gdp", budget=1.0, parent=person, on_exhaustion="clip"
     )
-    turnstile.create_dataset(news, budget=1.0, parent=ads)  # which halts, whatever ads does
+    turnstile.create_dataset(
+        news, measure="zcdp", budget=1.0, parent=ads
+    )  # which halts, whatever ads does
     run = turnstile.run(ads, "r")
     decided = run.charge([1, 2], [1.0, 0.25], noise_stddev=1.0)
     assert decided.admitted.all()
@@ -102,7 +104,7 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
     with pytest.raises(RequestRejected):
         turnstile.create_dataset(
-            f"{name}-new", budget=1.0, parent=f"{name}-pure", on_exhaustion="clip"
+            f"{name}-new", measure="zcdp", budget=1.0, parent=f"{name}-pure", on_exhaustion="clip"
         )
 
 

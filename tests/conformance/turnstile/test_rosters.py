@@ -20,7 +20,7 @@ from streams import (
 
 
 def test_a_roster_is_enrolled_once_and_charged_by_level(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=0.5)
+    turnstile.create_dataset(name, measure="zcdp", budget=0.5)
     run = turnstile.run(name, "r")
     users = list(range(100, 150))
     roster = run.enrol(users, clip_norm=1.0, levels=10)
@@ -59,7 +59,7 @@ def test_a_sampled_step_costs_what_renyi_says(turnstile: Turnstile, name: str) -
 def test_a_roster_goes_on_after_a_restart_and_grows_at_its_end(
     turnstile: Turnstile, name: str
 ) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     users = [f"user {number}" for number in range(20)]
     roster = run.enrol(users[:15], clip_norm=1.0)
@@ -81,7 +81,7 @@ def test_a_roster_goes_on_after_a_restart_and_grows_at_its_end(
 def test_a_step_that_was_not_released_is_handed_back_as_it_was_decided(
     turnstile: Turnstile, name: str
 ) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     users = list(range(20))
     roster = turnstile.run(name, "r").enrol(users, clip_norm=1.0)
     roster.charge(noise_stddev=4.0)
@@ -102,7 +102,7 @@ def test_a_step_that_was_not_released_is_handed_back_as_it_was_decided(
 def test_a_step_can_be_charged_before_the_one_before_it_is_released(
     turnstile: Turnstile, name: str
 ) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     users = list(range(20))
     run = turnstile.run(name, "r", released=-1, charges_ahead=True)
     roster = run.enrol(users, clip_norm=1.0)

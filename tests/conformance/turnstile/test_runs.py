@@ -27,7 +27,7 @@ def charge(run: Any, scale: float = 1.0) -> Any:
 
 
 def test_a_run_is_resumed_where_it_was(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "r")
     assert (first.attempt, first.step, first.interrupted) == (1, 0, False)
     said = [charge(first) for _ in range(2)]
@@ -52,7 +52,7 @@ def test_a_run_is_resumed_where_it_was(turnstile: Turnstile, name: str) -> None:
 
 
 def test_an_attempt_holds_until_the_next_one_is_opened(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     first = turnstile.run(name, "r")
     charge(first)
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_an_attempt_holds_until_the_next_one_is_opened(turnstile: Turnstile, nam
 
 
 def test_repr_names_the_run_and_its_step(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     charge(turnstile.run(name, "r"))
     run = turnstile.run(name, "r", released=-1)
     said = f"<Run 'r' of dataset '{name}': attempt 2, step 0, interrupted>"
@@ -79,7 +79,7 @@ def test_repr_names_the_run_and_its_step(turnstile: Turnstile, name: str) -> Non
 
 
 def test_a_step_that_is_handed_back_can_be_given_up(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     charge(turnstile.run(name, "r"))
     run = turnstile.run(name, "r", released=-1)
     assert (run.step, run.interrupted) == (0, True)
@@ -93,10 +93,10 @@ def test_closed_run_cannot_be_used(turnstile: Turnstile, name: str) -> None:
     with pytest.raises(RequestRejected) as rejected:
         turnstile.close_run(name, "r")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     assert not turnstile.close_run(name, "never-opened")
     turnstile.withdraw_dataset(name)  # which nobody can once a run of it was opened
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     charge(run)
     run.close()
@@ -118,7 +118,7 @@ def test_closed_run_cannot_be_used(turnstile: Turnstile, name: str) -> None:
 
 
 def test_rejected_charge_changes_nothing(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     for users, norms, options in (
         ([1, 1], [1.0, 1.0], {}),
@@ -133,13 +133,13 @@ def test_rejected_charge_changes_nothing(turnstile: Turnstile, name: str) -> Non
 
 
 def test_closed_turnstile_is_unusable(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     run = turnstile.run(name, "r")
     turnstile.close()
     for call in (
         lambda: charge(run),
         run.close,
-        lambda: turnstile.create_dataset(name, budget=1.0),
+        lambda: turnstile.create_dataset(name, measure="zcdp", budget=1.0),
         lambda: turnstile.withdraw_dataset(name),
         lambda: turnstile.run(name, "r"),
         lambda: turnstile.close_run(name, "r"),
@@ -151,7 +151,7 @@ def test_closed_turnstile_is_unusable(turnstile: Turnstile, name: str) -> None:
 
 
 def test_runs_of_several_threads_spend_one_budget(turnstile: Turnstile, name: str) -> None:
-    turnstile.create_dataset(name, budget=1.0, assume_independent_timing=True)
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0, assume_independent_timing=True)
     runs = [turnstile.run(name, f"r{number}") for number in range(4)]
     admitted = [0] * len(runs)
 

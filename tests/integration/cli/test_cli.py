@@ -58,10 +58,10 @@ def up():
 
 
 def test_from_a_norm_to_its_halt(up):
-    policy = ["--budget", "0.5", "--user-ids", "mixed"]
+    policy = ["--budget", "1", "--user-ids", "mixed"]
     code, created, _ = turnstile("dataset", "create", "cli", *policy, "--json", environment=up)
-    assert (code, created[0]["dataset"], created[0]["budget"]) == (0, "cli", 0.5)
-    assert created[0]["user_ids"] == "mixed"
+    assert (code, created[0]["measure"], created[0]["budget_mu_squared"]) == (0, "gdp", 1.0)
+    assert (created[0]["dataset"], created[0]["user_ids"]) == ("cli", "mixed")
     step = {"dataset": "cli", "run": "r", "users": [1, "1", "ü"], "norms": [3, 3, 1]}
     lines = (json.dumps({**step, "noise_stddev": 3}) + "\n") * 2
     for when in ("now", "before"):
@@ -79,7 +79,8 @@ def test_from_a_norm_to_its_halt(up):
     eventually(lambda: [d["users"] for d in turnstile(*shown, environment=up)[1]] == [3])
     # Digits find the integer and the string: the caller may not know which one the trainer used.
     code, rises, _ = turnstile("odometer", "--user", "1", "--json", environment=up)
-    assert sorted((str(r["user"]), r["bound"]) for r in rises) == [("1", [0.5])] * 2
+    assert [str(r["user"]) for r in rises] == ["1", "1"]
+    assert all(1.0 <= r["bound"][0] == pytest.approx(1.0) for r in rises)  # rounded up
     assert {type(r["user"]) for r in rises} == {int, str}
     epsilons = {(r["budget_epsilon"], r["delta"]) for r in rises}
     assert all(r["epsilon"] > r["budget_epsilon"] for r in rises)  # at any time of the run

@@ -258,7 +258,7 @@ def test_queries_that_the_dataset_cannot_charge_are_rejected_first(
 ) -> None:
     turnstile = Turnstile.in_memory(partitions=1)
     turnstile.create_dataset(
-        "d", **({"budget": 1.0, **policy} if "epsilon" not in policy else policy)
+        "d", **({"measure": "zcdp", "budget": 1.0, **policy} if "epsilon" not in policy else policy)
     )
     query_file = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
     pages = MemoryTopics()
@@ -270,10 +270,12 @@ def test_queries_that_the_dataset_cannot_charge_are_rejected_first(
     assert turnstile.run("d", "r").step == 0
 
 
-def test_noise_from_the_budget_covers_the_active_windows() -> None:
+@pytest.mark.parametrize("measure", ["zcdp", "gdp"])
+def test_noise_from_the_budget_covers_the_active_windows(measure: str) -> None:
     world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "active_windows = 3")))
     world.service.withdraw("d")
-    world.service.create("d", budget=2.0, user_ids="integer")
+    # A rho of 2 or a mu of 2: the noise is the same, since rho = mu^2 / 2.
+    world.service.create("d", measure=measure, budget=2.0, user_ids="integer")
     world.events = [event(7, time) for time in range(0, 60, 5)]
     world.live()
     answers = [msgspec.json.decode(value) for _, value in world.topics.answers]

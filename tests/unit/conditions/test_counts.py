@@ -9,7 +9,7 @@ def test_only_the_number_of_exhausted_users_never_falls() -> None:
     """A halted user may be admitted to a later, cheaper step; an exhausted one may not."""
     halted, exhausted = [], []
     with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset("d", budget=0.5)
+        turnstile.create_dataset("d", measure="zcdp", budget=0.5)
         run = turnstile.run("d", "r")
         for norms in ([0.0, 0.5], [3.0, 4.0], [1.0, 0.1], [0.1, 3.0], [0.1, 0.1]):
             decision = run.charge([1, 2], norms, noise_stddev=1.0)

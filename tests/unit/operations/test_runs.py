@@ -135,7 +135,7 @@ def test_missing_summary_is_unavailable() -> None:
 
 def test_runs_with_dense_steps_and_rosters() -> None:
     with Turnstile.in_memory(partitions=2) as t:
-        t.create_dataset("d", budget=1.0, assume_independent_timing=True)
+        t.create_dataset("d", measure="zcdp", budget=1.0, assume_independent_timing=True)
         t.create_dataset("e", measure="renyi", orders=[2.0], budget=[1.0])
         dense, closed = t.run("d", "dense"), t.run("d", "closed")
         for norm in (1.0, 1.0, 1.0):  # the third does not fit
@@ -161,7 +161,7 @@ def test_runs_with_dense_steps_and_rosters() -> None:
 
 def test_summary_has_open_runs_first() -> None:
     with Turnstile.in_memory(partitions=1) as t:
-        t.create_dataset("d", budget=1.0)
+        t.create_dataset("d", measure="zcdp", budget=1.0)
         for number in range(MOST_RUNS + 5):
             t.run("d", f"a-{number}").close()
         t.run("d", "z")

@@ -179,8 +179,8 @@ def new_service(
 def used(partitions: int = 2, erasure_keys: str = "") -> Archived:
     """A service that has done a bit of everything: charges, HALTs, rosters, nesting, rejects."""
     archived, turnstile = new_service(partitions, erasure_keys=erasure_keys)
-    turnstile.create_dataset("empty", budget=1.0)
-    turnstile.create_dataset("d", budget=1.0, odometer_step=0.1)
+    turnstile.create_dataset("empty", measure="zcdp", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0, odometer_step=0.1)
     run = turnstile.run("d", "r")
     users = np.arange(40)
     for _ in range(4):

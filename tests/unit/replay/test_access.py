@@ -26,7 +26,7 @@ def charge(archived: Archived, steps: int) -> None:
 def archived() -> Archived:
     """A service in which alice has charged before and after the list was changed."""
     archived = Archived()
-    Turnstile(connection=archived).create_dataset("d", budget=1.0, allow=ALLOW)
+    Turnstile(connection=archived).create_dataset("d", measure="zcdp", budget=1.0, allow=ALLOW)
     charge(archived, 2)
     mary = Turnstile(connection=archived, request_key=private_key("mary"))
     mary.set_access("d", {**ALLOW, public("anna"): ["charge"]})

@@ -16,7 +16,7 @@ from tests.unit.replay.service import Archived, new_service
 
 USERS = np.arange(400)
 SPENT = {
-    "zcdp": {"budget": 1.0},
+    "zcdp": {"measure": "zcdp", "budget": 1.0},
     "gdp": {"measure": "gdp", "budget": 1.5},
     "per-user orders": {"measure": "renyi", "epsilon": 6.0, "delta": 1e-5},
     "orders": {"measure": "renyi", "budget": [2.0, 6.0], "orders": [2.0, 6.0]},
@@ -77,18 +77,19 @@ def test_interrupted_release_is_charged_and_can_be_repeated() -> None:
     assert all((units > before[user]).all() for user, units in spent(archived).items())
 
 
-def test_release_costs_at_most_rho() -> None:
-    archived, client = served(budget=1.0)
+@pytest.mark.parametrize(("measure", "rho_per_unit"), [("zcdp", 2**-44), ("gdp", 2**-45)])
+def test_release_costs_at_most_rho(measure: str, rho_per_unit: float) -> None:
+    archived, client = served(measure=measure, budget=1.0)
     before, shares = spent(archived), shares_of(archived, "d")
     aggregate(client.run("d", "a"), shares, rho=0.02, quantiles=[0.5])
     after = spent(archived)
-    charged = np.array([(after[u] - before[u])[0] for u in before]) / 2**44
+    charged = np.array([(after[u] - before[u])[0] for u in before]) * rho_per_unit
     assert 0.0 < charged.min() < charged.max() <= 0.02 * (1 + 1e-9)
 
 
 def test_users_without_budget_are_left_out_and_erased_ones_not_charged() -> None:
     archived, client = new_service(2)
-    client.create_dataset("d", budget=0.1)
+    client.create_dataset("d", measure="zcdp", budget=0.1)
     run = client.run("d", "r")
     norms = np.where(USERS < 200, 1.0, 0.1)
     while run.charge(USERS, norms, noise_stddev=4.0).admitted[0]:
@@ -110,7 +111,7 @@ def test_users_without_budget_are_left_out_and_erased_ones_not_charged() -> None
 
 def test_clipped_users_are_left_out() -> None:
     archived, client = new_service(2)
-    client.create_dataset("d", budget=0.1, on_exhaustion="clip")
+    client.create_dataset("d", measure="zcdp", budget=0.1, on_exhaustion="clip")
     run = client.run("d", "r")
     run.charge(USERS, np.where(USERS < 200, 1.7, 0.1), noise_stddev=4.0)
     run.close()

@@ -154,7 +154,7 @@ def test_epsilon_is_shown_if_the_policy_denies_sampled_levels() -> None:
 
 def test_only_the_budget_is_shown_if_the_policy_states_sampled_levels() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("d", budget=1.0, sampled_levels=True)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0, sampled_levels=True)
     turnstile.run("d", "r").charge([1], [0.5], noise_stddev=4.0)  # the coins were another service's
     assert epsilons(archived, 1) == [("d charged", False)]
     (losses,) = report(archived, delta=DELTA).losses

@@ -79,7 +79,7 @@ def test_levels_are_explained_as_norms(archived: Archived) -> None:
 
 def test_clipped_norm_is_explained() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("c", budget=0.5, on_exhaustion="clip")
+    turnstile.create_dataset("c", measure="zcdp", budget=0.5, on_exhaustion="clip")
     run = turnstile.run("c", "r")
     for _ in range(3):
         run.charge([7], [3.0], noise_stddev=4.0)
@@ -92,8 +92,8 @@ def test_clipped_norm_is_explained() -> None:
 
 def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("person", budget=0.125)
-    turnstile.create_dataset("d", budget=0.5, parent="person", on_exhaustion="clip")
+    turnstile.create_dataset("person", measure="zcdp", budget=0.125)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parent="person", on_exhaustion="clip")
     run = turnstile.run("d", "r")
     for _ in range(2):
         run.charge([7], [3.0], noise_stddev=4.0)
@@ -115,8 +115,8 @@ def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
 
 def test_too_soon_is_explained() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("person", budget=0.1)
-    turnstile.create_dataset("d", budget=0.5, parent="person")
+    turnstile.create_dataset("person", measure="zcdp", budget=0.1)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parent="person")
     run = turnstile.run("d", "r", min_separation=3)
     for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
         run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
@@ -131,7 +131,7 @@ def test_too_soon_is_explained() -> None:
 
 def test_repeated_step_is_explained_once() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("d", budget=0.5)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5)
     run = turnstile.run("d", "r")
     run.charge([7], [1.0], noise_stddev=4.0)
     again = turnstile.run("d", "r", released=-1)
@@ -142,7 +142,7 @@ def test_repeated_step_is_explained_once() -> None:
 def mixed(others: list[User], norms: list[float]) -> Archived:
     """Steps of user 7 among others."""
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("d", budget=0.2, user_ids="mixed")
+    turnstile.create_dataset("d", measure="zcdp", budget=0.2, user_ids="mixed")
     run = turnstile.run("d", "r")
     for _ in range(4):
         run.charge([*others, 7], [*norms, 1.5], noise_stddev=4.0)
@@ -207,7 +207,7 @@ def test_trimmed_log_without_snapshot_is_not_explained() -> None:
 
 def test_trimmed_log_is_explained_from_its_snapshot() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("d", budget=0.5)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5)
     roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
     for step in range(6):
         roster.charge(noise_stddev=4.0)
@@ -226,8 +226,8 @@ def test_trimmed_log_is_explained_from_its_snapshot() -> None:
 
 def test_trimmed_halt_of_nested_budgets_has_no_reason() -> None:
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("outer", budget=0.1)
-    turnstile.create_dataset("d", budget=0.5, parent="outer")
+    turnstile.create_dataset("outer", measure="zcdp", budget=0.1)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parent="outer")
     roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
     for step in range(6):
         roster.charge(noise_stddev=4.0)
@@ -262,7 +262,7 @@ def test_user_with_a_pseudonym_is_shown_by_id() -> None:
     key = "a key that is hard to guess"
     archived = Archived(2)
     turnstile = Turnstile(connection=archived, pseudonym_key=key)
-    turnstile.create_dataset("p", budget=1.0)
+    turnstile.create_dataset("p", measure="zcdp", budget=1.0)
     turnstile.run("p", "r").charge(["anna", "bert"], [1.0, 0.5], noise_stddev=4.0)
     asked = ("explain", "--user", "anna", "--json")
     (line,) = command_on(archived, *asked, TURNSTILE_PSEUDONYM_KEY=key).lines

@@ -33,7 +33,7 @@ from tests.unit.replay.service import Archived, new_service
 @pytest.fixture
 def archived() -> Archived:
     archived, turnstile = new_service()
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     run = turnstile.run("d", "r")
     for _ in range(3):
         run.charge(list(range(8)), [1.0] * 8, noise_stddev=4.0)
@@ -62,7 +62,7 @@ def test_rewritten_log_does_not_continue_the_receipt(archived: Archived) -> None
     """Also where Redis, decisions and odometers are those of the new log throughout."""
     earlier = receipt_of(archived)
     other, turnstile = new_service()
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     run = turnstile.run("d", "r")
     for _ in range(3):
         run.charge(list(range(8)), [0.5] * 8, noise_stddev=4.0)  # half of it never happened

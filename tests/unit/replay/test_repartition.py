@@ -155,7 +155,7 @@ def test_new_log_needs_its_snapshot():
 
 def test_later_import_is_rejected():
     service, turnstile = new_service(1)
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     logs = MemoryLogs(retirable())
     quietly(logs, 1)
     assert logs.next is not None
@@ -170,14 +170,14 @@ def test_later_import_is_rejected():
 
 def test_log_with_an_open_run_is_not_retired():
     service, turnstile = new_service()
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     turnstile.run("d", "r")
     _assert_refused(MemoryLogs(service))
 
 
 def test_log_with_different_datasets_is_not_retired():
     service, turnstile = new_service()
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     policy = msgspec.structs.replace(
         service.ledgers[0].state.policies["d",], dataset="half", budget=[1]
     )
@@ -189,7 +189,7 @@ def test_log_of_another_service_is_not_changed():
     logs = MemoryLogs(retirable())
     logs._create(3)
     assert logs.next is not None
-    Turnstile(connection=logs.next).create_dataset("other", budget=1.0)
+    Turnstile(connection=logs.next).create_dataset("other", measure="zcdp", budget=1.0)
     _assert_refused(logs)
 
 

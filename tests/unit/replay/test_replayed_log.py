@@ -31,7 +31,7 @@ OTHER = bytes(32)
 def archived() -> Archived:
     """One partition, charged three times; its snapshot is of the time before the third."""
     archived, turnstile = new_service(1)
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     run = turnstile.run("d", "r")
     for step in range(3):
         if step == 2:
@@ -181,7 +181,7 @@ def test_log_with_a_gap_has_no_result(
 
 def test_trimmed_log_needs_the_erasure_keys() -> None:
     archived, turnstile = new_service(1, erasure_keys="a secret of some length")
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     turnstile.run("d", "r").charge([7, 8], [1.0, 1.0], noise_stddev=4.0)
     turnstile.erase(7)
     archived.draw(0)

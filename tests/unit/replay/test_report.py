@@ -100,7 +100,7 @@ def test_steps_and_amounts_match_the_explanation(archived: Archived) -> None:
 @pytest.mark.slow
 def test_steps_of_any_noise_scale_are_counted_together() -> None:
     archived, turnstile = new_service()
-    turnstile.create_dataset("e", budget=50.0)
+    turnstile.create_dataset("e", measure="zcdp", budget=50.0)
     run = turnstile.run("e", "r")
     users = np.arange(4)
     for step in range(12):
@@ -160,7 +160,7 @@ def sampled(archived_and_turnstile: Any, move: Any, **stated: Any) -> Archived:
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA)
     terms = {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, **stated}
     turnstile.create_dataset("f", assume_independent_timing=True, **terms)
-    turnstile.create_dataset("other", budget=1.0)
+    turnstile.create_dataset("other", measure="zcdp", budget=1.0)
     run = turnstile.run("f", "s")
     roster = run.enrol([1, 2, 3], clip_norm=1.0, levels=4)
     roster.set_norms([0.3, 0.6, 0.9])  # no coin has fallen yet
@@ -215,7 +215,7 @@ def test_report_is_refused_if_a_shared_budget_has_coins() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA, measure="renyi")
     turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", parent="person")
-    turnstile.create_dataset("b", budget=1.0, parent="person")
+    turnstile.create_dataset("b", measure="zcdp", budget=1.0, parent="person")
     roster = turnstile.run("a", "s").enrol([1, 2], clip_norm=1.0, levels=4)
     roster.charge(noise_stddev=2.0, sampling_rate=0.1)
     turnstile.run("b", "r", take_over=True).charge([2], [0.5], noise_stddev=4.0)
@@ -238,7 +238,7 @@ def test_report_of_a_trimmed_log_is_refused() -> None:
 @pytest.fixture
 def mixed() -> Archived:
     archived, turnstile = new_service()
-    turnstile.create_dataset("m", budget=1.0, user_ids="mixed")
+    turnstile.create_dataset("m", measure="zcdp", budget=1.0, user_ids="mixed")
     turnstile.run("m", "r").charge([7, "7", 'a,"b"'], [1.0, 0.5, 0.2], noise_stddev=4.0)
     return archived
 
@@ -265,7 +265,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "1=1", "a-b"]
 
 def test_csv_ids_are_no_formulas_and_can_be_read_back(tmp_path: Path) -> None:
     archived, turnstile = new_service()
-    turnstile.create_dataset("m", budget=1.0, user_ids="mixed")
+    turnstile.create_dataset("m", measure="zcdp", budget=1.0, user_ids="mixed")
     turnstile.run("m", "r").charge([-7, *FORMULAS], [0.5] * 10, noise_stddev=4.0)
     path = tmp_path / "report.csv"
     command_on(archived, "report", "--output", str(path))

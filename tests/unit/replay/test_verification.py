@@ -426,7 +426,7 @@ def test_wrong_snapshot_of_a_trimmed_log_is_not_used(is_old: bool) -> None:
 
 def test_log_of_another_partition_count_is_not_applied() -> None:
     archived, turnstile = new_service(partitions=1)
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     (record,) = archived.topics["norms", 0]
     content = msgspec.msgpack.decode(record.value)
     content["policy"]["partitions"] = 3

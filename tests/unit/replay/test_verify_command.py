@@ -15,7 +15,7 @@ from tests.unit.replay.test_receipts import keys
 @pytest.fixture
 def archived() -> Archived:
     archived, turnstile = new_service()
-    turnstile.create_dataset("d", budget=1.0, odometer_step=0.01)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0, odometer_step=0.01)
     run = turnstile.run("d", "r")
     for _ in range(3):
         run.charge(list(range(8)), [1.0] * 8, noise_stddev=4.0)

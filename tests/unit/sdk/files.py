@@ -112,10 +112,10 @@ class Clients:
         rng, client = self.rng, self.clients[number]
         if client is None:
             client = self.clients[number] = Turnstile.open(self.path, partitions=self.partitions)
-            client.create_dataset("plain", budget=0.3, odometer_step=0.05)
+            client.create_dataset("plain", measure="zcdp", budget=0.3, odometer_step=0.05)
             client.create_dataset("clips", measure="gdp", budget=0.5, on_exhaustion="clip")
-            client.create_dataset("outer", budget=0.5)
-            client.create_dataset("inner", budget=0.4, parent="outer")
+            client.create_dataset("outer", measure="zcdp", budget=0.5)
+            client.create_dataset("inner", measure="zcdp", budget=0.4, parent="outer")
         match rng.choices(range(6), (8, 4, 3, 1, 1, 1))[0]:
             case 0:
                 self._charge(number, rng.choice(["plain", "clips"]))

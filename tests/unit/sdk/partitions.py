@@ -60,7 +60,7 @@ class Partitions(MemoryConnection):
 
     def create(self, name: str = "d", **policy: object) -> Policy:
         """A budget of 1 unless something else is said."""
-        return self.turnstile.create_dataset(name, **{"budget": 1.0, **policy})
+        return self.turnstile.create_dataset(name, **{"measure": "zcdp", "budget": 1.0, **policy})
 
     def withdraw(self, name: str = "d") -> None:
         self.turnstile.withdraw_dataset(name)

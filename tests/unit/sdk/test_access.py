@@ -40,17 +40,17 @@ def charge(turnstile: Turnstile) -> None:
 
 def test_order_of_an_access_list_does_not_matter(service):
     turnstile = client(service, None)
-    made = turnstile.create_dataset("d", budget=1.0, allow=ALLOW)
+    made = turnstile.create_dataset("d", measure="zcdp", budget=1.0, allow=ALLOW)
     again = {key: rights * 2 for key, rights in reversed(ALLOW.items())}
-    assert turnstile.create_dataset("d", budget=1.0, allow=again) == made
+    assert turnstile.create_dataset("d", measure="zcdp", budget=1.0, allow=again) == made
     for allow in (None, {public("mary"): ["manage"]}):
         with pytest.raises(PolicyChanged) as error:
-            turnstile.create_dataset("d", budget=1.0, allow=allow)
+            turnstile.create_dataset("d", measure="zcdp", budget=1.0, allow=allow)
         assert error.value.held == made
 
 
 def test_a_manager_replaces_keys_and_runs_go_on(service):
-    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    client(service, None).create_dataset("d", measure="zcdp", budget=1.0, allow=ALLOW)
     charge(client(service, "alice"))
     both = {public("anna"): ["charge"], public("mary"): ["manage"]}
     client(service, "mary").set_access("d", both)
@@ -64,7 +64,7 @@ def test_a_manager_replaces_keys_and_runs_go_on(service):
 
 
 def test_partial_change_is_completed_by_the_same_call(service):
-    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    client(service, None).create_dataset("d", measure="zcdp", budget=1.0, allow=ALLOW)
     mary = client(service, "mary")
     new = {public("anna"): ["charge"], public("mary"): ["manage"]}
 
@@ -79,7 +79,7 @@ def test_partial_change_is_completed_by_the_same_call(service):
 
 
 def test_access_list_is_set_with_a_key_where_one_exists(service):
-    client(service, None).create_dataset("d", budget=1.0)
+    client(service, None).create_dataset("d", measure="zcdp", budget=1.0)
     with pytest.raises(InvalidRequest):
         client(service, None).set_access("d", ALLOW)
     mary = client(service, "mary")
@@ -89,7 +89,7 @@ def test_access_list_is_set_with_a_key_where_one_exists(service):
 
 def test_the_list_of_a_copied_dataset_is_moved_to_the_log_of_the_client(service):
     service.log = b"another log, 16 "
-    client(service, None).create_dataset("d", budget=1.0, allow=ALLOW)
+    client(service, None).create_dataset("d", measure="zcdp", budget=1.0, allow=ALLOW)
     copied_from, service.log = service.log.hex(), bytes(16)
     assert refused(lambda: charge(client(service, "alice"))) is Reason.NOT_ALLOWED
     mary = client(service, "mary")
@@ -124,7 +124,7 @@ def test_invalid_request_key_is_rejected():
 )
 def test_invalid_access_list_is_not_sent(service, allow):
     with pytest.raises(InvalidRequest) as error:
-        client(service, None).create_dataset("d", budget=1.0, allow=allow)
+        client(service, None).create_dataset("d", measure="zcdp", budget=1.0, allow=allow)
     assert private_key("mary") not in str(error.value)
     with pytest.raises(InvalidRequest):
         client(service, "mary").set_access("d", allow)

@@ -22,7 +22,7 @@ def test_runs_of_several_tasks_spend_one_budget() -> None:
 
     async def train() -> list[int]:
         async with AsyncTurnstile.in_memory() as t:
-            await t.create_dataset("d", budget=3.0, assume_independent_timing=True)
+            await t.create_dataset("d", measure="zcdp", budget=3.0, assume_independent_timing=True)
             return await asyncio.gather(one(t, "a"), one(t, "b"))
 
     assert sum(asyncio.run(train())) == 6  # at rho 1/2 each
@@ -55,7 +55,7 @@ def test_a_charge_that_was_cancelled_is_never_made_twice(held: HeldRun) -> None:
 
     async def train() -> None:
         async with AsyncTurnstile.in_memory() as t:
-            await t.create_dataset("d", budget=3.0)
+            await t.create_dataset("d", measure="zcdp", budget=3.0)
             run = await t.run("d", "r", released=-1)
             charging = asyncio.create_task(run.charge([7], [1.0], noise_stddev=1.0))
             await asyncio.to_thread(held.began.wait)
@@ -80,8 +80,8 @@ def test_a_charge_that_was_cancelled_is_never_made_twice(held: HeldRun) -> None:
 def test_the_event_loop_goes_on_while_a_charge_waits(held: HeldRun) -> None:
     async def train() -> None:
         async with AsyncTurnstile.in_memory() as t:
-            await t.create_dataset("d", budget=3.0)
-            await t.create_dataset("e", budget=3.0)
+            await t.create_dataset("d", measure="zcdp", budget=3.0)
+            await t.create_dataset("e", measure="zcdp", budget=3.0)
             run = await t.run("d", "r")
             charging = asyncio.create_task(run.charge([7], [1.0], noise_stddev=1.0))
             await asyncio.to_thread(held.began.wait)
@@ -96,7 +96,7 @@ def test_the_event_loop_goes_on_while_a_charge_waits(held: HeldRun) -> None:
 def test_halts_are_received_and_an_abandoned_loop_ends() -> None:
     async def train() -> list[Halt]:
         async with AsyncTurnstile.in_memory() as t:
-            await t.create_dataset("d", budget=0.5)
+            await t.create_dataset("d", measure="zcdp", budget=0.5)
             run = await t.run("d", "r")
             heard = t.halts("d")
             first = asyncio.create_task(anext(heard))

@@ -48,7 +48,7 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def charged(path: Path, *, run: str = "r", norm: float = 1.0, **options: Any) -> Any:
     """Charge users 0 to 9 once, in a client of its own. The budget is enough for four steps."""
     with Turnstile.open(path, partitions=2, **options) as turnstile:
-        turnstile.create_dataset("d", budget=0.125)
+        turnstile.create_dataset("d", measure="zcdp", budget=0.125)
         opened = turnstile.run("d", run, take_over=True)
         return opened.charge(np.arange(10), np.full(10, norm), noise_stddev=4.0)
 

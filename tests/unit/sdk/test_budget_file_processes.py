@@ -31,7 +31,7 @@ import sys, threading
 from streams import Turnstile
 
 with Turnstile.open(sys.argv[1]) as turnstile:
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     assert turnstile.run("d", "r").charge([1], [1.0], noise_stddev=4.0).admitted.all()
     assert list(turnstile.halts(follow=False)) == []
 heavy = {"kafka", "redis", "faust", "aiokafka", "scipy.special"}
@@ -132,7 +132,7 @@ def test_fork_waits_for_a_charge_and_its_copy_cannot_charge(
         return apply(self, offset, value)
 
     with Turnstile.open(path, partitions=1) as turnstile:
-        turnstile.create_dataset("d", budget=1.0)
+        turnstile.create_dataset("d", measure="zcdp", budget=1.0)
         run = turnstile.run("d", "r")
         monkeypatch.setattr(Ledger, "apply", slow)
         users = np.arange(10)

@@ -14,7 +14,7 @@ from tests.unit.sdk.partitions import fits
 def heard() -> Decision:
     connection = MemoryConnection(1, 5.0)
     with Turnstile(connection=connection) as turnstile:
-        turnstile.create_dataset("d", budget=1.0)
+        turnstile.create_dataset("d", measure="zcdp", budget=1.0)
         run = turnstile.run("d", "r", min_separation=3)
         run.charge([1, 2, 3], [1.0, 0.0, 1.0], noise_stddev=4.0)
         turnstile.erase(1)

@@ -153,7 +153,7 @@ def test_undecodable_record_is_skipped() -> None:
 
 def test_a_client_follows_the_halts_of_a_roster() -> None:
     with Turnstile.in_memory(partitions=3) as turnstile:
-        turnstile.create_dataset("d", budget=2 / 32)
+        turnstile.create_dataset("d", measure="zcdp", budget=2 / 32)
         roster = turnstile.run("d", "r").enrol(range(9), clip_norm=1.0, levels=10)
         for _ in range(3):
             roster.charge(noise_stddev=4.0)
@@ -185,7 +185,7 @@ class Subscriber:
 def test_a_subscriber_that_is_started_again_misses_nothing(until) -> None:
     (example,) = blocks_of_a_subscriber()
     with Turnstile.in_memory(partitions=2) as turnstile:
-        turnstile.create_dataset("mnist", budget=1 / 32)
+        turnstile.create_dataset("mnist", measure="zcdp", budget=1 / 32)
         run = turnstile.run("mnist", "night-7")
         for _ in range(4):  # all are halted from the second step on
             run.charge(range(6), [1.0] * 6, noise_stddev=4.0)

@@ -21,7 +21,7 @@ import sys, threading
 from streams import Turnstile
 
 with Turnstile.in_memory() as turnstile:
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     assert turnstile.run("d", "r").charge([1], [1.0], noise_stddev=4.0).admitted.all()
     assert list(turnstile.halts(follow=False)) == []
 heavy = {"kafka", "redis", "faust", "aiokafka", "scipy.special"}
@@ -38,7 +38,7 @@ def test_memory_service_starts_no_thread() -> None:
 
 def test_forked_process_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     turnstile = Turnstile.in_memory()
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     run = turnstile.run("d", "r")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     for call in (lambda: run.charge([1], [1.0], noise_stddev=4.0), lambda: turnstile.run("d", "r")):
@@ -53,7 +53,7 @@ def test_interrupted_ledger_is_not_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turnstile = Turnstile.in_memory(partitions=1)
-    turnstile.create_dataset("d", budget=1.0)
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0)
     run = turnstile.run("d", "r")
 
     def interrupted(self: Ledger, offset: int, value: bytes | None) -> list[object]:

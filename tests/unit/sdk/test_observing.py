@@ -28,13 +28,13 @@ def test_requests_are_counted_by_outcome() -> None:
     registry = CollectorRegistry()
     with Turnstile.in_memory() as t:
         measure(t, registry)
-        t.create_dataset("secret-data", budget=1.0)
+        t.create_dataset("secret-data", measure="zcdp", budget=1.0)
         run = t.run("secret-data", "secret-run")
         before = samples(registry)
         for norm in (1.0, 0.5):
             run.charge(["ada"], [norm], noise_stddev=1.0)
         with pytest.raises(RequestRejected):
-            t.create_dataset("inner", budget=1.0, parent="nowhere")
+            t.create_dataset("inner", measure="zcdp", budget=1.0, parent="nowhere")
         counts = samples(registry)
     assert counts["charge", "answered"] == 2
     assert counts["other", "answered"] == before["other", "answered"]
@@ -64,7 +64,7 @@ def test_observers_see_every_request_end_and_change_nothing() -> None:
     watching = Watching()
     service = Partitions(1)
     with service.turnstile as t:
-        t.create_dataset("d", budget=1.0)
+        t.create_dataset("d", measure="zcdp", budget=1.0)
         run = t.run("d", "r")
         t.observe(watching)
         d = run.charge([7], [1.0], noise_stddev=1.0)

@@ -31,7 +31,7 @@ class Recorded(MemoryConnection):
 
 def opened(connection, key=KEY, dataset="d", run="r", **policy):
     turnstile = Turnstile(connection=connection, pseudonym_key=key)
-    turnstile.create_dataset(dataset, **({"budget": 1.0} | policy))
+    turnstile.create_dataset(dataset, **({"measure": "zcdp", "budget": 1.0} | policy))
     return turnstile, turnstile.run(dataset, run)
 
 
@@ -111,7 +111,7 @@ def test_another_key_cannot_charge_a_dataset(key):
     with pytest.raises(InvalidRequest):
         turnstile.run("d", "r")
     with pytest.raises(PolicyChanged):
-        turnstile.create_dataset("d", budget=1.0)
+        turnstile.create_dataset("d", measure="zcdp", budget=1.0)
 
 
 def test_a_dataset_without_pseudonyms_is_not_charged_with_a_key():
@@ -132,7 +132,7 @@ def test_a_budget_over_several_datasets_has_one_key():
     )
     other = Turnstile(connection=connection, pseudonym_key=OTHER_KEY)
     with pytest.raises(RequestRejected):
-        other.create_dataset("elsewhere", budget=1.0, parent="person")
+        other.create_dataset("elsewhere", measure="zcdp", budget=1.0, parent="person")
 
 
 def test_one_user_twice_and_two_users_of_one_pseudonym_are_refused(monkeypatch):
@@ -153,7 +153,7 @@ def test_key_of_invalid_length_is_rejected(key):
 def test_with_a_key_a_dataset_has_integers():
     turnstile = Turnstile.in_memory(pseudonym_key=KEY)
     with pytest.raises(InvalidRequest):
-        turnstile.create_dataset("d", budget=1.0, user_ids="string")
+        turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="string")
 
 
 def test_ids_of_many_pseudonyms_are_found():

@@ -108,7 +108,7 @@ def refusal(partition: int, request: bytes, answer: Output) -> Output | None:
 def exhausted(connection: SignedConnection) -> Turnstile:
     """A service in which the users of dataset d have spent everything in step 0 of run r."""
     turnstile = Turnstile(connection=connection)
-    turnstile.create_dataset("d", budget=0.5)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5)
     assert turnstile.run("d", "r").charge(USERS, np.ones(12), noise_stddev=1.0).exhausted.all()
     return turnstile
 
@@ -146,7 +146,7 @@ def test_forged_decision_alone_is_a_timeout() -> None:
 def test_untrusted_workers_are_a_timeout() -> None:
     connection = SignedConnection(TrustStore(new_keys()[1]))
     with pytest.raises(DecisionTimeout):
-        Turnstile(connection=connection).create_dataset("d", budget=1.0)
+        Turnstile(connection=connection).create_dataset("d", measure="zcdp", budget=1.0)
 
 
 def test_signed_decisions_can_conflict() -> None:

@@ -24,6 +24,7 @@ COVERED_BY: dict[Any, set[str]] = {
     Gaussian(1.0): {"renyi", "zcdp", "gdp", "approx-dp", "steps"},
 }
 FITS_ONCE: dict[str, dict[str, Any]] = {
+    "default": {"budget": 1.0},
     "gdp": {"measure": "gdp", "budget": 1.0},
     "zcdp": {"measure": "zcdp", "budget": 0.5},
     "approx-dp": {"measure": "approx-dp", "budget": 0.5},
@@ -46,7 +47,7 @@ def assert_nothing_is_charged(turnstile: Turnstile, run: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [SAMPLED, Laplace(1.0), PureDP()], ids=str)
-@pytest.mark.parametrize("policy", ["gdp"])
+@pytest.mark.parametrize("policy", ["default", "gdp"])
 def test_gdp_charges_gaussian_steps_only(policy, step):
     turnstile, run = opened(FITS_ONCE[policy])
     with turnstile:
