@@ -58,7 +58,7 @@ from accounting.costs.pure import gdp_units_of_pure
 from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, float_toward
-from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units
+from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units, from_units_down
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
@@ -283,6 +283,24 @@ class Measure:
             InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.
         """
         return budget_units(budget, self.power)
+
+    def gaussian_rho(self, budget: int) -> float | None:
+        """Return the rho that Gaussian steps within a budget add up to at most, rounded down.
+
+        A Gaussian step with noise s has rho c^2 / (2 s^2) for a user with norm c. So this is the
+        rho from which `noise_for_norm_budget` computes the noise.
+
+        Args:
+            budget: in units.
+
+        Returns:
+            In nats. None if there is one budget per order, or if the measure does not charge the
+            norms of Gaussian steps.
+        """
+        if self.per_order or not self.can_clip:
+            return None
+        of_one_half = float(from_units(self.charge_units(Gaussian(1.0), [1.0]))[0])
+        return float(from_units_down(budget)) / of_one_half / 2.0
 
     def stated(self, units: npt.ArrayLike) -> FloatArray:
         """Return a spend, or a bound on it, in `unit`, rounded up; of the same shape.

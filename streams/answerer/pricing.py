@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
-from accounting.exact.units import from_units_down
 from streams.answerer.kinds import AskedQuery
 from streams.answerer.queries import UnusableQueries
 from streams.answerer.windows import Calendar
@@ -52,16 +51,13 @@ def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
 
 def _rho(policy: Policy) -> float:
     """Return the budget of a policy as zCDP, rounded down."""
-    budget = float(from_units_down(policy.budget[0]))
-    match policy.measure:
-        case "zcdp" | "approx-dp":
-            return budget
-        case "gdp":
-            return budget / 2.0  # budgets of gdp are mu squared
-    raise UnusableQueries(
-        f"active_windows needs a budget in zcdp, gdp or approx-dp, not {policy.measure}: give "
-        "noise instead"
-    )
+    rho = measure_of(policy).gaussian_rho(policy.budget[0])
+    if rho is None:
+        raise UnusableQueries(
+            f"active_windows needs a budget in gdp, zcdp or approx-dp, not {policy.measure}: give "
+            "noise instead"
+        )
+    return rho
 
 
 Costs: TypeAlias = NDArray[np.int64]
@@ -167,7 +163,7 @@ def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Costs:
     if not measure.covers(Gaussian(1.0)):
         raise UnusableQueries(
             f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot charge the "
-            "Gaussian noise of answers: use a dataset with zcdp, gdp, renyi or approx-dp"
+            "Gaussian noise of answers: use a dataset with gdp, zcdp, renyi or approx-dp"
         )
     units = measure.charge_units(Gaussian(stddev), [asked.bound], policy.orders or None)
     return np.atleast_1d(units.reshape(-1))

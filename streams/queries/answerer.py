@@ -2,8 +2,9 @@
 
 Every query asks each user for a number or a vector. The release is the sum over the users that the
 filter admits, plus Gaussian noise (Feldman and Zrnic, section 4.2). With the noise of Cor. 4.7, any
-number of queries, chosen from earlier releases, is rho-zCDP. Neighbouring datasets differ by adding
-or removing one user. A user pays only for the windows to which it contributes.
+number of queries, chosen from earlier releases, is mu-Gaussian DP, and rho-zCDP with
+rho = mu^2 / 2. Neighbouring datasets differ by adding or removing one user. A user pays only for
+the windows to which it contributes.
 
 ``Release`` is public. The admitted users, and their number, are data about users. They are kept
 separately in ``last_charge``, for callers with access to such data. The number of active users can
@@ -47,6 +48,7 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise
 from accounting.release.clipping import clip_rows, row_norms
+from streams.ledger.validation import measure_of
 from streams.queries.frames import read_frame, side_by_side
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_rows, read_users
@@ -164,15 +166,34 @@ class QueryAnswerer:
         run: Run,
         *,
         norm_budget: float,
-        rho: float,
+        rho: float | None = None,
         clip_norm: float | None = None,
         noise: np.random.Generator | None = None,
     ) -> QueryAnswerer:
         """Return an answerer whose users may each contribute ``norm_budget`` in squared norms.
 
-        ``rho`` is the zCDP budget of the dataset (FZ Cor. 4.7, there kappa). For a query like "was
-        the user active today", ``norm_budget`` is the number of days on which a user counts.
+        For a query like "was the user active today", ``norm_budget`` is the number of days on which
+        a user counts.
+
+        Args:
+            run: as for ``QueryAnswerer``.
+            norm_budget: the sum of squared norms that a user can pay for.
+            rho: the part of the dataset's budget to spend, in nats of zCDP (FZ Cor. 4.7, there
+                kappa). Gaussian noise of mu-GDP has rho = mu^2 / 2. None: the whole budget of the
+                dataset itself, whatever its parent budgets are.
+            clip_norm: as for ``QueryAnswerer``.
+            noise: as for ``QueryAnswerer``.
+
+        Raises:
+            InvalidRequest: no rho follows from the measure of the dataset: renyi or pure-dp.
         """
+        if rho is None:
+            rho = measure_of(run.policy).gaussian_rho(run.policy.budget[0])
+            if rho is None:
+                raise InvalidRequest(
+                    f"dataset {run.dataset!r} has measure {run.policy.measure}, from which no rho "
+                    "follows: give rho, or use a dataset with gdp, zcdp or approx-dp"
+                )
         stddev = noise_for_norm_budget(norm_budget, rho)
         return cls(run, noise_stddev=stddev, clip_norm=clip_norm, noise=noise)
 

@@ -20,9 +20,12 @@ from accounting import (
     Mechanism,
     PoissonGaussian,
     PureDP,
+    StepShape,
     charge_units,
     gdp_to_delta,
+    noise_for_norm_budget,
     renyi_to_delta,
+    steps_measure,
     zcdp_to_delta,
 )
 from streams import records
@@ -174,3 +177,34 @@ def test_a_sample_of_everybody_is_charged_by_cost_tables_wherever_the_plain_gaus
     if row.covers_by_table(everybody):
         plain = row.cost_table(Gaussian(2.0), 1.0, 4, orders_of(row))
         assert (row.cost_table(everybody, 1.0, 4, orders_of(row)) == plain).all()
+
+
+@ROWS
+@pytest.mark.parametrize("budget", [1, 3, 2**41 + 7, 2**44, MAX_BUDGET_UNITS])
+def test_gaussian_rho_is_what_gaussian_steps_within_the_budget_add_up_to(
+    row: Measure, budget: int
+) -> None:
+    rho = row.gaussian_rho(budget)
+    if row.name in ("renyi", "pure-dp"):
+        assert rho is None
+        return
+    assert rho is not None
+    exact = Fraction(budget, 2**44) / row.power  # mu squared is twice rho
+    assert Fraction(rho) <= exact <= Fraction(np.nextafter(rho, np.inf))
+
+
+@pytest.mark.parametrize("name", ["zcdp", "gdp", "approx-dp"])
+@pytest.mark.parametrize("steps", [1, 20, 365])
+@pytest.mark.parametrize("budget", [2**38 + 1, 2**44, 5 * 2**44])
+def test_noise_for_a_norm_budget_pays_for_these_steps_and_no_more(
+    name: MeasureName, steps: int, budget: int
+) -> None:
+    rho = MEASURES[name].gaussian_rho(budget)
+    assert rho is not None
+    noise = Gaussian(noise_for_norm_budget(float(steps), rho))
+    cost = int(charge_units(name, noise, [1.0])[0])
+    assert steps * cost <= budget < (steps + 1) * cost
+
+
+def test_no_rho_follows_from_a_number_of_steps() -> None:
+    assert steps_measure(StepShape(1.0, 1.0)).gaussian_rho(2**44) is None

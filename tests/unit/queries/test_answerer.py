@@ -12,8 +12,10 @@ import polars as pl
 import pytest
 from scipy import special, stats
 
+from accounting import MEASURES
 from accounting.exact.units import from_units_down
 from accounting.release import ExactNoise
+from streams import Turnstile
 from streams.queries.answerer import QueryAnswerer
 from streams.sdk.errors import DecisionTimeout, InvalidRequest, ReleasedTwice
 from streams.sdk.run import Run
@@ -52,6 +54,41 @@ def test_noise_follows_from_norm_budget_and_rho() -> None:
     answerer = QueryAnswerer.calibrated(run_of(0.125), norm_budget=16.0, rho=0.125)
     assert answerer.noise_stddev == pytest.approx(8.0, rel=1e-7)
     assert answerer.noise_stddev >= 8.0
+
+
+@pytest.mark.parametrize("measure", ["gdp", "zcdp", "approx-dp"])
+def test_whole_budget_pays_for_the_norm_budget_and_no_more(measure: str) -> None:
+    with Turnstile.in_memory(partitions=1) as t:
+        policy = t.create_dataset("d", measure=measure, epsilon=1.0, delta=1e-6)
+        run = t.run("d", "r")
+        answerer = QueryAnswerer.calibrated(run, norm_budget=20.0)
+        rho = MEASURES[policy.measure].gaussian_rho(policy.budget[0])
+        same = QueryAnswerer.calibrated(run, norm_budget=20.0, rho=rho)
+        assert answerer.noise_stddev == same.noise_stddev
+        admitted = []
+        for _ in range(22):
+            answerer.answer([7], [1.0])
+            assert answerer.last_charge is not None
+            admitted.append(bool(answerer.last_charge.decision.admitted[0]))
+        assert admitted == [True] * 20 + [False] * 2
+
+
+def test_default_measure_needs_less_noise_than_zcdp() -> None:
+    noise = []
+    with Turnstile.in_memory(partitions=1) as t:
+        for name, measure in (("default", {}), ("zcdp", {"measure": "zcdp"})):
+            t.create_dataset(name, epsilon=1.0, delta=1e-6, **measure)
+            answerer = QueryAnswerer.calibrated(t.run(name, "r"), norm_budget=20.0)
+            noise.append(answerer.noise_stddev)
+    assert 0.92 < noise[0] / noise[1] < 0.95
+
+
+@pytest.mark.parametrize("measure", ["renyi", "pure-dp"])
+def test_no_rho_follows_from_other_measures(measure: str) -> None:
+    with Turnstile.in_memory(partitions=1) as t:
+        t.create_dataset("d", measure=measure, epsilon=1.0, delta=1e-6)
+        with pytest.raises(InvalidRequest):
+            QueryAnswerer.calibrated(t.run("d", "r"), norm_budget=20.0)
 
 
 def test_answer_is_the_sum_over_the_admitted() -> None:
