@@ -21,7 +21,7 @@ from accounting.research.rogers import RogersFilter
 class LocalFilter:
     """One user's filter on a device: a rule and the user's spend.
 
-        device = LocalFilter(ZcdpFilter(rho=1.0), spent=stored)
+        device = LocalFilter(GdpFilter(mu=1.0), spent=stored)
         if device.admit(Gaussian(4.0), norm):
             store(device.spent)     # first store the charge,
             send(answer)            # then answer

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from accounting import Gaussian, ZcdpFilter, zcdp_cost
+from accounting import Gaussian, GdpFilter, gdp_cost
 
 _FOLDER = "_pictures"
 _BUDGET = 1.0
@@ -26,11 +26,11 @@ _BUDGET = 1.0
 
 def _spending(norms: NDArray[np.float64], noise: float) -> tuple[NDArray, NDArray]:
     """What users have spent after each step, and who was admitted: both (steps, users)."""
-    rule = ZcdpFilter(_BUDGET)
+    rule = GdpFilter(_BUDGET)
     state = rule.initial_state(norms.shape[1])
     spent, admitted = [], []
     for row in norms:
-        state, who = rule.admit(state, zcdp_cost(Gaussian(noise), row))
+        state, who = rule.admit(state, gdp_cost(Gaussian(noise), row))
         spent.append(_BUDGET - rule.remaining(state))
         admitted.append(who)
     return np.array(spent), np.array(admitted)
@@ -48,7 +48,7 @@ def _filter(ink: Ink) -> Figure:
         ]
     )
     shares[31:, 0] = 0.22
-    spent, admitted = _spending(shares, noise=3.65)
+    spent, admitted = _spending(shares, noise=5.16)
     names = ("always the longest norm", "learns, and is charged less", "contributes little")
     for user, colour in enumerate((ink.second, ink.first, ink.third)):
         axes.step(steps, spent[:, user], where="post", color=colour, linewidth=2)
@@ -72,7 +72,7 @@ def _filter(ink: Ink) -> Figure:
         ("cheaper steps fit again", 33, (33.0, 0.84)),
     ):
         axes.annotate(words, (steps[at], spent[at, 0]), place, color=ink.second, arrowprops=line)
-    axes.set(xlabel="step", ylabel="spent (rho)", ylim=(0, 1.12), xlim=(0, 40.5))
+    axes.set(xlabel="step", ylabel="spent (mu squared)", ylim=(0, 1.12), xlim=(0, 40.5))
     return figure
 
 
@@ -84,9 +84,9 @@ def _active(ink: Ink) -> Figure:
     shares = np.clip(
         hardness + (1 - hardness) * np.exp(-steps[:, np.newaxis] / 25 * (1.2 - hardness)), 0, 1
     )
-    _, admitted = _spending(shares, noise=3.9)
+    _, admitted = _spending(shares, noise=5.515)
     axes.step(steps, admitted.sum(axis=1), where="post", color=ink.first, linewidth=2)
-    worst = int(_spending(np.ones((120, 1)), noise=3.9)[1].sum())
+    worst = int(_spending(np.ones((120, 1)), noise=5.515)[1].sum())
     axes.step([1, worst, worst, 120], [1000, 1000, 0, 0], color=ink.second, linewidth=2)
     axes.annotate("worst case", (worst, 500), xytext=(-6, 0), textcoords="offset points",
                   ha="right", color=ink.second)  # fmt: skip

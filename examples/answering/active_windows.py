@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from accounting import noise_for_norm_budget, zcdp_budget
+from accounting import gdp_budget, noise_for_norm_budget
 
 CHOICES = (20, 40, 60, 80, 100, 120, 150, 200, 250, 365)
 USERS, DAYS, DECEMBER = 20_000, 365, slice(334, 365)
@@ -61,7 +61,7 @@ def simulated_year(seed: int = SEED) -> NDArray[np.bool_]:
 
 def compare(active: NDArray[np.bool_]) -> list[Row]:
     """Return a row for each choice."""
-    rho = float(zcdp_budget(EPSILON, DELTA))
+    rho = gdp_budget(EPSILON, DELTA) ** 2 / 2.0  # of Gaussian noise
     days_before = active.cumsum(axis=1) - active
     truth = active.sum(axis=0)
     rows = []

@@ -40,8 +40,8 @@ func charge(arguments []string) error {
 	err = client.CreateDataset(ctx, turnstile.Policy{
 		Dataset:      "from-go",
 		Partitions:   client.Partitions,
-		Measure:      "zcdp",
-		Budget:       []int64{unit}, // rho = 1
+		Measure:      "gdp",
+		Budget:       []int64{unit}, // mu squared = 1
 		OdometerStep: []int64{unit / 8},
 		UserIDs:      "integer",
 	})
@@ -52,7 +52,7 @@ func charge(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	// User k contributes k/8: at noise 1 a step costs k²/128 of rho.
+	// User k contributes k/8: at noise 1 a step costs k²/64 of mu squared.
 	users, norms := []int64{1, 2, 3, 4, 5, 6, 7, 8}, make([]float64, 8)
 	for place, user := range users {
 		norms[place] = float64(user) / 8

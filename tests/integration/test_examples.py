@@ -58,7 +58,7 @@ def test_a_client_in_another_language_charges_as_the_sdk_does(
 def decided_in_memory() -> list[dict[str, object]]:
     users = np.arange(1, 9)
     with Turnstile.in_memory(partitions=1) as t:
-        t.create_dataset("d", measure="zcdp", budget=1.0)
+        t.create_dataset("d", measure="gdp", budget=1.0)
         run = t.run("d", "r")
         steps = (run.charge(users, users / 8, noise_stddev=1.0) for _ in range(5))
         found: list[dict[str, object]] = [

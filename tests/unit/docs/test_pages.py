@@ -26,7 +26,7 @@ def test_a_page_that_is_whole_runs(name: str) -> None:
     elif name == "federated":
         # As many as a filter by itself admits: rho = 1 / (2 * 25) each.
         assert 0 < names["rounds"] < 100
-        assert sum(names["stored"]) / 2**44 == pytest.approx(names["rounds"] / 50)
+        assert sum(names["stored"]) / 2**44 == pytest.approx(names["rounds"] / 25)
     elif name == "queries":
         assert abs(float(names["answer"].value) - len(names["buyers"])) < 60
     else:

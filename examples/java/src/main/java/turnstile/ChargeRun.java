@@ -23,9 +23,9 @@ public final class ChargeRun {
     String brokers = arguments.length > 0 ? arguments[0] : "localhost:9092";
     String prefix = arguments.length > 1 ? arguments[1] : "turnstile.";
     try (Client client = new Client(brokers, prefix)) {
-      client.createDataset("from-java", "zcdp", UNIT, UNIT / 8); // rho = 1
+      client.createDataset("from-java", "gdp", UNIT, UNIT / 8); // mu squared = 1
       Client.Run run = client.openRun("from-java", "example");
-      // User k contributes k/8: at noise 1 a step costs k²/128 of rho.
+      // User k contributes k/8: at noise 1 a step costs k²/64 of mu squared.
       long[] users = {1, 2, 3, 4, 5, 6, 7, 8};
       double[] norms = Arrays.stream(users).mapToDouble(user -> user / 8.0).toArray();
       for (int turn = 0; turn < 5; turn++) {
