@@ -1,8 +1,8 @@
 """Private training that charges every user before every step, at no more gradient work than DP-SGD.
 
-The names below are imported on first use, so that training with JAX does not need PyTorch. Import
-``streams.trainers.torch`` (the extra ``torch``) and ``streams.trainers.jax`` (the extra ``jax``)
-by their own names.
+The names below are imported on first use, so that training with JAX does not need PyTorch.
+``PrivacyEngine`` needs the extra ``torch``. Import ``streams.trainers.jax`` (the extra ``jax``) by
+its own name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streams.trainers.loop import Descent, PrivateTrainer
     from streams.trainers.planning import noise_for_steps
     from streams.trainers.steps import AllUsersHalted, OpenStep, PrivateSteps
+    from streams.trainers.torch import PrivacyEngine
 
 _HOMES = {
     "AllUsersHalted": "steps",
@@ -26,6 +27,7 @@ _HOMES = {
     "ExamplesByUser": "examples",
     "IndividualDPClassifier": "classifier",
     "OpenStep": "steps",
+    "PrivacyEngine": "torch",
     "PrivateSteps": "steps",
     "PrivateTrainer": "loop",
     "noise_for_steps": "planning",
@@ -40,6 +42,7 @@ __all__ = [
     "ExamplesByUser",
     "IndividualDPClassifier",
     "OpenStep",
+    "PrivacyEngine",
     "PrivateSteps",
     "PrivateTrainer",
     "noise_for_steps",

@@ -159,12 +159,12 @@ def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:
         return
     clip_norm = float(plan.norms[plan.lasting])
     given = plan.runs[0][0].noise_stddev / clip_norm
-    factor = lasting_factor(plan)
+    enough = given * lasting_factor(plan) * (1.0 + 1e-5)  # not less when it is printed
     raise InvalidRequest(
         f"the noise is too low for {plan.steps} steps: at {noise} = {given:.6g} a "
         f"gradient of the clip norm {clip_norm:.6g} lasts {plan.lasting_steps()} of them, and the "
-        f"later ones would release noise alone. Give {noise} = {given * factor:.6g}, which lasts, "
-        "or fewer steps, a lower sampling rate, or a dataset with a larger budget"
+        f"later ones would release noise alone. Give {noise} = {enough:.6g}, which lasts, or "
+        "fewer steps, a lower sampling rate, or a dataset with a larger budget"
     )
 
 

@@ -93,7 +93,7 @@ class PrivateSteps:
             multiple of ``clip_norm``. It may be a schedule, which follows public values.
         sampling_rate: the probability with which each user is drawn. It may be a schedule.
         expected_batch: the divisor of sums. A public number, such as a rate times a number of users
-            that is known without the data; never the size of a batch.
+            that is known without the data; never the size of a batch. It may be a schedule.
         steps: the planned number of steps, those before a restart included. If the noise is too low
             for it, this is an error before the first step. None: no plan, so users may be halted.
         levels: "own" charges each user ``HEADROOM`` times the norm that its gradient had when it
@@ -122,7 +122,7 @@ class PrivateSteps:
         clip_norm: float,
         noise_multiplier: Schedule,
         sampling_rate: Schedule,
-        expected_batch: float,
+        expected_batch: Schedule,
         steps: int | None = None,
         levels: Levels | None = None,
         highest_level: float = 1.0,
@@ -131,13 +131,14 @@ class PrivateSteps:
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
         check_sampling(sampling)
-        for name, value in (("clip_norm", clip_norm), ("expected_batch", expected_batch)):
+        divisor = expected_batch(run.step) if callable(expected_batch) else expected_batch
+        for name, value in (("clip_norm", clip_norm), ("expected_batch", divisor)):
             if not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
                 raise InvalidRequest(f"{name} is {value!r}; it must be finite and positive")
         self._run = run
         self._noise_stddev = noise_of(noise_multiplier, clip_norm)
         self._sampling_rate = sampling_rate
-        self._expected_batch = float(expected_batch)
+        self._expected_batch = expected_batch
         self._steps = steps
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
@@ -367,7 +368,8 @@ class PrivateSteps:
             stddev = Fraction(step.noise_stddev) / Fraction(2) ** exponent
             units = total + self._normals.draw(stddev, len(total))
             noisy.append(units * math.ldexp(1.0, exponent))  # exact: a power of two
-        return np.concatenate(noisy) / self._expected_batch
+        divisor = self._expected_batch
+        return np.concatenate(noisy) / (divisor(step.step) if callable(divisor) else divisor)
 
 
 class _Sent(NamedTuple):

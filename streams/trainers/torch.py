@@ -1,10 +1,11 @@
 """Individual accounting for PyTorch, with the names and habits of Opacus.
 
-    module, optimizer, loader = make_private(
-        module=module, optimizer=optimizer, dataset=dataset, run=run, users=user_ids,
-        noise_multiplier=1.1, max_grad_norm=1.0, sampling_rate=0.01,
+    engine = PrivacyEngine(turnstile, dataset="faces", run="night-7")
+    module, optimizer, loader = engine.make_private_with_epsilon(
+        module=module, optimizer=optimizer, data_loader=loader, users=user_ids,
+        target_epsilon=3.0, target_delta=1e-5, epochs=15, max_grad_norm=1.0,
     )
-    for _ in range(epochs):
+    for _ in range(15):
         for images, labels in loader:
             optimizer.zero_grad()
             criterion(module(images), labels).backward()
@@ -38,82 +39,291 @@ from __future__ import annotations
 
 import io
 import math
-import random
-import secrets
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.utils import params
 from opacus.validators import ModuleValidator
-from torch.utils.data import (
-    RandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-    default_collate,
-)
 
-from streams.sdk.errors import InvalidRequest
+from streams.records import Measure, Reason
+from streams.sdk.client import Turnstile
+from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.cohorts import check_sampling
-from streams.trainers.examples import ExamplesByUser, SumsByUser
+from streams.trainers.examples import ExamplesByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
-from streams.trainers.planning import Schedule
-from streams.trainers.steps import Levels, OpenStep, PrivateSteps
+from streams.trainers.loader import IndividualDPLoader, check_loader
+from streams.trainers.planning import Schedule, noise_for_steps
+from streams.trainers.steps import Levels, PrivateSteps
 
 _CONTENT: Final = "content"
 _MULTIPLE: Final = 8  # batch sizes are multiples of this
 
+_OTHERWISE: Final = {
+    "accountant": "the dataset's measure says how losses add up: give measure to PrivacyEngine",
+    "clipping": "gradients are clipped as a whole: leave it out",
+    "criterion": "call your criterion on the module's output, also with grad_sample_mode='ghost'",
+    "n_epochs": "give epochs",
+    "noise_generator": "noise is drawn from the operating system; give not_private_generator in "
+    "tests only",
+    "poisson_sampling": "users are always drawn by Poisson sampling, which the charge is for",
+    "rand_on_empty": "every batch has the same size, also without users: leave it out",
+    "user_ids": "give users",
+    "wrap_model": "the module is always wrapped: use the one that is returned",
+}
+"""Arguments of Opacus and of earlier versions that have another form here."""
 
-def make_private(
-    *,
-    module: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    dataset: Any,
-    run: Run,
-    noise_multiplier: Schedule,
-    max_grad_norm: float,
-    sampling_rate: float,
-    population: float,
-    users: Any = None,
-    steps: int | None = None,
-    levels: Levels | None = None,
-    highest_level: float = 1.0,
-    charge_ahead: bool = False,
-    max_physical_batch_size: int | None = None,
-    grad_sample_mode: str = "hooks",
-    collate_fn: Callable[[list[Any]], Any] = default_collate,
-    batch_first: bool = True,
-    loss_reduction: str = "mean",
-    poisson_sampling: bool = True,
-    data_loader: Any = None,
-    not_private_generator: np.random.Generator | None = None,
-) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
-    """Make a training private for every user, charged step by step.
 
-    Neighbouring datasets differ by adding or removing one user, with all its examples.
+class PrivacyEngine:
+    """Makes trainings private for every user, charged step by step.
+
+    Neighbouring datasets differ by adding or removing one user, with all its examples. An engine
+    serves one training.
 
     Args:
-        module: to be trained, in training mode.
-        optimizer: of its parameters.
-        dataset: has a length and is indexed by position, as ``TensorDataset``.
-        run: from ``Turnstile.run``.
-        noise_multiplier: the noise, as a multiple of ``max_grad_norm``; may be a schedule.
-        max_grad_norm: the norm that a user's gradient, summed over its examples, is clipped to:
-            every user can afford it in every planned step.
-        sampling_rate: the rate at which each user is drawn.
+        turnstile: the service.
+        dataset: the name of the dataset in the service. It is created by
+            ``make_private_with_epsilon`` if it does not exist.
+        run: the name of the training. After a restart the same name continues it.
+        measure: of a dataset that is created.
+    """
+
+    def __init__(
+        self, turnstile: Turnstile, *, dataset: str, run: str, measure: Measure = "renyi"
+    ) -> None:
+        self._turnstile, self._dataset, self._name = turnstile, dataset, run
+        self._measure: Measure = measure
+        self._training: _Training | None = None
+
+    def make_private(
+        self,
+        *,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: Any,
+        noise_multiplier: Schedule,
+        max_grad_norm: float,
+        users: Any = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        **settings: Any,
+    ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
+        """Return a private module, optimizer and loader. The dataset must exist.
+
+        Args:
+            module: to be trained, in training mode.
+            optimizer: of its parameters.
+            data_loader: a ``torch.utils.data.DataLoader``. Its dataset, ``collate_fn``, workers and
+                pinned memory are used; its batches are replaced by Poisson samples of users.
+            noise_multiplier: the noise, as a multiple of ``max_grad_norm``; may be a schedule.
+            max_grad_norm: the norm that a user's gradient, summed over its examples, is clipped to.
+                Every user can afford it in every planned step.
+            users: (examples,), the user of each example; by default each example has its own user.
+            epochs: planned number of passes over the loader, each of about 1 / sampling rate steps.
+            steps: the planned number of steps, instead of ``epochs``; the loader's only pass then
+                has all of them. Without either there is no plan, so users may be halted.
+            settings: the other arguments of ``Settings``, by name.
+
+        Raises:
+            InvalidRequest: the arguments are invalid, or the noise is too low for the planned
+                steps; no user was enrolled.
+            opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
+        """
+        drawn = _Draws.of(data_loader, users, epochs, steps, _read(settings))
+        _check_model(module, optimizer, max_grad_norm, drawn.settings)
+        run = self._open()
+        if run is None:
+            raise InvalidRequest(
+                f"dataset {self._dataset!r} does not exist: create it with create_dataset, or call "
+                "make_private_with_epsilon, which does"
+            )
+        return self._make(run, module, optimizer, drawn, noise_multiplier, max_grad_norm)
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: Any,
+        target_epsilon: float,
+        target_delta: float,
+        max_grad_norm: float,
+        users: Any = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        **settings: Any,
+    ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
+        """Return a private module, optimizer and loader, with the noise that lasts for all steps.
+
+        Args:
+            module: as for ``make_private``, and so are the other arguments.
+            optimizer: see module.
+            data_loader: see module.
+            target_epsilon: with target_delta, the guarantee of every user. A dataset that does not
+                exist is created with it; an existing one must guarantee no less.
+            target_delta: see target_epsilon.
+            max_grad_norm: see module.
+            users: see module.
+            epochs: see module; this or ``steps`` is required.
+            steps: see module.
+            settings: see module.
+
+        Raises:
+            InvalidRequest: the arguments are invalid, the existing dataset guarantees less, or no
+                noise lasts; no user was enrolled.
+            opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
+        """
+        drawn = _Draws.of(data_loader, users, epochs, steps, _read(settings))
+        _check_model(module, optimizer, max_grad_norm, drawn.settings)
+        if drawn.steps is None:
+            raise InvalidRequest("the noise follows from the number of steps: give epochs or steps")
+        run = self._open()
+        if run is None:
+            self._turnstile.create_dataset(
+                self._dataset, measure=self._measure, epsilon=target_epsilon, delta=target_delta
+            )
+            run = self._turnstile.run(self._dataset, self._name)
+        promised = run.policy.epsilon(target_delta)
+        if promised > target_epsilon * (1.0 + 1e-9):
+            raise InvalidRequest(
+                f"dataset {self._dataset!r} exists and guarantees epsilon {promised:.6g} at delta "
+                f"{target_delta:g}, which is more than target_epsilon = {target_epsilon:g}: "
+                f"give target_epsilon={promised:.6g}, or use a dataset of another name"
+            )
+        policies = [run.policy, *run.outer]
+        noise = noise_for_steps(policies, drawn.steps, sampling_rate=drawn.rate)
+        made = self._make(run, module, optimizer, drawn, noise, max_grad_norm)
+        if self._training is not None:
+            self._training = self._training._replace(delta=target_delta)
+        return made
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return the epsilon that the dataset's budget guarantees to every user, rounded up.
+
+        It is public and does not change during training. It covers all trainings and queries of
+        the dataset together.
+
+        Raises:
+            Unusable: nothing was made private yet.
+        """
+        return self._made().run.policy.epsilon(delta)
+
+    def statement(self, delta: float | None = None) -> dict[str, Any]:
+        """Return the guarantee for a model card, as values that JSON has.
+
+        Args:
+            delta: of the guarantee; by default that given to ``make_private_with_epsilon``.
+
+        Raises:
+            Unusable: nothing was made private yet.
+            InvalidRequest: delta is missing.
+        """
+        made = self._made()
+        delta = made.delta if delta is None else delta
+        if delta is None:
+            raise InvalidRequest("make_private knows no delta: give it to statement")
+        epsilon = self.get_epsilon(delta)
+        drawn = made.drawn
+        assumed = ["the sampling rate, the noise and the number of steps are public"]
+        if drawn.settings.population is None:
+            assumed.append("the number of users is public: it sets the denominator of every step")
+        return {
+            "text": (
+                f"Training {self._name!r} is ({epsilon:.6g}, {delta:g})-differentially private for "
+                "every user. Neighbouring datasets differ by adding or removing one user with all "
+                f"of the user's examples. The guarantee covers the model after every step, and all "
+                f"other releases charged to dataset {self._dataset!r}, together. It does not cover "
+                "metrics on training data, or choices made by looking at them."
+            ),
+            "epsilon": epsilon,
+            "delta": delta,
+            "unit": "user",
+            "neighbours": "add or remove one user with all examples",
+            "dataset": self._dataset,
+            "run": self._name,
+            "measure": made.run.policy.measure,
+            "steps": made.run.step,
+            "planned_steps": drawn.steps,
+            "sampling_rate": None if callable(drawn.rate) else drawn.rate,
+            "noise_multiplier": None if callable(made.noise) else made.noise,
+            "max_grad_norm": made.max_grad_norm,
+            "covered": ["the model after every step", "all other charges to the dataset"],
+            "not_covered": ["metrics on training data", "choices made by looking at them"],
+            "assumed": assumed,
+        }
+
+    def _made(self) -> _Training:
+        if self._training is None:
+            raise Unusable("nothing was made private yet: call make_private_with_epsilon first")
+        return self._training
+
+    def _open(self) -> Run | None:
+        """Return the run; None if the dataset does not exist."""
+        try:
+            return self._turnstile.run(self._dataset, self._name)
+        except RequestRejected as rejected:
+            if rejected.reason is not Reason.UNKNOWN_DATASET:
+                raise
+            return None
+
+    def _make(
+        self,
+        run: Run,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        drawn: _Draws,
+        noise: Schedule,
+        max_grad_norm: float,
+    ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
+        settings = drawn.settings
+        kind, ghosts = PrivateModule, set[int]()
+        if settings.grad_sample_mode == "ghost":
+            kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
+        private = PrivateSteps(
+            run,
+            drawn.examples.users,
+            clip_norm=max_grad_norm,
+            noise_multiplier=noise,
+            sampling_rate=drawn.rate,
+            expected_batch=1.0 if settings.loss_reduction == "sum" else drawn.expected_batch,
+            steps=drawn.steps,
+            levels=settings.levels,
+            highest_level=settings.highest_level,
+            outer_parts=ghosts,
+            not_private_generator=settings.not_private_generator,
+        )
+        loader = IndividualDPLoader(
+            private,
+            drawn.examples,
+            drawn.source,
+            a_pass=drawn.a_pass,
+            steps=drawn.steps,
+            batch_size=settings.max_physical_batch_size or _usual_size(drawn.source.batch_size),
+            charge_ahead=settings.charge_ahead,
+            is_private=settings.not_private_generator is None,
+        )
+        wrapped = kind(
+            module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
+        )
+        made = IndividualDPOptimizer(optimizer, private, loader, one_each=drawn.one_each)
+        self._training = _Training(run, drawn, noise, max_grad_norm, None)
+        return wrapped, made, loader
+
+
+class Settings(NamedTuple):
+    """Optional arguments of ``make_private`` and ``make_private_with_epsilon``.
+
+    Attributes:
         population: a public number of users: a round figure, or a count that was released
-            privately. ``sampling_rate`` times this number is the denominator of every release. The
-            number of users in the data is not public: neighbouring datasets differ in it.
-        users: (examples,), the user of each example; by default each example has its own user.
-        steps: the planned steps, at which the loader ends, those before a restart included; by
-            default every pass over the loader has 1 / ``sampling_rate`` steps, as with Opacus.
+            privately. The sampling rate is then the loader's ``batch_size`` over it, and the
+            sampling rate times it is the denominator of every step. None: the number of users in
+            the data, which the training then reveals.
+        sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
+            ``steps``. None: from ``population``, or as with Opacus 1 / len(data_loader).
         levels: as for ``PrivateSteps``.
         highest_level: as for ``PrivateSteps``.
         charge_ahead: charge the next step of a pass over the loader while the current one is
@@ -123,70 +333,174 @@ def make_private(
             By default most steps of users with one example fit in one batch.
         grad_sample_mode: as in Opacus: "hooks", or "ghost" to write out no gradients of linear
             layers.
-        collate_fn: makes a batch of examples.
         batch_first: as in Opacus.
         loss_reduction: as in Opacus: "mean" or "sum", over the batch.
-        poisson_sampling: must be True.
-        data_loader: must be None: the batches of a loader are not Poisson samples. Pass its
-            dataset.
         not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
             the noise.
-
-    Raises:
-        InvalidRequest: the arguments are invalid; no user was enrolled.
-        opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
     """
-    if data_loader is not None:
-        check_sampling(_sampling_of(data_loader))
-    if not poisson_sampling:
-        check_sampling("shuffled")
-    if loss_reduction not in ("mean", "sum"):
-        raise InvalidRequest(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
-    if max_physical_batch_size is not None and max_physical_batch_size < 1:
+
+    population: float | None = None
+    sampling_rate: Schedule | None = None
+    levels: Levels | None = None
+    highest_level: float = 1.0
+    charge_ahead: bool = False
+    max_physical_batch_size: int | None = None
+    grad_sample_mode: str = "hooks"
+    batch_first: bool = True
+    loss_reduction: str = "mean"
+    not_private_generator: np.random.Generator | None = None
+
+
+def _read(settings: dict[str, Any]) -> Settings:
+    for name in settings:
+        if name in _OTHERWISE:
+            raise InvalidRequest(f"{name} is not an argument here: {_OTHERWISE[name]}")
+    made = Settings(**settings)
+    if made.loss_reduction not in ("mean", "sum"):
         raise InvalidRequest(
-            f"max_physical_batch_size is {max_physical_batch_size}; it must be at least 1"
+            f"loss_reduction is {made.loss_reduction!r}; it must be 'mean' or 'sum'"
         )
-    if grad_sample_mode not in ("hooks", "ghost"):
+    size = made.max_physical_batch_size
+    if size is not None and size < 1:
+        raise InvalidRequest(f"max_physical_batch_size is {size}; it must be at least 1")
+    if made.grad_sample_mode not in ("hooks", "ghost"):
         raise InvalidRequest(
-            f"grad_sample_mode is {grad_sample_mode!r}; it must be 'hooks' or 'ghost'"
+            f"grad_sample_mode is {made.grad_sample_mode!r}; it must be 'hooks' or 'ghost'"
         )
+    if made.population is not None and not 0 < made.population < math.inf:
+        raise InvalidRequest(f"population is {made.population}; it must be finite and positive")
+    return made
+
+
+class _Draws(NamedTuple):
+    """How users are drawn, and how often."""
+
+    source: Any
+    examples: ExamplesByUser
+    one_each: bool
+    rate: Schedule
+    expected_batch: Schedule
+    a_pass: int
+    steps: int | None
+    settings: Settings
+
+    @classmethod
+    def of(
+        cls, source: Any, users: Any, epochs: int | None, steps: int | None, settings: Settings
+    ) -> _Draws:
+        check_loader(source)
+        examples = (
+            ExamplesByUser.one_each(len(source.dataset))
+            if users is None
+            else ExamplesByUser.of(users)
+        )
+        examples.check_covers(len(source.dataset))
+        if epochs is not None and steps is not None:
+            raise InvalidRequest("give epochs or steps, not both")
+        people = float(len(examples) if settings.population is None else settings.population)
+        rate = settings.sampling_rate
+        if rate is None and settings.population is None:
+            rate = 1.0 / len(source)
+        elif rate is None:
+            rate = min(1.0, source.batch_size / people)
+        if callable(rate):
+            if steps is None:
+                raise InvalidRequest("with a schedule of sampling_rate give steps, not epochs")
+            schedule = rate
+            expected: Schedule = lambda step: schedule(step) * people  # noqa: E731
+            return cls(source, examples, users is None, rate, expected, steps, steps, settings)
+        if not 0.0 < rate <= 1.0:
+            raise InvalidRequest(f"sampling_rate is {rate}; it must be above 0, at most 1")
+        a_pass = max(1, round(1.0 / rate))
+        if epochs is not None:
+            if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+                raise InvalidRequest(f"epochs is {epochs!r}; it must be a whole number, at least 1")
+            steps = epochs * a_pass
+        elif steps is not None:
+            a_pass = steps
+        expected = rate * people
+        return cls(source, examples, users is None, rate, expected, a_pass, steps, settings)
+
+
+class _Training(NamedTuple):
+    run: Run
+    drawn: _Draws
+    noise: Schedule
+    max_grad_norm: float
+    delta: float | None
+
+
+def _check_model(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    max_grad_norm: Any,
+    settings: Settings,
+) -> None:
+    if isinstance(max_grad_norm, list | tuple):
+        raise InvalidRequest(
+            f"max_grad_norm is {max_grad_norm!r}, but a user's gradient is clipped as a whole: "
+            "give max_grad_norm as one number, not one per layer"
+        )
+    if isinstance(optimizer, DPOptimizer) or isinstance(module, GradSampleModule):
+        raise InvalidRequest("module or optimizer was made private before: pass the original ones")
+    known = {id(parameter) for parameter in module.parameters()}
+    if any(id(parameter) not in known for parameter in params(optimizer)):
+        raise InvalidRequest("the optimizer has parameters that are not the module's")
     ModuleValidator.validate(module, strict=True)
-    if not 0 < population < math.inf:
-        raise InvalidRequest(f"population is {population}; it must be finite and positive")
-    kind, ghosts = PrivateModule, set[int]()
-    examples = ExamplesByUser.one_each(len(dataset)) if users is None else ExamplesByUser.of(users)
-    examples.check_covers(len(dataset))
-    expected = sampling_rate * population
-    if grad_sample_mode == "ghost":
-        kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
-    private = PrivateSteps(
-        run,
-        examples.users,
-        clip_norm=max_grad_norm,
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        expected_batch=expected,
-        steps=steps,
-        levels=levels,
-        highest_level=highest_level,
-        outer_parts=ghosts,
-        not_private_generator=not_private_generator,
-    )
-    loader = IndividualDPLoader(
-        private,
-        examples,
-        dataset,
-        collate_fn,
-        steps,
-        sampling_rate,
-        max_physical_batch_size or _usual_size(expected),
-        charge_ahead,
-        is_private=not_private_generator is None,
-    )
-    wrapped = kind(module, batch_first=batch_first, loss_reduction=loss_reduction)
-    scale = 1.0 if loss_reduction == "mean" else expected
-    made = IndividualDPOptimizer(optimizer, private, loader, scale, one_each=users is None)
-    return wrapped, made, loader
+
+
+class IndividualDPOptimizer(DPOptimizer):
+    """Opacus's optimizer, with the charged level of each user instead of one norm for all."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        private: PrivateSteps,
+        loader: IndividualDPLoader,
+        *,
+        one_each: bool,
+    ) -> None:
+        super().__init__(optimizer, noise_multiplier=0.0, max_grad_norm=0.0, expected_batch_size=1)
+        self.private = private
+        self._loader, self._one_each = loader, one_each
+
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Clip and add up this batch; if it completes the step, add noise once and update.
+
+        Raises:
+            InvalidRequest: there was no batch, or its gradients are not of one pass over it.
+        """
+        step, places = self._loader.take()
+        count = places.stop - places.start
+        if count and self._one_each:
+            step.add(self._parts(count), places)
+        elif count:
+            users, sums = self._loader.sums.add(self._parts(count))
+            if users.stop > users.start:
+                step.add(sums, users)
+        self._is_last_step_skipped = not self._loader.is_last
+        if not self._loader.is_last:
+            return False
+        sizes = [parameter.numel() for parameter in self.params]
+        flat = step.release(sizes)
+        self._loader.randomness.restore()
+        for parameter, part in zip(self.params, np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
+            found = torch.as_tensor(part, dtype=parameter.dtype, device=parameter.device)
+            parameter.grad = found.view_as(parameter)
+        return True
+
+    def _parts(self, count: int) -> list[Any]:
+        """Return the gradients of the first examples of the batch, one part per parameter."""
+        samples, size = self.grad_samples, self._loader.batch_size
+        if {len(sample) for sample in samples} != {size}:
+            raise InvalidRequest(
+                f"there are {len(samples[0])} gradients for a batch of {size} examples: compute "
+                "the loss of a batch once, and call zero_grad before it"
+            )
+        return [
+            part_of(parameter, sample, count, as_factors=self._one_each)
+            for parameter, sample in zip(self.params, samples, strict=True)
+        ]
 
 
 def save(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: IndividualDPOptimizer) -> None:
@@ -219,170 +533,6 @@ def restore(
     return True
 
 
-class IndividualDPLoader:
-    """Batches of the drawn users' examples. A charged step is one batch or several."""
-
-    def __init__(
-        self,
-        private: PrivateSteps,
-        examples: ExamplesByUser,
-        dataset: Any,
-        collate_fn: Callable[[list[Any]], Any],
-        steps: int | None,
-        sampling_rate: float,
-        batch_size: int,
-        charge_ahead: bool,
-        *,
-        is_private: bool,
-    ) -> None:
-        self.private = private
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self._examples, self._collate = examples, collate_fn
-        self._steps, self._epoch = steps, max(1, round(1.0 / sampling_rate))
-        self._ahead, self._is_private = charge_ahead, is_private
-        self._places: slice | None = None
-        self.is_last = True
-        self.randomness = Randomness()
-        self.sums = SumsByUser(np.empty(0, dtype=np.int64))
-
-    def __len__(self) -> int:
-        """Return the number of steps in one pass."""
-        return self._epoch if self._steps is None else max(0, self._steps - self.private.step)
-
-    def __iter__(self) -> Iterator[Any]:
-        end = self.private.step + len(self)
-        while self.private.step < end:
-            step = self.private.begin(ahead=self._ahead and self.private.step + 1 < end)
-            chosen = self._examples.select(step.positions)
-            self.sums = SumsByUser(chosen.counts)
-            count = len(chosen.examples)
-            if self._is_private:
-                self.randomness.hide()
-            for start in range(0, max(count, 1), self.batch_size):
-                self._places = slice(start, min(start + self.batch_size, count))
-                self.is_last = self._places.stop == count
-                yield self._batch(chosen.examples[self._places])
-                if self._places is not None:
-                    raise InvalidRequest(
-                        "optimizer.step() was not called for the last batch: iterate again, which "
-                        "repeats the step with the same users"
-                    )
-
-    def take(self) -> tuple[OpenStep, slice]:
-        """Return the step of the last batch, and the places of its examples in the step, once."""
-        step = self.private.open_step
-        if self._places is None or step is None:
-            raise InvalidRequest("no batch of the loader is waiting for optimizer.step()")
-        places, self._places = self._places, None
-        return step, places
-
-    def _batch(self, examples: NDArray[np.int64]) -> Any:
-        """Collate examples, padded with copies of the last one, or of any, to the batch size."""
-        missing = self.batch_size - len(examples)
-        if type(self.dataset) is TensorDataset and self._collate is default_collate:
-            # Index the tensors once instead of collating single examples.
-            last = examples[-1:] if len(examples) else np.zeros(1, dtype=np.int64)
-            places = torch.from_numpy(np.concatenate([examples, np.repeat(last, missing)]))
-            return [tensor[places] for tensor in self.dataset.tensors]
-        taken = [self.dataset[place] for place in examples.tolist()] or [self.dataset[0]]
-        return self._collate([*taken, *[taken[-1]] * (self.batch_size - len(taken))])
-
-
-class IndividualDPOptimizer(DPOptimizer):
-    """Opacus's optimizer, with the charged level of each user instead of one norm for all."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        private: PrivateSteps,
-        loader: IndividualDPLoader,
-        scale: float,
-        one_each: bool,
-    ) -> None:
-        super().__init__(optimizer, noise_multiplier=0.0, max_grad_norm=0.0, expected_batch_size=1)
-        self.private = private
-        self._loader, self._scale, self._one_each = loader, scale, one_each
-
-    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Clip and add up this batch; if it completes the step, add noise once and update.
-
-        Raises:
-            InvalidRequest: there was no batch, or its gradients are not of one pass over it.
-        """
-        step, places = self._loader.take()
-        count = places.stop - places.start
-        if count and self._one_each:
-            step.add(self._parts(count), places)
-        elif count:
-            users, sums = self._loader.sums.add(self._parts(count))
-            if users.stop > users.start:
-                step.add(sums, users)
-        self._is_last_step_skipped = not self._loader.is_last
-        if not self._loader.is_last:
-            return False
-        sizes = [parameter.numel() for parameter in self.params]
-        flat = step.release(sizes) * self._scale
-        self._loader.randomness.restore()
-        for parameter, part in zip(self.params, np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
-            found = torch.as_tensor(part, dtype=parameter.dtype, device=parameter.device)
-            parameter.grad = found.view_as(parameter)
-        return True
-
-    def _parts(self, count: int) -> list[Any]:
-        """Return the gradients of the first examples of the batch, one part per parameter."""
-        samples, size = self.grad_samples, self._loader.batch_size
-        if {len(sample) for sample in samples} != {size}:
-            raise InvalidRequest(
-                f"there are {len(samples[0])} gradients for a batch of {size} examples: compute "
-                "the loss of a batch once, and call zero_grad before it"
-            )
-        return [
-            part_of(parameter, sample, count, as_factors=self._one_each)
-            for parameter, sample in zip(self.params, samples, strict=True)
-        ]
-
-
-class Randomness:
-    """The generators that masks and augmentations draw from: PyTorch's, NumPy's and Python's.
-
-    While they are hidden, the mask of an example is independent of its place in the batch, even
-    for a party that knows the seeds set by the caller.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[Callable[[], object]] = []  # restore the generators
-
-    def hide(self) -> None:
-        """Seed the generators from the operating system, unless they are hidden already."""
-        if self._kept:
-            return
-        self._kept = [
-            partial(torch.set_rng_state, torch.get_rng_state()),
-            partial(random.setstate, random.getstate()),
-            partial(np.random.set_state, np.random.get_state()),
-        ]
-        if torch.cuda.is_available():
-            restore = partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
-            self._kept.append(restore)
-        torch.manual_seed(secrets.randbits(63))
-        random.seed(secrets.randbits(256))
-        np.random.seed(np.frombuffer(secrets.token_bytes(32), dtype=np.uint32))
-
-    def restore(self) -> None:
-        """Restore the generators' state before ``hide``."""
-        while self._kept:
-            self._kept.pop()()
-
-
 def _usual_size(expected: float) -> int:
     """Return a public batch size in which nearly all Poisson samples of this mean size fit."""
     return _MULTIPLE * math.ceil((expected + 4.0 * math.sqrt(expected)) / _MULTIPLE)
-
-
-def _sampling_of(data_loader: Any) -> str:
-    """Return the name of a loader's way to draw batches."""
-    sampler = getattr(data_loader, "sampler", None)
-    if isinstance(sampler, WeightedRandomSampler):
-        return "weighted"
-    return "shuffled" if isinstance(sampler, RandomSampler) else "fixed"

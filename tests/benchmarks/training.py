@@ -29,15 +29,16 @@ from uuid import uuid4
 
 import numpy as np
 import torch
-from opacus import PrivacyEngine
+from opacus import PrivacyEngine as OpacusEngine
 from opacus.accountants.utils import get_noise_multiplier
+from scipy import stats
 from torch import nn
 
 from streams import Turnstile
 from streams.demo.training import CLIP_NORM, Images, load_digits
 from streams.local import LocalStack
-from streams.trainers import noise_for_steps
-from streams.trainers.torch import make_private
+from streams.records import Measure
+from streams.trainers import PrivacyEngine
 from tests.papers.mnist import load_mnist
 
 _DELTA = 1e-5
@@ -182,13 +183,22 @@ class Contestant:
         self._result.accuracies.append(self._task.accuracy(self.module))
 
 
-def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
-    """Train with every seed; over the service and with ghost clipping with the first one."""
+def compare(
+    task: Task, seeds: int, measure: Measure, service: Turnstile | None
+) -> tuple[dict[str, Result], tuple[float, float]]:
+    """Train with every seed; over the service and with ghost clipping with the first one.
+
+    Returns:
+        The results by name, and the noise multipliers of Opacus and of this library.
+    """
     results = {name: Result() for name in (OPACUS, IN_MEMORY, GHOST, SERVICE, AHEAD)}
     data = torch.utils.data.TensorDataset(
         task.tensors(task.images.train), torch.tensor(task.images.train_labels)
     )
     rate = 1.0 / task.a_pass
+    rate = 1.0 / task.a_pass
+    loader = torch.utils.data.DataLoader(data, batch_size=-(-len(data) // task.a_pass))
+    assert len(loader) == task.a_pass
     theirs = get_noise_multiplier(
         target_epsilon=task.epsilon,
         target_delta=_DELTA,
@@ -196,15 +206,10 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
         epochs=task.epochs,
         accountant="prv",
     )
-    policy = Turnstile.in_memory(partitions=1).create_dataset(
-        "d", measure="renyi", epsilon=task.epsilon, delta=_DELTA
-    )
-    ours = noise_for_steps([policy], task.steps, sampling_rate=rate)
 
     def opacus(seed: int) -> tuple[Any, Any, Any]:
         module, optimizer = _begin(task, seed)
-        loader = torch.utils.data.DataLoader(data, batch_size=-(-len(data) // task.a_pass))
-        made = PrivacyEngine().make_private(
+        return OpacusEngine().make_private(
             module=module,
             optimizer=optimizer,
             data_loader=loader,
@@ -212,31 +217,30 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
             max_grad_norm=task.clip_norm,
             noise_generator=torch.Generator().manual_seed(seed),
         )
-        assert made[2].sample_rate == rate
-        return made
 
     def individual(
         seed: int, turnstile: Turnstile, mode: str = "hooks", ahead: bool = False
     ) -> tuple[Any, Any, Any]:
         module, optimizer = _begin(task, seed)
-        name = f"t{uuid4().hex[:8]}"
-        turnstile.create_dataset(name, measure="renyi", epsilon=task.epsilon, delta=_DELTA)
-        return make_private(
+        engine = PrivacyEngine(
+            turnstile, dataset=f"t{uuid4().hex[:8]}", run="training", measure=measure
+        )
+        made = engine.make_private_with_epsilon(
             module=module,
             optimizer=optimizer,
-            dataset=data,
-            run=turnstile.run(name, "training"),
-            noise_multiplier=ours,
+            data_loader=loader,
+            target_epsilon=task.epsilon,
+            target_delta=_DELTA,
+            epochs=task.epochs,
             max_grad_norm=task.clip_norm,
-            sampling_rate=rate,
-            population=len(data),  # this data set is public
-            steps=task.steps,
             grad_sample_mode=mode,
             charge_ahead=ahead,
             not_private_generator=np.random.default_rng(seed),
         )
+        noises.add((theirs, engine.statement()["noise_multiplier"]))
+        return made
 
-    print(f"{task.images.name}: noise {theirs:.3f}, ours {ours:.3f}", file=sys.stderr)
+    noises: set[tuple[float, float]] = set()
     for seed in range(seeds):
         made: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
             OPACUS: lambda seed=seed: opacus(seed),
@@ -244,8 +248,9 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
         }
         if seed == 0:
             made[GHOST] = lambda: individual(0, Turnstile.in_memory(partitions=1), "ghost")
-            made[SERVICE] = lambda: individual(0, service)
-            made[AHEAD] = lambda: individual(0, service, ahead=True)
+            if service is not None:
+                made[SERVICE] = lambda: individual(0, service)
+                made[AHEAD] = lambda: individual(0, service, ahead=True)
         racing = [Contestant(task, make(), results[name]) for name, make in made.items()]
         for first in range(0, task.steps, _IN_A_ROW):
             for contestant in racing:
@@ -254,28 +259,32 @@ def compare(task: Task, seeds: int, service: Turnstile) -> dict[str, Result]:
         for contestant in racing:
             contestant.finish()
         print({name: results[name].accuracies[-1] for name in made}, file=sys.stderr, flush=True)
-    return results
+    return results, noises.pop()
 
 
-def lines(task: Task, results: dict[str, Result]) -> list[str]:
-    """A table."""
+def lines(task: Task, results: dict[str, Result], noises: tuple[float, float]) -> list[str]:
+    """Return a table."""
     theirs, ours = results[OPACUS], results[IN_MEMORY]
     gained = np.subtract(ours.accuracies, theirs.accuracies)
     images = task.images
+    half = stats.t.ppf(0.975, len(gained) - 1) * _error(gained) if len(gained) > 1 else math.nan
     text = [
         f"## {images.name}, {task.words}",
         "",
         f"{len(images.train):,} users, ({task.epsilon:g}, {_DELTA:g})-DP, {task.steps} steps at "
         f"rate 1/{task.a_pass}, clip norm {task.clip_norm:.3g}, "
-        f"learning rate {task.learning_rate:g}.",
+        f"learning rate {task.learning_rate:g}. Noise multiplier: Opacus {noises[0]:.4f}, "
+        f"ours {noises[1]:.4f}.",
         f"Accuracy on {len(images.test):,} other images, mean and standard error over "
         f"{len(gained)} seeds; ours above Opacus's by {100 * gained.mean():.2f} ± "
-        f"{100 * _error(gained):.2f} points, seed by seed. Medians of steps made in turns.",
+        f"{100 * half:.2f} points, seed by seed (95 % interval). Medians of steps made in turns.",
         "",
         "| | accuracy | a step | over Opacus's | computing | over Opacus's |",
         "|---|---|---|---|---|---|",
     ]
     for name, result in results.items():
+        if not result.accuracies:
+            continue
         accuracies = result.accuracies
         one = f"{100 * accuracies[0]:.2f} %, one seed: {100 * ours.accuracies[0]:.2f} in memory"
         cells = [name, result.accuracy if len(accuracies) > 1 else one]
@@ -304,6 +313,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with mnist-t10k; default: digits alone")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", choices=["linear", "convolutional"], help="one kind of training")
+    parser.add_argument("--measure", default="renyi", help="of the datasets that are charged")
+    parser.add_argument("--service", action="store_true", help="also over a broker and a Redis")
     parser.add_argument("--out", type=Path, default=Path("out/opacus.md"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -312,14 +323,17 @@ def main() -> None:
     text: list[str] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        local = stack.enter_context(LocalStack(workers=1))
-        service = stack.enter_context(Turnstile(local.kafka, prefix=local.prefix))
+        service = None
+        if options.service:
+            local = stack.enter_context(LocalStack(workers=1))
+            service = stack.enter_context(Turnstile(local.kafka, prefix=local.prefix))
         for task in chain.from_iterable(map(_tasks, data)):
             if not task.words.startswith(options.only or ""):
                 continue
-            results = compare(task, options.seeds, service)
-            assert results[SERVICE].accuracies == results[IN_MEMORY].accuracies[:1]
-            text += lines(task, results)
+            results, noises = compare(task, options.seeds, options.measure, service)
+            if service is not None:
+                assert results[SERVICE].accuracies == results[IN_MEMORY].accuracies[:1]
+            text += lines(task, results, noises)
             options.out.write_text("\n".join(text), encoding="utf-8")
     print("\n".join(text))
 

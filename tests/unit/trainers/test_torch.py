@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streams.sdk.errors import InvalidRequest
+from streams import Turnstile
+from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.trainers.checkpoint import Checkpoint
+from streams.trainers.planning import Plan, planned
 from streams.trainers.steps import OpenStep
 from streams.trainers.sums import Outer
 from tests.readme import blocks, page
-from tests.unit.trainers.rosters import FilterService
+from tests.unit.trainers.rosters import FilterRun, FilterService
 from tests.unit.trainers.test_steps import silenced
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
 dp = pytest.importorskip("streams.trainers.torch")
 ghost = pytest.importorskip("streams.trainers.ghost")
+PrivacyEngine = dp.PrivacyEngine
 
 USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
 ROWS = torch.tensor(np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32))
 LABELS = (ROWS[:, 0] > 0).long()
 LOSS = torch.nn.functional.cross_entropy
+DATASET = torch.utils.data.TensorDataset(ROWS, LABELS)
+
+
+class Opens:
+    """Opens runs of a filter in memory."""
+
+    def __init__(self, service: FilterService) -> None:
+        self.service = service
+
+    def run(self, dataset: str, name: str) -> FilterRun:
+        return self.service.open()
+
+
+def loader_of(dataset: Any = DATASET, batch_size: int = 10, **settings: Any) -> Any:
+    return torch.utils.data.DataLoader(dataset, batch_size=batch_size, **settings)
 
 
 def network() -> Any:
@@ -36,20 +56,18 @@ def network() -> Any:
 def made(service: FilterService, **changes: Any) -> tuple[Any, Any, Any]:
     module = changes.pop("module", None) or network()
     arguments = {
+        "data_loader": loader_of(DATASET, collate_fn=changes.pop("collate_fn", None)),
         "users": USERS,
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
         "sampling_rate": 1.0,
         "population": 10,
+        "steps": 1,
         "not_private_generator": np.random.default_rng(1),
         **changes,
     }
-    return dp.make_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.5),
-        dataset=torch.utils.data.TensorDataset(ROWS, LABELS),
-        run=service.open(),
-        **arguments,
+    return dp.PrivacyEngine(Opens(service), dataset="digits", run="night-7").make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.5), **arguments
     )
 
 
@@ -77,6 +95,7 @@ def flat(module: Any) -> np.ndarray:
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
 
+WORKERS = pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.process)])
 MODES = pytest.mark.parametrize("mode", ["hooks", "ghost"])
 
 
@@ -108,10 +127,15 @@ def test_loss_reduction_sum_gives_sums(mode: str) -> None:
 
 def test_one_pass_of_the_loader_has_as_many_steps_as_opacus_has() -> None:
     service = FilterService(epsilon=50.0)
-    module, optimizer, loader = made(service, sampling_rate=0.25, noise_multiplier=3.0)
+    module, optimizer, loader = made(
+        service, sampling_rate=0.25, noise_multiplier=3.0, epochs=2, steps=None
+    )
     assert len(loader) == 4
     train(module, optimizer, loader)
     assert service.charges == [(3.0, 0.25)] * 4
+    train(module, optimizer, loader)
+    assert len(service.charges) == 8
+    assert len(loader) == 0
     train(module, optimizer, loader)
     assert len(service.charges) == 8
 
@@ -278,20 +302,34 @@ def test_gradients_of_more_than_one_pass_are_refused(mode: str) -> None:
         optimizer.step()
 
 
-DATASET = torch.utils.data.TensorDataset(ROWS, LABELS)
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(DATASET)
+
+
+def replaced(**settings: Any) -> Any:
+    return {"data_loader": loader_of(**settings)}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"poisson_sampling": False},
-        {"data_loader": torch.utils.data.DataLoader(DATASET, 8)},
-        {"data_loader": torch.utils.data.DataLoader(DATASET, 8, shuffle=True)},
-        {
-            "data_loader": torch.utils.data.DataLoader(
-                DATASET, 8, sampler=torch.utils.data.WeightedRandomSampler([1.0] * 80, 8)
-            )
-        },
+        {"clipping": "per_layer"},
+        {"criterion": LOSS},
+        {"max_grad_norm": [1.0, 2.0]},
+        {"data_loader": [ROWS]},
+        {"data_loader": loader_of(batch_size=None)},
+        replaced(sampler=torch.utils.data.WeightedRandomSampler([1.0] * 80, 8)),
+        replaced(sampler=torch.utils.data.RandomSampler(DATASET, replacement=True)),
+        replaced(sampler=torch.utils.data.SubsetRandomSampler(range(40))),
+        {"data_loader": torch.utils.data.DataLoader(Stream(), 8)},
+        {"epochs": 1},
+        {"epochs": 0, "steps": None},
+        {"epochs": 1.5, "steps": None},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.5},
+        {"sampling_rate": lambda step: 0.5, "steps": None, "epochs": 2},
         {"loss_reduction": "none"},
         {"max_physical_batch_size": 0},
         {"grad_sample_mode": "functorch"},
@@ -359,15 +397,13 @@ def contributions(
     places = np.concatenate([np.flatnonzero(np.arange(195) % 65 == user) for user in users])
     places = places[np.arange(len(places)) % 3 < examples_each]
     module = Pictures()
-    private, optimizer, loader = dp.make_private(
+    private, optimizer, loader = made(
+        FilterService(),
         module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.5),
-        dataset=torch.utils.data.TensorDataset(IMAGES[places], DIGITS[places]),
-        run=FilterService().open(),
+        data_loader=loader_of(
+            torch.utils.data.TensorDataset(IMAGES[places], DIGITS[places]), batch_size=64
+        ),
         users=None if examples_each == 1 else places % 65,
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        sampling_rate=1.0,
         population=64,
         grad_sample_mode=mode,
     )
@@ -445,15 +481,18 @@ def drawn_afterwards() -> list[float]:
     return [float(torch.rand(())), random.random(), float(np.random.rand())]
 
 
-def test_masks_and_augmentations_do_not_follow_a_known_seed() -> None:
+@WORKERS
+def test_masks_and_augmentations_do_not_follow_a_known_seed(workers: int) -> None:
     seen = []
     seed_everything()
     undisturbed = drawn_afterwards()
     for _ in range(2):
         module, optimizer, loader = made(
-            FilterService(), module=Noisy(), not_private_generator=None
+            FilterService(),
+            module=Noisy(),
+            not_private_generator=None,
+            data_loader=loader_of(Augmented(), num_workers=workers),
         )
-        loader.dataset = Augmented()
         seed_everything()
         for rows, labels in loader:
             optimizer.zero_grad()
@@ -497,16 +536,255 @@ def test_images_are_learnt() -> None:
         assert float((module(ROWS).argmax(dim=1) == LABELS).float().mean()) > 0.75
 
 
-def test_the_script_of_the_documentation_trains() -> None:
-    (script,) = blocks(page("pytorch"))
+# --- the engine -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service() -> Iterator[Turnstile]:
+    with Turnstile.in_memory(partitions=1) as turnstile:
+        yield turnstile
+
+
+def with_epsilon(service: Turnstile, name: str = "night-7", **changes: Any) -> tuple[Any, Any]:
+    """Return the engine, and module, optimizer and loader, with a plan of eight steps."""
+    module = network()
+    arguments: dict[str, Any] = {
+        "module": module,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=0.5),
+        "data_loader": loader_of(shuffle=True, batch_size=20),
+        "users": USERS,
+        "target_epsilon": 3.0,
+        "target_delta": 1e-5,
+        "epochs": 2,
+        "max_grad_norm": 1.0,
+        **changes,
+    }
+    engine = PrivacyEngine(service, dataset="faces", run=name)
+    return engine, engine.make_private_with_epsilon(**arguments)
+
+
+def test_three_lines_make_a_script_private(service: Turnstile) -> None:
+    engine, (module, optimizer, loader) = with_epsilon(service)
+    sizes = []
+    for _ in range(2):
+        assert len(loader) == 4
+        for rows, labels in loader:
+            sizes.append(len(rows))
+            optimizer.zero_grad()
+            LOSS(module(rows), labels).backward()
+            optimizer.step()
+    assert set(sizes) == {loader.batch_size}
+    run = service.run("faces", "night-7")
+    assert run.step == 8
+    assert run.policy.epsilon(1e-5) == engine.get_epsilon(1e-5) <= 3.0
+    assert engine.get_epsilon(1e-6) > 3.0
+    assert not np.array_equal(flat(module), flat(network()))
+
+
+def test_statement_has_what_a_model_card_needs(service: Turnstile) -> None:
+    engine, made = with_epsilon(service)
+    train(*made)
+    statement = json.loads(json.dumps(engine.statement()))
+    assert statement["epsilon"] == pytest.approx(3.0, rel=1e-6)
+    assert (statement["delta"], statement["unit"]) == (1e-5, "user")
+    assert (statement["steps"], statement["planned_steps"]) == (4, 8)
+    assert (statement["sampling_rate"], statement["max_grad_norm"]) == (0.25, 1.0)
+    assert len(statement["assumed"]) == 2  # the number of users is public
+    engine, _ = with_epsilon(service, population=50)
+    assert len(engine.statement(1e-6)["assumed"]) == 1
+    assert engine.statement(1e-6)["epsilon"] > 3.0
+
+
+def test_noise_lasts_for_the_planned_steps_and_not_for_many_more(service: Turnstile) -> None:
+    engine, _ = with_epsilon(service)
+    noise = engine.statement()["noise_multiplier"]
+    policy = service.run("faces", "night-7").policy
+    plan = Plan([policy], planned(noise, 0.25, 8), 1.0)
+    assert plan.lasts()
+    assert not plan.with_noise(0.999).lasts()
+
+
+def test_an_existing_dataset_is_used_if_it_guarantees_enough(service: Turnstile) -> None:
+    service.create_dataset("faces", measure="renyi", epsilon=2.0, delta=1e-5)
+    engine, _ = with_epsilon(service)
+    assert engine.get_epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(InvalidRequest):
+        with_epsilon(service, target_epsilon=1.0)
+
+
+def test_a_training_without_sampling_may_use_gaussian_dp() -> None:
+    with Turnstile.in_memory(partitions=1) as service:
+        service.create_dataset("faces", measure="gdp", epsilon=3.0, delta=1e-5)
+        engine, made = with_epsilon(service, data_loader=loader_of(batch_size=80))
+        train(*made)
+        assert engine.statement()["measure"] == "gdp"
+        assert engine.statement()["sampling_rate"] == 1.0
+
+
+def test_a_restarted_training_ends_with_its_plan(service: Turnstile) -> None:
+    _, made = with_epsilon(service)
+    train(*made)
+    _, (module, optimizer, loader) = with_epsilon(service)
+    assert len(loader) == 4
+    train(module, optimizer, loader)
+    assert len(loader) == 0
+    assert service.run("faces", "night-7").step == 8
+
+
+def test_schedule_of_the_sampling_rate_scales_the_denominator(service: Turnstile) -> None:
+    rates = [0.5, 1.0, 0.25]
+    engine, (module, optimizer, loader) = with_epsilon(
+        service,
+        epochs=None,
+        steps=3,
+        sampling_rate=lambda step: rates[step],
+        population=100,
+        max_physical_batch_size=80,
+    )
+    assert len(loader) == 3
+    divisors = []
+    for rows, labels in loader:
+        optimizer.zero_grad()
+        LOSS(module(rows), labels).backward()
+        silenced(optimizer.private)
+        step = optimizer.private.open_step
+        before = flat(module)
+        drawn = len(step.positions)
+        optimizer.step()
+        moved = np.linalg.norm(flat(module) - before) / 0.5
+        divisors.append((drawn, moved))
+    for rate, (drawn, moved) in zip(rates, divisors, strict=True):
+        assert moved <= 1.001 * drawn / (100 * rate)
+    assert divisors[1][0] == 40
+    assert engine.statement()["sampling_rate"] is None
+
+
+def test_a_public_population_sets_the_sampling_rate(service: Turnstile) -> None:
+    engine, _ = with_epsilon(service, population=200)
+    assert engine.statement()["sampling_rate"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epochs": None},
+        {"target_epsilon": -1.0},
+        {"target_epsilon": float("nan")},
+        {"target_delta": 1.0},
+        {"noise_generator": torch.Generator()},
+        {"population": -1.0},
+    ],
+)
+def test_arguments_without_privacy_create_no_dataset(
+    service: Turnstile, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest):
+        with_epsilon(service, **changes)
+    with pytest.raises(RequestRejected):
+        service.run("faces", "night-7")
+
+
+def test_an_unknown_argument_is_rejected(service: Turnstile) -> None:
+    with pytest.raises(TypeError):
+        with_epsilon(service, speed=2)
+
+
+def test_make_private_needs_a_dataset_whose_budget_pays_for_the_plan(service: Turnstile) -> None:
+    module = network()
+    arguments: dict[str, Any] = {
+        "module": module,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=0.5),
+        "data_loader": loader_of(),
+        "max_grad_norm": 1.0,
+    }
+    engine = PrivacyEngine(service, dataset="faces", run="night-7")
+    with pytest.raises(Unusable):
+        engine.get_epsilon(1e-5)
+    with pytest.raises(InvalidRequest):
+        engine.make_private(noise_multiplier=9.0, **arguments)
+    service.create_dataset("faces", measure="renyi", epsilon=3.0, delta=1e-5)
+    with pytest.raises(InvalidRequest):
+        engine.make_private(noise_multiplier=0.5, epochs=15, **arguments)
+    engine.make_private(noise_multiplier=9.0, epochs=15, **arguments)
+    with pytest.raises(InvalidRequest):
+        engine.statement()
+    assert engine.statement(1e-5)["planned_steps"] == 120
+
+
+def test_optimizer_and_loader_must_be_those_of_the_module(service: Turnstile) -> None:
+    for changes in (
+        {"optimizer": torch.optim.SGD(network().parameters(), lr=0.5)},
+        {"module": opacus.GradSampleModule(network())},
+    ):
+        with pytest.raises(InvalidRequest):
+            with_epsilon(service, **changes)
+
+
+def test_opacus_batch_memory_manager_is_told_the_argument(service: Turnstile) -> None:
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    _, (_, optimizer, loader) = with_epsilon(service)
+    with (
+        pytest.raises(InvalidRequest),
+        BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=optimizer),
+    ):
+        pass
+
+
+class Named(torch.utils.data.Dataset):
+    """Examples with names, whose loader puts them together in its own way."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return {"row": ROWS[place], "label": int(LABELS[place]), "name": f"row {place}"}
+
+
+def by_column(examples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "rows": torch.stack([example["row"] for example in examples]),
+        "labels": torch.tensor([example["label"] for example in examples]),
+        "names": [example["name"] for example in examples],
+    }
+
+
+@WORKERS
+def test_batches_are_put_together_as_the_loader_of_the_caller_does(workers: int) -> None:
+    moved = []
+    for loader in (
+        loader_of(),
+        loader_of(Named(), collate_fn=by_column, num_workers=workers, shuffle=True),
+    ):
+        module, optimizer, batches = made(
+            FilterService(epsilon=50.0),
+            data_loader=loader,
+            steps=3,
+            sampling_rate=0.5,
+            max_physical_batch_size=16,
+        )
+        for batch in batches:
+            if isinstance(batch, dict):
+                places = [int(name.removeprefix("row ")) for name in batch["names"]]
+                assert torch.equal(batch["rows"], ROWS[places])
+                batch = batch["rows"], batch["labels"]
+            optimizer.zero_grad()
+            LOSS(module(batch[0]), batch[1]).backward()
+            optimizer.step()
+        moved.append(flat(module))
+    assert np.array_equal(*moved)
+
+
+def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    (script, *_) = blocks(page("pytorch"))
     module = network()
     names: dict[str, Any] = {
-        "module": module,
+        "model": module,
         "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
-        "dataset": torch.utils.data.TensorDataset(ROWS, LABELS),
+        "loader": loader_of(batch_size=16),
         "user_ids": USERS,
         "criterion": torch.nn.CrossEntropyLoss(),
-        "epochs": 1,
     }
     exec(script.replace('Turnstile("localhost:9092")', "Turnstile.in_memory()"), names)
-    assert names["run"].step == 100  # one pass at a rate of 0.01
+    assert names["engine"].statement()["steps"] == 15 * 5
+    assert float(capsys.readouterr().out) == pytest.approx(3.0, rel=1e-6)
