@@ -129,11 +129,12 @@ class Simulation:
             policy for policy in iter(lambda: self._policy(kind), None) if policy["budget"]
         )
         whole.policies = [terms]
+        ends = ("halt",) if terms["measure"] == "steps" else ("halt", "clip")
         return [
             Plan(
                 f"d{number}",
                 whole.users,
-                [{"share": share, "on_exhaustion": self._holds.choice(("halt", "clip"))}],
+                [{"share": share, "on_exhaustion": self._holds.choice(ends)}],
                 whole=whole,
             )
             for number, share in enumerate(self._holds.choices((0.25, 0.5, 0.75), k=3))
@@ -168,16 +169,19 @@ class Simulation:
             for i in range(count)
         ]
         policies = [self._policy(kind) for _ in range(rng.choice((1, 1, 2)))]
+        outers = [] if outer is None else outer.chain
         for policy in policies:
             if outer is not None:
                 policy |= {"parent": outer.dataset, "user_ids": None}
-            if (outer is not None or dataset == "all") and not self._clips_within:
+            counted = any(p["measure"] == "steps" for o in outers for p in o.policies)
+            nested = outer is not None or dataset == "all"
+            if counted or (nested and not self._clips_within):
                 policy["on_exhaustion"] = "halt"
         return Plan(dataset, users, policies, outer)
 
     def _policy(self, kind: str) -> dict[str, Any]:
         rng = self.world.rng
-        measure = rng.choice(("zcdp", "gdp", "renyi"))
+        measure = rng.choice(("zcdp", "gdp", "renyi", "steps"))
         budget: Any = rng.choice((0.5, 1.0, 2.0))
         policy: dict[str, Any] = {
             "measure": measure,
@@ -186,6 +190,10 @@ class Simulation:
         }
         if measure == "renyi":
             policy |= {"orders": [2.0, 8.0], "budget": [budget, 4 * budget]}
+        if measure == "steps":
+            # The noise is at least 1 and norms are at most 1: every step counts.
+            policy |= {"noise_multiplier": 1.0, "budget": rng.randint(1, 6)}
+            return self._ids(policy | {"on_exhaustion": "halt"}, kind)
         if measure == "renyi" and rng.random() < 0.4:
             own = {"budget": None, "epsilon": rng.choice((6.0, 9.0)), "delta": 1e-3}
             policy |= own | {"orders": None}
