@@ -132,6 +132,12 @@ class Config:
     replication: Annotated[int, Meta(ge=1, le=1_000)] = _setting(
         1, "the number of copies of each partition of new topics"
     )
+    budgets: str = _setting(
+        "",
+        "a file of `Turnstile.open`, instead of a service",
+        metavar="FILE",
+        path=True,
+    )
     timeout: Annotated[float, Meta(gt=0, le=_LONGEST_TIMEOUT)] = _setting(
         30.0, "the seconds to wait for an answer, for example for all decisions", metavar="S"
     )
@@ -298,7 +304,7 @@ class Config:
     ) -> Config:
         """Return defaults, replaced by the file, the environment and the overrides, in this order.
 
-        Overrides that are None do not count.
+        Overrides that are None do not count. An override of ``kafka`` replaces ``budgets``, too.
 
         Raises:
             ConfigurationError: unreadable file, unknown setting, or a value of the wrong kind.
@@ -312,7 +318,10 @@ class Config:
             if (variable := f"TURNSTILE_{name.upper()}") in environment
         }
         settings.update(_settled(variables, Path()))
-        settings.update({name: value for name, value in overrides.items() if value is not None})
+        given = {name: value for name, value in overrides.items() if value is not None}
+        if "kafka" in given and given.setdefault("budgets", ""):
+            raise ConfigurationError("kafka and budgets are both given: give one")
+        settings.update(given)
         if unknown := settings.keys() - _TYPES.keys():
             known = ", ".join(_known_names())
             raise ConfigurationError(f"unknown setting {min(unknown)!r}; known are {known}")

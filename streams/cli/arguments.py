@@ -23,6 +23,8 @@ from streams.records.signatures import InvalidKey, public_bytes
 
 CLIENT: Final = ("kafka", "prefix", "timeout", "config")
 OBSERVER: Final = ("kafka", "redis", "prefix", "timeout", "config")
+FILE_CLIENT: Final = (*CLIENT, "budgets")
+FILE_OBSERVER: Final = (*OBSERVER, "budgets")
 BROKER: Final = ("kafka", "prefix", "timeout", "config", "partitions")
 
 _SETTINGS = {setting.name: setting for setting in fields(Config)}

@@ -20,6 +20,8 @@ from streams.cli.arguments import (
     BROKER,
     CLIENT,
     DATASET_NAME,
+    FILE_CLIENT,
+    FILE_OBSERVER,
     FOLLOW,
     OBSERVER,
     OF_DATASET,
@@ -168,7 +170,7 @@ _DATASETS: Final = (
         "dataset create",
         "datasets:create",
         "create a dataset with a policy that never changes",
-        CLIENT,
+        FILE_CLIENT,
         (
             DATASET_NAME,
             arg(
@@ -243,7 +245,7 @@ _DATASETS: Final = (
         "dataset access",
         "datasets:set_access",
         "replace the access list of a dataset",
-        CLIENT,
+        FILE_CLIENT,
         (
             DATASET_NAME,
             access_option(required=True),
@@ -262,18 +264,23 @@ _DATASETS: Final = (
         "dataset show",
         "datasets:show_one",
         "show the policy and the number of users of a dataset",
-        OBSERVER,
+        FILE_OBSERVER,
         (DATASET_NAME, AT_DELTA),
         ("dataset",),
     ),
     Command(
-        "dataset list", "datasets:listed", "list all datasets", OBSERVER, (AT_DELTA,), ("dataset",)
+        "dataset list",
+        "datasets:listed",
+        "list all datasets",
+        FILE_OBSERVER,
+        (AT_DELTA,),
+        ("dataset",),
     ),
     Command(
         "dataset withdraw",
         "datasets:withdraw",
         "delete a dataset of which no run was ever opened",
-        CLIENT,
+        FILE_CLIENT,
         (DATASET_NAME,),
         ("withdrawn_dataset",),
     ),
@@ -281,7 +288,7 @@ _DATASETS: Final = (
         "dataset close",
         "datasets:close",
         "close a dataset permanently, with the datasets inside it and all their runs",
-        CLIENT,
+        FILE_CLIENT,
         (DATASET_NAME,),
         ("closed_dataset",),
         "They are never charged again, and their names are not used again. Their charges remain. "
@@ -291,7 +298,7 @@ _DATASETS: Final = (
         "run close",
         "datasets:close_run",
         "close a run permanently: it can no longer be charged or opened",
-        CLIENT,
+        FILE_CLIENT,
         (
             arg("dataset", "the name of the dataset", name_of),
             arg("name", "the name of the run", name_of, metavar="run"),
@@ -302,7 +309,7 @@ _DATASETS: Final = (
         "runs",
         "datasets:runs",
         "show the progress of each run, its state, and how many of its users are halted",
-        OBSERVER,
+        FILE_OBSERVER,
         (OF_DATASET,),
         ("run",),
         "The owners of the partitions report this every two seconds; no state is read. Users are "
@@ -313,7 +320,7 @@ _DATASETS: Final = (
         "publish",
         "datasets:publish",
         "charge the steps of a JSON Lines file, each once even if the file is sent again",
-        CLIENT,
+        FILE_CLIENT,
         (arg("file", "the file, or - for standard input", metavar="FILE.jsonl"), TAKE_OVER),
         ("step",),
         "A line is one step: dataset, run, users, norms, noise_stddev, and optionally clip_norm, "
@@ -325,7 +332,7 @@ _DATASETS: Final = (
         "erase",
         "datasets:erase",
         "erase a user permanently: the spending remains, and the user is never admitted again",
-        CLIENT,
+        FILE_CLIENT,
         (
             user_option("digits mean the integer and the string"),
             arg(
@@ -346,7 +353,7 @@ _RECORDS: Final = (
         "halts",
         "records:halts",
         "show HALT events: which users were halted at which step",
-        CLIENT,
+        FILE_CLIENT,
         (OF_DATASET, OF_RUN, FOLLOW),
         ("halt",),
     ),
@@ -354,7 +361,7 @@ _RECORDS: Final = (
         "odometer",
         "records:odometer",
         "show odometer records: upper bounds on what users have spent",
-        OBSERVER,
+        FILE_OBSERVER,
         (
             OF_DATASET,
             AT_DELTA,
@@ -369,7 +376,7 @@ _RECORDS: Final = (
         "rejects",
         "records:rejects",
         "show rejected requests: why, when, from which run, and the record itself",
-        CLIENT,
+        FILE_CLIENT,
         (
             OF_DATASET,
             arg("--reason REASON", ", ".join(Reason), choices=[str(reason) for reason in Reason]),
@@ -464,7 +471,7 @@ _OPERATIONS: Final = (
         "status",
         "operations:status",
         "show each partition's state, owner, lag and users, and the datasets",
-        OBSERVER,
+        FILE_OBSERVER,
         (AT_DELTA,),
         ("partition",),
         "Exit code 69 if a partition is not decided. `turnstile dataset list --json` has the "
@@ -593,7 +600,7 @@ _REPLAY: Final = (
         "verify",
         "replay:verify",
         "replay the log and compare it with all that was stored and published",
-        OBSERVER,
+        FILE_OBSERVER,
         (
             arg("--receipt FILE", "write a receipt of the log if everything fits", path_of),
             arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
@@ -634,7 +641,7 @@ _REPLAY: Final = (
         "explain",
         "replay:explain",
         "explain what happened to one user: every charge, and every HALT with its reason",
-        OBSERVER,
+        FILE_OBSERVER,
         (
             user_option("digits find the integer and the string"),
             arg("--dataset", "only charges to the budget of this one", name_of),
@@ -648,7 +655,7 @@ _REPLAY: Final = (
         "report",
         "replay:report",
         "report the loss of every user's steps, as a fixed schedule and at any time",
-        OBSERVER,
+        FILE_OBSERVER,
         (
             OF_DATASET,
             AT_DELTA,

@@ -22,6 +22,7 @@ from streams.operations.runs import RunStatus, read_runs
 from streams.operations.status import DatasetStatus, read_datasets
 from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Policy, User
 from streams.records.signatures import public_text
+from streams.sdk.budget_file import create_file
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import ErasedInPart
 from streams.sdk.run import Run
@@ -30,6 +31,8 @@ from streams.sdk.run import Run
 def create(options: argparse.Namespace, config: Config) -> int:
     """Create a dataset, or check that it has this policy."""
     whole = None
+    if config.budgets:
+        create_file(config.budgets, config.partitions)
     if options.share_of is not None:
         datasets = read_datasets(config)
         if options.share_of not in datasets:

@@ -57,6 +57,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         # A command without settings may be the one that makes them usable.
         config = Config.load(options.config, **given) if command.settings else Config()
+        if config.budgets and "budgets" not in command.settings:
+            raise ConfigurationError(
+                f"`turnstile {command.name}` is for a service, and budgets is {config.budgets!r}: "
+                "remove this setting (TURNSTILE_BUDGETS)"
+            )
         return command.load()(options, config)
     except (
         ConfigurationError,

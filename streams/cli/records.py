@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ from streams.operations.status import (
 )
 from streams.records import OdometerRecord
 from streams.sdk.client import Turnstile
-from streams.sdk.followers import Reading, distinct_rejects
+from streams.sdk.file import FileConnection
+from streams.sdk.followers import Followed, Reading, distinct_rejects
 from streams.sdk.kafka import read_topic
 
 if TYPE_CHECKING:
@@ -143,8 +145,8 @@ def rejects(options: argparse.Namespace, config: Config) -> int:
     """
 
     def read() -> Refusals:
-        records = read_topic(config, Channel.REJECTS, Reading("earliest", options.follow))
-        for written, rejected in distinct_rejects(records):
+        reading = Reading("earliest", options.follow)
+        for written, rejected in distinct_rejects(_rejects(config, reading)):
             if options.dataset in (None, rejected.dataset) and options.reason in (
                 None,
                 rejected.reason,
@@ -166,6 +168,14 @@ def rejects(options: argparse.Namespace, config: Config) -> int:
     if options.dataset is not None and not found:  # a rejected request may name any dataset
         note(f"turnstile: no request about dataset {options.dataset!r} was rejected")
     return Exit.OK
+
+
+def _rejects(config: Config, reading: Reading) -> Iterator[Followed]:
+    if not config.budgets:
+        yield from read_topic(config, Channel.REJECTS, reading)
+        return
+    with closing(FileConnection(config.budgets, config.timeout)) as file:
+        yield from file.read(Channel.REJECTS, reading)
 
 
 _CHECK_SECONDS = 2.0

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -24,8 +24,10 @@ from streams.config import Config
 from streams.operations.rejected import utc
 from streams.records import HALT_REASONS, User
 from streams.replay.aggregates import NoAggregate, aggregate, shares_of
+from streams.replay.archive import Archive, States
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
+from streams.replay.file import FileArchive
 from streams.replay.findings import LogFinding, PartitionProgress, PartitionVerified, Verified
 from streams.replay.receipts import (
     Receipt,
@@ -63,9 +65,7 @@ _INDENT = " " * 10
 def verify(options: argparse.Namespace, config: Config) -> int:
     """Verify the service; write a receipt, if one is wanted and everything fits."""
     against = _earlier_receipt(options)
-    with ExitStack() as opened:
-        archive = KafkaArchive(config)
-        states = opened.enter_context(RedisStates(config))
+    with _opened(config) as (archive, states):
         if against is not None:
             _check_same_log(against, archive, config)
         progress: Callable[[PartitionProgress], None] = (
@@ -73,6 +73,8 @@ def verify(options: argparse.Namespace, config: Config) -> int:
         )
         origins = None
         if options.origin is not None:
+            if config.budgets:
+                raise UnusableInput("--origin is for a service, and budgets is set: give one")
             old = KafkaArchive(replace(config, prefix=options.origin))
             origins = retired(old, archive.topic, archive.partitions)
         verified = verify_service(
@@ -92,6 +94,17 @@ def verify(options: argparse.Namespace, config: Config) -> int:
         write(signed(receipt, options.key) if options.key else receipt, options.receipt)
         note(f"turnstile: the receipt is in {options.receipt}")
     return Exit.OK
+
+
+@contextmanager
+def _opened(config: Config) -> Iterator[tuple[Archive, States]]:
+    """Open the topics and the state of the service, or the budget file in the settings."""
+    if config.budgets:
+        with closing(FileArchive(config.budgets, config.timeout)) as file:
+            yield file, file
+    else:
+        with RedisStates(config) as states:
+            yield KafkaArchive(config), states
 
 
 def repartition(options: argparse.Namespace, config: Config) -> int:
@@ -124,7 +137,7 @@ def _earlier_receipt(options: argparse.Namespace) -> Receipt | None:
     return receipt
 
 
-def _check_same_log(receipt: Receipt, archive: KafkaArchive, config: Config) -> None:
+def _check_same_log(receipt: Receipt, archive: Archive, config: Config) -> None:
     for name, ours, theirs in (
         ("prefix", config.prefix, receipt.prefix),
         ("topic id", archive.topic.hex(), receipt.topic),
@@ -251,16 +264,13 @@ NOT_CHARGED = "Nothing was ever charged to this user."
 def explain(options: argparse.Namespace, config: Config) -> int:
     """Show what happened to one user."""
     meant = ids(user_of(options), config)
-    archive = KafkaArchive(config)
-    explained = {
-        meant[known]: explanation_of(
-            archive,
-            known,
-            delta=options.delta,
-            dataset=options.dataset,
-        )
-        for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
-    }
+    with _opened(config) as (archive, _):
+        explained = {
+            meant[known]: explanation_of(
+                archive, known, delta=options.delta, dataset=options.dataset
+            )
+            for known in sorted(meant, key=lambda user: (isinstance(user, int), str(user)))
+        }
     is_shown = False
     for user, explanation in explained.items():
         events = explanation.events
@@ -427,13 +437,14 @@ def report(options: argparse.Namespace, config: Config) -> int:
     if output is not None:
         _check_output(output)
     try:
-        reported = report_of(
-            KafkaArchive(config),
-            delta=options.delta,
-            method=options.method,
-            dataset=options.dataset,
-            progress=_show_report_progress if sys.stderr.isatty() else lambda *_: None,
-        )
+        with _opened(config) as (archive, _):
+            reported = report_of(
+                archive,
+                delta=options.delta,
+                method=options.method,
+                dataset=options.dataset,
+                progress=_show_report_progress if sys.stderr.isatty() else lambda *_: None,
+            )
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
     except ReportRefused as refused:
@@ -468,7 +479,8 @@ def _release(options: argparse.Namespace, config: Config) -> int:
             "give --dataset and --rho, and no --output"
         )
     try:
-        shares = shares_of(KafkaArchive(config), options.dataset)
+        with _opened(config) as (archive, _):
+            shares = shares_of(archive, options.dataset)
         _note_comparison(shares.compared)
         with Turnstile(config=config) as turnstile:
             run = turnstile.run(options.dataset, _RUN, take_over=options.take_over)

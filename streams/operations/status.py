@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
@@ -12,8 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 from streams.config import Config
 from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import NORMS, Topics
-from streams.records import AccessList, Policy
-from streams.store.layout import LAYOUT
+from streams.records import AccessList, Policy, encode
+from streams.sdk.budget_file import BudgetFile
+from streams.store.layout import LAYOUT, chain_fields
 from streams.store.port import (
     Glance,
     Inventory,
@@ -56,6 +58,7 @@ class WaitReason(StrEnum):
 
     NEVER_OWNED = "never-owned"
     NOT_SEEN = "not-seen"  # its owner has not sent a heartbeat yet
+    MOVED = "moved"  # the log of a budget file was moved into a service
     OWNER_SILENT = "owner-silent"  # its owner sends no heartbeat any more
     STALLED = "stalled"  # its owner lives, and applies no record
 
@@ -156,7 +159,10 @@ def read_overview(config: Config) -> Overview:
 
     Raises:
         Unavailable: Kafka or Redis does not answer.
+        UnusableFile: the budget file cannot be read.
     """
+    if config.budgets:
+        return _overview_of_file(config)
     try:
         with Topics(config) as topics:
             seen = _with_norms(topics.look(), config)
@@ -215,7 +221,48 @@ def read_inventories(config: Config) -> list[Inventory]:
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
+    if config.budgets:
+        inventories = (decode_inventory(glance.summary) for glance in _read_file(config)[1])
+        return [found for found in inventories if found is not None]
     return _summaries(config, topics_of(config).partitions)
+
+
+def _read_file(config: Config) -> tuple[bytes | None, list[Glance]]:
+    """Return the log into which a budget file was moved, and the facts about its partitions."""
+    now = int(time.time())
+    with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
+        moved_to, metas, ledgers = file.moved_to(), file.metas(), file.load()
+    glances = []
+    for meta, ledger in zip(metas, ledgers, strict=True):
+        last = ledger.chain.last
+        meta |= {**chain_fields(ledger.chain), "next": str(last + 1)}
+        glances.append(Glance(now, meta, now, b"", encode(Inventory(last, ledger.summary())), {}))
+    return moved_to, glances
+
+
+def _overview_of_file(config: Config) -> Overview:
+    moved_to, glances = _read_file(config)
+    problem = None if moved_to is None else f"its log continues in a service as {moved_to.hex()}"
+    partitions = [
+        PartitionStatus(
+            partition=partition,
+            state=PartitionState.WAITING if problem else PartitionState.DECIDING,
+            owner=None,
+            next=int(glance.meta["next"]),
+            lag=0,
+            users=sum(dataset.users for dataset in datasets_of([glance]).values()),
+            unpublished=0,
+            changes=int(glance.meta["changes"]),
+            seen=None,
+            head=glance.meta["head"],
+            snapshot=None,
+            reason=WaitReason.MOVED if problem else None,
+            problem=problem,
+            remedy="Use the service" if problem else None,
+        )
+        for partition, glance in enumerate(glances)
+    ]
+    return Overview(partitions, datasets_of(glances))
 
 
 def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
@@ -419,6 +466,8 @@ def read_glances(config: Config, partitions: int) -> list[Glance]:
     Raises:
         Unavailable: Redis does not answer.
     """
+    if config.budgets:
+        return _read_file(config)[1]
 
     async def read(store: Store) -> list[Glance]:
         return [await store.glance(partition) for partition in range(partitions)]

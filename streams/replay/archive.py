@@ -1,4 +1,4 @@
-"""Ports through which the log is read: the topics, and the state in Redis."""
+"""Ports through which the log is read: the topics, and the stored state."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class HeadSource(StrEnum):
 
     REDIS = "redis"
     SNAPSHOT = "snapshot"  # the last one in the topic snapshots
+    FILE = "file"  # the budget file that has the log, too
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,18 @@ class Archive(Protocol):
 
 
 class States(Protocol):
-    """The state in Redis, read only."""
+    """The stored state, read only.
+
+    Attributes:
+        holder: where it is stored.
+    """
+
+    holder: HeadSource = HeadSource.REDIS
 
     def load(self, partition: int) -> StoredState | None:
         """Return the state of a partition at one moment; None if there is none.
 
         Raises:
             Damaged: it is incomplete or was changed.
-            UnreadableService: Redis does not answer.
+            UnreadableService: the holder does not answer.
         """

@@ -18,7 +18,7 @@ class Check(StrEnum):
     """A part of the service that is compared with the replayed log."""
 
     LOG = "log"  # whether the log itself can be replayed
-    STATE = "state"  # the state in Redis
+    STATE = "state"  # the state in Redis or in a budget file
     SNAPSHOT = "snapshot"  # the last snapshot in Kafka
     HALTS = "halts"  # decisions, HALT events and the other records of this topic
     REJECTS = "rejects"

@@ -4,9 +4,9 @@ A log that begins at offset 0 is replayed from an empty state. A trimmed log is 
 last snapshot, which is verified to be complete and otherwise trusted. Without a snapshot it cannot
 be replayed.
 
-Redis and the last snapshot store the head of the hash chain at some offset. The replay must have
-the same head there. Otherwise this is not the log that workers applied, and ``HeadMismatch`` ends
-the replay.
+Redis and the last snapshot, or a budget file, store the head of the hash chain at some offset. The
+replay must have the same head there. Otherwise this is not the log that was applied, and
+``HeadMismatch`` ends the replay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ from streams.replay.archive import (
 )
 from streams.store.layout import Damaged
 
-NAMES = {HeadSource.REDIS: "Redis", HeadSource.SNAPSHOT: "the last snapshot"}
+NAMES = {
+    HeadSource.REDIS: "Redis",
+    HeadSource.SNAPSHOT: "the last snapshot",
+    HeadSource.FILE: "the file",
+}
 
 
 class Beginning(NamedTuple):
@@ -141,7 +145,7 @@ class HeadMismatch(BrokenLog):
         super().__init__(
             f"partition {partition}: {NAMES[stored.holder]} stores the head of the hash chain for "
             f"offset {stored.next}, and {what}. Nothing derived from this log is "
-            "reliable. See `turnstile status`, and keep the topics and Redis as they are"
+            "reliable. See `turnstile status`, and keep everything that is stored as it is"
         )
 
 
@@ -159,16 +163,22 @@ class Compared:
     lacking: dict[HeadSource, str] = field(default_factory=dict)
 
     @property
+    def holders(self) -> tuple[HeadSource, ...]:
+        """Return the holders that can store a head of this log."""
+        is_file = HeadSource.FILE in {**self.offsets, **self.lacking}
+        return (HeadSource.FILE,) if is_file else (HeadSource.REDIS, HeadSource.SNAPSHOT)
+
+    @property
     def shown(self) -> dict[str, int | None]:
         """Return the offset of each holder; None if there was nothing to compare."""
-        return {holder.value: self.offsets.get(holder) for holder in HeadSource}
+        return {holder.value: self.offsets.get(holder) for holder in self.holders}
 
 
 def in_words(compared: Sequence[Compared]) -> str:
     """Return how many stored heads the log was compared with, for people."""
     counts = (
         f"{NAMES[holder]} in {sum(holder in each.offsets for each in compared)} of {len(compared)}"
-        for holder in HeadSource
+        for holder in dict.fromkeys(holder for each in compared for holder in each.holders)
     )
     return f"The hash chain has the stored heads (partitions compared: {', '.join(counts)})."
 

@@ -1,4 +1,4 @@
-"""The stored state of a partition, in Redis or in a snapshot, compared with the replayed log."""
+"""The stored state of a partition, compared with the replayed log."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from streams.ledger.ledger import Ledger, Output, PartitionError, UnknownState, 
 from streams.ledger.rosters import Members
 from streams.replay.archive import Archive, HeadSource, StoredHead
 from streams.replay.findings import Check, Findings
+from streams.replay.replay import NAMES
 from streams.store.layout import LAYOUT, Damaged
 from streams.store.stored_state import StoredState
 from streams.worker.outbox import Packed
@@ -47,12 +48,12 @@ class StoredPartition:
     """
 
     def __init__(
-        self, check: Check, load: Callable[[], StoredState | None], findings: Findings
+        self, holder: HeadSource, load: Callable[[], StoredState | None], findings: Findings
     ) -> None:
         """Load the state.
 
         Args:
-            check: STATE for Redis, or SNAPSHOT.
+            holder: where it is stored.
             load: returns the state; raises ``Damaged`` if it is incomplete or was changed.
             findings: of the partition.
         """
@@ -61,8 +62,8 @@ class StoredPartition:
         self.lacking: str | None = None
         self.next: int | None = None
         self.at: int | None = None
-        self._check = check
-        self._name = "Redis" if check is Check.STATE else "the snapshot"
+        check = Check.SNAPSHOT if holder is HeadSource.SNAPSHOT else Check.STATE
+        self._check, self._holder, self._name = check, holder, NAMES[holder]
         self._findings = findings
         try:
             self.stored = load()
@@ -86,10 +87,9 @@ class StoredPartition:
     @property
     def head(self) -> StoredHead:
         """Return the head of the stored hash chain."""
-        holder = HeadSource.REDIS if self._check is Check.STATE else HeadSource.SNAPSHOT
         if self.stored is None:
-            return StoredHead(holder, lacking=self.lacking or "")
-        return StoredHead(holder, self.stored.next, self.stored.meta.chain.head)
+            return StoredHead(self._holder, lacking=self.lacking or "")
+        return StoredHead(self._holder, self.stored.next, self.stored.meta.chain.head)
 
     def compare_at(self, ledger: Ledger, offset: int) -> None:
         """Compare the state once, when the replay has reached the offset at which it continues."""

@@ -70,7 +70,7 @@ def verify(
 
     Args:
         archive: the topics.
-        states: the state in Redis.
+        states: the stored state.
         against: the receipt of an earlier log, which this one must continue.
         origins: the partitions of the retired log that this one continues. The log is replayed
             from their state instead of the last snapshot.
@@ -104,8 +104,8 @@ class _Partition:
         self._partition = partition
         self._progress = progress
         # Step 1.
-        self._snapshot = StoredPartition(Check.SNAPSHOT, self._load_snapshot, self.findings)
-        self._redis = StoredPartition(Check.STATE, lambda: states.load(partition), self.findings)
+        self._snapshot = StoredPartition(HeadSource.SNAPSHOT, self._load_snapshot, self.findings)
+        self._redis = StoredPartition(states.holder, lambda: states.load(partition), self.findings)
         # Step 2.
         extents = {topic: archive.extent(topic.check, partition) for topic in _CHANNELS.values()}
         self._extent = archive.extent(NORMS, partition)
@@ -263,7 +263,8 @@ class _Partition:
 
     def _end_broken(self, replay: LogReplay, broken: BrokenLog) -> None:
         if isinstance(broken, HeadMismatch):
-            check = Check.STATE if broken.holder is HeadSource.REDIS else Check.SNAPSHOT
+            is_snapshot = broken.holder is HeadSource.SNAPSHOT
+            check = Check.SNAPSHOT if is_snapshot else Check.STATE
             self.findings.add(
                 check,
                 str(broken),

@@ -56,7 +56,8 @@ class Turnstile:
     ``config``.
 
     Args:
-        kafka: bootstrap servers, ``host:port``, comma separated.
+        kafka: bootstrap servers, ``host:port``, comma separated. None: as the settings have it,
+            or the file of the setting ``budgets``.
         config: a TOML file, or a ``Config``.
         timeout: seconds until a charge without all its decisions raises.
         prefix: of the names of the topics.
@@ -84,15 +85,12 @@ class Turnstile:
         connection: Connection | None = None,
     ) -> None:
         if connection is None:
-            # Import late: in memory the Kafka client is not needed, and it is slow to import.
-            from streams.sdk.kafka import KafkaConnection
-
             if not isinstance(config, Config):
                 config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
             pseudonym_key = pseudonym_key or config.pseudonym_key
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
             signer = signer_of(request_key or config.request_key)
-            connection = KafkaConnection(config)
+            connection = _connect(config)
             if config.traces:
                 try:
                     connection.observe(ClientTraces())
@@ -592,3 +590,14 @@ class Turnstile:
             for odometer in rising_odometers(records)
             if dataset in (None, odometer.dataset) and user in (None, odometer.user)
         )
+
+
+def _connect(config: Config) -> Connection:
+    """Connect to the service or the file in the settings; import only what this one needs."""
+    if config.budgets:
+        from streams.sdk.file import FileConnection
+
+        return FileConnection(config.budgets, config.timeout)
+    from streams.sdk.kafka import KafkaConnection
+
+    return KafkaConnection(config)

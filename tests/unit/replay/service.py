@@ -38,6 +38,8 @@ class Kept:
 class Archived(MemoryConnection):
     """Every record with what came of it; ``archive`` and ``states`` of ``verify``."""
 
+    holder = HeadSource.REDIS
+
     def __init__(self, partitions: int = 2, topic: bytes = TOPIC, erasure_keys: str = "") -> None:
         super().__init__(partitions, 30.0)
         self.topic = self.log = topic

@@ -1,0 +1,75 @@
+"""A budget file, as the topics and the state that commands replay and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from streams.kafka.results import Extent
+from streams.kafka.topics import NORMS
+from streams.replay.archive import (
+    Archive,
+    ArchivedRecord,
+    HeadSource,
+    MissingRecord,
+    States,
+    StoredHead,
+)
+from streams.sdk.budget_file import BudgetFile
+from streams.store.layout import Meta
+from streams.store.snapshot import Snapshot
+from streams.store.stored_state import StoredState
+
+
+class FileArchive(Archive, States):
+    """The log, the outputs and the state in a budget file, read only.
+
+    The offsets of outputs count the outputs of all partitions.
+
+    Args:
+        path: the file.
+        timeout: seconds to wait for other processes.
+
+    Raises:
+        UnusableFile: it cannot be read.
+    """
+
+    holder = HeadSource.FILE
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self.file = BudgetFile(path, timeout, writable=False)
+        self.topic, self.partitions = self.file.topic, self.file.partitions
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def extent(self, topic: str, partition: int) -> Extent:
+        """Return where a topic begins and ends now."""
+        if topic == NORMS:
+            return Extent(0, int(self.file.metas()[partition]["next"]))
+        return Extent(0, self.file.end(topic))
+
+    def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
+        """Yield the records of an extent, in order."""
+        position = extent.start
+        while records := self.file.read(topic, position, extent.end, partition):
+            for record in records:
+                if topic == NORMS and record.offset != position:
+                    raise MissingRecord(partition, position)
+                yield ArchivedRecord(record.offset, record.key, record.value, record.written)
+                position = record.offset + 1
+        if topic == NORMS and position < extent.end:
+            raise MissingRecord(partition, position)
+
+    def heads(self, partition: int) -> Sequence[StoredHead]:
+        """Return the head of the state in the file."""
+        meta = Meta.of(self.file.metas()[partition])
+        return [StoredHead(HeadSource.FILE, meta.next, meta.chain.head)]
+
+    def snapshot(self, partition: int) -> Snapshot | None:
+        """Return None: the file has the whole log, and needs no snapshots."""
+        return None
+
+    def load(self, partition: int) -> StoredState:
+        """Return the state of a partition at one moment."""
+        return self.file.stored(partition)

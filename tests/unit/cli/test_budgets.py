@@ -1,0 +1,157 @@
+"""Commands on a budget file, without a service."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams import Turnstile
+from streams.cli.commands import COMMANDS
+from streams.cli.output import Exit
+from streams.config import Config, ConfigurationError
+from tests.integration.command import Done, turnstile
+from tests.unit.sdk import files
+
+USERS = 6
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file in which user 5 was halted once, and a run was rejected."""
+    monkeypatch.setattr(sqlite3, "connect", files.connect)
+    path = tmp_path / "budgets.db"
+    with Turnstile.open(path, partitions=2) as t:
+        t.create_dataset("d", budget=0.125, odometer_step=0.01)
+        run = t.run("d", "r")
+        for _ in range(5):
+            norms = np.array([*np.full(USERS - 1, 0.5), 1.0])
+            run.charge(np.arange(USERS), norms, noise_stddev=4.0)
+        t.close_run("d", "r")
+    return path
+
+
+def on(path: Path, *arguments: str) -> Done:
+    return turnstile(*arguments, "--json", environment={"TURNSTILE_BUDGETS": str(path)})
+
+
+def test_verify_compares_everything_in_the_file(path: Path) -> None:
+    done = on(path, "verify")
+    assert done.code == Exit.OK
+    *parts, verdict = done.lines
+    assert (verdict["fits"], verdict["users"]) == (True, USERS)
+    assert [part["state_at"] for part in parts] == [part["to"] for part in parts]
+    assert sum(part["odometers"] for part in parts) == USERS
+
+
+@pytest.mark.parametrize(
+    ("statement", "check"),
+    [
+        ("UPDATE norms SET value = zeroblob(9) WHERE offset = 2", "state"),
+        ("DELETE FROM norms WHERE offset = 2", "log"),
+        ("DELETE FROM halts WHERE offset = (SELECT max(offset) FROM halts)", "halts"),
+        ("DELETE FROM odometer", "odometer"),
+        ("UPDATE changes SET entry = zeroblob(9)", "state"),
+    ],
+)
+def test_verify_finds_what_was_changed(path: Path, statement: str, check: str) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute(statement)
+    database.close()
+    done = on(path, "verify")
+    assert done.code == Exit.REFUSED
+    assert check in {line["check"] for line in done.lines if line["type"] == "mismatch"}
+
+
+def test_verify_works_on_a_read_only_copy(path: Path) -> None:
+    path.chmod(0o400)
+    before = path.read_bytes()
+    assert on(path, "verify").code == Exit.OK
+    assert path.read_bytes() == before
+
+
+def test_receipt_of_a_file_is_continued(path: Path, tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt.json"
+    assert on(path, "verify", "--receipt", str(receipt)).code == Exit.OK
+    with Turnstile.open(path) as t:
+        t.run("d", "s").charge([1], [0.1], noise_stddev=4.0)
+    done = on(path, "verify", "--against", str(receipt))
+    assert (done.code, done.lines[-1]["continues_receipt_of"]) == (
+        Exit.OK,
+        json.loads(receipt.read_text())["time"],
+    )
+
+
+def test_explain_and_report_show_what_users_spent(path: Path) -> None:
+    events = on(path, "explain", "--user", "5").lines
+    assert [event["what"] for event in events] == [*["charged"] * 4, "halted"]
+    heads = [event["compared"] for event in events]
+    assert all(head.keys() == {"file"} and head["file"] for head in heads)
+    losses = on(path, "report").lines
+    assert sorted((loss["user"], loss["steps"]) for loss in losses) == [
+        *((user, 5) for user in range(5)),
+        (5, 4),
+    ]
+
+
+def test_records_and_datasets_are_shown(path: Path) -> None:
+    (halt,) = on(path, "halts").lines
+    assert (halt["user"], halt["step"]) == (5, 4)
+    odometers = on(path, "odometer").lines
+    assert {line["user"] for line in odometers} == set(range(USERS))
+    assert all(line["epsilon"] > 0 for line in odometers), "the policies are in the file"
+    (dataset,) = on(path, "dataset", "list").lines
+    assert (dataset["dataset"], dataset["users"], dataset["exhausted"]) == ("d", USERS, 1)
+    assert on(path, "dataset", "show", "d").lines == [dataset]
+    (run,) = on(path, "runs").lines
+    assert (run["run"], run["state"], run["step"], run["users"]) == ("r", "closed", 4, None)
+    assert on(path, "dataset", "show", "other").code == Exit.REFUSED
+
+
+def test_status_shows_every_partition(path: Path) -> None:
+    done = on(path, "status")
+    assert done.code == Exit.OK
+    assert [line["state"] for line in done.lines] == ["deciding"] * 2
+    assert sum(line["users"] for line in done.lines) == USERS
+
+
+def test_commands_charge_and_change_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "budgets.db"
+    assert on(path, "dataset", "create", "d", "--budget", "1").code == Exit.OK
+    step = {"dataset": "d", "run": "r", "users": [1, 2], "norms": [1.0, 0.5], "noise_stddev": 4.0}
+    steps = tmp_path / "steps.jsonl"
+    steps.write_text(json.dumps(step))
+    assert [line["admitted"] for line in on(path, "publish", str(steps)).lines] == [2]
+    assert on(path, "publish", str(steps)).lines[0]["decided"] == "before"
+    assert on(path, "erase", "--user", "1").lines[0]["dataset"] == "d"
+    assert on(path, "dataset", "withdraw", "d").code == Exit.REFUSED
+    (reject,) = on(path, "rejects").lines
+    assert reject["reason"] == "dataset-in-use"
+    assert on(path, "run", "close", "d", "r").code == Exit.OK
+    assert on(path, "dataset", "close", "d").code == Exit.OK
+    assert on(path, "verify").code == Exit.OK
+
+
+@pytest.mark.parametrize("command", ["status", "halts", "verify", "publish -", "dataset list"])
+def test_missing_file_is_not_created(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "budgets.db"
+    assert on(path, *command.split()).code == Exit.UNAVAILABLE
+    assert not path.exists()
+
+
+def test_commands_for_a_service_reject_a_file(path: Path) -> None:
+    for command in COMMANDS:
+        if command.settings and "budgets" not in command.settings and not command.arguments:
+            done = turnstile(*command.name.split(), environment={"TURNSTILE_BUDGETS": str(path)})
+            assert done.code == Exit.USAGE
+
+
+def test_address_of_a_service_replaces_the_file_in_the_settings() -> None:
+    environment = {"TURNSTILE_BUDGETS": "budgets.db"}
+    assert Config.load(environment=environment).budgets == "budgets.db"
+    assert Config.load(environment=environment, kafka="localhost:9092").budgets == ""
+    with pytest.raises(ConfigurationError):
+        Config.load(environment={}, kafka="localhost:9092", budgets="budgets.db")
