@@ -26,7 +26,12 @@ from accounting import (
 )
 from accounting.costs.mechanisms import noise_scale
 from accounting.exact.validation import as_float_array, nonnegative_finite
-from streams.ledger.validation import MECHANISMS, check_covered, mechanism_of
+from streams.ledger.validation import (
+    MECHANISMS,
+    check_covered,
+    check_noise,
+    mechanism_of,
+)
 from streams.records import MechanismName, Policy, RosterMechanism, User
 from streams.records.digests import cost_table_digest
 from streams.records.users import UserIds
@@ -185,6 +190,8 @@ def read_mechanism(
             )
         scale = noise_scale(chosen)
         mechanism_of(name, scale, *policies)
+        if clip_norm is not None:
+            check_noise(chosen, clip_norm, policies)
     return name, scale
 
 
@@ -370,6 +377,7 @@ def price(
     name = _ROSTER_MECHANISMS[type(mechanism)]
     with invalid_requests():
         check_covered(mechanism, name, policies, Measure.covers_by_table)
+        check_noise(mechanism, clip_norm, policies)
         tables = [
             policy.row.cost_table(mechanism, clip_norm, levels, policy.orders or None)
             for policy in policies

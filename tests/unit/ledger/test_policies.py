@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import get_args
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 import accounting
 from accounting import MEASURES, Gaussian, Laplace, MeasureName, PureDP
@@ -85,3 +87,25 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     assert raised.user == 1
     squared = [bound**2 for bound in raised.bound]  # as power says
     assert squared == pytest.approx([0.375, 0.375] if orders else [0.25])
+
+
+@pytest.mark.parametrize(("clip_norm", "is_charged"), [(1.0, True), (1.01, False)])
+def test_a_step_with_less_noise_than_the_shape_is_rejected(clip_norm, is_charged):
+    policy = msgspec.structs.replace(policy_of("steps"), sampling_rate=1.0, noise_multiplier=2.0)
+    validation.check_policy(policy)
+    if is_charged:
+        validation.check_noise(Gaussian(2.0), clip_norm, [policy])
+    else:
+        with pytest.raises(Rejection) as refused:
+            validation.check_noise(Gaussian(2.0), clip_norm, [policy])
+        assert refused.value.reason is Reason.INVALID_MECHANISM
+
+
+@pytest.mark.parametrize("missing", ["sampling_rate", "noise_multiplier", "measure"])
+def test_a_shape_of_steps_belongs_to_the_measure_steps(missing):
+    shape = {"measure": "steps", "sampling_rate": 0.1, "noise_multiplier": 2.0}
+    other = {"measure": "gdp"} if missing == "measure" else {missing: UNSET}
+    policy = msgspec.structs.replace(policy_of("steps"), **{**shape, **other})
+    with pytest.raises(Rejection) as refused:
+        validation.check_policy(policy)
+    assert refused.value.reason is Reason.INVALID_POLICY
