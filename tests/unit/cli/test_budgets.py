@@ -25,7 +25,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sqlite3, "connect", files.connect)
     path = tmp_path / "budgets.db"
     with Turnstile.open(path, partitions=2) as t:
-        t.create_dataset("d", budget=0.125, odometer_step=0.01)
+        t.create_dataset("d", measure="zcdp", budget=0.125, odometer_step=0.01)
         run = t.run("d", "r")
         for _ in range(5):
             norms = np.array([*np.full(USERS - 1, 0.5), 1.0])
