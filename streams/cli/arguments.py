@@ -172,6 +172,13 @@ def link_id_of(text: str) -> str:
     return text
 
 
+def log_id_of(text: str) -> str:
+    """Parse the id of a log."""
+    if not re.fullmatch("[0-9a-f]{32}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a log: give its 32 digits")
+    return text
+
+
 def role_of(text: str) -> tuple[str, str]:
     """Parse ROLE=User:NAME into the role and the name."""
     found = re.fullmatch(rf"({'|'.join(ROLES)})=User:([A-Za-z0-9._=, @/-]+)", text)

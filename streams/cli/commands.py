@@ -36,6 +36,7 @@ from streams.cli.arguments import (
     delta_of,
     flag,
     link_id_of,
+    log_id_of,
     log_level,
     name_of,
     number_above_0,
@@ -636,6 +637,26 @@ _REPLAY: Final = (
         ("imported", "repartition"),
         "Close all runs first. The old log then refuses every request. If the command is "
         "interrupted, run it again. docs/operations.md has the steps.",
+    ),
+    Command(
+        "import",
+        "replay:import_file",
+        "move a budget file into a service that has no log yet",
+        CLIENT,
+        (
+            arg("budgets", "the file", path_of, metavar="FILE"),
+            arg(
+                "--instead-of LOG",
+                "the log of an earlier import that failed, whose topics were deleted",
+                log_id_of,
+            ),
+        ),
+        ("moved_partition", "moved_file"),
+        "The service needs the number of partitions of the file, and no clients until the command "
+        "has ended. The file then refuses every charge. The command reads the log of the service "
+        "and compares its hash chain with the file. If it is interrupted, run it again. Datasets "
+        "with an access list then need `turnstile dataset access --copied-from` with the id that "
+        "this command prints as from.",
     ),
     Command(
         "explain",

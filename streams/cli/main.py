@@ -18,7 +18,7 @@ from streams.kafka.results import TopicsUnavailable
 from streams.ledger.errors import PartitionError
 from streams.local.errors import LocalStackError
 from streams.operations.status import Unavailable
-from streams.replay.archive import BrokenLog, CannotRepartition, UnreadableService
+from streams.replay.archive import BrokenLog, CannotMove, CannotRepartition, UnreadableService
 from streams.replay.receipts import UnusableReceipt
 from streams.sdk.errors import (
     ConflictingDecisions,
@@ -57,7 +57,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         # A command without settings may be the one that makes them usable.
         config = Config.load(options.config, **given) if command.settings else Config()
-        if config.budgets and "budgets" not in command.settings:
+        if config.budgets and not hasattr(options, "budgets"):
             raise ConfigurationError(
                 f"`turnstile {command.name}` is for a service, and budgets is {config.budgets!r}: "
                 "remove this setting (TURNSTILE_BUDGETS)"
@@ -72,7 +72,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         UnusableReceipt,
     ) as error:
         return _fail(Exit.USAGE, error)
-    except (BrokenLog, CannotRepartition, RequestRejected, Superseded) as error:
+    except (BrokenLog, CannotMove, CannotRepartition, RequestRejected, Superseded) as error:
         return _fail(Exit.REFUSED, error)
     except (
         ServiceUnavailable,

@@ -29,6 +29,7 @@ from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.file import FileArchive
 from streams.replay.findings import LogFinding, PartitionProgress, PartitionVerified, Verified
+from streams.replay.move import move
 from streams.replay.receipts import (
     Receipt,
     UnusableReceipt,
@@ -43,7 +44,7 @@ from streams.replay.repartition import retired
 from streams.replay.replay import Compared, in_words, unproven
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
-from streams.replay.service import KafkaArchive, KafkaLogs, RedisStates
+from streams.replay.service import KafkaArchive, KafkaLogs, KafkaTarget, RedisStates
 from streams.replay.verify import verify as verify_service
 from streams.sdk.client import Turnstile
 
@@ -118,6 +119,21 @@ def repartition(options: argparse.Namespace, config: Config) -> int:
     new = None if result.new is None else result.new.hex()
     fields = {"from": result.old.hex(), "to": new, "heads": heads, "done": not options.dry_run}
     show("repartition", fields, options.json)
+    return Exit.OK
+
+
+def import_file(options: argparse.Namespace, config: Config) -> int:
+    """Move a budget file into a service."""
+    path, instead_of = str(options.budgets), options.instead_of
+    with closing(FileArchive(path, config.timeout, writable=True)) as file:
+        target = KafkaTarget(config)
+        moved = move(file, target, instead_of=instead_of and bytes.fromhex(instead_of), tell=note)
+        for part in moved:
+            heads = {"file_head": part.file_head.hex(), "head": part.head.hex()}
+            fields = {"partition": part.partition, "records": part.records, **heads}
+            show("moved_partition", fields, options.json)
+        logs = {"from": file.topic.hex(), "to": target.archive.topic.hex()}
+    show("moved_file", logs, options.json)
     return Exit.OK
 
 

@@ -24,6 +24,10 @@ class CannotRepartition(Exception):
     """The old log cannot be continued in the new one now."""
 
 
+class CannotMove(Exception):
+    """A budget file cannot be moved into the service now."""
+
+
 class MissingRecord(BrokenLog):
     """The log has a gap, at which workers suspend the partition; ``offset`` is its first one."""
 

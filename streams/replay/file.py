@@ -21,13 +21,14 @@ from streams.store.stored_state import StoredState
 
 
 class FileArchive(Archive, States):
-    """The log, the outputs and the state in a budget file, read only.
+    """The log, the outputs and the state in a budget file.
 
     The offsets of outputs count the outputs of all partitions.
 
     Args:
         path: the file.
         timeout: seconds to wait for other processes.
+        writable: whether the file can be moved into a service.
 
     Raises:
         UnusableFile: it cannot be read.
@@ -35,8 +36,8 @@ class FileArchive(Archive, States):
 
     holder = HeadSource.FILE
 
-    def __init__(self, path: str, timeout: float) -> None:
-        self.file = BudgetFile(path, timeout, writable=False)
+    def __init__(self, path: str, timeout: float, *, writable: bool = False) -> None:
+        self.file = BudgetFile(path, timeout, writable=writable)
         self.topic, self.partitions = self.file.topic, self.file.partitions
 
     def close(self) -> None:

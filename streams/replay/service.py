@@ -1,6 +1,7 @@
 """A service in Kafka and Redis: the topics and the state that commands replay and compare.
 
-``KafkaArchive`` and ``RedisStates`` only read. ``KafkaLogs`` writes, for a repartition.
+``KafkaArchive`` and ``RedisStates`` only read. ``KafkaLogs`` writes, for a repartition, and so does
+``KafkaTarget``, for a budget file that is moved.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from streams.replay.archive import (
     StoredHead,
     UnreadableService,
 )
+from streams.replay.move import Target
 from streams.replay.repartition import Logs, install
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
@@ -211,6 +213,41 @@ class RedisStates(States):
         if self._store is None:
             self._store = RedisStore.of(self._config)
         return await self._store.load(partition)
+
+
+class KafkaTarget(Target):
+    """The log of a service into which a budget file is moved.
+
+    Raises:
+        UnreadableService: no broker, or no log.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.archive: Archive = KafkaArchive(config)
+        self._config = config
+
+    def append(self, partition: int, records: Sequence[ArchivedRecord]) -> None:
+        """Append records with their times, and wait until the broker has them."""
+        topic = self._config.topic(NORMS)
+        try:
+            producer = new_producer(self._config)
+            try:
+                sent = [
+                    producer.send(
+                        topic,
+                        value=record.value,
+                        partition=partition,
+                        timestamp_ms=int(1000 * record.written),
+                    )
+                    for record in records
+                ]
+                for future in sent:
+                    future.get(self._config.timeout)
+            finally:
+                producer.close()
+        except KafkaError as error:
+            problem = f"partition {partition} of {topic}: {explained(error)}"
+            raise UnreadableService(problem) from error
 
 
 class KafkaLogs(Logs):

@@ -281,7 +281,7 @@ class BudgetFile:
             Unusable: an earlier commit failed, or this one did and may have taken place.
         """
         with self._writing(deadline):
-            self._check_moved(None)
+            self._check_moved()
             metas, written = self._metas(), time()
             try:
                 # Step 2.
@@ -295,18 +295,23 @@ class BudgetFile:
                 raise ServiceUnavailable(str(error)) from error
 
     @contextmanager
-    def moving(self, topic: bytes) -> Iterator[None]:
-        """Record that the log is moved to another one, and keep other processes out meanwhile.
+    def moving(self, topic: bytes, instead_of: bytes | None = None) -> Iterator[None]:
+        """Record that the log moves to another one, and keep other processes out meanwhile.
+
+        Args:
+            topic: the id of the other log.
+            instead_of: the id of a log to which it was to be moved before.
 
         Raises:
             DecisionTimeout: other processes use the file; nothing was changed.
             UnusableFile: it was moved to another log before.
         """
         with self._writing(Deadline.after(self._timeout)):
-            self._check_moved(topic)
+            self._check_moved(topic, instead_of)
             self._caught_up(self._metas())
             self._database.execute("UPDATE file SET moved_to = ?", (topic,))
         with self._writing(Deadline.after(self._timeout)):
+            self._check_moved(topic)
             yield
 
     # --- within a transaction ---
@@ -330,11 +335,11 @@ class BudgetFile:
                     break
         return records
 
-    def _check_moved(self, allowed: bytes | None) -> None:
-        """Check that the log was not moved to another log than an allowed one."""
+    def _check_moved(self, *allowed: bytes | None) -> None:
+        """Check that the log was not moved to another log than the allowed ones."""
         topic = self._moved_to()
-        if topic not in (None, allowed):
-            detail = f"its log continues as {topic.hex() if topic else topic}"
+        if topic is not None and topic not in allowed:
+            detail = f"its log continues as {topic.hex()}"
             raise UnusableFile(self.path, FileProblem.MOVED, detail)
 
     def _moved_to(self) -> bytes | None:

@@ -145,8 +145,8 @@ class Turnstile:
         may open the file. A copy of the process (``fork``) has to open it again.
 
         The file contains the whole log, with the ids of users unless there is a ``pseudonym_key``.
-        Only its owner can read it. It grows with every charge, and ``turnstile import`` moves it
-        into a service.
+        Only its owner can read it. It grows with every charge. ``turnstile import`` moves it into a
+        service.
 
         You are responsible for the following:
 

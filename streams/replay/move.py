@@ -1,0 +1,164 @@
+"""Moves a budget file into a service: its log becomes the log of the service.
+
+1. Check that the service has as many partitions as the file and no log yet, and that the log in the
+   file is the one that was applied.
+2. Record in the file that its log moves to this service. From here on the file refuses every
+   charge, so that no budget is spent in both.
+3. Append the records of the file to each partition of the log, in order. An interrupted move has
+   appended some of them before: these are compared and skipped.
+4. Read the log of the service, and compare its hash chain with that of the file's records.
+
+An interruption before step 2 changes nothing. After that, the same command continues. The id of the
+log is a part of the hash chain, so the records in the file have one head under their own log and
+another one under the log of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from streams.kafka.results import Extent
+from streams.kafka.topics import NORMS
+from streams.records.digests import HashChain, genesis
+from streams.replay.archive import Archive, ArchivedRecord, BrokenLog, CannotMove
+from streams.replay.file import FileArchive
+
+APPENDED_AT_ONCE = 256
+"""Records that are appended before the broker has to acknowledge them."""
+
+
+class Target(Protocol):
+    """The log of a service.
+
+    Attributes:
+        archive: its topics.
+    """
+
+    archive: Archive
+
+    def append(self, partition: int, records: Sequence[ArchivedRecord]) -> None:
+        """Append records with their times, and wait until the broker has them."""
+
+
+class MovedPartition(NamedTuple):
+    """A partition that was moved."""
+
+    partition: int
+    records: int
+    file_head: bytes  # of the hash chain in the file
+    head: bytes  # of the same records in the log of the service
+
+
+def move(
+    file: FileArchive,
+    target: Target,
+    *,
+    instead_of: bytes | None = None,
+    tell: Callable[[str], None] = print,
+) -> list[MovedPartition]:
+    """Move a budget file into a service; see the steps above.
+
+    Args:
+        file: the file, writable.
+        target: the log of the service.
+        instead_of: the log of an earlier move that failed; it was deleted.
+        tell: receives progress reports.
+
+    Raises:
+        CannotMove: it cannot be done as things are.
+        BrokenLog: the log in the file is not the one that was applied.
+        UnreadableService: Kafka does not answer.
+        UnusableFile: the file was moved into another service, or cannot be written.
+    """
+    archive = target.archive
+    # Step 1.
+    if archive.partitions != file.partitions:
+        raise CannotMove(
+            f"the service has {archive.partitions} partitions and the file {file.partitions}: use "
+            "a service with the same number"
+        )
+    tell(f"checking the log in the file: {file.partitions} partitions")
+    for partition in range(file.partitions):
+        _check_file(file, partition)
+    is_resumed = file.file.moved_to() == archive.topic
+    if not is_resumed and any(_extent(archive, p).end for p in range(file.partitions)):
+        raise CannotMove(
+            "the log of the service has records: move the file into a service that was never used"
+        )
+    # Step 2.
+    with file.file.moving(archive.topic, instead_of):
+        tell(f"the file refuses charges: its log moves to {archive.topic.hex()}")
+        moved = []
+        for partition in range(file.partitions):
+            # Steps 3 and 4.
+            _append(file, target, partition)
+            moved.append(_compared(file, archive, partition))
+            tell(f"partition {partition}: the service has {moved[-1].records} records")
+    return moved
+
+
+def _extent(archive: Archive, partition: int) -> Extent:
+    return archive.extent(NORMS, partition)
+
+
+def _records(archive: Archive, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
+    return archive.read(NORMS, partition, extent)
+
+
+def _chain(archive: Archive, topic: bytes, partition: int, extent: Extent) -> HashChain:
+    """Return the hash chain of records as those of the log with an id."""
+    chain = genesis(topic, partition, archive.partitions)
+    for record in _records(archive, partition, extent):
+        chain = chain.after(record.offset, record.value)
+    return chain
+
+
+def _check_file(file: FileArchive, partition: int) -> None:
+    (stored,) = file.heads(partition)
+    assert stored.next is not None
+    if _chain(file, file.topic, partition, Extent(0, stored.next)).head != stored.head:
+        raise BrokenLog(
+            f"partition {partition}: the log in the file is not the one that was applied: see "
+            f"`turnstile verify --budgets {file.file.path}`"
+        )
+
+
+def _append(file: FileArchive, target: Target, partition: int) -> None:
+    """Append the records that the log does not have yet."""
+    present, wanted = _extent(target.archive, partition), _extent(file, partition)
+    if present.start:
+        raise CannotMove(f"partition {partition}: records of the service's log were deleted")
+    stored = Extent(0, min(present.end, wanted.end))
+    pairs = zip(
+        _records(file, partition, stored),
+        _records(target.archive, partition, stored),
+        strict=True,
+    )
+    for ours, theirs in pairs:
+        if (ours.offset, ours.value) != (theirs.offset, theirs.value):
+            raise _other_log(partition, theirs.offset, target.archive)
+    missing = _records(file, partition, Extent(stored.end, wanted.end))
+    while some := list(islice(missing, APPENDED_AT_ONCE)):
+        target.append(partition, some)
+
+
+def _compared(file: FileArchive, archive: Archive, partition: int) -> MovedPartition:
+    """Return a partition that was moved, after its hash chains are compared."""
+    extent = _extent(file, partition)
+    expected = _chain(file, archive.topic, partition, extent)
+    found = _chain(archive, archive.topic, partition, extent)
+    if found != expected:
+        raise _other_log(partition, found.last, archive)
+    (stored,) = file.heads(partition)
+    return MovedPartition(partition, extent.end, stored.head, found.head)
+
+
+def _other_log(partition: int, offset: int, archive: Archive) -> CannotMove:
+    return CannotMove(
+        f"partition {partition}: up to offset {offset} the log of the service is not that of the "
+        "file, because another program has written to it. If nothing was released for it, delete "
+        "the topics, create a service without clients, and move the file there with `--instead-of "
+        f"{archive.topic.hex()}`"
+    )
