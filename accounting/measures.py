@@ -36,13 +36,17 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.conversions import (
+    Risk,
+    curve_risk,
     gdp_budget,
+    gdp_risk,
     gdp_to_epsilon,
     renyi_budgets,
     renyi_to_epsilon,
     zcdp_budget,
     zcdp_to_epsilon,
 )
+from accounting.conversions.risk import curve_deltas
 from accounting.costs.costs import renyi_table_units, renyi_units
 from accounting.costs.mechanisms import (
     Gaussian,
@@ -97,6 +101,8 @@ class Measure:
         rule: the filter, from (orders and) budgets in units.
         largest: budgets in `unit`, from epsilon and delta (and orders).
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
+        exact_risk: the risk of an attack, from an amount in `unit` and a false-positive rate. None
+            if it follows from the curve of epsilons.
         parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend.
             They share delta. Empty if a spend is not rounded up.
         shape: of the steps that are counted; None if costs follow norms.
@@ -113,6 +119,7 @@ class Measure:
     implied: Callable[..., FloatArray | float]
     inexact: tuple[type[Mechanism], ...] = ()
     inexact_cost: Callable[..., IntArray] | None = None
+    exact_risk: Callable[[float, float], Risk] | None = None
     parts: tuple[Fraction, ...] = ()
     shape: StepShape | None = None
 
@@ -221,6 +228,32 @@ class Measure:
             pairs = zip(checked[0], given, strict=True)
             return max(float(self.implied([order], [one], delta)) for order, one in pairs)
         return float(self.implied(checked[0], given, delta))
+
+    def risk(
+        self,
+        amounts: npt.ArrayLike,
+        false_positive_rate: float,
+        orders: npt.ArrayLike | None = None,
+        *,
+        any_order: bool = False,
+    ) -> Risk:
+        """Return the risk of a membership attack that amounts allow, if they are fixed in advance.
+
+        It is a statement about a budget, or a fixed schedule, as `epsilon` is. For gdp it is exact
+        but for rounding. Other measures convert their curve of (epsilon, delta) at some points.
+
+        Args:
+            amounts, orders, any_order: as for `epsilon`.
+            false_positive_rate: of the attack, strictly between 0 and 1.
+        """
+        if self.exact_risk is not None:
+            self.epsilon(amounts, 0.5, orders)  # checks the arguments
+            return self.exact_risk(float(np.asarray(amounts).item()), false_positive_rate)
+        deltas = curve_deltas(false_positive_rate)
+        epsilons = [
+            self.epsilon(amounts, delta, orders, any_order=any_order) for delta in deltas.tolist()
+        ]
+        return curve_risk(epsilons, deltas, false_positive_rate)
 
     def any_time_epsilon(
         self,
@@ -454,6 +487,7 @@ _ROWS: Final = (
         rule=GdpFilter.from_units,
         largest=gdp_budget,
         implied=gdp_to_epsilon,
+        exact_risk=gdp_risk,
         parts=_PARTS,
     ),
     Measure(

@@ -22,12 +22,16 @@ from accounting.conversions.renyi import (
     renyi_to_delta,
     renyi_to_epsilon,
 )
+from accounting.conversions.risk import Risk, curve_risk, gdp_risk
 from accounting.conversions.zcdp import zcdp_budget, zcdp_to_delta, zcdp_to_epsilon
 
 __all__ = [
     "CandidateOrders",
+    "Risk",
     "candidate_orders",
+    "curve_risk",
     "gdp_budget",
+    "gdp_risk",
     "gdp_to_delta",
     "gdp_to_epsilon",
     "renyi_budgets",

@@ -1,0 +1,172 @@
+"""The risk of a membership attack, against exact tests and against riskcal.
+
+Figures of riskcal are of version 1.5.1 (https://pypi.org/project/riskcal/): `get_advantage_for_mu`,
+`get_beta_for_mu`, `get_beta_for_epsilon_delta`, and `get_advantage_from_pld`, `get_beta_from_pld`
+on the loss distributions of dp_accounting 0.6.0 with intervals of 1e-4.
+"""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import (
+    MEASURES,
+    InvalidInput,
+    StepShape,
+    candidate_orders,
+    curve_risk,
+    gdp_risk,
+    gdp_to_epsilon,
+    steps_measure,
+)
+from tests.examples import examples
+
+RATES = (0.001, 0.01, 0.1)
+
+
+def exact_gaussian(mu: float, alpha: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """The true-positive rate at alpha, and the advantage, of the likelihood ratio test."""
+    with mpmath.workdps(60):
+        quantile = mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(alpha) - 1)
+        return mpmath.ncdf(quantile + mu), 2 * mpmath.ncdf(mpmath.mpf(mu) / 2) - 1
+
+
+@examples(200)
+@given(st.floats(1e-6, 30.0), st.floats(1e-12, 0.999))
+def test_risk_of_gdp_is_that_of_the_likelihood_ratio_test_rounded_up(
+    mu: float, alpha: float
+) -> None:
+    rate, advantage = exact_gaussian(mu, alpha)
+    found = gdp_risk(mu, alpha)
+    assert rate <= found.true_positive_rate <= min(rate * (1 + mpmath.mpf(2) ** -35), 1)
+    assert advantage <= found.advantage <= advantage * (1 + mpmath.mpf(2) ** -35)
+
+
+@pytest.mark.parametrize(
+    ("mu", "advantage", "rates"),
+    [
+        (0.268, 0.10659742556490676, (0.0023845308922528785, 0.019778375828443773, 0.155398389)),
+        (1.0, 0.38292492254802624, (0.01829846840565663, 0.09236224807369409, 0.389143691645361)),
+        (3.0, 0.8663855974622838, (0.46405130621002577, 0.7497337474667971, 0.9571425738271104)),
+    ],
+)
+def test_risk_of_gdp_is_the_one_of_riskcal(
+    mu: float, advantage: float, rates: tuple[float, ...]
+) -> None:
+    for alpha, rate in zip(RATES, rates, strict=True):
+        found = MEASURES["gdp"].risk([mu], alpha)
+        assert found.true_positive_rate == pytest.approx(rate, rel=1e-8)
+        assert found.advantage == pytest.approx(advantage, rel=1e-10)
+
+
+@pytest.mark.parametrize("alpha", RATES)
+def test_risk_of_one_point_is_the_one_of_riskcal(alpha: float) -> None:
+    rates = {0.001: 0.002728281828458967, 0.01: 0.027192818284590414, 0.1: 0.27183818284590444}
+    found = curve_risk([1.0], [1e-5], alpha)
+    assert found.true_positive_rate == pytest.approx(rates[alpha], rel=1e-9)
+    assert found.advantage == pytest.approx(0.4621225360884372, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "advantage", "rates"),
+    [
+        (2.0, 0.1, 16, 0.08284576868948476, (0.00224794033, 0.01836794987, 0.14488862654)),
+        (1.0, 0.01, 1000, 0.16101842080506576, (0.00401388992, 0.02909972110, 0.19417868516)),
+    ],
+)
+def test_risk_of_counted_steps_is_nearly_the_one_of_riskcal_and_not_below(
+    noise: float, rate: float, steps: int, advantage: float, rates: tuple[float, ...]
+) -> None:
+    measure = steps_measure(StepShape(rate, noise))
+    for alpha, most in zip(RATES, rates, strict=True):
+        found = measure.risk([float(steps)], alpha)
+        assert most * (1 - 1e-3) <= found.true_positive_rate <= most * 1.02
+        assert advantage * (1 - 1e-3) <= found.advantage <= advantage * 1.02
+
+
+@examples(50)
+@given(st.floats(0.02, 8.0), st.floats(1e-6, 0.9))
+def test_a_curve_of_gdp_is_nearly_as_good_as_the_exact_risk_and_never_better(
+    mu: float, alpha: float
+) -> None:
+    from accounting.conversions.risk import curve_deltas
+
+    deltas = curve_deltas(alpha)
+    found = curve_risk([gdp_to_epsilon(mu, delta) for delta in deltas.tolist()], deltas, alpha)
+    exact = gdp_risk(mu, alpha)
+    assert exact.true_positive_rate <= found.true_positive_rate * (1 + 1e-9)
+    assert found.true_positive_rate <= exact.true_positive_rate * 1.02
+    assert exact.advantage <= found.advantage * (1 + 1e-9)
+    assert found.advantage <= exact.advantage * 1.03
+
+
+@given(st.floats(0.01, 20.0), st.floats(0.001, 0.99))
+def test_risk_of_pure_dp_is_that_of_randomised_response(epsilon: float, alpha: float) -> None:
+    best = min(math.exp(epsilon) * alpha, 1.0 - math.exp(-epsilon) * (1.0 - alpha))
+    found = MEASURES["pure-dp"].risk([epsilon], alpha)
+    assert best * (1 - 1e-12) <= found.true_positive_rate <= best * (1 + 1e-8)
+    assert found.advantage == pytest.approx(math.tanh(epsilon / 2.0), rel=1e-8)
+
+
+@pytest.mark.parametrize("alpha", RATES)
+def test_risk_of_zcdp_and_renyi_is_not_below_that_of_the_gaussian_steps_they_admit(
+    alpha: float,
+) -> None:
+    mu = 0.7
+    exact = gdp_risk(mu, alpha)
+    orders = candidate_orders(3.0, 1e-5).orders
+    for found in (
+        MEASURES["zcdp"].risk([mu * mu / 2.0], alpha),
+        MEASURES["renyi"].risk(orders * mu * mu / 2.0, alpha, orders),
+        MEASURES["renyi"].risk(orders * mu * mu / 2.0, alpha, orders, any_order=True),
+    ):
+        assert exact.true_positive_rate <= found.true_positive_rate
+        assert exact.advantage <= found.advantage
+    all_hold, one_holds = (
+        MEASURES["renyi"].risk(orders * mu * mu / 2.0, alpha, orders, any_order=any_order)
+        for any_order in (False, True)
+    )
+    assert all_hold.true_positive_rate <= one_holds.true_positive_rate
+
+
+def test_no_spend_is_no_risk_and_an_unbounded_one_is_any() -> None:
+    assert gdp_risk(0.0, 0.05) == (0.05, 0.05, 0.0)
+    assert gdp_risk(math.inf, 0.05) == (0.05, 1.0, 1.0)
+    assert curve_risk([math.inf], [0.5], 0.05) == (0.05, 1.0, 1.0)
+    nothing = curve_risk([0.0], [0.0], 0.05)
+    assert nothing.true_positive_rate == pytest.approx(0.05, rel=1e-9)
+    assert nothing.advantage == 0.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "alpha"),
+    [
+        ([1.0], [1e-5], 0.0),
+        ([1.0], [1e-5], 1.0),
+        ([1.0], [1e-5], math.nan),
+        ([-1.0], [1e-5], 0.1),
+        ([1.0], [1.5], 0.1),
+        ([1.0], [-0.1], 0.1),
+        ([1.0, 2.0], [1e-5], 0.1),
+        ([], [], 0.1),
+    ],
+)
+def test_arguments_out_of_range_are_rejected(
+    epsilon: list[float], delta: list[float], alpha: float
+) -> None:
+    with pytest.raises(InvalidInput):
+        curve_risk(np.array(epsilon), np.array(delta), alpha)
+
+
+@pytest.mark.parametrize("amounts", [[-1.0], [1.0, 2.0], [math.nan]])
+def test_amounts_that_are_no_budget_are_rejected(amounts: list[float]) -> None:
+    for measure in ("gdp", "zcdp"):
+        with pytest.raises(InvalidInput):
+            MEASURES[measure].risk(amounts, 0.1)
