@@ -32,6 +32,7 @@ from torch.utils.data.distributed import DistributedSampler
 from streams.sdk.errors import InvalidRequest
 from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser, SumsByUser
+from streams.trainers.ranks import RankedSteps
 from streams.trainers.steps import OpenStep, PrivateSteps
 
 
@@ -86,7 +87,7 @@ class IndividualDPLoader:
 
     def __init__(
         self,
-        private: PrivateSteps,
+        private: PrivateSteps | RankedSteps,
         examples: ExamplesByUser,
         source: DataLoader[Any],
         *,

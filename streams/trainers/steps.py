@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -344,13 +344,13 @@ class PrivateSteps:
             decision.admitted, mechanism.sampling_rate, not_private_generator=self._generator
         )
 
-    def _close(
+    def close_step(
         self,
         step: OpenStep,
         totals: Sequence[tuple[int, NDArray[np.int64]]],
         norms: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Do steps 5 and 6."""
+        """Do steps 5 and 6; for ``OpenStep.release``."""
         if step is not self._open:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
         if self._follows and len(norms):
@@ -380,6 +380,21 @@ class _Sent(NamedTuple):
     exponent: int
 
 
+class StepOwner(Protocol):
+    """Releases the steps that it has opened."""
+
+    outer_parts: frozenset[int]
+    scratch: Scratch
+
+    def close_step(
+        self,
+        step: OpenStep,
+        totals: Sequence[tuple[int, NDArray[np.int64]]],
+        norms: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Return the private mean of a step, from its sums and the norms of its users."""
+
+
 class OpenStep:
     """A step that is charged and drawn, and not released yet.
 
@@ -392,7 +407,7 @@ class OpenStep:
 
     def __init__(
         self,
-        owner: PrivateSteps,
+        owner: StepOwner,
         step: int,
         positions: NDArray[np.int64],
         clip_norms: NDArray[np.float64],
@@ -490,7 +505,7 @@ class OpenStep:
             found = sum(widths) if isinstance(dimension, int) else widths
             if dimension != found:
                 raise InvalidRequest(f"dimension is {dimension}; it must be {found}, as the rows")
-        return self._owner._close(self, self._sum.totals(), self._norms)
+        return self._owner.close_step(self, self._sum.totals(), self._norms)
 
 
 def _distinct(places: Places, users: int) -> Places:

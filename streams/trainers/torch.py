@@ -37,6 +37,7 @@ PyTorch and Opacus are the extra ``torch``.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 from collections.abc import Callable
@@ -48,8 +49,11 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.utils import params
 from opacus.validators import ModuleValidator
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.distributed import DistributedSampler
 
-from streams.records import Measure, Reason
+from streams.records import Measure, Policy, Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.sdk.run import Run
@@ -58,6 +62,7 @@ from streams.trainers.examples import ExamplesByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
 from streams.trainers.loader import IndividualDPLoader, check_loader
 from streams.trainers.planning import Schedule, noise_for_steps
+from streams.trainers.ranks import RankedSteps, check_equal, on_first_rank, rank_and_ranks
 from streams.trainers.steps import Levels, PrivateSteps
 
 _CONTENT: Final = "content"
@@ -85,7 +90,7 @@ class PrivacyEngine:
     serves one training.
 
     Args:
-        turnstile: the service.
+        turnstile: the service. With ``torch.distributed`` only rank 0 uses it.
         dataset: the name of the dataset in the service. It is created by
             ``make_private_with_epsilon`` if it does not exist.
         run: the name of the training. After a restart the same name continues it.
@@ -93,7 +98,7 @@ class PrivacyEngine:
     """
 
     def __init__(
-        self, turnstile: Turnstile, *, dataset: str, run: str, measure: Measure = "renyi"
+        self, turnstile: Turnstile | None, *, dataset: str, run: str, measure: Measure = "renyi"
     ) -> None:
         self._turnstile, self._dataset, self._name = turnstile, dataset, run
         self._measure: Measure = measure
@@ -134,14 +139,18 @@ class PrivacyEngine:
             opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
         """
         drawn = _Draws.of(data_loader, users, epochs, steps, _read(settings))
-        _check_model(module, optimizer, max_grad_norm, drawn.settings)
-        run = self._open()
-        if run is None:
-            raise InvalidRequest(
-                f"dataset {self._dataset!r} does not exist: create it with create_dataset, or call "
-                "make_private_with_epsilon, which does"
-            )
-        return self._make(run, module, optimizer, drawn, noise_multiplier, max_grad_norm)
+        _check_model(module, optimizer, max_grad_norm)
+
+        def opened() -> tuple[Run, Schedule]:
+            run = self._open()
+            if run is None:
+                raise InvalidRequest(
+                    f"dataset {self._dataset!r} does not exist: create it with create_dataset, or "
+                    "call make_private_with_epsilon, which does"
+                )
+            return run, noise_multiplier
+
+        return self._make(opened, module, optimizer, drawn, max_grad_norm, None)
 
     def make_private_with_epsilon(
         self,
@@ -178,28 +187,31 @@ class PrivacyEngine:
             opacus.validators.errors.UnsupportedModuleError: the module mixes examples.
         """
         drawn = _Draws.of(data_loader, users, epochs, steps, _read(settings))
-        _check_model(module, optimizer, max_grad_norm, drawn.settings)
-        if drawn.steps is None:
+        _check_model(module, optimizer, max_grad_norm)
+        planned = drawn.steps
+        if planned is None:
             raise InvalidRequest("the noise follows from the number of steps: give epochs or steps")
-        run = self._open()
-        if run is None:
-            self._turnstile.create_dataset(
-                self._dataset, measure=self._measure, epsilon=target_epsilon, delta=target_delta
-            )
-            run = self._turnstile.run(self._dataset, self._name)
-        promised = run.policy.epsilon(target_delta)
-        if promised > target_epsilon * (1.0 + 1e-9):
-            raise InvalidRequest(
-                f"dataset {self._dataset!r} exists and guarantees epsilon {promised:.6g} at delta "
-                f"{target_delta:g}, which is more than target_epsilon = {target_epsilon:g}: "
-                f"give target_epsilon={promised:.6g}, or use a dataset of another name"
-            )
-        policies = [run.policy, *run.outer]
-        noise = noise_for_steps(policies, drawn.steps, sampling_rate=drawn.rate)
-        made = self._make(run, module, optimizer, drawn, noise, max_grad_norm)
-        if self._training is not None:
-            self._training = self._training._replace(delta=target_delta)
-        return made
+
+        def opened() -> tuple[Run, Schedule]:
+            run = self._open()
+            if run is None:
+                service = self._service()
+                service.create_dataset(
+                    self._dataset, measure=self._measure, epsilon=target_epsilon, delta=target_delta
+                )
+                run = service.run(self._dataset, self._name)
+            promised = run.policy.epsilon(target_delta)
+            if promised > target_epsilon * (1.0 + 1e-9):
+                raise InvalidRequest(
+                    f"dataset {self._dataset!r} exists and guarantees epsilon {promised:.6g} at "
+                    f"delta {target_delta:g}, which is more than target_epsilon = "
+                    f"{target_epsilon:g}: give target_epsilon={promised:.6g}, or use a dataset of "
+                    "another name"
+                )
+            policies = [run.policy, *run.outer]
+            return run, noise_for_steps(policies, planned, sampling_rate=drawn.rate)
+
+        return self._make(opened, module, optimizer, drawn, max_grad_norm, target_delta)
 
     def get_epsilon(self, delta: float) -> float:
         """Return the epsilon that the dataset's budget guarantees to every user, rounded up.
@@ -210,7 +222,7 @@ class PrivacyEngine:
         Raises:
             Unusable: nothing was made private yet.
         """
-        return self._made().run.policy.epsilon(delta)
+        return self._made().policy.epsilon(delta)
 
     def statement(self, delta: float | None = None) -> dict[str, Any]:
         """Return the guarantee for a model card, as values that JSON has.
@@ -245,8 +257,8 @@ class PrivacyEngine:
             "neighbours": "add or remove one user with all examples",
             "dataset": self._dataset,
             "run": self._name,
-            "measure": made.run.policy.measure,
-            "steps": made.run.step,
+            "measure": made.policy.measure,
+            "steps": made.private.step,
             "planned_steps": drawn.steps,
             "sampling_rate": None if callable(drawn.rate) else drawn.rate,
             "noise_multiplier": None if callable(made.noise) else made.noise,
@@ -261,10 +273,15 @@ class PrivacyEngine:
             raise Unusable("nothing was made private yet: call make_private_with_epsilon first")
         return self._training
 
+    def _service(self) -> Turnstile:
+        if self._turnstile is None:
+            raise InvalidRequest("turnstile is None; only ranks above 0 need none")
+        return self._turnstile
+
     def _open(self) -> Run | None:
         """Return the run; None if the dataset does not exist."""
         try:
-            return self._turnstile.run(self._dataset, self._name)
+            return self._service().run(self._dataset, self._name)
         except RequestRejected as rejected:
             if rejected.reason is not Reason.UNKNOWN_DATASET:
                 raise
@@ -272,37 +289,49 @@ class PrivacyEngine:
 
     def _make(
         self,
-        run: Run,
+        opened: Callable[[], tuple[Run, Schedule]],
         module: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         drawn: _Draws,
-        noise: Schedule,
         max_grad_norm: float,
+        delta: float | None,
     ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
         settings = drawn.settings
         kind, ghosts = PrivateModule, set[int]()
         if settings.grad_sample_mode == "ghost":
             kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
-        private = PrivateSteps(
-            run,
-            drawn.examples.users,
-            clip_norm=max_grad_norm,
-            noise_multiplier=noise,
-            sampling_rate=drawn.rate,
-            expected_batch=1.0 if settings.loss_reduction == "sum" else drawn.expected_batch,
-            steps=drawn.steps,
-            levels=settings.levels,
-            highest_level=settings.highest_level,
-            outer_parts=ghosts,
-            not_private_generator=settings.not_private_generator,
-        )
+
+        def charged() -> tuple[PrivateSteps, Policy, Schedule]:
+            run, noise = opened()
+            private = PrivateSteps(
+                run,
+                drawn.examples.users,
+                clip_norm=max_grad_norm,
+                noise_multiplier=noise,
+                sampling_rate=drawn.rate,
+                expected_batch=1.0 if settings.loss_reduction == "sum" else drawn.expected_batch,
+                steps=drawn.steps,
+                levels=settings.levels,
+                highest_level=settings.highest_level,
+                outer_parts=ghosts,
+                not_private_generator=settings.not_private_generator,
+            )
+            return private, run.policy, noise
+
+        private: PrivateSteps | RankedSteps
+        noise: Schedule | None
+        if drawn.ranks == 1:
+            private, policy, noise = charged()
+        else:
+            check_equal((drawn.compared, [p.shape for p in params(optimizer)]), module)
+            private, policy, noise = on_first_rank(charged, frozenset(ghosts))
         loader = IndividualDPLoader(
             private,
             drawn.examples,
             drawn.source,
             a_pass=drawn.a_pass,
             steps=drawn.steps,
-            batch_size=settings.max_physical_batch_size or _usual_size(drawn.source.batch_size),
+            batch_size=settings.max_physical_batch_size or _usual_size(drawn.usual_batch),
             charge_ahead=settings.charge_ahead,
             is_private=settings.not_private_generator is None,
         )
@@ -310,7 +339,7 @@ class PrivacyEngine:
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
         made = IndividualDPOptimizer(optimizer, private, loader, one_each=drawn.one_each)
-        self._training = _Training(run, drawn, noise, max_grad_norm, None)
+        self._training = _Training(policy, private, drawn, noise, max_grad_norm, delta)
         return wrapped, made, loader
 
 
@@ -373,7 +402,7 @@ def _read(settings: dict[str, Any]) -> Settings:
 
 
 class _Draws(NamedTuple):
-    """How users are drawn, and how often."""
+    """The way users are drawn, and how often."""
 
     source: Any
     examples: ExamplesByUser
@@ -383,12 +412,28 @@ class _Draws(NamedTuple):
     a_pass: int
     steps: int | None
     settings: Settings
+    ranks: int
+
+    @property
+    def usual_batch(self) -> float:
+        """The expected number of examples on one rank, as the caller's loader says it."""
+        is_split = isinstance(self.source.sampler, DistributedSampler)
+        return float(self.source.batch_size / (1 if is_split else self.ranks))
+
+    @property
+    def compared(self) -> tuple[object, ...]:
+        """Return the arguments that must be the same on all ranks."""
+        grouped = self.examples.order.tobytes(), self.examples.starts.tobytes()
+        ids = repr(self.examples.users.tolist()).encode()
+        rate = None if callable(self.rate) else self.rate
+        return hashlib.sha256(b"".join([*grouped, ids])).digest(), self.one_each, rate, self.steps
 
     @classmethod
     def of(
         cls, source: Any, users: Any, epochs: int | None, steps: int | None, settings: Settings
     ) -> _Draws:
         check_loader(source)
+        _, ranks = rank_and_ranks()
         examples = (
             ExamplesByUser.one_each(len(source.dataset))
             if users is None
@@ -402,13 +447,16 @@ class _Draws(NamedTuple):
         if rate is None and settings.population is None:
             rate = 1.0 / len(source)
         elif rate is None:
-            rate = min(1.0, source.batch_size / people)
+            batch = source.batch_size * (ranks if type(source.sampler) is DistributedSampler else 1)
+            rate = min(1.0, batch / people)
         if callable(rate):
             if steps is None:
                 raise InvalidRequest("with a schedule of sampling_rate give steps, not epochs")
             schedule = rate
             expected: Schedule = lambda step: schedule(step) * people  # noqa: E731
-            return cls(source, examples, users is None, rate, expected, steps, steps, settings)
+            return cls(
+                source, examples, users is None, rate, expected, steps, steps, settings, ranks
+            )
         if not 0.0 < rate <= 1.0:
             raise InvalidRequest(f"sampling_rate is {rate}; it must be above 0, at most 1")
         a_pass = max(1, round(1.0 / rate))
@@ -419,22 +467,20 @@ class _Draws(NamedTuple):
         elif steps is not None:
             a_pass = steps
         expected = rate * people
-        return cls(source, examples, users is None, rate, expected, a_pass, steps, settings)
+        return cls(source, examples, users is None, rate, expected, a_pass, steps, settings, ranks)
 
 
 class _Training(NamedTuple):
-    run: Run
+    policy: Policy
+    private: PrivateSteps | RankedSteps
     drawn: _Draws
-    noise: Schedule
+    noise: Schedule | None
     max_grad_norm: float
     delta: float | None
 
 
 def _check_model(
-    module: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    max_grad_norm: Any,
-    settings: Settings,
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: Any
 ) -> None:
     if isinstance(max_grad_norm, list | tuple):
         raise InvalidRequest(
@@ -443,6 +489,11 @@ def _check_model(
         )
     if isinstance(optimizer, DPOptimizer) or isinstance(module, GradSampleModule):
         raise InvalidRequest("module or optimizer was made private before: pass the original ones")
+    if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
+        raise InvalidRequest(
+            f"module is a {type(module).__name__}, which adds up gradients before they are "
+            "clipped: pass the module itself, without it. The optimizer adds up over all ranks"
+        )
     known = {id(parameter) for parameter in module.parameters()}
     if any(id(parameter) not in known for parameter in params(optimizer)):
         raise InvalidRequest("the optimizer has parameters that are not the module's")
@@ -455,7 +506,7 @@ class IndividualDPOptimizer(DPOptimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        private: PrivateSteps,
+        private: PrivateSteps | RankedSteps,
         loader: IndividualDPLoader,
         *,
         one_each: bool,
@@ -535,4 +586,4 @@ def restore(
 
 def _usual_size(expected: float) -> int:
     """Return a public batch size in which nearly all Poisson samples of this mean size fit."""
-    return _MULTIPLE * math.ceil((expected + 4.0 * math.sqrt(expected)) / _MULTIPLE)
+    return _MULTIPLE * math.ceil((expected + 3.0 * math.sqrt(expected)) / _MULTIPLE)

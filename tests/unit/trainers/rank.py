@@ -1,0 +1,103 @@
+"""One of several processes that train together: ``python -m tests.unit.trainers.rank``.
+
+Arguments: a file for the rendezvous, rank, number of ranks, a file for the result, and a JSON
+object with what is special about this training.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from streams import Turnstile
+from streams.trainers import Checkpoint, PrivacyEngine
+from streams.trainers.torch import restore, save
+
+USERS = np.repeat(np.arange(60), [1, 2, 3, 2] * 15)
+ROWS = torch.tensor(np.random.default_rng(0).normal(size=(120, 1, 8, 8)).astype(np.float32))
+LABELS = (ROWS.sum(dim=(1, 2, 3)) > 0).long()
+
+
+def network(seed: int) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3, padding=1),
+        torch.nn.GroupNorm(2, 4),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(256, 2),
+    )
+
+
+def train(out: Path, rank: int, special: dict[str, Any]) -> None:
+    """Train, and write the model and what was charged."""
+    module = network(rank)  # the ranks begin with the model of rank 0
+    if special.get("wrapped"):
+        module = torch.nn.parallel.DistributedDataParallel(module)
+    data = torch.utils.data.TensorDataset(ROWS, LABELS)
+    turnstile = Turnstile.in_memory(partitions=1) if rank == 0 else None
+    engine = PrivacyEngine(turnstile, dataset="faces", run="night-7")
+    users = USERS + 1 if special.get("other users") == rank else USERS
+    module, optimizer, loader = engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.5),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=40),
+        users=users if special.get("users") else None,
+        target_epsilon=special.get("epsilon", 3.0),
+        target_delta=1e-5,
+        epochs=4,
+        max_grad_norm=1.0,
+        max_physical_batch_size=16,
+        grad_sample_mode=special.get("mode", "hooks"),
+        charge_ahead=special.get("ahead", False),
+        not_private_generator=np.random.default_rng(7),
+    )
+    batches = 0
+    for _ in range(4):
+        for rows, labels in loader:
+            assert len(rows) == 16
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(rows), labels).backward()
+            optimizer.step()
+            batches += 1
+    checkpoint = Checkpoint(out.with_name("checkpoint.npz"))
+    save(checkpoint, module, optimizer)
+    trained = [parameter.detach().clone() for parameter in module.parameters()]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    assert restore(checkpoint, module, optimizer)
+    assert all(map(torch.equal, module.parameters(), trained))
+    statement = engine.statement()
+    assert (statement["steps"], statement["epsilon"]) == (12, engine.get_epsilon(1e-5))
+    np.savez(
+        out,
+        batches=batches,
+        noise=statement["noise_multiplier"],
+        **{str(place): parameter.numpy() for place, parameter in enumerate(trained)},
+    )
+
+
+def main(meeting: str, rank: int, ranks: int, out: Path, special: dict[str, Any]) -> None:
+    """Train on one of the ranks."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if ranks > 1 and not special.get("alone"):
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks
+        )
+    try:
+        train(out, rank, special)
+    except Exception as error:
+        out.with_suffix(".error").write_text(type(error).__name__)
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:4]), Path(sys.argv[4]), json.loads(sys.argv[5]))
