@@ -130,6 +130,10 @@ MEASURES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         {"measure": "approx-dp", "epsilon": 3.0, "delta": 1e-6},
         [PureDP(), Laplace(2.9), Gaussian(3.1)],
     ),
+    "steps": (
+        {"measure": "steps", "noise_multiplier": 0.4, "budget": 4},
+        [Gaussian(2.7), Gaussian(1.3)],
+    ),
 }
 
 

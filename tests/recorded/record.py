@@ -76,6 +76,12 @@ def make_measures(seed: int) -> Log:
             "on_exhaustion": "clip",
         },
         "pure": {"budget": 0.2, "measure": "approx-dp"},
+        "steps": {
+            "budget": 4.0,
+            "measure": "steps",
+            "sampling_rate": 1.0,
+            "noise_multiplier": 3.3,
+        },
     }
     steps = dict.fromkeys(datasets, 0)
     for name, policy in datasets.items():

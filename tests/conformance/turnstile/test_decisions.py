@@ -41,6 +41,7 @@ POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         [Gaussian(2.7), Laplace(4.3)],
     ),
     "approx-dp": ({"measure": "approx-dp", "epsilon": 3.0, "delta": 1e-6}, [PureDP()]),
+    "steps": ({"measure": "steps", "noise_multiplier": 2.0, "budget": 4}, [Gaussian(2.0)]),
 }
 
 
