@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accounting import steps_noise_multiplier
 from streams.sdk.arguments import read_rows
-from streams.sdk.errors import InvalidRequest, Unusable
+from streams.sdk.errors import InvalidRequest, Unusable, invalid_requests
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.cohorts import check_sampling
@@ -125,11 +126,12 @@ class IndividualDPClassifier(ClassifierBase):
 
     Neighbouring datasets differ by adding or removing one user. By default the noise is what the
     budget needs so that a user whose gradient always has the length ``clip_norm`` can pay for every
-    step. A user with shorter gradients is charged less, and has the rest for later trainings.
+    step. In a dataset whose measure charges norms, a user with shorter gradients is charged less,
+    and has the rest for later trainings.
 
     Args:
-        epsilon: with delta, the budget of a dataset in this process. A ``run`` given to ``fit`` has
-            the budget of its own dataset, which then applies.
+        epsilon: with delta, the budget of a dataset in this process, which counts steps. A ``run``
+            given to ``fit`` has the budget of its own dataset, which then applies.
         delta: see epsilon.
         population: a public number of users: a round figure, or a count that was released
             privately. ``sampling_rate`` times this number is the denominator of every release. The
@@ -298,8 +300,21 @@ class IndividualDPClassifier(ClassifierBase):
     def _own_run(self) -> Run:
         from streams.sdk.client import Turnstile
 
+        noise = self.noise_multiplier
+        if noise is None:
+            with invalid_requests():
+                noise = steps_noise_multiplier(
+                    self.epsilon, self.delta, self.sampling_rate, self.steps
+                )
         service = Turnstile.in_memory(partitions=1)
-        service.create_dataset("fit", measure="renyi", epsilon=self.epsilon, delta=self.delta)
+        service.create_dataset(
+            "fit",
+            measure="steps",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            sampling_rate=self.sampling_rate,
+            noise_multiplier=noise,
+        )
         return service.run("fit", "fit")
 
 

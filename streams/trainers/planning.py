@@ -12,6 +12,7 @@ no privacy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -159,7 +160,15 @@ def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:
         return
     clip_norm = float(plan.norms[plan.lasting])
     given = plan.runs[0][0].noise_stddev / clip_norm
-    enough = given * lasting_factor(plan) * (1.0 + 1e-5)  # not less when it is printed
+    factor = lasting_factor(plan)
+    if factor == math.inf:
+        raise InvalidRequest(
+            f"the budget is too small for {plan.steps} steps: a gradient of the clip norm "
+            f"{clip_norm:.6g} lasts {plan.lasting_steps()} of them, whatever the noise, and the "
+            "later ones would release noise alone. Plan fewer steps, or give a dataset with a "
+            "larger budget"
+        )
+    enough = given * factor * (1.0 + 1e-5)  # not less when it is printed
     raise InvalidRequest(
         f"the noise is too low for {plan.steps} steps: at {noise} = {given:.6g} a "
         f"gradient of the clip norm {clip_norm:.6g} lasts {plan.lasting_steps()} of them, and the "
@@ -171,10 +180,7 @@ def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:
 def lasting_factor(plan: Plan) -> float:
     """Return the smallest factor of the noise with which the clip norm lasts for every step.
 
-    It is rounded up by a factor of at most 1 + 1e-4.
-
-    Raises:
-        InvalidRequest: no noise lasts.
+    It is rounded up by a factor of at most 1 + 1e-4. It is infinite if no noise lasts.
     """
 
     def lasts(factor: float) -> bool:
@@ -184,9 +190,7 @@ def lasting_factor(plan: Plan) -> float:
     while not lasts(high):
         high *= 2.0
         if high > _LARGEST:
-            raise InvalidRequest(
-                f"no noise lasts for {plan.steps} steps at this budget: plan fewer steps"
-            )
+            return math.inf
     low = high / 2.0
     while lasts(low) and low > 1.0 / _LARGEST:
         low, high = low / 2.0, low
@@ -201,7 +205,8 @@ def noise_for_steps(
 ) -> float:
     """Return the noise multiplier with which the clip norm lasts for so many steps.
 
-    It is rounded up by a factor of at most 1 + 1e-4.
+    It is rounded up by a factor of at most 1 + 1e-4. If the dataset counts steps, it is the noise
+    multiplier of its policy.
 
     Args:
         policies: of the dataset and its parent datasets: ``[run.policy, *run.outer]``.
@@ -211,7 +216,19 @@ def noise_for_steps(
     Raises:
         InvalidRequest: an argument is invalid, or no noise lasts.
     """
-    return lasting_factor(Plan(policies, planned(1.0, sampling_rate, steps), 1.0))
+    shape = measure_of(policies[0]).shape
+    if shape is not None:
+        exact = shape.noise_multiplier
+        if Plan(policies, planned(exact, sampling_rate, steps), 1.0).lasts():
+            return exact
+    plan = Plan(policies, planned(1.0, sampling_rate, steps), 1.0)
+    factor = lasting_factor(plan)
+    if factor == math.inf:
+        raise InvalidRequest(
+            f"no noise lasts for {steps} steps at this budget, which pays for "
+            f"{plan.with_noise(_LARGEST).lasting_steps()}: plan fewer steps"
+        )
+    return factor
 
 
 def noise_of(noise_multiplier: Schedule, clip_norm: float) -> Schedule:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
+from streams.ledger.validation import measure_of
 from streams.sdk.arguments import UsersLike
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.sdk.roster import Roster
@@ -173,6 +174,11 @@ class PrivateSteps:
                 f"highest_level is {highest_level}; it must be a multiple of the clip norm, from 1 "
                 f"to {LEVEL_COUNT}"
             )
+        if highest_level > 1.0 and self._counts_steps:
+            raise InvalidRequest(
+                f"highest_level is {highest_level}, but dataset {self._run.dataset!r} counts "
+                "steps, so nothing is saved by lower levels: leave it out"
+            )
         if highest_level > 1.0 and (self._steps is None or levels == "clip_norm"):
             raise InvalidRequest(
                 f"highest_level is {highest_level}, but levels above the clip norm are paid for by "
@@ -192,7 +198,12 @@ class PrivateSteps:
                 "users who were drawn: pass levels='clip_norm', or create it with "
                 "sampled_levels=True"
             )
-        return levels == "own" or (levels is None and may)
+        return levels == "own" or (levels is None and may and not self._counts_steps)
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Return whether a step costs the same at every level, so that low levels save nothing."""
+        return measure_of(self._run.policy).shape is not None
 
     @property
     def step(self) -> int:

@@ -1,15 +1,15 @@
 """``python -m tests.benchmarks.training``: private training beside Opacus's, in one run.
 
 Both get the same guarantee for every user, the same network and first weights, rate, epochs, clip
-norm, denominator and learning rate. Opacus's noise is what its own PRV accountant asks for. Two
-kinds of training are compared:
+norm, denominator and learning rate. Opacus's noise is what its own PRV accountant asks for; ours is
+that of a dataset that counts steps. Two kinds of training are compared:
 
 - A linear model whose clip norm is known without the data and clips nothing.
 - A network whose clip norm and learning rate were chosen on trainings by Opacus.
 
-Steps are made in turns, some of each in a row, so that who charges ahead gains nothing from the
-others' turns. PyTorch and Opacus are needed: ``make bench-torch``. Settings
-were chosen with the data at hand, which no guarantee covers.
+Steps are made in turns, some of each in a row, so that charging ahead gains nothing from the
+others' turns. PyTorch and Opacus are needed: ``make bench-torch``. Settings were chosen with the
+data at hand, which no guarantee covers.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with mnist-t10k; default: digits alone")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", choices=["linear", "convolutional"], help="one kind of training")
-    parser.add_argument("--measure", default="renyi", help="of the datasets that are charged")
+    parser.add_argument("--measure", default="steps", help="of the datasets that are charged")
     parser.add_argument("--service", action="store_true", help="also over a broker and a Redis")
     parser.add_argument("--out", type=Path, default=Path("out/opacus.md"))
     options = parser.parse_args()

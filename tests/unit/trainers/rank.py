@@ -42,7 +42,7 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         module = torch.nn.parallel.DistributedDataParallel(module)
     data = torch.utils.data.TensorDataset(ROWS, LABELS)
     turnstile = Turnstile.in_memory(partitions=1) if rank == 0 else None
-    engine = PrivacyEngine(turnstile, dataset="faces", run="night-7")
+    engine = PrivacyEngine(turnstile, dataset="faces", run="night-7", measure="renyi")
     users = USERS + 1 if special.get("other users") == rank else USERS
     module, optimizer, loader = engine.make_private_with_epsilon(
         module=module,

@@ -81,6 +81,33 @@ def test_restarted_training_lasts_until_the_end(service: Turnstile) -> None:
     assert first + rest == [50] * STEPS
 
 
+def test_counted_steps_last_at_the_noise_of_the_policy(service: Turnstile) -> None:
+    shape = {"sampling_rate": RATE, "noise_multiplier": 1.3}
+    policy = service.create_dataset("steps", measure="steps", budget=STEPS, **shape)
+    run = service.run("steps", "a")
+    assert noise_for_steps([policy], STEPS, sampling_rate=RATE) == 1.3
+    assert noise_for_steps([policy], STEPS, sampling_rate=lambda step: RATE / (step + 1)) == 1.3
+    settings = {"clip_norm": 0.7, "sampling_rate": RATE, "expected_batch": 20.0}
+    for changes in (
+        {"steps": STEPS + 1},
+        {"noise_multiplier": 1.29},
+        {"sampling_rate": 0.5},
+        {"highest_level": 2.0},
+    ):
+        with pytest.raises(InvalidRequest):
+            PrivateSteps(
+                run,
+                np.arange(50),
+                **{**settings, "noise_multiplier": 1.3, "steps": STEPS, **changes},
+            )
+    with pytest.raises(InvalidRequest):
+        noise_for_steps([policy], STEPS + 1, sampling_rate=RATE)
+    steps = PrivateSteps(run, np.arange(50), **settings, noise_multiplier=1.3, steps=STEPS)
+    admitted, highest = train(steps, STEPS)
+    assert admitted == [50] * STEPS
+    assert set(highest) == {0.7}, "lower levels would save nothing"
+
+
 @pytest.mark.parametrize("measure", ["renyi", "gdp", "zcdp"])
 def test_schedules_last_as_planned(measure: Any) -> None:
     with Turnstile.in_memory(partitions=1) as turnstile:
