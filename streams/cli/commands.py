@@ -620,6 +620,27 @@ _REPLAY: Final = (
         "everything was compared and fits, 1 otherwise.",
     ),
     Command(
+        "statement",
+        "statement:statement",
+        "state the guarantee of a dataset for model cards and registries, backed by verify",
+        FILE_OBSERVER,
+        (
+            DATASET_NAME,
+            AT_DELTA,
+            arg("--key FILE", "a key of `turnstile keys new`, which signs the receipt", path_of),
+            arg(
+                "--verified RECEIPT",
+                "the receipt of an earlier `turnstile verify`, instead of verifying now",
+                path_of,
+            ),
+            arg("--public-key FILE", "the public key of that receipt's signer", path_of),
+        ),
+        ("statement",),
+        "The log is replayed and compared with all that was stored and published. If anything "
+        "differs, nothing is stated, and the exit code is 1. The statement has the heads of the "
+        "log's hash chain. It has no number of users, and may be published.",
+    ),
+    Command(
         "repartition",
         "replay:repartition",
         "continue the log under another prefix, with another number of partitions",

@@ -66,9 +66,9 @@ _INDENT = " " * 10
 def verify(options: argparse.Namespace, config: Config) -> int:
     """Verify the service; write a receipt, if one is wanted and everything fits."""
     against = _earlier_receipt(options)
-    with _opened(config) as (archive, states):
+    with opened(config) as (archive, states):
         if against is not None:
-            _check_same_log(against, archive, config)
+            check_same_log(against, archive, config)
         progress: Callable[[PartitionProgress], None] = (
             _show_verify_progress if sys.stderr.isatty() else lambda _: None
         )
@@ -98,7 +98,7 @@ def verify(options: argparse.Namespace, config: Config) -> int:
 
 
 @contextmanager
-def _opened(config: Config) -> Iterator[tuple[Archive, States]]:
+def opened(config: Config) -> Iterator[tuple[Archive, States]]:
     """Open the topics and the state of the service, or the budget file in the settings."""
     if config.budgets:
         with closing(FileArchive(config.budgets, config.timeout)) as file:
@@ -153,7 +153,12 @@ def _earlier_receipt(options: argparse.Namespace) -> Receipt | None:
     return receipt
 
 
-def _check_same_log(receipt: Receipt, archive: Archive, config: Config) -> None:
+def check_same_log(receipt: Receipt, archive: Archive, config: Config) -> None:
+    """Check that a receipt belongs to the log in the settings.
+
+    Raises:
+        UnusableReceipt: it does not.
+    """
     for name, ours, theirs in (
         ("prefix", config.prefix, receipt.prefix),
         ("topic id", archive.topic.hex(), receipt.topic),
@@ -280,7 +285,7 @@ NOT_CHARGED = "Nothing was ever charged to this user."
 def explain(options: argparse.Namespace, config: Config) -> int:
     """Show what happened to one user."""
     meant = ids(user_of(options), config)
-    with _opened(config) as (archive, _):
+    with opened(config) as (archive, _):
         explained = {
             meant[known]: explanation_of(
                 archive, known, delta=options.delta, dataset=options.dataset
@@ -453,7 +458,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
     if output is not None:
         _check_output(output)
     try:
-        with _opened(config) as (archive, _):
+        with opened(config) as (archive, _):
             reported = report_of(
                 archive,
                 delta=options.delta,
@@ -495,7 +500,7 @@ def _release(options: argparse.Namespace, config: Config) -> int:
             "give --dataset and --rho, and no --output"
         )
     try:
-        with _opened(config) as (archive, _):
+        with opened(config) as (archive, _):
             shares = shares_of(archive, options.dataset)
         _note_comparison(shares.compared)
         with Turnstile(config=config) as turnstile:

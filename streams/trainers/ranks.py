@@ -85,9 +85,9 @@ def from_first(value: T | None, error: BaseException | None = None) -> T:
 
 
 def on_first_rank(
-    charged: Callable[[], tuple[PrivateSteps, Policy, Schedule]], outer_parts: frozenset[int]
-) -> tuple[RankedSteps, Policy, float | None]:
-    """Open a training on rank 0, and return its steps, policy and noise on every rank.
+    charged: Callable[[], tuple[PrivateSteps, list[Policy], Schedule]], outer_parts: frozenset[int]
+) -> tuple[RankedSteps, list[Policy], float | None]:
+    """Open a training on rank 0, and return its steps, policies and noise on every rank.
 
     The noise is None if it is a schedule.
 
@@ -97,12 +97,12 @@ def on_first_rank(
     private, told, error = None, None, None
     if dist.get_rank() == 0:
         try:
-            private, policy, noise = charged()
-            told = policy, private.step, None if callable(noise) else noise
+            private, policies, noise = charged()
+            told = policies, private.step, None if callable(noise) else noise
         except BaseException as caught:
             error = caught
-    policy, step, multiple = from_first(told, error)
-    return RankedSteps(private, step, outer_parts), policy, multiple
+    policies, step, multiple = from_first(told, error)
+    return RankedSteps(private, step, outer_parts), policies, multiple
 
 
 class RankedSteps:

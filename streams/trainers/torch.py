@@ -41,6 +41,7 @@ import hashlib
 import io
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from accounting import MEASURES, PoissonGaussian, steps_noise_multiplier
+from streams.operations.statement import statement_of
 from streams.records import Measure, Policy, Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable, invalid_requests
@@ -222,7 +224,7 @@ class PrivacyEngine:
         Raises:
             Unusable: nothing was made private yet.
         """
-        return self._made().policy.epsilon(delta)
+        return self._made().policies[0].epsilon(delta)
 
     def statement(self, delta: float | None = None) -> dict[str, Any]:
         """Return the guarantee for a model card, as values that JSON has.
@@ -238,34 +240,22 @@ class PrivacyEngine:
         delta = made.delta if delta is None else delta
         if delta is None:
             raise InvalidRequest("make_private knows no delta: give it to statement")
-        epsilon = self.get_epsilon(delta)
         drawn = made.drawn
-        assumed = ["the sampling rate, the noise and the number of steps are public"]
+        stated = statement_of(made.policies, delta)
         if drawn.settings.population is None:
-            assumed.append("the number of users is public: it sets the denominator of every step")
+            stated.assumed.append(
+                "the number of users is public: it sets the denominator of every step"
+            )
+        stated.covered.insert(0, "the model after every step")
         return {
-            "text": (
-                f"Training {self._name!r} is ({epsilon:.6g}, {delta:g})-differentially private for "
-                "every user. Neighbouring datasets differ by adding or removing one user with all "
-                f"of the user's examples. The guarantee covers the model after every step, and all "
-                f"other releases charged to dataset {self._dataset!r}, together. It does not cover "
-                "metrics on training data, or choices made by looking at them."
-            ),
-            "epsilon": epsilon,
-            "delta": delta,
-            "unit": "user",
-            "neighbours": "add or remove one user with all examples",
-            "dataset": self._dataset,
+            "text": stated.text(f"Training {self._name!r}"),
+            **asdict(stated),
             "run": self._name,
-            "measure": made.policy.measure,
             "steps": made.private.step,
             "planned_steps": drawn.steps,
             "sampling_rate": None if callable(drawn.rate) else drawn.rate,
             "noise_multiplier": None if callable(made.noise) else made.noise,
             "max_grad_norm": made.max_grad_norm,
-            "covered": ["the model after every step", "all other charges to the dataset"],
-            "not_covered": ["metrics on training data", "choices made by looking at them"],
-            "assumed": assumed,
         }
 
     def _made(self) -> _Training:
@@ -326,7 +316,7 @@ class PrivacyEngine:
         if settings.grad_sample_mode == "ghost":
             kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
 
-        def charged() -> tuple[PrivateSteps, Policy, Schedule]:
+        def charged() -> tuple[PrivateSteps, list[Policy], Schedule]:
             run, noise = opened()
             private = PrivateSteps(
                 run,
@@ -341,15 +331,15 @@ class PrivacyEngine:
                 outer_parts=ghosts,
                 not_private_generator=settings.not_private_generator,
             )
-            return private, run.policy, noise
+            return private, [run.policy, *run.outer], noise
 
         private: PrivateSteps | RankedSteps
         noise: Schedule | None
         if drawn.ranks == 1:
-            private, policy, noise = charged()
+            private, policies, noise = charged()
         else:
             check_equal((drawn.compared, [p.shape for p in params(optimizer)]), module)
-            private, policy, noise = on_first_rank(charged, frozenset(ghosts))
+            private, policies, noise = on_first_rank(charged, frozenset(ghosts))
         loader = IndividualDPLoader(
             private,
             drawn.examples,
@@ -364,7 +354,7 @@ class PrivacyEngine:
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
         made = IndividualDPOptimizer(optimizer, private, loader, one_each=drawn.one_each)
-        self._training = _Training(policy, private, drawn, noise, max_grad_norm, delta)
+        self._training = _Training(policies, private, drawn, noise, max_grad_norm, delta)
         return wrapped, made, loader
 
 
@@ -496,7 +486,7 @@ class _Draws(NamedTuple):
 
 
 class _Training(NamedTuple):
-    policy: Policy
+    policies: list[Policy]  # of the dataset and its ancestors, the nearest first
     private: PrivateSteps | RankedSteps
     drawn: _Draws
     noise: Schedule | None

@@ -1,0 +1,185 @@
+"""The guarantee of a dataset, stated for people outside: model cards, registries of deployments.
+
+The guarantee is that of the outermost budget that a charge draws on. It covers all datasets that
+draw on this budget together. A nested dataset's own budget limits what is charged to it, and is
+listed, but is no guarantee for releases that follow from releases of the other datasets.
+docs/guarantees.md has the conditions in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context
+
+from streams.records import Policy
+
+UNIT = "user"
+NEIGHBOURS = "add or remove one user with all of the user's data"
+_DIGITS = Context(prec=6, rounding=ROUND_CEILING)
+
+
+def rounded_up(number: float) -> str:
+    """Return a number above 0 with six digits, rounded up."""
+    return f"{float(_DIGITS.create_decimal(number)):.6g}"
+
+
+@dataclass(frozen=True)
+class StatedBudget:
+    """A budget that every charge to a dataset has to fit.
+
+    Attributes:
+        unit: the unit of the amounts.
+        amounts: in this unit, rounded up; one per order if there are orders.
+        orders: the Rényi orders; empty if there are none.
+        any_order: whether each user is charged at one of the orders only, and it is not public at
+            which; otherwise the budgets of all orders hold.
+        epsilon: what the budget implies at the statement's delta, rounded up.
+    """
+
+    dataset: str
+    measure: str
+    unit: str
+    amounts: list[float]
+    orders: list[float]
+    any_order: bool
+    epsilon: float
+
+    @classmethod
+    def of(cls, policy: Policy, delta: float) -> StatedBudget:
+        """Return the budget of a dataset."""
+        row = policy.row
+        return cls(
+            dataset=policy.dataset,
+            measure=policy.measure,
+            unit=row.unit,
+            amounts=row.stated(policy.budget).tolist(),
+            orders=list(policy.orders),
+            any_order=policy.per_user_order is True,
+            epsilon=policy.epsilon(delta),
+        )
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The guarantee of a dataset at one delta.
+
+    Attributes:
+        epsilon: of the outermost budget, rounded up.
+        delta: of the guarantee; 0 for pure-dp.
+        budget: the outermost budget.
+        parents: the budgets of the dataset and of the datasets around it, the nearest first; the
+            last is ``budget``.
+        covered: what the guarantee holds for.
+        not_covered: what depends on data and must not be published.
+        ensured: what the service ensures.
+        assumed: what the operator and the trainers have to ensure.
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+    measure: str
+    budget: StatedBudget
+    parents: list[StatedBudget]
+    ensured: list[str]
+    assumed: list[str]
+    covered: list[str]
+    unit: str = UNIT
+    neighbours: str = NEIGHBOURS
+    not_covered: list[str] = field(
+        default_factory=lambda: [
+            "which users were admitted, halted or exhausted, and how many",
+            "norms, sampled users, odometers, explanations and reports",
+            "metrics on training data, and choices made by looking at them",
+            "running times and the sizes of records",
+        ]
+    )
+
+    def text(self, subject: str | None = None) -> str:
+        """Return the guarantee as a paragraph.
+
+        Args:
+            subject: what is released; by default, what is charged to the dataset.
+        """
+        name = subject or f"What is released from dataset {self.dataset!r}"
+        return (
+            f"{name} is {self.parameters}-differentially private for every user. Neighbouring "
+            "datasets differ by adding or removing one user with all of the user's data. The "
+            f"guarantee covers {_listed(self.covered)}, together, whenever the runs end. It does "
+            f"not cover {_listed(self.not_covered)}."
+        )
+
+    @property
+    def parameters(self) -> str:
+        """Return epsilon, with delta unless it is 0, as they are written before "-differentially".
+
+        Epsilon is rounded up.
+        """
+        epsilon = rounded_up(self.epsilon)
+        return f"({epsilon}, {self.delta:g})" if self.delta else epsilon
+
+
+def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
+    """Return the guarantee of a dataset.
+
+    Args:
+        policies: of the dataset and of the datasets that its charges draw on as well, the nearest
+            first: its ancestors, and the dataset that has the whole budget of a share.
+        delta: of the guarantee, strictly between 0 and 1.
+
+    Raises:
+        InvalidInput: for another delta.
+    """
+    policy, outermost = policies[0], policies[-1]
+    budgets = [StatedBudget.of(each, delta) for each in policies]
+    return Statement(
+        dataset=policy.dataset,
+        epsilon=budgets[-1].epsilon,
+        delta=0.0 if outermost.measure == "pure-dp" else delta,
+        measure=outermost.measure,
+        budget=budgets[-1],
+        parents=budgets,
+        ensured=_ensured(policies),
+        assumed=_assumed(policies),
+        covered=[
+            f"all releases charged to dataset {outermost.dataset!r} and to the datasets that draw "
+            "on its budget",
+            "everything that is computed from these releases",
+        ],
+    )
+
+
+def _ensured(policies: Sequence[Policy]) -> list[str]:
+    found = [
+        "a user whose charge does not fit the budget is not admitted to the step",
+        "the budget is never raised or renewed",
+    ]
+    if all(policy.assume_independent_timing is not True for policy in policies):
+        found.append("runs that draw on one budget charge it one after the other")
+    if any(policy.share_of for policy in policies):
+        found.append("the shares of the budget are fixed, and add up to at most the budget")
+    return found
+
+
+def _assumed(policies: Sequence[Policy]) -> list[str]:
+    found = [
+        "all data of a person are charged under one user id",
+        "the steps, their noise, clip norms and sampling rates, and the end of a run follow from "
+        "public facts and earlier releases",
+        "each step is charged before its release, to all users whose data it may use, and leaves "
+        "out users who are not admitted",
+        "each contribution is clipped to the norm that was charged, and the charged noise is added "
+        "once",
+        "every denominator is public",
+        "nothing else that depends on the data is published",
+    ]
+    if any(policy.assume_independent_timing is True for policy in policies):
+        found.append("the order in which runs charge the budget does not depend on the data")
+    if (whole := policies[-1].share_of) and not any(p.dataset == whole for p in policies):
+        found.append(f"no step follows from releases of the other shares of dataset {whole!r}")
+    return found
+
+
+def _listed(items: Sequence[str]) -> str:
+    return "; ".join(items)
