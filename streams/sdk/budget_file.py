@@ -11,8 +11,8 @@ One call of a client is one transaction: its requests to all partitions, what th
 new state. The steps, which the code repeats:
 
 1. Begin a transaction that no other process can have at the same time.
-2. Apply what other processes have appended to the log since the last call. The ledgers must then
-   have the heads of the hash chain that the file has.
+2. Load the partitions that other processes have changed since the last call. Their logs must
+   continue the logs that this process knows.
 3. Apply the requests; append them to the log, their outputs, and the changes of the state.
 4. Commit. The client receives the outputs only after this.
 
@@ -83,8 +83,6 @@ MERGE_ENTRIES = 1024
 MERGE_BYTES = 16 * 1024 * 1024
 """Or when they have at least this many bytes and at least ``MERGE_BYTES_PER_USER`` per user."""
 MERGE_BYTES_PER_USER = 32
-RELOAD_RECORDS = 1024
-"""More records of other processes than this are not applied: the state is loaded from the file."""
 _NO_END = 1 << 62
 _LONGEST_WAIT = 2_000_000  # seconds; their milliseconds fit into 31 bits
 _READ_BYTES, _READ_RECORDS = 8 * 1024 * 1024, 1024
@@ -183,7 +181,7 @@ class BudgetFile:
     """
 
     def __init__(self, path: str, timeout: float, *, writable: bool = True) -> None:
-        self.path = path
+        self.path = path = os.path.abspath(path)  # the working folder may change
         self._timeout = timeout
         self._lock = threading.RLock()  # held while the database is used
         self._failure = ""  # why the file cannot be used any more
@@ -192,7 +190,7 @@ class BudgetFile:
         if writable and not may_write:
             raise UnusableFile(path, FileProblem.READ_ONLY)
         # A reader that may write undoes what a killed process has left.
-        name = f"file:{quote(path)}?mode={'rw' if may_write else 'ro'}"
+        name = f"file://{quote(os.fsencode(path))}?mode={'rw' if may_write else 'ro'}"
         try:
             self._database = sqlite3.connect(
                 name, uri=True, isolation_level=None, check_same_thread=False
@@ -223,8 +221,8 @@ class BudgetFile:
             UnusableFile: the state is damaged, or another release wrote it.
         """
         with self._reading():
-            self._ledgers = self._loaded(self._metas())
-            return self._ledgers
+            self._ledgers = None
+            return self._caught_up(self._metas())
 
     def stored(self, partition: int) -> StoredState:
         """Return the stored state of a partition.
@@ -406,46 +404,45 @@ class BudgetFile:
     def _caught_up(self, metas: Sequence[Mapping[str, str]]) -> list[Ledger]:
         """Return the ledgers in the state of the file.
 
+        A partition that another process has written is loaded. Applying its records here would
+        give the same decisions, but deltas and pages can only follow those that this ledger has
+        loaded or written: accrued charges are stored with the step up to which they are counted.
+
         Raises:
             UnusableFile: the file was replaced, or is damaged.
         """
-        ledgers = self._ledgers
-        if ledgers is not None:
-            behind = sum(int(meta["next"]) for meta in metas)
-            behind -= sum(ledger.chain.last + 1 for ledger in ledgers)
-            ledgers = ledgers if behind <= RELOAD_RECORDS else None
-        self._ledgers = ledgers = self._loaded(metas) if ledgers is None else ledgers
-        for ledger, meta in zip(ledgers, metas, strict=True):
-            partition, position, end = ledger.state.partition, ledger.chain.last + 1, meta["next"]
-            while records := self._read(NORMS, position, int(end), partition):
-                for record in records:
-                    ledger.apply(record.offset, record.value)
-                    ledger.state.take_delta()  # the other process has stored it
-                position = ledger.chain.last + 1
-            if chain_fields(ledger.chain).items() - meta.items():
-                detail = f"partition {partition} has another hash chain than before"
-                raise UnusableFile(self.path, FileProblem.REPLACED, detail)
-        return ledgers
-
-    def _loaded(self, metas: Sequence[Mapping[str, str]]) -> list[Ledger]:
-        ledgers = []
+        if self._ledgers is None:
+            self._ledgers = [self._loaded(p, meta) for p, meta in enumerate(metas)]
         for partition, meta in enumerate(metas):
-            try:
-                stored = self._stored(partition, meta)
-                found, chain = stored.meta, stored.meta.chain
-                if (found.topic, found.partitions) != (self.topic.hex(), self.partitions):
-                    raise Damaged("the state is of another log")
-                last = self._read(NORMS, chain.last, _NO_END, partition)
-                ends = [chain.ends_with(record.value) for record in last]
-                if found.next != chain.last + 1 or ends != [True] * (chain.last >= 0):
-                    raise Damaged("the log does not end with the last applied record")
-                ledgers.append(ledger_of(stored, partition, self.partitions, self.topic, chain))
-            except UnknownState as error:
-                raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, str(error)) from error
-            except _UNLOADABLE as error:
-                detail = f"partition {partition}: {error}"
-                raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
-        return ledgers
+            chain = self._ledgers[partition].chain
+            if chain_fields(chain).items() <= meta.items():
+                continue
+            end = int(meta["next"])
+            while records := self._read(NORMS, chain.last + 1, end, partition):
+                for record in records:
+                    chain = chain.after(record.offset, record.value)
+            if not chain_fields(chain).items() <= meta.items():
+                detail = f"partition {partition} has another log than before"
+                raise UnusableFile(self.path, FileProblem.REPLACED, detail)
+            self._ledgers[partition] = self._loaded(partition, meta)
+        return self._ledgers
+
+    def _loaded(self, partition: int, meta: Mapping[str, str]) -> Ledger:
+        try:
+            stored = self._stored(partition, meta)
+            found, chain = stored.meta, stored.meta.chain
+            if (found.topic, found.partitions) != (self.topic.hex(), self.partitions):
+                raise Damaged("the state is of another log")
+            last = self._read(NORMS, chain.last, _NO_END, partition)
+            ends = [chain.ends_with(record.value) for record in last]
+            if found.next != chain.last + 1 or ends != [True] * (chain.last >= 0):
+                raise Damaged("the log does not end with the last applied record")
+            return ledger_of(stored, partition, self.partitions, self.topic, chain)
+        except UnknownState as error:
+            raise UnusableFile(self.path, FileProblem.OTHER_LAYOUT, str(error)) from error
+        except _UNLOADABLE as error:
+            detail = f"partition {partition}: {error}"
+            raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
 
     def _stored(self, partition: int, meta: Mapping[str, str]) -> StoredState:
         query = "SELECT entry FROM changes WHERE partition = ? ORDER BY first, part"

@@ -7,8 +7,10 @@ the transactions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
 
+from streams.kafka.results import log_name
 from streams.ledger.outputs import Channel
 from streams.sdk.budget_file import BudgetFile
 from streams.sdk.connection import Connection, PendingRequest
@@ -38,7 +40,8 @@ class FileConnection(Connection):
             self._file.close()
             raise
         super().__init__(self._file.partitions, timeout, self._file.topic)
-        self.where = self.log_name = f"in {path}"
+        self.where = f"in {path}"
+        self.log_name = log_name(Path(path).name, self._file.topic)
 
     def check_partitions(self) -> None:
         """Do nothing: the number of partitions never changes."""

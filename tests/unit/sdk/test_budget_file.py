@@ -10,10 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streams import (
     DecisionTimeout,
@@ -29,6 +32,7 @@ from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.sdk import budget_file
 from tests.audit.budget_file import audit_file
+from tests.examples import examples
 from tests.unit.sdk import files
 
 
@@ -75,48 +79,35 @@ def test_what_is_charged_outlives_the_client(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_clients_of_one_file_charge_as_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+@examples(3)
+@given(
+    rng=st.randoms(use_true_random=True),
+    merge=st.sampled_from([1, 3, 9, 1000]),
+    failing=st.sampled_from([0.0, 0.004]),
+)
+def test_clients_of_one_file_charge_as_one_whatever_fails(
+    rng: Random, merge: int, failing: float
 ) -> None:
-    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 9)
-    monkeypatch.setattr(budget_file, "RELOAD_RECORDS", 5)
-    clients = files.Clients(path, Random(seed))
-    for _ in range(80):
-        clients.act()
-    clients.leave_all()
-    audit_file(path)
-    assert len(clients.decided) > 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_statements_that_fail_lose_nothing_and_double_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    rng = Random(seed)
     codes = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY
-    failures = 0
 
     def around(sql: str) -> Iterator[None]:
-        nonlocal failures
-        before, after = (rng.random() < 0.004 for _ in range(2))
-        failures += before or after
+        before, after = (rng.random() < failing for _ in range(2))
         if before:
             raise files.error_of(rng.choice(codes))
         yield
         if after:
             raise files.error_of(sqlite3.SQLITE_IOERR)
 
-    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", 9)
-    clients = files.Clients(path, rng)
-    files.Database.around = staticmethod(around)
-    for _ in range(150):
-        clients.act()
-    files.Database.around = staticmethod(files.unharmed)
-    clients.leave_all()
-    auditor = audit_file(path)
-    assert failures > 10
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget_file, "MERGE_ENTRIES", merge)
+        path = Path(folder) / "budgets.db"
+        clients = files.Clients(path, rng)
+        with pytest.MonkeyPatch.context() as failures:
+            failures.setattr(files.Database, "around", staticmethod(around))
+            for _ in range(100):
+                clients.act()
+        clients.leave_all()
+        auditor = audit_file(path)
     assert len(clients.decided) > 10
     for dataset, run, step in clients.decided:
         assert step <= auditor.runs[0][dataset, run].step
@@ -171,6 +162,22 @@ def test_each_statement_of_a_charge_may_fail(path: Path, tmp_path: Path, is_afte
         if error is None:
             break
     assert outcomes == {UnusableFile, Unusable, type(None)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [17, 24, 25])
+def test_state_follows_from_what_was_stored_last(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A process that applied the others' records stored changes that did not fit their pages."""
+    rng = Random(seed)
+    monkeypatch.setattr(budget_file, "MERGE_ENTRIES", rng.choice([1, 2, 3]))
+    clients = files.Clients(path, rng)
+    for _ in range(5):
+        for _ in range(20):
+            clients.act()
+        audit_file(path)
+    clients.leave_all()
 
 
 @pytest.mark.parametrize("interrupted", ["ledger", "commit"])
@@ -241,6 +248,37 @@ def test_locked_file_times_out_with_nothing_charged(path: Path, lock: str) -> No
         decision = run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
         assert (decision.step, decision.admitted.all()) == (1, True)
     other.close()
+    assert spent(path) == 2
+    audit_file(path)
+
+
+def test_file_that_stays_locked_cannot_be_opened(path: Path) -> None:
+    charged(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(UnusableFile) as raised:
+        Turnstile.open(path, timeout=0.05)
+    assert raised.value.problem is FileProblem.BUSY
+    other.close()
+    assert spent(path) == 1
+
+
+def test_full_disk_charges_nothing(path: Path) -> None:
+    charged(path)
+
+    def around(sql: str) -> Iterator[None]:
+        if sql.startswith("INSERT INTO changes"):
+            raise files.error_of(sqlite3.SQLITE_FULL)
+        yield
+
+    with Turnstile.open(path) as turnstile:
+        run = turnstile.run("d", "r")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files.Database, "around", staticmethod(around))
+            with pytest.raises(UnusableFile) as raised:
+                run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
+        assert raised.value.problem is FileProblem.FULL
+        run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
     assert spent(path) == 2
     audit_file(path)
 
@@ -396,6 +434,33 @@ def test_file_that_changes_while_it_is_open_is_charged_no_more(
             run.charge(np.arange(10), np.ones(10), noise_stddev=4.0)
     expected = FileProblem.DAMAGED if change == "damaged" else FileProblem.REPLACED
     assert raised.value.problem is expected
+
+
+def test_every_commit_waits_for_the_disk(path: Path) -> None:
+    """A rollback journal leaves every delivered decision in the file itself."""
+    seen = []
+
+    def around(sql: str) -> Iterator[None]:
+        seen.append(sql)
+        yield
+
+    charged(path)
+    files.Database.around = staticmethod(around)
+    charged(path)
+    assert {"PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"} <= set(seen)
+
+
+def test_working_folder_may_change(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with Turnstile.open("a %41?#.db", partitions=2) as turnstile:
+        monkeypatch.chdir(tmp_path / "other")
+        turnstile.create_dataset("d", measure="zcdp", budget=0.125)
+    monkeypatch.chdir(tmp_path)
+    assert sorted(os.listdir()) == ["a %41?#.db", "other"]
+    assert charged(Path("a %41?#.db")).admitted.all()
 
 
 def test_only_the_owner_can_read_the_file(path: Path) -> None:
