@@ -280,6 +280,11 @@ class PrivacyEngine:
     def _create(self, drawn: _Draws, planned: int, epsilon: float, delta: float) -> None:
         rate = max(map(drawn.rate, range(planned))) if callable(drawn.rate) else drawn.rate
         if self._measure == "steps":
+            if drawn.settings.highest_level != 1.0:
+                raise InvalidRequest(
+                    "highest_level needs a measure that charges norms, and 'steps' counts steps: "
+                    "pass measure='renyi' to PrivacyEngine"
+                )
             with invalid_requests():
                 noise = steps_noise_multiplier(epsilon, delta, rate, planned)
             self._service().create_dataset(
@@ -502,6 +507,8 @@ def _check_model(
             f"max_grad_norm is {max_grad_norm!r}, but a user's gradient is clipped as a whole: "
             "give max_grad_norm as one number, not one per layer"
         )
+    if not isinstance(max_grad_norm, int | float | np.number) or not 0 < max_grad_norm < math.inf:
+        raise InvalidRequest(f"max_grad_norm is {max_grad_norm!r}; it must be finite and positive")
     if isinstance(optimizer, DPOptimizer) or isinstance(module, GradSampleModule):
         raise InvalidRequest("module or optimizer was made private before: pass the original ones")
     if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
