@@ -21,6 +21,8 @@ from tests.readme import TOP
 COMPOSE: dict[str, Any] = yaml.safe_load((TOP / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 KAFKA, REDIS, WORKER = SERVICES["kafka"], SERVICES["redis"], SERVICES["worker"]
+PARTS = {name: service for name, service in SERVICES.items() if name not in ("kafka", "redis")}
+OPTIONAL = PARTS.keys() - {"worker"}
 BROKER: dict[str, str] = KAFKA["environment"]
 
 
@@ -41,11 +43,31 @@ def test_file_is_valid_under_the_compose_specification() -> None:
     assert [error.message for error in errors] == []
 
 
-def test_services_are_a_broker_a_redis_and_two_workers() -> None:
-    assert SERVICES.keys() == {"kafka", "redis", "worker"}
+def test_without_a_profile_services_are_a_broker_a_redis_and_two_workers() -> None:
+    started = {name for name, service in SERVICES.items() if not service.get("profiles")}
+    assert started == {"kafka", "redis", "worker"}
     assert WORKER["deploy"]["replicas"] == 2
     assert "container_name" not in WORKER  # it would forbid a second replica
-    assert "ports" not in WORKER
+    assert not any("ports" in part for part in PARTS.values())
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
+def test_other_parts_have_a_profile_and_a_limit_of_memory(name: str) -> None:
+    assert len(PARTS[name]["profiles"]) == 1
+    assert PARTS[name]["mem_limit"]
+
+
+def test_pages_listen_on_the_loopback_address_of_the_host() -> None:
+    for name in ("dashboard", "portal"):
+        part = PARTS[name]
+        assert part["network_mode"] == "host"
+        (address,) = (
+            given
+            for option, given in zip(part["command"], part["command"][1:], strict=False)
+            if option == "--listen"
+        )
+        assert address.startswith("127.0.0.1:")
+        assert f"http://{address}/" in part["healthcheck"]["test"][-1]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +168,17 @@ def test_redis_keeps_what_it_is_given() -> None:
 
 def test_every_named_volume_is_declared() -> None:
     mounts = [mount for service in SERVICES.values() for mount in service.get("volumes", [])]
-    assert {mount.split(":")[0] for mount in mounts} == COMPOSE["volumes"].keys()
+    named = {mount.split(":")[0] for mount in mounts if not mount.startswith("$")}
+    assert named == COMPOSE["volumes"].keys()
 
 
 # --- worker -------------------------------------------------------------------------------------
 
 
-def test_worker_waits_until_broker_and_redis_answer() -> None:
-    assert WORKER["depends_on"] == {
-        name: {"condition": "service_healthy"} for name in ("kafka", "redis")
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_wait_until_broker_and_redis_answer(name: str) -> None:
+    assert PARTS[name]["depends_on"] == {
+        server: {"condition": "service_healthy"} for server in ("kafka", "redis")
     }
     assert all("test" in SERVICES[name]["healthcheck"] for name in ("kafka", "redis"))
 
@@ -169,23 +193,38 @@ def test_worker_settings_are_settings_of_the_code() -> None:
     assert (config.partitions, config.replication) == (4, 1)
 
 
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
+def test_settings_of_other_parts_reach_the_servers(name: str) -> None:
+    environment = PARTS[name]["environment"]
+    given = {key: "" if "$" in value else value for key, value in environment.items()}
+    assert given.keys() <= {f"TURNSTILE_{setting.name.upper()}" for setting in fields(Config)}
+    config = Config.load(environment=given)
+    on_host = PARTS[name].get("network_mode") == "host"
+    listener = "HOST" if on_host else "INTERNAL"
+    host, port = listeners("KAFKA_ADVERTISED_LISTENERS")[listener]
+    assert config.kafka == f"{host}:{port}"
+
+
 def test_worker_is_built_from_this_repository() -> None:
     build = WORKER["build"]
     assert (TOP / build["context"]).resolve() == TOP
     assert (TOP / build["context"] / build["dockerfile"]).is_file()
 
 
-def test_worker_needs_no_privileges_and_writes_to_a_scratch_directory_only() -> None:
-    assert WORKER["read_only"] is True
+def test_parts_write_to_a_scratch_directory_and_their_volumes_only() -> None:
     assert REDIS["read_only"] is True
-    assert REDIS["volumes"] == ["redis-data:/data"]  # all that it writes
-    assert WORKER["tmpfs"] == ["/tmp"]
+    assert REDIS["volumes"] == ["redis-data:/data"]
+    for part in PARTS.values():
+        assert part["read_only"] is True
+        assert part["tmpfs"] == ["/tmp"]
+    assert PARTS["portal"]["volumes"] == ["portal-state:/state"]
+    assert all(mount.endswith(":ro") for mount in PARTS["answerer"]["volumes"])
 
 
-def test_no_broker_or_worker_can_gain_privileges() -> None:
-    for service in (KAFKA, WORKER):
+def test_no_service_can_gain_privileges() -> None:
+    for service in (KAFKA, *PARTS.values()):
         assert service["cap_drop"] == ["ALL"]
-    for service in (KAFKA, REDIS, WORKER):
+    for service in SERVICES.values():
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 

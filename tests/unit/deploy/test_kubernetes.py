@@ -12,8 +12,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from streams.answerer.queries import read_query_file
 from streams.cli.main import main
 from streams.config import environment_names
+from streams.kafka.access import ROLES
 from streams.kafka.answers import ANSWER_SETTINGS
 from streams.kafka.topics import SETTINGS
 from tests.readme import TOP
@@ -21,6 +23,7 @@ from tests.readme import TOP
 FOLDER = TOP / "deploy" / "kubernetes"
 KUSTOMIZED = "kustomization.yaml"
 OVERLAYS = ("overlays/example", "overlays/secure")
+REDIS_USES = ("decide", "look")
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl is not installed, which builds overlays"
 )
@@ -32,36 +35,58 @@ def manifests(folder: Path) -> Iterator[dict[str, Any]]:
             yield from yaml.safe_load_all(path.read_text())
 
 
-BASE = {manifest["kind"]: manifest for manifest in manifests(FOLDER / "base")}
-POD: dict[str, Any] = BASE["Deployment"]["spec"]["template"]["spec"]
-(WORKER,) = POD["containers"]
+PARTS = ("base", "answerer", "dashboard", "portal", "trim")
+MANIFESTS = [(part, manifest) for part in PARTS for manifest in manifests(FOLDER / part)]
+POLICIES = {part: found for part, found in MANIFESTS if found["kind"] == "NetworkPolicy"}
+WORKLOADS = {part: found for part, found in MANIFESTS if found["kind"] in ("Deployment", "CronJob")}
+BASE = {manifest["kind"]: manifest for part, manifest in MANIFESTS if part == "base"}
 
 
-@pytest.mark.parametrize("kind", BASE)
-def test_manifests_are_valid_for_kubernetes(kind: str) -> None:
-    kubernetes_validate.validate(
-        _with_selector(BASE[kind]), kubernetes_validate.latest_version(), strict=True
-    )
+def template_of(workload: dict[str, Any]) -> dict[str, Any]:
+    """Return the template of the pods of a workload."""
+    spec = workload["spec"]
+    template: dict[str, Any] = spec.get("jobTemplate", {"spec": spec})["spec"]["template"]
+    return template
 
 
-def _with_selector(manifest: dict[str, Any]) -> dict[str, Any]:
-    """As kustomize leaves it: a deployment needs a selector, which its labels make."""
-    labels = yaml.safe_load((FOLDER / "base" / KUSTOMIZED).read_text())["labels"][0]["pairs"]
-    if manifest["kind"] != "Deployment":
-        return manifest
-    template = manifest["spec"]["template"]
-    metadata = {**template["metadata"], "labels": labels}
-    spec = {
-        **manifest["spec"],
-        "selector": {"matchLabels": labels},
-        "template": {**template, "metadata": metadata},
+PODS = {part: template_of(workload)["spec"] for part, workload in WORKLOADS.items()}
+CONTAINERS = {part: pod["containers"][0] for part, pod in PODS.items()}
+WORKER = CONTAINERS["base"]
+SERVED = {part: container for part, container in CONTAINERS.items() if "ports" in container}
+
+
+def literals(folder: str) -> dict[str, dict[str, str]]:
+    """Return the settings of a folder, by the name of their ConfigMap."""
+    config = yaml.safe_load((FOLDER / folder / KUSTOMIZED).read_text())
+    return {
+        made["name"]: dict(literal.split("=", 1) for literal in made["literals"])
+        for made in config["configMapGenerator"]
+        if "literals" in made
     }
-    return {**manifest, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("part", "manifest"),
+    MANIFESTS,
+    ids=[f"{part}-{manifest['kind']}" for part, manifest in MANIFESTS],
+)
+def test_manifests_are_valid_for_kubernetes(part: str, manifest: dict[str, Any]) -> None:
+    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_selectors_select_the_pods_of_their_part(part: str) -> None:
+    labels = template_of(WORKLOADS[part])["metadata"]["labels"]
+    assert POLICIES[part]["spec"]["podSelector"] == {"matchLabels": labels}
+    for owner, manifest in MANIFESTS:
+        selector = manifest["spec"].get("selector") if "spec" in manifest else None
+        if owner == part and selector:
+            assert selector.get("matchLabels", selector) == labels, manifest["kind"]
 
 
 @pytest.mark.process
 @needs_kubectl
-@pytest.mark.parametrize("folder", ["base", *OVERLAYS, "strimzi"])
+@pytest.mark.parametrize("folder", [*PARTS, *OVERLAYS, "strimzi"])
 def test_kustomize_builds(folder: str) -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(FOLDER / folder)],
@@ -76,80 +101,121 @@ def test_kustomize_builds(folder: str) -> None:
             kubernetes_validate.validate(
                 manifest, kubernetes_validate.latest_version(), strict=True
             )
+        if manifest["kind"] == "NetworkPolicy":  # kustomize has not changed who is admitted
+            written = {policy["metadata"]["name"]: policy["spec"] for policy in POLICIES.values()}
+            assert manifest["spec"] == written[manifest["metadata"]["name"]]
 
 
-def test_settings_are_those_that_a_worker_reads() -> None:
+@pytest.mark.parametrize("folder", [*PARTS, *OVERLAYS])
+def test_settings_are_those_that_the_code_reads(folder: str) -> None:
     known = environment_names()
-    for folder in ("base", *OVERLAYS):
-        config = yaml.safe_load((FOLDER / folder / KUSTOMIZED).read_text())
-        (generated,) = config["configMapGenerator"]
-        named = {literal.partition("=")[0] for literal in generated["literals"]}
-        assert named <= known
-    assert {variable["name"] for variable in WORKER["env"]} <= known
+    for settings in literals(folder).values():
+        assert settings.keys() - {"PAGE_URL"} <= known
+    if folder in CONTAINERS:
+        assert {variable["name"] for variable in CONTAINERS[folder].get("env", [])} <= known
 
 
-def test_files_that_settings_name_are_mounted() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_files_that_settings_name_are_mounted(part: str) -> None:
+    name = part if part != "base" else "worker"
     folder = FOLDER / "overlays" / "secure"
-    config = yaml.safe_load((folder / KUSTOMIZED).read_text())
-    literals = config["configMapGenerator"][0]["literals"]
-    patch = yaml.safe_load((folder / "secrets.yaml").read_text())["spec"]["template"]["spec"]
+    patch = template_of(yaml.safe_load((folder / f"{name}-secrets.yaml").read_text()))["spec"]
     (container,) = patch["containers"]
-    assert container["name"] == WORKER["name"]
-    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    named = {literal.partition("=")[2] for literal in literals if "=/" in literal}
-    assert {path.rpartition("/")[0] for path in named} == mounted.keys()
-    assert {volume["name"] for volume in patch["volumes"]} == set(mounted.values())
+    assert container["name"] == CONTAINERS[part]["name"]
+    mounted = {
+        mount["mountPath"]
+        for mount in [*container["volumeMounts"], *CONTAINERS[part]["volumeMounts"]]
+    }
+    (config_map,) = (source["configMapRef"]["name"] for source in CONTAINERS[part]["envFrom"])
+    settings = {**literals(part)[config_map], **literals("overlays/secure")[config_map]}
+    named = {value.rpartition("/")[0] for value in settings.values() if value.startswith("/")}
+    assert named <= mounted
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} <= named
+    for spec in (patch, PODS[part]):
+        mounts = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+        assert {volume["name"] for volume in spec["volumes"]} == mounts
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_logs_in_with_its_own_role(part: str) -> None:
+    (config_map,) = (source["configMapRef"]["name"] for source in CONTAINERS[part]["envFrom"])
+    role = literals("overlays/secure")[config_map]["TURNSTILE_KAFKA_USERNAME"]
+    assert ROLES[role].redis in ((None, "rewrite") if part in ("answerer", "trim") else REDIS_USES)
+    reaches = [port["port"] for rule in POLICIES[part]["spec"]["egress"] for port in rule["ports"]]
+    assert (6379 in reaches) is ("env" in CONTAINERS[part])
+    assert role == {"base": "worker", "trim": "trimmer"}.get(part, part)
 
 
 def test_workers_of_the_secure_overlay_have_every_key_ring() -> None:
-    config = yaml.safe_load((FOLDER / "overlays" / "secure" / KUSTOMIZED).read_text())
-    literals = config["configMapGenerator"][0]["literals"]
-    named = {literal.partition("=")[0] for literal in literals}
+    named = literals("overlays/secure")["turnstile"].keys()
     rings = {"SIGNING_KEY", "TRUSTED_KEYS", "ERASURE_KEYS"}
     assert {f"TURNSTILE_{ring}_FILE" for ring in rings} <= named
 
 
-def test_a_redis_with_its_password_comes_from_a_secret() -> None:
-    (redis,) = (v for v in WORKER["env"] if v["name"] == "TURNSTILE_REDIS")
-    assert "secretKeyRef" in redis["valueFrom"]
-    assert "redis://" not in "".join(path.read_text() for path in (FOLDER / "base").iterdir())
+@pytest.mark.parametrize("part", PARTS)
+def test_a_redis_with_its_password_comes_from_a_secret(part: str) -> None:
+    for variable in CONTAINERS[part].get("env", []):
+        assert variable["name"] == "TURNSTILE_REDIS"
+        assert "secretKeyRef" in variable["valueFrom"]
+    for settings in literals(part).values():
+        assert not any("redis://" in value for value in settings.values())
 
 
-def test_probes_ask_where_the_worker_answers() -> None:
-    config = yaml.safe_load((FOLDER / "base" / KUSTOMIZED).read_text())
-    literals = config["configMapGenerator"][0]["literals"]
-    (health,) = (text for text in literals if text.startswith("TURNSTILE_HEALTH="))
-    port = int(health.rpartition(":")[2])
-    assert WORKER["ports"] == [{"name": "health", "containerPort": port}]
-    probes = {name: WORKER[name]["httpGet"] for name in WORKER if name.endswith("Probe")}
-    assert {probe["port"] for probe in probes.values()} == {"health"}
-    # A stopped partition is no reason to start the worker again.
-    assert probes["livenessProbe"]["path"] == probes["startupProbe"]["path"] == "/livez"
-    assert probes["readinessProbe"]["path"] == "/readyz"
-    annotations = BASE["Deployment"]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(port)
-    (allowed,) = BASE["NetworkPolicy"]["spec"]["ingress"]
+@pytest.mark.parametrize("part", SERVED)
+def test_probes_and_policies_name_the_port_that_is_served(part: str) -> None:
+    container = CONTAINERS[part]
+    ((name, port),) = ((each["name"], each["containerPort"]) for each in container["ports"])
+    settings = literals(part)[container["envFrom"][0]["configMapRef"]["name"]]
+    (address,) = [
+        *(value for key, value in settings.items() if key == "TURNSTILE_HEALTH"),
+        *(word.partition("=")[2] for word in container["args"] if word.startswith("--listen=")),
+    ]
+    assert address == f"0.0.0.0:{port}"
+    probes = {key: container[key]["httpGet"] for key in container if key.endswith("Probe")}
+    assert {probe["port"] for probe in probes.values()} == {name}
+    # A suspended partition is no reason to restart a worker.
+    live, ready = ("/livez", "/readyz") if name == "health" else ("/", "/")
+    assert probes["livenessProbe"]["path"] == live
+    assert probes["readinessProbe"]["path"] == ready
+    annotations = template_of(WORKLOADS[part])["metadata"].get("annotations", {})
+    assert annotations.get("prometheus.io/port") == (str(port) if name == "health" else None)
+    (allowed,) = POLICIES[part]["spec"]["ingress"]
     assert allowed["ports"] == [{"port": port, "protocol": "TCP"}]
-
-
-def test_only_named_pods_of_one_namespace_reach_the_health_port() -> None:
-    (allowed,) = BASE["NetworkPolicy"]["spec"]["ingress"]
     (peer,) = allowed["from"]  # none would admit every pod
     assert peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
-    assert peer["podSelector"]["matchLabels"]
+    assert peer["podSelector"]["matchLabels"].keys() == {"app.kubernetes.io/name"}
 
 
-def test_a_worker_has_no_rights_and_writes_nowhere() -> None:
-    assert POD["automountServiceAccountToken"] is False
-    assert POD["securityContext"]["runAsNonRoot"] is True
-    assert WORKER["securityContext"] == {
+def test_no_pod_reaches_the_job_that_trims() -> None:
+    assert POLICIES["trim"]["spec"]["ingress"] == []
+
+
+@pytest.mark.parametrize("part", ["answerer", "dashboard", "portal"])
+def test_parts_that_hold_something_alone_run_once(part: str) -> None:
+    spec = WORKLOADS[part]["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_has_no_rights_and_writes_nowhere_else(part: str) -> None:
+    pod, container = PODS[part], CONTAINERS[part]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+    assert container["resources"]["limits"]["memory"]
+    written = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+    assert written == ({"/tmp", "/state"} if part == "portal" else {"/tmp"})
     dockerfile = (TOP / "deploy" / "Dockerfile").read_text()
-    user = f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}"
+    user = f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
     assert f"USER {user}" in dockerfile
+
+
+def test_example_queries_are_read() -> None:
+    assert read_query_file(FOLDER / "answerer" / "queries.toml").queries
 
 
 def test_topics_have_the_settings_that_workers_and_answerers_compare() -> None:
