@@ -129,6 +129,7 @@ class ChargePlan:
     norms: NDArray[np.float64]
     mechanism: Mechanism
     clips: bool  # whether the charged dataset allows granting less than these norms
+    reserve: float  # the share of the budget that has to remain
     slots: Numbers
     new_users: UserIds
 
@@ -472,8 +473,17 @@ class Accounts:
         """Return the bill of a block of users, and who is admitted; write nothing."""
         rows = self._before(plan.slots[block])
         least = None if granted is None else granted[block]
-        bill = self.rule.bill(rows, plan.mechanism, plan.norms[block], least, clips=plan.clips)
-        return rows, bill, self.rule.fits(rows, bill) if bill.admitted is None else bill.admitted
+        bill = self.rule.bill(
+            rows,
+            plan.mechanism,
+            plan.norms[block],
+            least,
+            clips=plan.clips,
+            reserve=plan.reserve,
+        )
+        if bill.admitted is None:
+            return rows, bill, self.rule.fits(rows, bill, plan.reserve)
+        return rows, bill, bill.admitted
 
     def _grants(self, plan: ChargePlan, block: slice) -> NDArray[np.float64]:
         _, bill, admitted = self._bill(plan, block)

@@ -97,7 +97,9 @@ class Budgets:
         users, norms, mechanism = check_charge(charge, held)
         users = self.known_as(users)
         return [
-            ChargePlan(users, norms, mechanism, self.clips, *accounts.seek(users))
+            ChargePlan(
+                users, norms, mechanism, self.clips, charge.reserve or 0.0, *accounts.seek(users)
+            )
             for accounts in self.accounts
         ]
 

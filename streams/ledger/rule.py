@@ -6,7 +6,9 @@ that the budget admits, and the rise of the odometers. Nothing is written here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +94,7 @@ class Rule:
         granted: NDArray[np.float64] | None = None,
         *,
         clips: bool,
+        reserve: float = 0.0,
     ) -> Bill:
         """Return the charge of a step with these norms, or with the norms granted instead.
 
@@ -101,6 +104,7 @@ class Rule:
             norms: the requested norms.
             granted: the norms that all budgets together grant; None if this budget decides alone.
             clips: whether less than the requested norm may be granted, or only 0.
+            reserve: the share of the budget that has to remain.
         """
         order = bound = None
         if self.binds or not clips:
@@ -109,10 +113,11 @@ class Rule:
             order, bound = self.bind(rows, cost)
             cost = _own(cost, order)
         if clips:
+            spent = self._with_reserve(rows.spent, order, reserve)
             if granted is None:
-                granted, cost = self._grants(rows.spent, order, mechanism, norms)
+                granted, cost = self._grants(spent, order, mechanism, norms)
             else:
-                cost = self._charges(rows.spent, order, mechanism, norms, granted)
+                cost = self._charges(spent, order, mechanism, norms, granted)
             return self._granted(cost, order, norms, granted)._replace(bound=bound)
         if granted is None:
             return Bill(cost, order, bound=bound)
@@ -137,10 +142,19 @@ class Rule:
         order[free] = best_order(costs[free], self._policy.budget)
         return order, bound
 
-    def fits(self, rows: Before, bill: Bill) -> NDArray[np.bool_]:
-        """Return which users can pay, (n,)."""
-        total = rows.spent + bill.cost
+    def fits(self, rows: Before, bill: Bill, reserve: float = 0.0) -> NDArray[np.bool_]:
+        """Return which users can pay and keep this share of the budget, (n,)."""
+        total = self._with_reserve(rows.spent, bill.order, reserve) + bill.cost
         return _all_orders(total <= self._each(self._budget, bill.order))
+
+    def _with_reserve(self, spent: Numbers, order: OrderIndex | None, reserve: float) -> Numbers:
+        """Return the spends with a share of the budget added, rounded up, at most the budget."""
+        if not reserve:
+            return spent
+        share = Fraction(reserve)
+        kept = self._numbers([math.ceil(units * share) for units in self._policy.budget])
+        room, kept = self._each(self._budget - kept, order), self._each(kept, order)
+        return np.add(np.minimum(spent, room), kept, dtype=np.int64)  # at most the budget
 
     def exhausted(self, spent: Numbers, order: OrderIndex | None) -> NDArray[np.bool_]:
         """Return which users have nothing left, (n,)."""

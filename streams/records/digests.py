@@ -99,11 +99,13 @@ def _content(charge: Charge, names: Raw | None) -> Iterator[bytes]:
         users = UserIds(users).pack()
     are_integers = names is None and isinstance(users, bytes)
     content = users if isinstance(users, bytes) else encode(users)
+    reserve = (float(charge.reserve),) if charge.reserve else ()
     yield encode(
         (
             (charge.dataset, charge.run, charge.step, charge.mechanism),
             (float(charge.scale), None if charge.clip_norm is None else float(charge.clip_norm)),
             (are_integers, len(content)),
+            *reserve,
         )
     )
     yield content

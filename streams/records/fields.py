@@ -47,6 +47,7 @@ cannot be requested: no attempt could follow it."""
 Counter: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Fingerprint: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$(?!\n)")]
 Rate: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.0)]
+Reserve: TypeAlias = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.7976931348623157e308)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
 """Units of ``accounting.exact.units``, in the range that a filter accepts."""

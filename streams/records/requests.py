@@ -33,6 +33,7 @@ from streams.records.fields import (
     PublicKey,
     Rate,
     Record,
+    Reserve,
     Rights,
     RosterMechanism,
     Signature,
@@ -322,6 +323,10 @@ class Charge(OfRun, frozen=True, tag="charge"):
     norms. Unused for pure-dp."""
     clip_norm: float | None = None
     """The maximum that no norm of the step may exceed; null for none."""
+    reserve: Reserve | UnsetType = UNSET
+    """The share of each budget that this step must leave; without it, 0. A user is admitted only if
+    at least the budget times this share, rounded up to a unit, remains after the step. It limits
+    this step alone."""
 
 
 class Enrol(OfRun, frozen=True, tag="enrol"):

@@ -83,6 +83,7 @@ class Run:
         noise_stddev: float | None = None,
         mechanism: Any = None,
         clip_norm: float | None = None,
+        reserve: float = 0.0,
         timeout: float | None = None,
     ) -> StepDecision:
         """Charge one step and wait until every partition has decided it.
@@ -114,6 +115,9 @@ class Run:
                 dp_accounting for one step, whose noise is a multiple of ``clip_norm``.
             clip_norm: no norm may exceed it. For norms in float32 or float16 it is rounded up to
                 their type, so that contributions clipped in that type are within it.
+            reserve: the share of each budget, at least 0 and below 1, that has to remain. A user
+                for whom less would remain is halted, or granted less. Later steps that reserve less
+                can use it.
             timeout: seconds to wait; the Turnstile's own by default.
 
         Raises:
@@ -126,7 +130,7 @@ class Run:
             ConflictingDecisions: a decision was not written by a worker; stop the run.
         """
         with self._attempt.use(Call.CHARGE, timeout) as deadline:
-            asked = self._asked(users, norms, noise_stddev, mechanism, clip_norm)
+            asked = self._asked(users, norms, noise_stddev, mechanism, clip_norm, reserve)
             return self._attempt.decide(asked, deadline)
 
     def charge_ahead(
@@ -276,16 +280,23 @@ class Run:
         noise_stddev: float | None,
         mechanism: Any,
         clip_norm: float | None,
+        reserve: float = 0.0,
     ) -> AskedStep[StepDecision, StepDecision]:
+        if not 0.0 <= reserve < 1.0:
+            raise InvalidRequest(f"reserve is {reserve}; it must be at least 0 and below 1")
         ids = self._known_users.read(users)
         values, limit = read_norms(norms, len(ids), clip_norm)
         name, scale = read_mechanism(noise_stddev, mechanism, clip_norm, self._policies)
         layout, step = self._layout_of(ids), self.step
-        parts = layout.parts(self._empty_charge(name, scale, limit), values)
+        parts = layout.parts(self._empty_charge(name, scale, limit, reserve), values)
         return AskedStep(parts, lambda decisions: layout.put_together(step, decisions))
 
     def _empty_charge(
-        self, mechanism: MechanismName, scale: float, clip_norm: float | None
+        self,
+        mechanism: MechanismName,
+        scale: float,
+        clip_norm: float | None,
+        reserve: float = 0.0,
     ) -> Charge:
         return Charge(
             dataset=self.dataset,
@@ -297,6 +308,7 @@ class Run:
             mechanism=mechanism,
             scale=scale,
             clip_norm=clip_norm,
+            reserve=reserve or UNSET,
         )
 
     def _layout_of(self, ids: UserIds) -> Layout:

@@ -126,9 +126,11 @@ class Dataset:
             self.measure, self.orders, charge["mechanism"], float(charge["scale"]), float(norm)
         )
 
-    def left(self, account: Account) -> tuple[int, ...]:
+    def left(self, account: Account, reserve: float = 0.0) -> tuple[int, ...]:
+        """What is left to spend, if a share of the budget has to remain."""
         budget = self.at_orders(account, self.budget)
-        return tuple(b - s for b, s in zip(budget, account.spent, strict=True))
+        kept = [math.ceil(units * Fraction(reserve)) for units in budget]
+        return tuple(max(b - k - s, 0) for b, k, s in zip(budget, kept, account.spent, strict=True))
 
     def bind(self, account: Account, cost: Cost) -> None:
         """Bind a user to an order, with the first charge that costs something at any."""

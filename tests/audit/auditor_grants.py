@@ -27,7 +27,7 @@ def granted_by_one(
     """The norm that a user is granted, None for who is left out, and what is charged for it."""
     cost = dataset.cost(charge, norm)
     dataset.bind(account, cost)
-    left, cost = dataset.left(account), dataset.at_orders(account, cost)
+    left, cost = dataset.left(account, charge["reserve"]), dataset.at_orders(account, cost)
     grant: float | None = norm
     if any(units > rest for units, rest in zip(cost, left, strict=True)):
         grant, cost = None, (0,) * len(left)
@@ -49,9 +49,12 @@ def granted_by_all(
     lasting = []  # of each budget: what it can pay of the step
     for dataset, account in zip(chain, accounts, strict=True):
         dataset.bind(account, dataset.cost(charge, norm))
-        lasting.append(_payable(dataset, account))
+        lasting.append(_payable(dataset, account, charge["reserve"]))
     costs = _costs_at(chain, accounts, charge, norm)
-    lefts = [dataset.left(account) for dataset, account in zip(chain, accounts, strict=True)]
+    lefts = [
+        dataset.left(account, charge["reserve"])
+        for dataset, account in zip(chain, accounts, strict=True)
+    ]
     short = [
         number
         for number, (cost, left) in enumerate(zip(costs, lefts, strict=True))
@@ -90,7 +93,8 @@ def _clip(
     dataset: Dataset, account: Account, charge: Mapping[str, Any], grant: float | None
 ) -> tuple[float | None, Cost]:
     """What budget-aware clipping charges; checks that the granted norm is in the range."""
-    left, payable = dataset.left(account), _payable(dataset, account)
+    left = dataset.left(account, charge["reserve"])
+    payable = _payable(dataset, account, charge["reserve"])
     tightest = payable.index(min(payable))
     exact = exact_cost(dataset.measure, charge["mechanism"], float(charge["scale"]), grant or 0.0)
     assert exact <= payable[tightest], f"a granted norm of {grant} costs more than is left: {left}"
@@ -111,8 +115,8 @@ def _costs_at(
     ]
 
 
-def _payable(dataset: Dataset, account: Account) -> list[int]:
+def _payable(dataset: Dataset, account: Account, reserve: float) -> list[int]:
     """What is left at each order, as units of the step at order 1, rounded down."""
     orders = [Fraction(order) for order in dataset.at_orders(account, dataset.orders or (1,))]
-    left = dataset.left(account)
+    left = dataset.left(account, reserve)
     return [math.floor(rest / order) for rest, order in zip(left, orders, strict=True)]

@@ -147,6 +147,7 @@ def _records() -> dict[str, dict[str, Callable[[Any], bool]]]:
             "mechanism": lambda value: value in ("gaussian", "laplace", "pure-dp"),
             "scale": _is_float,
             "clip_norm": lambda value: value is None or _is_float(value),
+            "reserve": lambda value: _is_float(value) and 0 <= value < 1,
         },
         "close-run": {**run, "attempt": attempt, "request": _is_token},
         "withdraw-dataset": {**shared, "dataset": _is_name, "request": _is_token},
@@ -242,6 +243,7 @@ _DEFAULTS = {
     "mechanism": "gaussian",
     "scale": 1.0,
     "clip_norm": None,
+    "reserve": 0.0,
 }
 _DEFAULTS_OF = {
     "charge-roster": {"units": b"", "positions": b"", "levels": b"", "sampling_rate": 1.0},
@@ -366,6 +368,7 @@ def digest_of(charge: Mapping[str, Any], users: list[User], norms: list[float]) 
         (charge["dataset"], charge["run"], charge["step"], charge["mechanism"]),
         (float(charge["scale"]), None if clip_norm is None else float(clip_norm)),
         (packed, len(ids)),
+        *((float(charge["reserve"]),) if charge["reserve"] else ()),
     )
     content = msgspec.msgpack.encode(head) + ids + struct.pack(f"<{len(norms)}d", *norms)
     return hashlib.sha256(content).digest()[:16]

@@ -145,6 +145,7 @@ class Records:
             "mechanism": rng.choice(["gaussian", "gaussian", "laplace", "pure-dp"]),
             "scale": rng.choice([4.0, 10.0, 1e-3, 1e12]),
             "clip_norm": rng.choice([None, None, 2.0, 1e308]),
+            "reserve": rng.choice([0.0, 0.0, 0.0, 0.3, 0.999, 1.0]),
         }
 
     def _enrolment(self, dataset: str, run: str) -> dict[str, Any]:
