@@ -19,7 +19,7 @@ import yaml
 
 from docs.wire.examples import PARTITION, PARTITIONS, encoded, endings, requests
 from streams import records
-from streams.answerer.answers import PrivateAnswer
+from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer
 from streams.config import Config
 from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
 from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
@@ -91,17 +91,21 @@ def document() -> dict[str, Any]:
 def answers_document() -> dict[str, Any]:
     """Return the document of the answers that answerers publish."""
     text = "One partition. Records are kept until the operator sets a retention."
-    channel = _channel(ANSWERS, "Private answers", text, ["Answer"], 1, ANSWER_SETTINGS[ANSWERS])
-    _, schemas = msgspec.json.schema_components(
-        [PrivateAnswer], ref_template="#/components/schemas/{name}"
+    names, settings = ["Answer", "Correction"], ANSWER_SETTINGS[ANSWERS]
+    channel = _channel(ANSWERS, "Private answers", text, names, 1, settings)
+    kinds = {
+        "Answer": PrivateAnswer,
+        "Correction": Correction,
+        "CorrectedWindow": CorrectedWindow,
+    }
+    _, found = msgspec.json.schema_components(
+        list(kinds.values()), ref_template="#/components/schemas/{name}"
     )
-    schema = _described_record(schemas["PrivateAnswer"], PrivateAnswer)
-    for field in ("labels", "above"):  # absent instead of null
-        (schema["properties"][field],) = (
-            {"description": schema["properties"][field]["description"], **choice}
-            for choice in schema["properties"][field]["anyOf"]
-            if choice != {"type": "null"}
-        )
+    schemas = {name: _described_record(found[kind.__name__], kind) for name, kind in kinds.items()}
+    for name in names:
+        schemas[name]["properties"] = {
+            field: _without_null(content) for field, content in schemas[name]["properties"].items()
+        }
     return {
         **_head("dp-turnstile, private answers", "answers.md", "application/json"),
         "channels": {ANSWERS: channel},
@@ -110,21 +114,34 @@ def answers_document() -> dict[str, Any]:
                 "action": "receive",
                 "channel": _reference("channels", ANSWERS),
                 "summary": "Follow the answers.",
-                "messages": [_reference("channels", ANSWERS, "messages", "answer")],
+                "messages": [
+                    _reference("channels", ANSWERS, "messages", name.lower()) for name in names
+                ],
             }
         },
         "components": {
             "messages": {
-                "Answer": {
-                    "name": "answer",
-                    "title": "A private answer",
+                name: {
+                    "name": name.lower(),
+                    "title": title,
                     "contentType": "application/json",
-                    "payload": _reference("components", "schemas", "Answer"),
+                    "payload": _reference("components", "schemas", name),
                 }
+                for name, title in zip(
+                    names, ("A private answer", "The correction of a block"), strict=True
+                )
             },
-            "schemas": {"Answer": schema},
+            "schemas": schemas,
         },
     }
+
+
+def _without_null(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an optional field that is absent instead of null."""
+    if content.get("default", "") is not None or "anyOf" not in content:
+        return content
+    choices = [choice for choice in content["anyOf"] if choice != {"type": "null"}]
+    return {"description": content["description"], **choices[0]} if len(choices) == 1 else content
 
 
 def _head(title: str, prose: str, content_type: str) -> dict[str, Any]:

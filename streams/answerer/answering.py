@@ -11,6 +11,10 @@ takes these steps:
 5. Close the window that was being closed.
 6. Read new events and close windows, in the order that ``journal`` describes.
 
+After the last window of a block, the block itself is a step. It is charged for what its windows
+left out, without the reserve that windows leave, and its answer corrects theirs (``corrections``).
+Its content comes from the journal, so it can be charged again after a crash.
+
 At the end of an input file, its clock advances to the first end of a window that contains the last
 event. A window that has not ended by then is incomplete, and is not answered.
 """
@@ -26,14 +30,23 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from streams.answerer.answers import PrivateAnswer, answer_of
+from streams.answerer.answers import (
+    AnswerRecord,
+    Correction,
+    PrivateAnswer,
+    answer_of,
+    correction_of,
+    raw_of,
+)
+from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.events import EventFile, EventPlace, SkipReason
-from streams.answerer.journal import Journal, JournalEntry, RunHistory, Superseded
-from streams.answerer.kinds import Answered
-from streams.answerer.pricing import WorstCase, noises
+from streams.answerer.journal import Journal, JournalEntry, LeftOut, RunHistory, Superseded
+from streams.answerer.kinds import Answered, Floats
+from streams.answerer.pricing import WorstCase, correction_noises, noises, reserve_of
 from streams.answerer.queries import QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.answerer import ChargedUsers, QueryAnswerer, Release
+from streams.records import User
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
 
@@ -41,7 +54,7 @@ logger = logging.getLogger("turnstile.answer")
 
 Open = Callable[[int], Run]
 """Opens the run after this step, the last one that was released; -1 for none."""
-Announce = Callable[[PrivateAnswer], None]
+Announce = Callable[[AnswerRecord], None]
 _BEGINNINGS = 10
 
 
@@ -87,15 +100,15 @@ class Answering:
         source: identifies the topic or file of the events.
         open_run: opens the run.
         journal: the journal and the published answers.
-        announce: called with every answer after its publication.
+        announce: called with every answer and correction after its publication.
         text: whether the columns of events are text.
         charge_again: whether to answer windows that another run of the dataset has answered.
         noise: draws the noise, for tests; None for the operating system.
 
     Attributes:
         state: the state of the input.
-        last_charge: the users of the last window, and the decision about them: sensitive. None
-            before the first window.
+        last_charge: the users of the last step, and the decision about them: sensitive. None before
+            the first step.
     """
 
     def __init__(
@@ -104,7 +117,7 @@ class Answering:
         source: str,
         open_run: Open,
         journal: Journal,
-        announce: Announce = lambda answer: None,
+        announce: Announce = lambda record: None,
         *,
         text: bool = False,
         charge_again: bool = False,
@@ -158,6 +171,7 @@ class Answering:
             raise Superseded("other answerers keep answering this run: run only one")
         self._check_same(history.begun)  # another answerer may have begun since the first check
         self._run = run
+        self.state = InputState(self.query_file, text=self._text, step=history.released + 1)
         self._check_charged(run)
         self._prepare(run)
         # Step 3.
@@ -165,7 +179,6 @@ class Answering:
         self._journal.delete(history.pop_obsolete())
         # Step 4.
         at = history.closing or history.answered
-        self.state = InputState(self.query_file, text=self._text, step=history.released + 1)
         if at is not None:
             self.state.resume(at.positions, at.clocks, at.begins)
 
@@ -206,14 +219,81 @@ class Answering:
         return closed
 
     def _close(self, is_entered: bool = False) -> None:
-        state, run = self.state, self._run
+        state = self.state
         window = state.calendar.next
-        asked = state.asked[window.query]
         if not is_entered:
-            self._write("closing", run, window.step)
+            self._write("closing", self._run, window.step)
+        record: AnswerRecord
+        block, left_out = "", LeftOut()
+        if window.is_block:
+            record = self._correction(window)
+        else:
+            record, block, left_out = self._answer(window)
+        self._write(
+            "answered",
+            self._run,
+            window.step,
+            msgspec.json.encode(record),
+            block=block,
+            left_out=left_out,
+            corrects=record.query if window.is_block else "",
+        )
+        self._journal.publish(self._last().answer)
+        self._announce(record)
+        self._journal.delete(self._history.pop_obsolete())
+        self._log_skipped()
+
+    def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOut]:
+        """Charge a window; return its answer, and what it left out for the block that it is in."""
         self._check_unanswered(window)
-        users, rows = state.content_of(window)
+        state, query = self.state, self.query_file.queries[window.query]
         answerer = self._answerers[window.query]
+        release = self._charge(answerer, window, *state.content_of(window))
+        state.close(window)
+        answered = state.asked[window.query].answered(
+            np.atleast_1d(release.value), release.noise_stddev, self.query_file.confidence
+        )
+        answer = self._answer_of(window, release, answered)
+        if window.number >= query.horizon:
+            return answer, "", LeftOut()
+        charged = answerer.last_charge
+        assert charged is not None
+        places = np.flatnonzero(charged.left_out.any(axis=1))
+        users: list[User] = list(charged.users.select(places))
+        amounts = charged.left_out[places].astype("<f8").tobytes()
+        return answer, query.name, LeftOut(users, amounts)
+
+    def _correction(self, window: Window) -> Correction:
+        """Charge a block for what its windows left out, and return their corrected answers."""
+        query_file, query = self.query_file, self.query_file.queries[window.query]
+        asked, block = self.state.asked[window.query], self._block(window.query)
+        answers = [msgspec.json.decode(one.answer, type=PrivateAnswer) for one in block.windows]
+        leaves_out = self._leaves_out(window.query, window.number)
+        answerer = self._correctors[window.query]
+        users, rows = block.left_out(asked.dimension)
+        if not leaves_out:  # no noise is needed then
+            users, rows = [], rows[:0]
+        release = self._charge(answerer, window, users, rows)
+        self.state.close(window)
+        left_out, stddev = np.atleast_1d(release.value), release.noise_stddev
+        if not leaves_out:
+            left_out, stddev = np.zeros(asked.dimension), 0.0
+        elif query.of != "sum":
+            left_out = np.maximum(left_out, 0.0)
+        raw, noise = raw_of(answers), answers[0].noise_stddev
+        corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
+        return correction_of(query_file, window, answers, corrected, left_out, stddev)
+
+    def _leaves_out(self, query: int, block: int) -> bool:
+        """Return whether the charges of this run can leave a user out of a block. It is public."""
+        last = (block + 1) * self.query_file.queries[query].block - 1
+        calendar = self.state.calendar
+        return self._worst_case.exhaustible_since(calendar, query, last) is not None
+
+    def _charge(
+        self, answerer: QueryAnswerer, window: Window, users: list[User], rows: Floats
+    ) -> Release:
+        """Charge and release a step."""
         while True:
             try:
                 release = answerer.answer(users, rows)
@@ -222,25 +302,37 @@ class Answering:
                 logger.warning("step %d is not decided yet; asking again: %s", window.step, error)
         if release.step != window.step:
             raise InconsistentRun(
-                f"step {window.step} of run {run.name!r} was charged as step {release.step}; "
+                f"step {window.step} of run {self._run.name!r} was charged as step {release.step}; "
                 "nothing was released"
             )
-        answered = asked.answered(
-            np.atleast_1d(release.value), release.noise_stddev, self.query_file.confidence
-        )
         self.last_charge = answerer.last_charge
-        state.close(window)
-        answer = self._answer_of(window, release, answered)
-        self._write("answered", run, window.step, msgspec.json.encode(answer))
-        self._journal.publish(self._last().answer)
-        self._announce(answer)
-        self._journal.delete(self._history.pop_obsolete())
-        self._log_skipped()
+        return release
+
+    def _block(self, query: int) -> OpenBlock:
+        """Return the journal entries of a query's open block.
+
+        Raises:
+            InconsistentRun: entries are missing.
+        """
+        asked, calendar = self.query_file.queries[query], self.state.calendar
+        entries = self._history.blocks[asked.name]
+        found = OpenBlock([entries[step] for step in sorted(entries)])
+        answered = min(calendar.numbers[query], asked.horizon)
+        expected = answered - asked.block * calendar.blocks_closed(query)
+        if len(found.windows) != expected:
+            raise InconsistentRun(
+                f"the journal has {len(found.windows)} of the {expected} answers of query "
+                f"{asked.name!r} that are not corrected yet"
+            )
+        return found
 
     def _answer_of(self, window: Window, release: Release, answered: Answered) -> PrivateAnswer:
         """Return the record to publish for a window that has closed."""
         calendar, query = self.state.calendar, window.query
         since = self._worst_case.exhaustible_since(calendar, query, window.number)
+        asked, end = self.query_file.queries[query], None
+        if window.number < asked.horizon and self._leaves_out(query, window.number // asked.block):
+            end = calendar.block_end(query, window.number)
         return answer_of(
             self.query_file,
             window,
@@ -248,9 +340,10 @@ class Answering:
             answered,
             worst_case_left=self._worst_case.left(calendar.numbers, query),
             exhaustible_since=None if since is None else calendar.window(query, since),
+            block_end=end,
         )
 
-    def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"") -> None:
+    def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"", **block: Any) -> None:
         """Write a journal entry and read it back.
 
         Raises:
@@ -272,6 +365,7 @@ class Answering:
             windows=state.calendar.closed() if answer else {},
             answer=answer,
             answers_end=self._journal.end() if answer else 0,
+            **block,
         )
         if is_begin:
             self._owner = entry.owner = uuid4().hex  # one for each attempt
@@ -312,7 +406,7 @@ class Answering:
         last = self._last()
         if last.answer not in self._journal.published(last.answers_end):
             self._journal.publish(last.answer)
-            self._announce(msgspec.json.decode(last.answer, type=PrivateAnswer))
+            self._announce(_decoded(last.answer))
 
     def _log_skipped(self) -> None:
         """Log the number of skipped events, for the operator only: it is data about users."""
@@ -327,17 +421,33 @@ class Answering:
         Raises:
             UnusableQueries: names the query.
         """
-        asked = self.state.asked
+        asked, reserve = self.state.asked, reserve_of(self.query_file.queries)
         stddevs = noises(asked, run.policy)
-        self._worst_case = WorstCase(asked, stddevs, [run.policy, *run.outer])
+        self._worst_case = WorstCase(asked, stddevs, [run.policy, *run.outer], reserve)
+        corrections = correction_noises(
+            asked, run.policy, self._worst_case, Calendar(self.query_file)
+        )
         self._answerers = []
-        for one, stddev in zip(asked, stddevs, strict=True):
+        self._correctors: dict[int, QueryAnswerer] = {}
+        for number, one in enumerate(asked):
+            query, noise = one.query, self._noise
             try:
                 answerer = QueryAnswerer(
-                    run, noise_stddev=stddev, clip_norm=one.bound, noise=self._noise
+                    run,
+                    noise_stddev=stddevs[number],
+                    clip_norm=one.bound,
+                    reserve=reserve,
+                    noise=noise,
                 )
+                if query.block:
+                    self._correctors[number] = QueryAnswerer(
+                        run,
+                        noise_stddev=corrections[number],
+                        clip_norm=one.bound * query.block,
+                        noise=noise,
+                    )
             except InvalidRequest as error:
-                raise UnusableQueries(f"query {one.query.name!r}: {error}") from error
+                raise UnusableQueries(f"query {query.name!r}: {error}") from error
             self._answerers.append(answerer)
         kinds = {"integer": True, "string": False}
         known = kinds.get(str(run.policy.user_ids))
@@ -424,10 +534,7 @@ class Answering:
                 f"step {following} of run {run.name!r} was charged and has no journal entry"
             )
         since = 0 if history.answered is None else history.answered.answers_end
-        steps = [
-            msgspec.json.decode(answer, type=PrivateAnswer).step
-            for answer in self._journal.published(since)
-        ]
+        steps = [_decoded(answer).step for answer in self._journal.published(since)]
         last = max(steps, default=-1)
         if last > history.released:
             self._catch_up()
@@ -435,6 +542,49 @@ class Answering:
             raise InconsistentRun(
                 f"the answer to step {last} of run {run.name!r} is published, but not journaled"
             )
+        for number, query in enumerate(self.query_file.queries):
+            if query.block:
+                self._block(number)
+
+
+class OpenBlock:
+    """The answers of a block of windows whose correction is due.
+
+    Args:
+        entries: the journal entries of its windows in their order, after that of the correction
+            before, if there is one.
+
+    Attributes:
+        windows: the entries of its windows.
+    """
+
+    def __init__(self, entries: list[JournalEntry]) -> None:
+        self.windows = [entry for entry in entries if not entry.corrects]
+        self._corrections = [entry for entry in entries if entry.corrects]
+
+    def left_out(self, dimension: int) -> tuple[list[User], Floats]:
+        """Return what the windows left out of each user's contributions, (n, d), summed."""
+        total: dict[User, Floats] = {}
+        for entry in self.windows:
+            amounts = np.frombuffer(entry.left_out.amounts, dtype="<f8").reshape(-1, dimension)
+            for user, row in zip(entry.left_out.users, amounts, strict=True):
+                total[user] = total[user] + row if user in total else row
+        users = sorted(total, key=lambda user: (isinstance(user, str), user))
+        return users, np.array([total[user] for user in users]).reshape(-1, dimension)
+
+    def before(self) -> Ratio | None:
+        """Return the ratio of the block before; None for the first block."""
+        if not self._corrections:
+            return None
+        correction = msgspec.json.decode(self._corrections[-1].answer, type=Correction)
+        noise = msgspec.json.decode(self.windows[0].answer, type=PrivateAnswer).noise_stddev
+        left_out = np.atleast_1d(np.array(correction.left_out, dtype=float))
+        return ratio_of(raw_of(correction.windows), noise, left_out, correction.left_out_stddev)
+
+
+def _decoded(record: bytes) -> AnswerRecord:
+    found: AnswerRecord = msgspec.json.decode(record, type=AnswerRecord)
+    return found
 
 
 def answer_file(answering: Answering, file: EventFile) -> None:

@@ -1,15 +1,15 @@
-"""Published answers: the record of the topic `answers`, and its reader.
+"""Published answers and corrections: the records of the topic `answers`, and their reader.
 
-    for answer in read_answers(Config.load("reader.toml"), dataset="purchases", follow=True):
-        print(answer.query, answer.start, answer.value)
+    for record in read_answers(Config.load("reader.toml"), dataset="purchases", follow=True):
+        print(record.query, record.start, record.value)
 
-A record is JSON, one per window and query. After a crash an answer can be in the topic twice, with
-the same bytes; the first one of each run and step counts. A different answer to the same step was
-not released by an answerer. The steps of a run are answered in order. So a step far below the
-newest ones was read before, and is skipped.
+A record is JSON: an answer per window and query, and a correction per block of windows. After a
+crash a record can be in the topic twice, with the same bytes; the first one of each run and step
+counts. A different record of the same step was not released by an answerer. The steps of a run are
+answered in order. So a step far below the newest ones was read before, and is skipped.
 
-``deploy/asyncapi-answers.yaml`` is generated from ``PrivateAnswer``: the docstring of the class is
-its text, and the string below a field is the field's.
+``deploy/asyncapi-answers.yaml`` is generated from these records: the docstring of a class is its
+text, and the string below a field is the field's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from streams.answerer.kinds import Answered
+from streams.answerer.corrections import Corrected
+from streams.answerer.kinds import Answered, Floats
 from streams.answerer.queries import Kind, Label, QueryFile
 from streams.answerer.windows import Window, iso
 from streams.config import Config, ConfigurationError
@@ -46,11 +48,11 @@ Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"
 """A moment in UTC, in ISO 8601."""
 
 
-class PrivateAnswer(msgspec.Struct, omit_defaults=True):
+class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="answer"):
     """A private answer to a query about one window.
 
     ``value``, ``lower`` and ``upper`` are an estimate, and ``coverage`` names the users it is
-    about. An estimate about other users would be another group of such fields.
+    about. If ``provisional_until`` is a time, a correction for all users follows.
     """
 
     v: Literal[1]
@@ -98,6 +100,73 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True):
     above: bool | None = None
     """True if the noisy value is above the threshold. Only answers of the kind threshold have
     it."""
+    provisional_until: Moment | None = None
+    """The end of the block of windows to which this one belongs. When the block closes, a
+    correction for all users is published. It is absent if the query is not corrected, or if the
+    charges of this run cannot leave any user out of the block."""
+
+
+class CorrectedWindow(msgspec.Struct):
+    """The corrected answer for one window."""
+
+    step: Annotated[int, Meta(ge=0)]
+    """The step of the answer that is corrected."""
+    start: Moment
+    """The first moment of the window, UTC."""
+    end: Moment
+    """The first moment after the window, UTC."""
+    raw: float | list[float]
+    """The value of the answer: a number, or one for each of ``labels`` of the correction."""
+    value: float | list[float]
+    """The corrected value."""
+    lower: float | list[float]
+    """The lower end of the interval of the corrected value."""
+    upper: float | list[float]
+    """The upper end of that interval."""
+
+
+class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="correction"):
+    """The corrected answers for a block of windows of one query.
+
+    A second query asked how much the block left out, because users' budgets were exhausted. The
+    corrected values are computed from its noisy answer and from the answers of the windows.
+    """
+
+    v: Literal[1]
+    """The version of the record."""
+    dataset: str
+    """The dataset whose users were charged."""
+    run: str
+    """The run that charged them."""
+    step: Annotated[int, Meta(ge=0)]
+    """The step of the run. Each answer and each correction of a run has its own step."""
+    query: str
+    """The name of the query in the file."""
+    kind: Kind
+    """The kind of the query, as in the file."""
+    start: Moment
+    """The first moment of the first window, UTC."""
+    end: Moment
+    """The first moment after the last window, UTC."""
+    windows: list[CorrectedWindow]
+    """The windows of the block, in their order."""
+    left_out: float | list[float]
+    """The noisy sum of what the windows left out: a number, or one for each of ``labels``."""
+    left_out_stddev: Annotated[float, Meta(ge=0.0)]
+    """The standard deviation of the noise in each number of ``left_out``. It is 0 if the file and
+    the policies rule out that the charges of this run left out any user of the block."""
+    coverage: Literal["all"]
+    """The users that the corrected values are about. all: all users with events in the window, each
+    within the bounds of the query, whether their budget paid for it or not. If something else has
+    charged the budget, users can be missing, as can erased users."""
+    confidence: Annotated[float, Meta(gt=0.0, lt=1.0)]
+    """The probability that all intervals of one window hold together."""
+    labels: list[Label] | None = None
+    """The labels of the values, if there are several."""
+
+
+AnswerRecord: TypeAlias = PrivateAnswer | Correction
+"""A record of the topic."""
 
 
 def answer_of(
@@ -108,6 +177,7 @@ def answer_of(
     *,
     worst_case_left: int,
     exhaustible_since: Window | None,
+    block_end: int | None = None,
 ) -> PrivateAnswer:
     """Return the record of a release."""
     query = query_file.queries[window.query]
@@ -130,7 +200,63 @@ def answer_of(
         exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since.start),
         labels=answered.labels,
         above=answered.above,
+        provisional_until=None if block_end is None else iso(block_end),
     )
+
+
+def correction_of(
+    query_file: QueryFile,
+    window: Window,
+    answers: Sequence[PrivateAnswer],
+    corrected: Corrected,
+    left_out: Floats,
+    stddev: float,
+) -> Correction:
+    """Return the record of a block's correction.
+
+    Args:
+        query_file: the file of queries.
+        window: the block.
+        answers: of its windows, in their order.
+        corrected: of those windows.
+        left_out: (d,), the noisy sum of what they left out.
+        stddev: of its noise.
+    """
+    query, labels = query_file.queries[window.query], answers[0].labels
+
+    def shown(numbers: Floats) -> float | list[float]:
+        return numbers.tolist() if labels else float(numbers[0])
+
+    return Correction(
+        v=VERSION,
+        dataset=query_file.dataset,
+        run=query_file.run,
+        step=window.step,
+        query=query.name,
+        kind=query.kind,
+        start=iso(window.start),
+        end=iso(window.end),
+        windows=[
+            CorrectedWindow(one.step, one.start, one.end, raw, *map(shown, numbers))
+            for one, raw, *numbers in zip(
+                answers,
+                [shown(row) for row in raw_of(answers)],
+                *corrected,
+                strict=True,
+            )
+        ],
+        left_out=shown(left_out),
+        left_out_stddev=stddev,
+        coverage="all",
+        confidence=query_file.confidence,
+        labels=labels,
+    )
+
+
+def raw_of(answers: Sequence[PrivateAnswer | CorrectedWindow]) -> Floats:
+    """Return the uncorrected values of windows of a count or a sum, (B, d)."""
+    values = [one.raw if isinstance(one, CorrectedWindow) else one.value for one in answers]
+    return np.array([np.atleast_1d(np.array(value, dtype=float)) for value in values])
 
 
 def read_answers(
@@ -141,8 +267,8 @@ def read_answers(
     since: Since = "earliest",
     follow: bool = False,
     idle_timeout: float | None = None,
-) -> Iterator[PrivateAnswer]:
-    """Yield the answers of a service, each once, in the order in which they were published.
+) -> Iterator[AnswerRecord]:
+    """Yield answers and corrections, each once, in the order in which they were published.
 
     Args:
         config: the address of Kafka, and the keys of answerers (``answer_keys``).
@@ -169,8 +295,8 @@ def read_answers(
 
 def distinct_answers(
     values: Iterable[bytes], dataset: str | None = None, run: str | None = None
-) -> Iterator[PrivateAnswer]:
-    """Yield every answer once; skip records that are not answers of this version.
+) -> Iterator[AnswerRecord]:
+    """Yield every record once; skip records that are not of this version.
 
     Args:
         values: of authentic records of the topic answers.
@@ -180,7 +306,7 @@ def distinct_answers(
     Raises:
         ConflictingDecisions: two different answers to one of the last 1,024 steps of a run.
     """
-    decoder = msgspec.json.Decoder(PrivateAnswer)
+    decoder: msgspec.json.Decoder[AnswerRecord] = msgspec.json.Decoder(AnswerRecord)
     seen: defaultdict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
     for value in values:
         try:

@@ -22,7 +22,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from streams.answerer.answering import Announce, Answering, Open
-from streams.answerer.answers import PrivateAnswer
+from streams.answerer.answers import AnswerRecord
 from streams.answerer.events import EventPlace
 from streams.answerer.journal import JournalUnavailable, Superseded
 from streams.answerer.kafka_journal import KafkaJournal
@@ -274,10 +274,10 @@ def run_answerer(
         turnstile = Turnstile(config=config)
         journal = KafkaJournal(config, query_file.dataset, query_file.run)
 
-        def published(answer: PrivateAnswer) -> None:
+        def published(record: AnswerRecord) -> None:
             inbox.metrics.answers.inc()
             try:
-                announce(answer)
+                announce(record)
             except BrokenPipeError as error:
                 raise OutputClosed(
                     "standard output was closed, so no answers are printed"

@@ -1,7 +1,7 @@
 """The journal of an answerer, by which every answer is released once; and the port to its topics.
 
 The journal is in the topic `answers-state`. Only answerers may read it, because it reveals how many
-events there were. A run has these entries, in the order of the log:
+events there were, and which users were left out. A run has these entries, in the order of the log:
 
     begin      an attempt of the run has begun; later entries of older attempts do not count
     closing    a step closes a window; the entry has the offset reached in each input partition
@@ -19,27 +19,51 @@ reaches the same result. An answerer writes each entry, reads it back, and only 
 3. Write answered and read it back. If a newer attempt has begun before that entry, discard the
    answer.
 4. Publish the answer. A repeated publication has the same bytes.
-5. Delete the entries before this answer.
+5. Delete the entries before this answer that are not needed any more.
+
+A block of windows, whose answers are corrected together, is a step as well. Its content is what its
+windows left out, and its answer is the correction. So the answered entries of an open block, which
+have the users who were left out, remain until the correction is answered. The entry of the last
+correction remains for the next one.
 
 An answered entry contains the whole state of a run: the attempt, the digest of the file of queries,
 the input, where open windows begin, the windows that the run has answered, and the answer. No entry
 before it has a later attempt, or it would not count. A reader therefore reaches the same state
-whichever earlier entries are missing, so deletion may stop at any moment. The last answered entry
-of a run is never deleted: it tells other runs which windows they would charge again.
+whichever entries that are not needed are missing, so deletion may stop at any moment. Of several
+answered entries of a step, the last one counts: an entry of an older attempt may seem to count if
+the begin before it was deleted, but then the newer attempt has answered the same step after it. The
+last answered entry of a run is never deleted: it tells other runs which windows they would charge
+again.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
+
+from streams.records import User
 
 VERSION: Final = 1
 
 
 class Superseded(Exception):
     """A newer attempt answers this run, so this one must stop."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """The contributions that a window did not admit. They are data about users.
+
+    Attributes:
+        users: those who were not admitted in full.
+        amounts: packed little-endian float64, (n, d): each user's bounded contribution minus the
+            admitted part.
+    """
+
+    users: list[User] = []
+    amounts: bytes = b""
 
 
 class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -60,6 +84,9 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
             last window that the run has answered, in ms since 1970; in an answered only.
         answer: the published bytes.
         answers_end: the end of the topic `answers` before the answer was published.
+        block: the query whose open block an answered window belongs to; empty without one.
+        left_out: of that window.
+        corrects: the query whose block was answered; empty for a window.
         v: the version of the entry.
     """
 
@@ -77,6 +104,9 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     windows: dict[str, tuple[int, int]] = {}
     answer: bytes = b""
     answers_end: int = 0
+    block: str = ""
+    left_out: LeftOut = LeftOut()
+    corrects: str = ""
     v: int = VERSION
 
 
@@ -89,6 +119,8 @@ class RunHistory:
         begun: the first entry that counts; None if there is none.
         closing: the window that is being closed and has no answer yet.
         answered: the last answer.
+        blocks: by the name of a query, its last correction and the answered windows since then, by
+            step.
     """
 
     def __init__(self) -> None:
@@ -97,6 +129,7 @@ class RunHistory:
         self.begun: JournalEntry | None = None
         self.closing: JournalEntry | None = None
         self.answered: JournalEntry | None = None
+        self.blocks: defaultdict[str, dict[int, JournalEntry]] = defaultdict(dict)
         self._since: list[JournalEntry] = []  # the last answer, and all entries after it
         self._over: list[JournalEntry] = []
 
@@ -119,8 +152,23 @@ class RunHistory:
                 self.closing = entry
             else:
                 self.answered, self.closing = entry, None
-                self._over += self._since[:-1]
+                over = [*self._since[:-1], *self._keep(entry)]
+                kept = {id(one) for block in self.blocks.values() for one in block.values()}
+                found = {id(one): one for one in over if id(one) not in kept}
+                self._over += found.values()
                 self._since = [entry]
+
+    def _keep(self, entry: JournalEntry) -> list[JournalEntry]:
+        """Keep an answered entry for its block; return the entries that it replaces."""
+        block = self.blocks[entry.corrects or entry.block]
+        if entry.corrects:
+            replaced = list(block.values())
+            block.clear()
+        else:
+            replaced = [block[entry.step]] if entry.step in block else []
+        if entry.corrects or entry.block:
+            block[entry.step] = entry
+        return replaced
 
     def pop_obsolete(self) -> list[JournalEntry]:
         """Return the entries that are no longer needed, each once."""

@@ -1,14 +1,23 @@
-"""The noise of a file's queries, and the budget of a worst-case user.
+"""The noise of a file's queries and corrections, and the budget of a worst-case user.
 
 A worst-case user adds the most that the file allows to every window of every query. Accounting
 without individual users has to assume that every user is one. The spending of a worst-case user is
 public, because it follows from the file and the policies alone. No user spends more in this run.
+
+A part of the budget is reserved for corrections: windows are charged with ``reserve``, and blocks
+without it. A user can be left out only after the first window that a worst-case user cannot pay
+for. So at most the n windows of the horizon from there on are left out. In a block of B windows a
+user's part of the correction is at most B times the bound of a window, so the squares of these
+parts add up to at most n B times the square of the bound. The noise of the correction is that for
+this sum: whatever users do, the reserve pays for all of their corrections.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -16,37 +25,74 @@ from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import UnusableQueries
+from streams.answerer.queries import Query, UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.ledger.validation import measure_of
 from streams.records import Policy
 
 
+def shares_of(queries: Sequence[Query]) -> list[float]:
+    """Return the share of the budget that each query's noise follows from; 0 if it has a noise."""
+    open_shares = [query for query in queries if not query.noise and not query.share]
+    left = 1.0 - sum(query.share for query in queries)
+    return [0.0 if query.noise else query.share or left / len(open_shares) for query in queries]
+
+
+def reserve_of(queries: Sequence[Query]) -> float:
+    """Return the share of every user's budget that windows leave to corrections."""
+    shares = shares_of(queries)
+    return sum(share * query.left_out for share, query in zip(shares, queries, strict=True))
+
+
 def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
-    """Return the standard deviation of each query's noise.
+    """Return the standard deviation of the noise in each query's answers.
 
     Raises:
         UnusableQueries: the noise cannot be derived from a budget of this measure.
     """
-    open_shares = [a.query for a in asked if not a.query.noise and not a.query.share]
-    left = 1.0 - sum(a.query.share for a in asked)
+    shares = shares_of([one.query for one in asked])
+    return [
+        one.query.noise
+        or _noise(
+            one.query,
+            one.query.active_windows * one.bound**2,
+            _rho(policy) * share * (1.0 - one.query.left_out),
+        )
+        for one, share in zip(asked, shares, strict=True)
+    ]
+
+
+def correction_noises(
+    asked: Sequence[AskedQuery], policy: Policy, worst_case: WorstCase, calendar: Calendar
+) -> list[float]:
+    """Return the standard deviation of the noise in each query's corrections; 0 without any.
+
+    Raises:
+        UnusableQueries: the noise cannot be derived from a budget of this measure.
+    """
+    shares = shares_of([one.query for one in asked])
     found = []
-    for one in asked:
+    for number, (one, share) in enumerate(zip(asked, shares, strict=True)):
         query = one.query
-        if query.noise:
-            found.append(query.noise)
+        if not query.block:
+            found.append(0.0)
             continue
-        share = query.share or left / len(open_shares)
-        rho = _rho(policy) * share
-        try:
-            found.append(noise_for_norm_budget(query.active_windows * one.bound**2, rho))
-        except InvalidInput as error:
-            raise UnusableQueries(
-                f"query {query.name!r}: no noise follows from active_windows = "
-                f"{query.active_windows:g} and a share of rho = {rho:g}: {error}. Give fewer "
-                "active_windows, or noise"
-            ) from error
+        first = worst_case.exhaustible_since(calendar, number, query.horizon - 1)
+        windows = 1 if first is None else query.horizon - first
+        squares = windows * query.block * one.bound**2
+        found.append(_noise(query, squares, _rho(policy) * share * query.left_out))
     return found
+
+
+def _noise(query: Query, squares: float, rho: float) -> float:
+    try:
+        return noise_for_norm_budget(squares, rho)
+    except InvalidInput as error:
+        raise UnusableQueries(
+            f"query {query.name!r}: no noise follows from active_windows = "
+            f"{query.active_windows:g} and a share of rho = {rho:g}: {error}. Give fewer "
+            "active_windows, or noise"
+        ) from error
 
 
 def _rho(policy: Policy) -> float:
@@ -71,15 +117,24 @@ class WorstCase:
         asked: the queries.
         stddevs: their noise.
         policies: of all budgets that a charge has to fit.
+        reserve: the share of each budget that windows leave to corrections.
 
     Raises:
         UnusableQueries: a measure cannot charge Gaussian noise.
     """
 
     def __init__(
-        self, asked: Sequence[AskedQuery], stddevs: Sequence[float], policies: Sequence[Policy]
+        self,
+        asked: Sequence[AskedQuery],
+        stddevs: Sequence[float],
+        policies: Sequence[Policy],
+        reserve: float = 0.0,
     ) -> None:
         self._policies = policies
+        kept = Fraction(reserve)
+        self._limits = [
+            [units - math.ceil(units * kept) for units in policy.budget] for policy in policies
+        ]
         self._orders = [_orders(policy) for policy in policies]
         self._costs = [
             [_cost(policy, one, stddev) for one, stddev in zip(asked, stddevs, strict=True)]
@@ -94,15 +149,16 @@ class WorstCase:
             query: its index in the file.
         """
         return min(
-            self._left_of(policy, costs, closed, query)
-            for policy, costs in zip(self._policies, self._costs, strict=True)
+            self._left_of(policy, limit, costs, closed, query)
+            for policy, limit, costs in zip(self._policies, self._limits, self._costs, strict=True)
         )
 
     def exhaustible_since(self, calendar: Calendar, query: int, number: int) -> int | None:
         """Return the first window of a query of which a user could have been left out.
 
         In all earlier windows every user can pay whatever the query asks for, if nothing but this
-        run charges the budgets. This depends on the file and the policies alone.
+        run charges the budgets, because the closed windows of all queries count as paid for. So no
+        correction has charged a user by then. This depends on the file and the policies alone.
 
         Args:
             calendar: of the file.
@@ -123,17 +179,22 @@ class WorstCase:
     def _can_pay(self, closed: Sequence[int], query: int) -> bool:
         """Return whether a worst-case user can pay for one more window, at whichever order."""
         return all(
-            _spent(costs, closed, order) + int(costs[query][order]) <= policy.budget[order]
-            for policy, costs, orders in zip(self._policies, self._costs, self._orders, strict=True)
+            _spent(costs, closed, order) + int(costs[query][order]) <= limit[order]
+            for limit, costs, orders in zip(self._limits, self._costs, self._orders, strict=True)
             for order in orders
         )
 
     def _left_of(
-        self, policy: Policy, costs: Sequence[Costs], closed: Sequence[int], query: int
+        self,
+        policy: Policy,
+        limit: Sequence[int],
+        costs: Sequence[Costs],
+        closed: Sequence[int],
+        query: int,
     ) -> int:
         more = [
             max(0, budget - _spent(costs, closed, order)) // max(1, int(costs[query][order]))
-            for order, budget in enumerate(policy.budget)
+            for order, budget in enumerate(limit)
         ]
         # A user is charged at one order, its own, or at all of them.
         return max(more) if policy.per_user_order is True else min(more)

@@ -31,6 +31,9 @@ _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
 _MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 MOST_LABELS: Final = 1024
 MOST_PANES: Final = 1024
+MOST_IN_BLOCK: Final = 1024
+_BLOCKS: Final = 13
+"""The largest number of blocks in the horizon, unless ``active_windows`` asks for shorter ones."""
 _MOST_QUERIES: Final = 100
 
 
@@ -120,6 +123,9 @@ class Query:
         active_windows: in how many windows the budget lets every user count fully, if ``noise``
             is 0.
         share: the share of the budget for these windows; 0 for an equal share.
+        left_out: the part of that share that is kept back for corrections; 0 for none.
+        block: the number of windows that are corrected together; 0 without corrections.
+        blocks: the number of blocks that are corrected.
     """
 
     name: str
@@ -144,6 +150,14 @@ class Query:
     noise: float = 0.0
     active_windows: float = 0.0
     share: float = 0.0
+    left_out: float = 0.0
+    block: int = 0
+    blocks: int = 0
+
+    @property
+    def horizon(self) -> int:
+        """Return the number of windows that are corrected, from the first one on."""
+        return self.block * self.blocks
 
 
 @dataclass(frozen=True)
@@ -214,12 +228,17 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     source = file.take("input", None)
     if not isinstance(source, dict):
         raise file.fault("input", source, "a table with the source of the events")
+    correct = file.flag("correct", True)
+    horizon = file.duration("horizon", 52 * _MS["w"])
     query_file = QueryFile(
         dataset=file.name("dataset"),
         run=file.name("run"),
         confidence=file.number("confidence", 0.95, above=0.0, below=1.0),
         source=_source(_Table("[input]", source)),
-        queries=tuple(_query(number, query) for number, query in enumerate(given, start=1)),
+        queries=tuple(
+            _query(number, query, horizon if correct else 0)
+            for number, query in enumerate(given, start=1)
+        ),
     )
     file.finish()
     names = [query.name for query in query_file.queries]
@@ -251,7 +270,7 @@ def _source(table: _Table) -> Source:
     return source
 
 
-def _query(number: int, content: Mapping[str, Any]) -> Query:
+def _query(number: int, content: Mapping[str, Any], horizon: int) -> Query:
     name = content.get("name")
     table = _Table(f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content)
     kind: Any = table.choice("kind", KINDS)
@@ -299,9 +318,50 @@ def _query(number: int, content: Mapping[str, Any]) -> Query:
         settings["active_windows"] = table.number("active_windows", least=1.0)
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
+        if kind in _OF:
+            windows = -(-horizon // every)
+            settings |= _correction(table, settings["active_windows"], windows, every)
     query = Query(name=table.name("name"), kind=kind, of=of, window=window, every=every, **settings)
     table.finish()
     return query
+
+
+def _correction(table: _Table, active: float, windows: int, every: int) -> dict[str, Any]:
+    """Read how the answers of a query are corrected, and fill in what the file leaves open.
+
+    With a share f for corrections, the variance of an answer is proportional to active / (1 - f),
+    and that of its correction to (windows - active) / (block f). The default of f makes their sum
+    least. Without ``left_out`` and ``block``, answers are corrected only if f is at most a half and
+    that sum is less than ``windows``, the variance with which no user is ever left out.
+
+    Args:
+        table: of the query.
+        active: its active_windows.
+        windows: in the horizon; 0 if the file switches corrections off.
+        every: from one window to the next, in ms.
+    """
+    given = "left_out" in table.content or "block" in table.content
+    part = table.number("left_out", -1.0, least=0.0, below=1.0)
+    length = table.duration("block", 0)
+    if length % every or length // every > MOST_IN_BLOCK:
+        raise table.fault(
+            "block",
+            table.content["block"],
+            f"a multiple of the distance between windows, with at most {MOST_IN_BLOCK} windows",
+        )
+    if part == 0.0 or windows <= active:
+        return {}
+    block = length // every or min(
+        max(math.ceil(windows / _BLOCKS), math.ceil(0.6 * active)),
+        math.ceil(active),
+        MOST_IN_BLOCK,
+    )
+    answers, corrections = math.sqrt(active), math.sqrt((windows - active) / block)
+    best = corrections / (answers + corrections)
+    if not given and (best > 0.5 or (answers + corrections) ** 2 >= windows):
+        return {}
+    left_out = best if part < 0.0 else part
+    return {"left_out": left_out, "block": block, "blocks": math.ceil(windows / block)}
 
 
 def _add_labels(table: _Table, settings: dict[str, Any], needed: bool) -> None:
@@ -411,6 +471,12 @@ class _Table:
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             allowed = "1 to 128 letters, digits, dots, dashes and underscores"
             raise self.fault(key, value, allowed)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            raise self.fault(key, value, "true or false")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...], default: Any = _MISSING) -> str:

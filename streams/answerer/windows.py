@@ -5,7 +5,9 @@ stored once, in however many windows it is. Contributions are stored as integers
 not depend on the order of events, and a rebuilt window is charged exactly as before.
 
 Windows close in the order of their ends. Windows with the same end close in the order of the file.
-So the file alone, and no data, determines which window each step of the run charges.
+A block of windows, whose answers are corrected together, closes after its last window, and after
+all other windows with that end. So the file alone, and no data, determines what each step of the
+run charges.
 
 `InputState` is pure: no I/O, no clock, no noise. Lateness is decided by event. With the broker's
 clock, an event is too late for a window if it arrived after the window was due to close, whatever
@@ -31,7 +33,16 @@ from streams.records import User
 
 
 class Window(NamedTuple):
-    """A window of a query: the step of the run, which query, and the window's number."""
+    """A window of a query, or a block of its windows.
+
+    Attributes:
+        step: of the run.
+        query: its index in the file.
+        number: of the window or the block, from 0.
+        start, end: in ms since 1970.
+        closes: when it can be closed, in ms since 1970.
+        is_block: whether it is a block of windows.
+    """
 
     step: int
     query: int
@@ -39,6 +50,17 @@ class Window(NamedTuple):
     start: int
     end: int
     closes: int
+    is_block: bool = False
+
+
+class _Span(NamedTuple):
+    """The windows of a query, or its blocks."""
+
+    query: int
+    length: int
+    every: int
+    limit: int = 2**62
+    is_block: bool = False
 
 
 def iso(ms: int) -> str:
@@ -49,17 +71,29 @@ def iso(ms: int) -> str:
 
 
 class Calendar:
-    """The order in which windows close.
+    """The order in which windows and blocks close.
 
     Attributes:
-        numbers: by query, the number of its next window, which is how many have closed.
-        next: the window that closes next, of all queries.
+        next: the window or block that closes next, of all queries.
     """
 
     def __init__(self, query_file: QueryFile, step: int = 0) -> None:
         self._source = query_file.source
         self._queries = query_file.queries
-        self.numbers = [0] * len(query_file.queries)
+        windows = [_Span(n, query.window, query.every) for n, query in enumerate(self._queries)]
+        blocks = [
+            _Span(
+                number,
+                (query.block - 1) * query.every + query.window,
+                query.block * query.every,
+                query.blocks,
+                is_block=True,
+            )
+            for number, query in enumerate(self._queries)
+            if query.block
+        ]
+        self._spans = windows + blocks
+        self._numbers = [0] * len(self._spans)
         self._jump_towards(step)
         self.next = self._next()
         while self.step < step:
@@ -68,30 +102,57 @@ class Calendar:
     @property
     def step(self) -> int:
         """The step of the run that charges the next window."""
-        return sum(self.numbers)
+        return sum(self._numbers)
+
+    @property
+    def numbers(self) -> list[int]:
+        """By query, the number of its next window, which is how many have closed."""
+        return self._numbers[: len(self._queries)]
+
+    def blocks_closed(self, query: int) -> int:
+        """Return how many blocks of a query have closed."""
+        return sum(
+            number
+            for span, number in zip(self._spans, self._numbers, strict=True)
+            if span.is_block and span.query == query
+        )
 
     def advance(self) -> None:
         """Close the next window."""
-        self.numbers[self.next.query] += 1
+        closed = self.next.query, self.next.is_block
+        place = [(span.query, span.is_block) for span in self._spans].index(closed)
+        self._numbers[place] += 1
         self.next = self._next()
 
     def window(self, query: int, number: int) -> Window:
         """Return a window of a query by its number, from 0."""
-        asked = self._queries[query]
-        start = self._source.start + number * asked.every
-        end = start + asked.window
-        step = sum(self.closed_before(query, number))
-        return Window(step, query, number, start, end, end + self._source.lateness)
+        return self._window(query, number)
 
     def closed_before(self, query: int, number: int) -> list[int]:
         """Return how many windows of each query close before this one."""
+        return self._closed_before(query, number)[: len(self._queries)]
+
+    def block_end(self, query: int, number: int) -> int:
+        """Return the end of the block to which a window belongs, in ms since 1970."""
         asked = self._queries[query]
-        after = number * asked.every + asked.window  # from ``start`` to its end, in ms
+        return self.window(query, (number // asked.block + 1) * asked.block - 1).end
+
+    def _window(self, place: int, number: int) -> Window:
+        span = self._spans[place]
+        start = self._source.start + number * span.every
+        end = start + span.length
+        step = sum(self._closed_before(place, number))
+        closes = end + self._source.lateness
+        return Window(step, span.query, number, start, end, closes, span.is_block)
+
+    def _closed_before(self, place: int, number: int) -> list[int]:
+        span = self._spans[place]
+        after = number * span.every + span.length  # from ``start`` to its end, in ms
         return [
-            max(0, (after - other.window - (place > query)) // other.every + 1)
-            if place != query
+            min(max(0, (after - other.length - (at > place)) // other.every + 1), other.limit)
+            if at != place
             else number
-            for place, other in enumerate(self._queries)
+            for at, other in enumerate(self._spans)
         ]
 
     def closed(self) -> dict[str, tuple[int, int]]:
@@ -111,19 +172,19 @@ class Calendar:
         frequent = min(range(len(self._queries)), key=lambda query: self._queries[query].every)
 
         def step_of(number: int) -> int:
-            return sum(self.closed_before(frequent, number))
+            return sum(self._closed_before(frequent, number))
 
         number = bisect.bisect_right(range(step + 1), step, key=step_of) - 1
         if number >= 0:
-            self.numbers = self.closed_before(frequent, number)
+            self._numbers = self._closed_before(frequent, number)
 
     def _next(self) -> Window:
         after = [
-            number * asked.every + asked.window
-            for number, asked in zip(self.numbers, self._queries, strict=True)
+            number * span.every + span.length if number < span.limit else 2**62
+            for number, span in zip(self._numbers, self._spans, strict=True)
         ]
-        query = after.index(min(after))
-        return self.window(query, self.numbers[query])
+        place = after.index(min(after))
+        return self._window(place, self._numbers[place])
 
 
 @dataclass
@@ -402,6 +463,7 @@ class InputState:
         return asked.rows(self._panes[window.query].content(window.number))
 
     def close(self, window: Window) -> None:
-        """Advance to the next window."""
-        self._panes[window.query].close(window.number)
+        """Advance to the next window or block."""
+        if not window.is_block:
+            self._panes[window.query].close(window.number)
         self.calendar.advance()

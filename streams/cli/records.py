@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UnsetType
 
-from streams.answerer.queries import QueryFile, read_query_file
+from streams.answerer.queries import Label, QueryFile, read_query_file
 from streams.cli.output import Exit, log_as_json, note, plain, say, show
 from streams.cli.subjects import (
     ids,
@@ -42,7 +42,7 @@ from streams.sdk.followers import Followed, Reading, distinct_rejects
 from streams.sdk.kafka import read_topic
 
 if TYPE_CHECKING:
-    from streams.answerer.answers import PrivateAnswer
+    from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
 
 
 def halts(options: argparse.Namespace, config: Config) -> int:
@@ -230,40 +230,62 @@ class Printer:
         self._as_json = as_json
         self._has_explained = as_json
 
-    def __call__(self, answered: PrivateAnswer) -> None:
-        """Print an answer."""
+    def __call__(self, answered: AnswerRecord) -> None:
+        """Print an answer, or the windows of a correction that changes them."""
         self.count += 1
         if self._as_json:
             show("answer", msgspec.to_builtins(answered), as_json=True)
             return
-        if answered.exhaustible_since is not None and not self._has_explained:
+        if answered.coverage == "all":
+            if answered.left_out_stddev:
+                for line in corrected_lines(answered):
+                    say(line)
+            return
+        is_provisional = answered.provisional_until is not None
+        if (is_provisional or answered.exhaustible_since) and not self._has_explained:
             self._has_explained = True
             note(
-                "turnstile: `admitted only since T`: from T on, users can have exhausted their "
-                "budgets. They are missing from the value, and the interval does not cover them: "
-                "docs/answering.md"
+                "turnstile: from the time of `provisional` or `admitted only since` on, users can "
+                "have exhausted their budgets, and are missing. Provisional answers "
+                "are corrected for all users when their block ends: docs/answering.md"
             )
         say(line_of(answered))
+
+
+def corrected_lines(correction: Correction) -> Iterator[str]:
+    """Yield a line for people for each window of a correction."""
+    for window in correction.windows:
+        moment = _moment(window.start, window.end)
+        numbers = _numbers(window.value, window.lower, window.upper, correction.labels)
+        yield "  ".join([moment, plain(correction.query), *numbers, "corrected"])
+
+
+def _numbers(
+    value: float | list[float] | list[float | None] | None,
+    lower: float | list[float],
+    upper: float | list[float],
+    labels: list[Label] | None,
+) -> list[str]:
+    """Return values and intervals as text, with the label of each if there are several."""
+    if not isinstance(value, list):
+        return [plain(value), f"({plain(lower)} to {plain(upper)})"]
+    assert isinstance(lower, list)
+    assert isinstance(upper, list)
+    return [
+        f"{plain(label)}={plain(value)} ({plain(lower)} to {plain(upper)})"
+        for label, value, lower, upper in zip(labels or [], value, lower, upper, strict=True)
+    ]
 
 
 def line_of(answered: PrivateAnswer) -> str:
     """Return an answer as one line for people."""
     parts = [_moment(answered.start, answered.end), plain(answered.query)]
-    if isinstance(answered.value, list):
-        assert isinstance(answered.lower, list)
-        assert isinstance(answered.upper, list)
-        rows = zip(
-            answered.labels or [], answered.value, answered.lower, answered.upper, strict=True
-        )
-        parts += [
-            f"{plain(label)}={plain(value)} ({plain(lower)} to {plain(upper)})"
-            for label, value, lower, upper in rows
-        ]
-    else:
-        parts += [plain(answered.value), f"({plain(answered.lower)} to {plain(answered.upper)})"]
+    parts += _numbers(answered.value, answered.lower, answered.upper, answered.labels)
     if answered.above is not None:
         parts.append("above" if answered.above else "not above")
-    if answered.exhaustible_since is not None:
+    if answered.provisional_until is not None:
+        parts.append(f"provisional until {_moment(answered.provisional_until)}")
+    elif answered.exhaustible_since is not None:
         parts.append(f"{answered.coverage} only since {_moment(answered.exhaustible_since)}")
     return "  ".join(parts)
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streams.answerer.answering import Answering, answer_file
-from streams.answerer.answers import PrivateAnswer
+from streams.answerer.answers import AnswerRecord, PrivateAnswer
 from streams.answerer.events import EventFile
 from streams.answerer.journal import Journal
 from streams.answerer.queries import QueryFile, read_query_file
@@ -52,6 +52,7 @@ _QUERIES: Final = """\
 dataset = "{dataset}"
 run = "{run}"
 confidence = 0.95
+correct = false  # this demo compares the answers themselves
 
 [input]
 user = "customer"
@@ -163,10 +164,11 @@ def answer_revenue(
     admitted = halted = 0
     noise_stddev = 0.0
 
-    def record(answer: PrivateAnswer) -> None:
+    def record(answer: AnswerRecord) -> None:
         nonlocal admitted, halted, noise_stddev
         charge = answering.last_charge
         assert charge is not None
+        assert isinstance(answer, PrivateAnswer)
         assert isinstance(answer.value, float)
         values[answer.step], noise_stddev = answer.value, answer.noise_stddev
         sums[answer.step] = charge.decision.granted.sum()

@@ -23,6 +23,7 @@ from streams.config import Config
 from streams.kafka.clients import new_admin
 from streams.kafka.results import TopicsUnavailable, UnusableTopics
 from streams.kafka.security import explained
+from streams.records import MAX_ANSWER_BYTES
 
 ANSWERS, ANSWERS_STATE = "answers", "answers-state"
 ANSWER_TOPICS: Final = (ANSWERS, ANSWERS_STATE)
@@ -37,6 +38,7 @@ ANSWER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     ANSWERS_STATE: {
         "cleanup.policy": "compact",
         "segment.bytes": str(16 * 1024 * 1024),
+        "max.message.bytes": str(MAX_ANSWER_BYTES + 1024 * 1024),
         "unclean.leader.election.enable": "false",
     },
 }

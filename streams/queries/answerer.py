@@ -119,10 +119,12 @@ class ChargedUsers:
     Attributes:
         users: those with a contribution other than zero; no other user was charged.
         decision: the decision about them, in the order of these users.
+        left_out: each user's contribution minus the part that was admitted, (n,) or (n, d).
     """
 
     users: UserIds
     decision: StepDecision
+    left_out: NDArray[np.float64]
 
 
 class QueryAnswerer:
@@ -132,6 +134,7 @@ class QueryAnswerer:
         run: charges the steps; its dataset fixes the guarantee, whatever the noise is.
         noise_stddev: in the units of the contributions; see ``calibrated``.
         clip_norm: contributions with a larger L2 norm are scaled down to it before the charge.
+        reserve: the share of each budget that has to remain after a charge; see ``Run.charge``.
         noise: draws the noise, for tests; None for the operating system. A party that knows a
             generator's seed knows the noise.
     """
@@ -142,6 +145,7 @@ class QueryAnswerer:
         *,
         noise_stddev: float,
         clip_norm: float | None = None,
+        reserve: float = 0.0,
         noise: np.random.Generator | None = None,
     ) -> None:
         self.noise_stddev = Gaussian(noise_stddev).noise_stddev
@@ -155,6 +159,7 @@ class QueryAnswerer:
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
         self.clip_norm = clip_norm
+        self.reserve = reserve
         self.last_charge: ChargedUsers | None = None
         self._run = run
         self._noise = ExactNoise(noise)
@@ -310,7 +315,11 @@ class QueryAnswerer:
         senders = ids.select(present)
         # Step 2.
         decision = self._run.charge(
-            senders, asked[present], noise_stddev=self.noise_stddev, clip_norm=self.clip_norm
+            senders,
+            asked[present],
+            noise_stddev=self.noise_stddev,
+            clip_norm=self.clip_norm,
+            reserve=self.reserve,
         )
         # Step 3.
         if decision.step <= self._released:
@@ -319,8 +328,9 @@ class QueryAnswerer:
                 "release nothing more, and open the run again"
             )
         self._released = decision.step
-        self.last_charge = ChargedUsers(senders, decision)
-        sums = _whole_sums(self._on_grid(clip_rows(rows[present], decision.granted)))
+        admitted = clip_rows(rows[present], decision.granted)
+        self.last_charge = ChargedUsers(senders, decision, rows[present] - admitted)
+        sums = _whole_sums(self._on_grid(admitted))
         # Step 4.
         stddev = Fraction(self.noise_stddev) / Fraction(2) ** self._grid
         noisy = [

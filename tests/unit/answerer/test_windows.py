@@ -36,7 +36,7 @@ def test_windows_close_in_the_order_of_their_ends_and_of_the_file() -> None:
         (5, 1, 12, 24),
         (6, 1, 16, 28),
     ]
-    assert Calendar(asked_of(FILE + COUNT + SLIDING), step=5).next == (5, 1, 3, 12, 24, 24)
+    assert Calendar(asked_of(FILE + COUNT + SLIDING), step=5).next[:6] == (5, 1, 3, 12, 24, 24)
 
 
 @given(

@@ -1,0 +1,117 @@
+"""Corrections: what was left out of a block of windows is added back to its answers.
+
+Users whose budgets are exhausted are missing from the answers. A second query with its own noise
+asks once for a block of windows how much was left out: the sum, over the users and the windows, of
+a user's bounded contribution minus the part that was admitted. Everything here is post-processing
+of the two queries. It uses public numbers only, and costs no privacy.
+
+With B windows in a block, noisy answers r of noise s, and what was left out, L, of noise t:
+
+    R = r_1 + ... + r_B                            the sum of the answers
+    ratio = L / R                                  at the middle of the block
+    slope = ratio - the ratio of the block before  per block
+    value_d = r_d (1 + ratio + slope (d - middle) / B)
+
+The ratio grows while users run out of budget, so it follows a line within the block. If R is less
+than four standard deviations of its own noise, there is no ratio: L / B is added to each answer.
+The interval has the noise of the answer, of L and of the ratio before, and a quarter of the slope
+for a ratio that follows no line. Counts cannot leave out less than nothing, so a negative L is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from streams.answerer.kinds import Floats
+from streams.queries.answerer import quantile_of_noise
+
+_CLEAR: Final = 4.0
+"""The standard deviations of its noise that a sum of answers needs for a ratio."""
+_UNEVEN: Final = 0.25
+"""The part of the slope by which a ratio may miss the line."""
+
+
+class Ratio(NamedTuple):
+    """The contributions that a block left out, relative to its answers.
+
+    Attributes:
+        value: (d,) for each number of the query; NaN where there is none.
+        stddev: (d,) of its noise.
+    """
+
+    value: Floats
+    stddev: Floats
+
+
+class Corrected(NamedTuple):
+    """The corrected answers of a block.
+
+    Attributes:
+        value: (B, d).
+        lower, upper: (B, d), the intervals of all numbers of one window together.
+    """
+
+    value: Floats
+    lower: Floats
+    upper: Floats
+
+
+def ratio_of(raw: Floats, noise: float, left_out: Floats, stddev: float) -> Ratio:
+    """Return the ratio of a block.
+
+    Args:
+        raw: (B, d), the answers.
+        noise: the standard deviation of the noise in each of them.
+        left_out: (d,), what was left out, with noise.
+        stddev: of that noise; 0 if it is known that no user was left out.
+    """
+    total = raw.sum(axis=0)
+    is_clear = total > _CLEAR * noise * math.sqrt(len(raw))
+    divisor = np.where(is_clear, total, np.nan)
+    return Ratio(left_out / divisor, stddev / divisor)
+
+
+def correct(
+    raw: Floats,
+    noise: float,
+    left_out: Floats,
+    stddev: float,
+    before: Ratio | None,
+    confidence: float,
+) -> Corrected:
+    """Return the corrected answers of a block, with intervals for all users.
+
+    Args:
+        raw, noise, left_out, stddev: as for ``ratio_of``.
+        before: the ratio of the block before; None for the first block.
+        confidence: with which all intervals of one window hold together.
+    """
+    count, dimension = raw.shape
+    ratio, spread = ratio_of(raw, noise, left_out, stddev)
+    # Without a ratio before, the ratio is constant within the block.
+    earlier, earlier_spread = ratio, np.zeros(dimension)
+    if before is not None:
+        is_known = np.isfinite(before.value)
+        earlier = np.where(is_known, before.value, ratio)
+        earlier_spread = np.where(is_known, before.stddev, 0.0)
+        follows = is_known.astype(float)
+    else:
+        follows = np.zeros(dimension)
+    place = ((np.arange(count) - (count - 1) / 2.0) / count)[:, np.newaxis]
+    slope = ratio - earlier
+    factor = 1.0 + ratio + slope * place
+    value = raw * factor
+    variance = (
+        np.square(factor * noise)
+        + np.square(raw * (1.0 + place * follows) * spread)
+        + np.square(raw * place * earlier_spread)
+        + np.square(_UNEVEN * raw * slope)
+    )
+    has_ratio = np.isfinite(ratio)
+    value = np.where(has_ratio, value, raw + left_out / count)
+    variance = np.where(has_ratio, variance, noise**2 + (stddev / count) ** 2)
+    width = quantile_of_noise(confidence, dimension) * np.sqrt(variance)
+    return Corrected(value, value - width, value + width)

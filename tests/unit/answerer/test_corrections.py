@@ -1,0 +1,297 @@
+"""What a block left out is charged from the reserve, once, and corrects the block's answers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams import Turnstile
+from streams.answerer.answering import Answering, InconsistentRun
+from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
+from streams.answerer.corrections import correct, ratio_of
+from streams.answerer.queries import QueryFile
+from streams.answerer.windows import Calendar
+from streams.records import Policy
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.examples import examples
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
+from tests.unit.answerer.lives import Doom, Killed, World, read, survive, take_turns
+
+HEAD = FILE.replace('run = "r"', 'run = "r"\nhorizon = "40ms"')
+CORRECTED = COUNT.replace("noise = 1.0", 'active_windows = 2\nleft_out = 0.4\nblock = "20ms"')
+SLIDING = CORRECTED.replace('"10ms"', '"8ms"\nevery = "4ms"').replace("20ms", "12ms")
+SUM = CORRECTED.replace('"count"\nkind = "count"', '"sum"\nkind = "sum"\ncolumn = "x"')
+TWO = HEAD + CORRECTED + SLIDING.replace('"count"\nkind', '"slid"\nkind')
+EVENTS = [(user, time) for time in range(0, 66, 2) for user in (time % 3, 5, 5)]
+PLACES = 600
+
+
+def world_of(query_file: QueryFile | None = None, **options: Any) -> World:
+    """Return a world in which users are left out; the noise is small."""
+    world = World(query_file or asked_of(TWO), **options)
+    world.events = [event(user, time) for user, time in EVENTS]
+    return world
+
+
+CALM = world_of()
+CALM.live()
+
+
+def records_of(world: World) -> list[AnswerRecord]:
+    return [msgspec.json.decode(value, type=AnswerRecord) for _, value in world.topics.answers]
+
+
+def corrections_of(world: World) -> list[Correction]:
+    return [one for one in records_of(world) if isinstance(one, Correction)]
+
+
+def assert_as_calm(world: World) -> None:
+    """Check that charges and steps are those of an answerer that was never interrupted."""
+    assert world.answers.keys() == CALM.answers.keys()
+    assert all(len(answers) == 1 for answers in world.answers.values())
+    assert world.contents == CALM.contents
+    assert world.service.spent_units() == CALM.service.spent_units()
+    for ours, calm in zip(corrections_of(world), corrections_of(CALM), strict=True):
+        assert ours.left_out == pytest.approx(calm.left_out, abs=10.0 * ours.left_out_stddev)
+
+
+def test_corrected_answers_are_about_all_users() -> None:
+    corrections = corrections_of(CALM)
+    assert Counter(one.query for one in corrections) == {"count": 2, "slid": 4}
+    assert [one.step for one in records_of(CALM)] == list(range(len(records_of(CALM))))
+    raw = {one.step: one for one in records_of(CALM) if isinstance(one, PrivateAnswer)}
+    left_out = 0.0
+    for correction in corrections:
+        query = asked_of(TWO).queries[correction.query == "slid"]
+        for window in correction.windows:
+            answer = raw[window.step]
+            assert (answer.value, answer.start) == (window.raw, window.start)
+            assert (answer.provisional_until is None) == (correction.left_out_stddev == 0.0)
+        total = sum(
+            min(count, 2)
+            for window in correction.windows
+            for start in [round(1000 * _seconds(window.start))]
+            for count in Counter(
+                user for user, time in EVENTS if start <= time < start + query.window
+            ).values()
+        )
+        admitted = sum(window.raw for window in correction.windows)
+        noise = 10.0 * (correction.left_out_stddev + 1.0)
+        assert admitted + correction.left_out == pytest.approx(total, abs=noise)
+        left_out += correction.left_out
+    assert left_out > 15.0
+    after = [one for one in raw.values() if one.query == "count"][4:]
+    assert len(after) == 2
+    assert {one.provisional_until for one in after} == {None}
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
+
+
+@pytest.mark.slow
+def test_killed_answerer_charges_and_corrects_each_block_once() -> None:
+    places = 0
+    for place in range(1, PLACES, 3):
+        world = world_of()
+        if not survive(world, [place]):
+            break
+        places += 1
+        assert_as_calm(world)
+    assert places > 40
+
+
+@given(st.lists(st.integers(1, 40), max_size=12), st.randoms(use_true_random=False))
+@examples(30)
+def test_repeatedly_killed_answerer_publishes_the_same_corrections(
+    dooms: list[int], chance: Random
+) -> None:
+    """Also if some deleted entries are still there."""
+    world = world_of(goes=lambda entry: chance.random() < 0.5)
+    survive(world, dooms)
+    assert_as_calm(world)
+
+
+@given(st.lists(st.integers(1, 4) | st.integers(1, 60), max_size=12))
+@examples(30)
+def test_concurrent_answerers_correct_each_block_once(turns: list[int]) -> None:
+    world = world_of()
+    take_turns(world, 2, turns)
+    world.live()
+    assert_as_calm(world)
+
+
+def test_correction_that_was_answered_is_published_with_the_same_bytes() -> None:
+    world = world_of()
+    while not (world.entries and world.entries[-1].corrects and not corrections_of(world)):
+        world = world_of()
+        for place in range(1, PLACES):
+            world = world_of()
+            try:
+                world.live(Doom(place))
+            except Killed:
+                last = world.entries[-1] if world.entries else None
+                if last and last.kind == "answered" and last.corrects and not corrections_of(world):
+                    break
+    correction = world.entries[-1].answer
+    world.live()
+    assert correction in [value for _, value in world.topics.answers]
+    assert_as_calm(world)
+
+
+def test_journal_keeps_open_blocks_and_the_last_answer_only() -> None:
+    kept = Counter((entry.kind, entry.block, entry.corrects) for entry in CALM.entries)
+    assert kept == {
+        ("answered", "", "count"): 1,
+        ("answered", "", "slid"): 1,
+        ("answered", "", ""): 1,
+    }
+    part = world_of()
+    part.events = part.events[: 3 * 17]  # the third window of the count has closed, not the fourth
+    part.live()
+    assert sum(entry.block == "count" for entry in part.entries) == 1
+
+
+def test_missing_entry_of_an_open_block_is_found() -> None:
+    world = world_of()
+    world.events = world.events[: 3 * 17]
+    world.live()
+    lost = next(entry for entry in world.entries if entry.block == "count")
+    assert lost is not world.entries[-1]
+    world.topics.entries.remove(lost)
+    with pytest.raises(InconsistentRun):
+        world.live()
+
+
+def test_steps_before_a_step_are_found_directly() -> None:
+    query_file = asked_of(TWO)
+    calendar = Calendar(query_file)
+    for step in range(60):
+        assert Calendar(query_file, step).next == calendar.next
+        assert calendar.next.step == step == calendar.step
+        calendar.advance()
+
+
+EVENT = st.tuples(st.integers(0, 119), st.integers(0, 3), st.sampled_from([2.0, 1.3, 0.4, -2.0]))
+POLICIES: dict[str, dict[str, Any]] = {
+    "zcdp": {"measure": "zcdp", "budget": 0.5},
+    "gdp": {"measure": "gdp", "budget": 1.0},
+    "approx-dp": {"measure": "approx-dp", "epsilon": 1.0, "delta": 1e-6},
+    "clip": {"measure": "gdp", "budget": 1.0, "on_exhaustion": "clip"},
+}
+TEXT = HEAD + SUM + SLIDING.replace('"count"\nkind = "count"', '"q"\nkind = "sum"\ncolumn = "x"')
+
+
+def lived(
+    events: list[tuple[int, int, float]], policy: dict[str, Any], text: str = TEXT
+) -> tuple[list[AnswerRecord], list[Any], Policy]:
+    """Answer queries about these events; return records, charges and the policy."""
+    turnstile = Turnstile.in_memory(partitions=1)
+    held = turnstile.create_dataset("d", user_ids="integer", **policy)
+    records: list[AnswerRecord] = []
+    charges: list[Any] = []
+
+    def announce(record: AnswerRecord) -> None:
+        records.append(record)
+        charges.append(answering.last_charge)
+
+    answering = Answering(
+        asked_of(text),
+        "x",
+        lambda released: turnstile.run("d", "r", released=released),
+        MemoryJournal(MemoryTopics(), "d", "r"),
+        announce,
+        noise=np.random.default_rng(7),
+    )
+    answering.start()
+    read(answering, [event(user, time, x=x) for time, user, x in sorted(events)])
+    return records, charges, held
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@given(rest=st.lists(EVENT, max_size=60))
+@examples(20)
+def test_every_user_can_pay_for_both_queries(
+    policy: dict[str, Any], rest: list[tuple[int, int, float]]
+) -> None:
+    """User 0 adds the most to every window, so nobody is charged more."""
+    events = rest + [(time, 0, 2.0) for time in range(120)]
+    records, charges, held = lived(events, policy)
+    reserve = 0.4
+    spent: Counter[int] = Counter()
+    for record, charge in zip(records, charges, strict=True):
+        granted = charge.decision.granted
+        square = np.square(granted / noise_of(record)) if granted.size else granted
+        for user, cost in zip(charge.users, square.tolist(), strict=True):
+            spent[user] += cost
+        if isinstance(record, Correction):
+            assert charge.decision.admitted.all()
+    budget = 2.0 * held.row.gaussian_rho(held.budget[0])  # of mu squared
+    assert max(spent.values()) <= budget * (1.0 + 1e-9)
+    assert spent[0] > (1.0 - reserve) * budget
+
+
+def noise_of(record: AnswerRecord) -> float:
+    if isinstance(record, PrivateAnswer):
+        return record.noise_stddev
+    return record.left_out_stddev or math.inf
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@given(events=st.lists(EVENT, max_size=50), own=st.lists(EVENT, max_size=60))
+@examples(20)
+def test_two_worlds_differ_by_one_users_budget_in_all_releases_together(
+    policy: dict[str, Any],
+    events: list[tuple[int, int, float]],
+    own: list[tuple[int, int, float]],
+) -> None:
+    """The noise is the same in both worlds, so releases differ by the user's contributions."""
+    others = [*events, *((time, 8, 2.0) for time in range(120))]
+    own = [(time, 9, x) for time, _, x in own]
+    with_user, charges, held = lived(others + own, policy)
+    without, their_charges, _ = lived(others, policy)
+    distance = 0.0
+    for one, other in zip(with_user, without, strict=True):
+        value, base = (
+            record.value if isinstance(record, PrivateAnswer) else record.left_out
+            for record in (one, other)
+        )
+        assert noise_of(one) == noise_of(other)
+        distance += ((value - base) / noise_of(one)) ** 2
+    assert distance <= 2.0 * held.row.gaussian_rho(held.budget[0]) * (1.0 + 1e-9)
+    for charge, theirs in zip(charges, their_charges, strict=True):
+        mine = dict(zip(charge.users, charge.left_out.tolist(), strict=True))
+        granted = dict(zip(charge.users, charge.decision.granted.tolist(), strict=True))
+        mine.pop(9, None)
+        assert mine == dict(zip(theirs.users, theirs.left_out.tolist(), strict=True))
+        for user, norm in zip(theirs.users, theirs.decision.granted.tolist(), strict=True):
+            assert granted[user] == norm
+
+
+def test_ratio_follows_a_line() -> None:
+    raw = np.full((4, 1), 100.0)
+    before = ratio_of(raw, 1.0, np.array([40.0]), 2.0)
+    assert before.value == pytest.approx([0.1])
+    found = correct(raw, 1.0, np.array([80.0]), 2.0, before, 0.95)
+    assert found.value[:, 0] == pytest.approx(100 * (1.2 + 0.1 * np.array([-3, -1, 1, 3]) / 8))
+    assert found.value.sum() == pytest.approx(480.0)
+    known = correct(raw, 1.0, np.zeros(1), 0.0, None, 0.95)
+    assert known.value == pytest.approx(raw)
+    assert (known.upper - known.lower)[0, 0] == pytest.approx(2 * 1.959964)
+
+
+def test_left_out_is_added_evenly_where_answers_are_noise() -> None:
+    raw = np.array([[3.0, 100.0], [-1.0, 100.0]])
+    found = correct(raw, 5.0, np.array([6.0, 20.0]), 2.0, None, 0.9)
+    assert found.value[:, 0] == pytest.approx([6.0, 2.0])
+    assert found.value[:, 1] == pytest.approx([110.0, 110.0])
+    assert np.isfinite(found.lower).all()
