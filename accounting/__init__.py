@@ -35,7 +35,14 @@ from accounting.conversions import (
 from accounting.costs.banded import banded_step, banded_steps
 from accounting.costs.costs import gdp_cost, renyi_cost, zcdp_cost
 from accounting.costs.events import mechanism_from
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from accounting.costs.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    PoissonGaussian,
+    PoissonRecords,
+    PureDP,
+)
 from accounting.costs.norm_levels import MAX_LEVELS, checked_cost_table, levels_of, norms_of
 from accounting.costs.power_cost import noise_for_norm_budget
 from accounting.costs.pure import pure_to_gdp
@@ -120,6 +127,7 @@ __all__ = [
     "OdometerRise",
     "PerUserOrderFilter",
     "PoissonGaussian",
+    "PoissonRecords",
     "PureDP",
     "PureDPFilter",
     "QuantilesRelease",

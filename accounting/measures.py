@@ -49,10 +49,12 @@ from accounting.conversions import (
 from accounting.conversions.risk import curve_deltas
 from accounting.costs.costs import renyi_table_units, renyi_units
 from accounting.costs.mechanisms import (
+    MAX_RECORDS,
     Gaussian,
     Laplace,
     Mechanism,
     PoissonGaussian,
+    PoissonRecords,
     PureDP,
     simplified,
 )
@@ -364,7 +366,7 @@ def steps_measure(shape: StepShape) -> Measure:
     return Measure(
         name="steps",
         unit="steps",
-        mechanisms=(Gaussian, PoissonGaussian),
+        mechanisms=(Gaussian, PoissonGaussian, PoissonRecords),
         per_order=False,
         power=1,
         cost=shape.units,
@@ -376,24 +378,32 @@ def steps_measure(shape: StepShape) -> Measure:
     )
 
 
-def steps_noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+def steps_noise_multiplier(
+    epsilon: float, delta: float, sampling_rate: float, steps: int, *, records: int = 1
+) -> float:
     """Return a noise multiplier at which (epsilon, delta) allows this many steps.
 
     It is at most a relative 1e-3 above the least one that the loss distributions certify, and
-    the measure of the shape (sampling_rate, result) has a budget of at least `steps`.
+    the measure of the shape (sampling_rate, result, records) has a budget of at least `steps`.
 
     Args:
         epsilon: finite, >= 0.
         delta: strictly between 0 and 1.
         sampling_rate: in (0, 1].
         steps: 1 to 131072.
+        records: the largest number of records of a user, 1 to 1,000; each is drawn by a coin of its
+            own, and the clip norm is that of a record.
     """
-    from accounting.reports.calibration import noise_for_epsilon
+    from accounting.reports.calibration import noise_for_epsilon, noise_for_records
 
     count = whole_number("steps", steps, 1, MAX_BUDGET_UNITS // ONE_STEP)
-    noise = noise_for_epsilon(epsilon, delta, count, sampling_rate)
+    if whole_number("records", records, 1, MAX_RECORDS) == 1:
+        noise = noise_for_epsilon(epsilon, delta, count, sampling_rate)
+    else:
+        noise = noise_for_records(epsilon, delta, count, sampling_rate, records)
     for _ in range(10):
-        if _steps_epsilon(StepShape(sampling_rate, noise), float(count), delta) <= epsilon:
+        shape = StepShape(sampling_rate, noise, records)
+        if _steps_epsilon(shape, float(count), delta) <= epsilon:
             return noise
         noise *= 1.0 + 1e-4
     raise InvalidInput("epsilon", epsilon, "an epsilon that loss distributions can confirm")
@@ -453,8 +463,8 @@ _ROWS: Final = (
     Measure(
         name="renyi",
         unit="nats per order",
-        mechanisms=(*_UNSAMPLED, PoissonGaussian),
-        inexact=(PoissonGaussian, Laplace, PureDP),
+        mechanisms=(*_UNSAMPLED, PoissonGaussian, PoissonRecords),
+        inexact=(PoissonGaussian, PoissonRecords, Laplace, PureDP),
         inexact_cost=renyi_table_units,
         per_order=True,
         power=1,
@@ -530,8 +540,8 @@ def charge_units(
     - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
     - "pure-dp": ceil(c / scale 2**44). `Laplace` and `PureDP` only.
     - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a; for `Laplace` and `PureDP` the
-      least of this and ceil(c / scale 2**44). For `PoissonGaussian`, at rates below 1, `renyi_cost`
-      in units, rounded up.
+      least of this and ceil(c / scale 2**44). For `PoissonGaussian` and `PoissonRecords`, at rates
+      below 1, `renyi_cost` in units, rounded up.
 
     All but the last are exact: rational arithmetic on the float64 inputs gives the same integers.
 

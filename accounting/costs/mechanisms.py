@@ -9,16 +9,18 @@ float64 cannot hold are rounded so that the step costs more: noise down, samplin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, Literal, TypeAlias, get_args
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN
-from accounting.exact.validation import positive_finite, sampling_probability
+from accounting.exact.rounding import DOWN, float_toward
+from accounting.exact.validation import positive_finite, sampling_probability, whole_number
 
 # The direction in which two neighbours differ: the user is removed from the data, or added.
 Direction: TypeAlias = Literal["remove", "add"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
 SMALLEST_RATE: Final = 1e-290  # its inverse is far from the largest float64
+MAX_RECORDS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,34 @@ class PoissonGaussian:
 
 
 @dataclass(frozen=True)
+class PoissonRecords:
+    """A sum over a Poisson sample of records, released with Gaussian noise.
+
+    Each record is drawn by a coin of its own, and norms are those of one record, L2: a user of whom
+    j records are drawn adds a vector of at most j norms (each record is clipped singly). A user
+    with fewer records, or with records of smaller norms, loses no more. The privacy unit is the
+    user.
+
+    Attributes:
+        noise_stddev: as for `Gaussian`.
+        sampling_rate: the probability, in [0, 1], with which each record is in the sample,
+            independently of everything else; rounded as for `PoissonGaussian`.
+        records: the largest number of records of the user, 1 to 1,000.
+    """
+
+    noise_stddev: float
+    sampling_rate: float
+    records: int
+
+    def __post_init__(self) -> None:
+        single = PoissonGaussian(self.noise_stddev, self.sampling_rate)
+        object.__setattr__(self, "noise_stddev", single.noise_stddev)
+        object.__setattr__(self, "sampling_rate", single.sampling_rate)
+        count = whole_number("records", self.records, 1, MAX_RECORDS)
+        object.__setattr__(self, "records", count)
+
+
+@dataclass(frozen=True)
 class Laplace:
     """A sum released with Laplace noise; norms are L1. A norm c is (c / scale)-DP for its user.
 
@@ -84,20 +114,27 @@ class PureDP:
     """Any eps-DP mechanism; the "norm" of a user is eps itself, in nats."""
 
 
-Mechanism: TypeAlias = Gaussian | PoissonGaussian | Laplace | PureDP
+Mechanism: TypeAlias = Gaussian | PoissonGaussian | PoissonRecords | Laplace | PureDP
 
 
 def known(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism if it is one of these, or raise `InvalidInput`."""
     if not isinstance(mechanism, Mechanism):
-        allowed = "Gaussian, PoissonGaussian, Laplace or PureDP"
+        allowed = "Gaussian, PoissonGaussian, PoissonRecords, Laplace or PureDP"
         raise InvalidInput("mechanism", mechanism, allowed)
     return mechanism
 
 
 def simplified(mechanism: Mechanism) -> Mechanism:
-    """Return `Gaussian` for sampling rate 1, otherwise the mechanism, if it is one of these."""
+    """Return `Gaussian` for sampling rate 1, otherwise the mechanism, if it is one of these.
+
+    One record is a user, and all of k records of norm c are a norm of k c.
+    """
     match known(mechanism):
+        case PoissonRecords(noise_stddev, 1.0, records):
+            return Gaussian(float_toward(Fraction(noise_stddev) / records, DOWN))
+        case PoissonRecords(noise_stddev, sampling_rate, 1):
+            return PoissonGaussian(noise_stddev, sampling_rate)
         case PoissonGaussian(noise_stddev, 1.0):
             return Gaussian(noise_stddev)
     return mechanism
@@ -107,7 +144,7 @@ def noise_scale(mechanism: Mechanism) -> float:
     """Return s such that rho of a user with norm c is c^2 / (2 s^2).
 
     This is the standard deviation of `Gaussian`, the scale of `Laplace`, and 1 for `PureDP`. Raises
-    `InvalidInput` for `PoissonGaussian`, whose cost has no such form.
+    `InvalidInput` for sampled steps, whose cost has no such form.
     """
     match known(mechanism):
         case Gaussian(noise_stddev):
@@ -116,7 +153,7 @@ def noise_scale(mechanism: Mechanism) -> float:
             return scale
         case PureDP():
             return 1.0
-        case PoissonGaussian():
+        case PoissonGaussian() | PoissonRecords():
             raise InvalidInput(
                 "mechanism",
                 mechanism,

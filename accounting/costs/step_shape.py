@@ -9,11 +9,25 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import SMALLEST_RATE, Gaussian, Mechanism, PoissonGaussian, known
+from accounting.costs.mechanisms import (
+    MAX_RECORDS,
+    SMALLEST_RATE,
+    Gaussian,
+    Mechanism,
+    PoissonGaussian,
+    PoissonRecords,
+    known,
+)
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN, UP, float_toward
 from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
-from accounting.exact.validation import IntArray, norm_vector, positive_finite, real_number
+from accounting.exact.validation import (
+    IntArray,
+    norm_vector,
+    positive_finite,
+    real_number,
+    whole_number,
+)
 
 ONE_STEP: Final = 2**UNIT_BITS
 """The units of one step."""
@@ -31,14 +45,20 @@ class StepShape:
     user with probability q' / q) or with more noise (add some). A user with norm 0 does not take
     part and is not charged.
 
+    If users have several records, each record is drawn by a coin of its own, and norms are those of
+    one record: a user of whom j records are drawn adds a vector of at most j norms. A user with
+    fewer records reveals less, and the step counts as one.
+
     Attributes:
-        sampling_rate: q, in (0, 1], rounded up. At 1, every user is in every sum.
+        sampling_rate: q, in (0, 1], rounded up. At 1, every record is in every sum.
         noise_multiplier: the noise's standard deviation divided by the clip norm, finite, > 0,
             rounded down.
+        records: the largest number of records of a user, 1 to 1,000.
     """
 
     sampling_rate: float
     noise_multiplier: float
+    records: int = 1
 
     def __post_init__(self) -> None:
         rate = real_number("sampling_rate", self.sampling_rate, UP)
@@ -47,15 +67,18 @@ class StepShape:
         object.__setattr__(self, "sampling_rate", max(rate, SMALLEST_RATE))
         noise = positive_finite("noise_multiplier", self.noise_multiplier, DOWN)
         object.__setattr__(self, "noise_multiplier", noise)
+        object.__setattr__(self, "records", whole_number("records", self.records, 1, MAX_RECORDS))
 
     @property
-    def certified(self) -> PoissonGaussian:
+    def certified(self) -> PoissonGaussian | PoissonRecords:
         """The step at norm 1 whose copies dominate all steps that count as one.
 
         Its noise is below `noise_multiplier` by a relative 2**-20.
         """
         noise = float_toward(Fraction(self.noise_multiplier) * _SLACK, DOWN)
-        return PoissonGaussian(noise, self.sampling_rate)
+        if self.records == 1:
+            return PoissonGaussian(noise, self.sampling_rate)
+        return PoissonRecords(noise, self.sampling_rate, self.records)
 
     def covers(self, mechanism: Mechanism) -> bool:
         """Return whether a step of this mechanism counts as one step, for a small enough norm."""
@@ -63,14 +86,17 @@ class StepShape:
 
     def largest_norm(self, mechanism: Mechanism) -> float:
         """Return the largest norm that counts as one step; 0 if no norm above 0 does."""
+        rate, records = 1.0, 1
         match known(mechanism):
             case Gaussian(noise_stddev):
-                rate = 1.0
+                pass
             case PoissonGaussian(noise_stddev, rate):
+                pass
+            case PoissonRecords(noise_stddev, rate, records):
                 pass
             case _:
                 return 0.0
-        if rate > self.sampling_rate:
+        if rate > self.sampling_rate or records > self.records:
             return 0.0
         return float_toward(Fraction(noise_stddev) / Fraction(self.certified.noise_stddev), DOWN)
 
@@ -80,15 +106,18 @@ class StepShape:
         A norm for which the noise is too low saturates at `MAX_COST_UNITS`, which no budget admits.
 
         Args:
-            mechanism: `Gaussian` or `PoissonGaussian`, at a rate of at most `sampling_rate`.
-            norms: shape (n,), finite, >= 0.
+            mechanism: `Gaussian`, `PoissonGaussian` or `PoissonRecords`, at a rate of at most
+                `sampling_rate`, with at most `records` records.
+            norms: of one record, shape (n,), finite, >= 0.
 
         Raises:
-            InvalidInput: for another mechanism, or a higher rate.
+            InvalidInput: for another mechanism, a higher rate, or more records.
         """
         vector, largest = norm_vector("norms", norms), self.largest_norm(mechanism)
         if largest == 0.0:
             allowed = f"Gaussian noise on a sample of rate {self.sampling_rate} at most"
+            if self.records > 1:
+                allowed += f", with at most {self.records} records of a user,"
             raise InvalidInput("mechanism", mechanism, f"{allowed} for the measure steps")
         charge = np.where(vector > largest, MAX_COST_UNITS, ONE_STEP)
         charge[vector == 0.0] = 0

@@ -205,7 +205,7 @@ class ReportAccountant:
             one for one, one_grid in zip(each, grids, strict=True) for _ in range(one_grid.levels)
         ]
         steps = loss_parameters(self._mechanisms, self._norms)
-        self._rates = np.array([s.sampling_rate if s.kind == "sampled" else 0.0 for s in steps])
+        self._rates = np.array([step.drawn_rate for step in steps])
         large = np.array([step.size > LARGEST_RATIO for step in steps])
         # The sampled levels, and those among them without an upper bound by loss distributions.
         groups = (self._rates > 0.0) & large, self._rates > 0.0

@@ -11,7 +11,14 @@ import numpy as np
 
 from accounting.conversions import gdp_budget, gdp_to_delta, gdp_to_epsilon
 from accounting.costs.costs import gdp_cost
-from accounting.costs.mechanisms import SMALLEST_RATE, Gaussian, PoissonGaussian
+from accounting.costs.mechanisms import (
+    SMALLEST_RATE,
+    Gaussian,
+    Mechanism,
+    PoissonGaussian,
+    PoissonRecords,
+    simplified,
+)
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
 from accounting.exact.rounding import UP
@@ -25,7 +32,7 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
-from accounting.reports.accountant import ReportAccountant
+from accounting.reports.accountant import Method, ReportAccountant
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.histories import Bounds, drawn
 from accounting.reports.pld.losses import LARGEST_RATIO
@@ -34,6 +41,7 @@ from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13
+_STRIDE: Final = 4  # the same for `noise_for_records`, in steps of this
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
 _ENOUGH: Final = 1e-30  # if epsilon or delta is at least this, `gdp_budget` is above 0
@@ -129,7 +137,40 @@ def noise_for_epsilon(
     raise InvalidInput("epsilon", epsilon, "an epsilon that the report can confirm")
 
 
-def steps_for_epsilon(epsilon: float, delta: float, mechanism: PoissonGaussian, most: int) -> int:
+def noise_for_records(
+    epsilon: float, delta: float, steps: int, sampling_rate: float, records: int
+) -> float:
+    """Return the noise at which `steps` equal steps of `PoissonRecords` are (epsilon, delta)-DP.
+
+    The norm of a record is 1. The noise is at most a relative 2**-11 above the least that the loss
+    distributions confirm, and at least 1/128. The arguments are those of `noise_for_epsilon`.
+    """
+    target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
+    count = np.array([whole_number("steps", steps, 1, _MAX_STEPS)])
+
+    def multiplier(point: int) -> float:
+        return math.exp2(point * _STRIDE / _FINENESS) / LARGEST_RATIO
+
+    def enough(point: int) -> bool:
+        mechanism = PoissonRecords(multiplier(point), sampling_rate, records)
+        return float(epsilon_of_steps(mechanism, count, tail)[0]) <= target
+
+    rate = PoissonRecords(1.0, sampling_rate, records).sampling_rate
+    start = _central_limit(gdp_budget(target, tail), rate * records, int(count[0]))
+    last = _LARGEST_OCTAVES * _FINENESS // _STRIDE
+    guess = round(math.log2(start * LARGEST_RATIO) * _FINENESS / _STRIDE)
+    low, high = _bracket(enough, guess, last)
+    if high > last:
+        raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return multiplier(high)
+
+
+def steps_for_epsilon(
+    epsilon: float, delta: float, mechanism: PoissonGaussian | PoissonRecords, most: int
+) -> int:
     """Return the largest number of equal steps whose composition is certified (epsilon, delta)-DP.
 
     The steps are those of `epsilon_of`, at norm 1. `most`: the largest result, >= 1.
@@ -152,22 +193,28 @@ def steps_for_epsilon(epsilon: float, delta: float, mechanism: PoissonGaussian, 
     return low
 
 
-def epsilon_of_steps(mechanism: PoissonGaussian, steps: IntArray, delta: float) -> FloatArray:
+def epsilon_of_steps(
+    mechanism: PoissonGaussian | PoissonRecords, steps: IntArray, delta: float
+) -> FloatArray:
     """Return `epsilon_of` for several numbers of equal steps at norm 1; float64 of shape (n,).
+
+    The steps of `PoissonRecords` are bounded by loss distributions alone.
 
     Args:
         mechanism: of the steps, at a rate above 0.
         steps: int64, shape (n,), 0 to 2**46.
         delta: strictly between 0 and 1.
     """
-    if mechanism.sampling_rate == 1.0:
-        noise = mechanism.noise_stddev
+    step = simplified(mechanism)
+    if isinstance(step, Gaussian):
+        noise = step.noise_stddev
         return np.array([epsilon_of(noise, 1.0, count, delta) for count in steps.tolist()])
-    return np.asarray(_unit_accountant(mechanism).epsilon(steps[:, np.newaxis], delta))
+    method: Method = "pld" if isinstance(step, PoissonRecords) else "tightest"
+    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta, method))
 
 
 @lru_cache(maxsize=16)
-def _unit_accountant(mechanism: PoissonGaussian) -> ReportAccountant:
+def _unit_accountant(mechanism: Mechanism) -> ReportAccountant:
     """Return the accountant of steps at norm 1, which caches its tables."""
     return ReportAccountant(mechanism, NormGrid(1.0, 1))
 
@@ -206,9 +253,11 @@ def _central_limit(mu: float, rate: float, steps: int) -> float:
     return min(max(noise, 1.0 / LARGEST_RATIO), 2.0**_LARGEST_OCTAVES)
 
 
-def _bracket(enough: Callable[[int], bool], start: int) -> tuple[int, int]:
+def _bracket(
+    enough: Callable[[int], bool], start: int, last: int = _LARGEST_OCTAVES * _FINENESS
+) -> tuple[int, int]:
     """Return (low, high): enough at `high` and not at `low`; or 0 and 0, or a `high` too large."""
-    stride, last = 2, _LARGEST_OCTAVES * _FINENESS
+    stride = 2
     start = min(max(start, 0), last)
     low = high = start
     if enough(start):

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP, known
+from accounting.costs.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    PoissonGaussian,
+    PoissonRecords,
+    PureDP,
+    known,
+    simplified,
+)
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.grid import MAX_COUNT
@@ -40,23 +50,37 @@ class LossParameters(NamedTuple):
     Attributes:
         kind: of the loss; "nothing" for sampling rate 0.
         size: c / s of Gaussian noise, or the epsilon of pure DP and of Laplace noise.
-        sampling_rate: for "sampled", strictly between 0 and 1; otherwise 1.
+        sampling_rate: for "sampled" and "records", strictly between 0 and 1; otherwise 1.
+        records: for "records", how many a user has, above 1; otherwise 1.
     """
 
-    kind: Literal["gaussian", "sampled", "laplace", "pure", "nothing"]
+    kind: Literal["gaussian", "sampled", "records", "laplace", "pure", "nothing"]
     size: float
     sampling_rate: float = 1.0
+    records: int = 1
+
+    @property
+    def drawn_rate(self) -> float:
+        """The probability that a sampled step draws something of the user, rounded up; or 0."""
+        if self.kind not in ("sampled", "records"):
+            return 0.0
+        if self.records == 1:
+            return self.sampling_rate
+        rate = -math.expm1(self.records * math.log1p(-self.sampling_rate)) * (1.0 + 2.0**-48)
+        return min(rate, 1.0 - 2.0**-53)
 
 
 def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
     """Return the loss parameters of a step for a user of this norm, > 0."""
-    match mechanism:
-        case Gaussian(noise_stddev) | PoissonGaussian(noise_stddev, 1.0):
+    match simplified(mechanism):
+        case Gaussian(noise_stddev):
             return LossParameters("gaussian", norm / noise_stddev)
-        case PoissonGaussian(noise_stddev, 0.0):
+        case PoissonGaussian(noise_stddev, 0.0) | PoissonRecords(noise_stddev, 0.0):
             return LossParameters("nothing", norm / noise_stddev)
         case PoissonGaussian(noise_stddev, sampling_rate):
             return LossParameters("sampled", norm / noise_stddev, sampling_rate)
+        case PoissonRecords(noise_stddev, sampling_rate, records):
+            return LossParameters("records", norm / noise_stddev, sampling_rate, records)
         case Laplace(scale):
             return LossParameters("laplace", norm / scale)
         case PureDP():

@@ -9,7 +9,6 @@ begins. So a dataset whose withdrawal was interrupted can be completed or withdr
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -168,7 +167,7 @@ def policy_from(
                 **({} if share_of is None else {"share_of": share_of.dataset}),
                 **({"assume_independent_timing": True} if assume_independent_timing else {}),
                 **({} if sampled_levels is None else {"sampled_levels": sampled_levels}),
-                **({} if row.shape is None else dataclasses.asdict(row.shape)),
+                **_shape_fields(row),
             },
             Policy,
         )
@@ -205,6 +204,14 @@ def _row(
     rate = 1.0 if sampling_rate is None else sampling_rate
     with invalid_requests():
         return steps_measure(StepShape(rate, noise_multiplier))
+
+
+def _shape_fields(row: Measure) -> dict[str, float]:
+    """Return the fields of a policy that give the shape of counted steps."""
+    if row.shape is None:
+        return {}
+    rate, noise = row.shape.sampling_rate, row.shape.noise_multiplier
+    return {"sampling_rate": rate, "noise_multiplier": noise}
 
 
 def _share_of_units(whole: Policy, share: float) -> list[int]:

@@ -11,7 +11,7 @@ from scipy.special import log_ndtr
 
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.pld.discretisation import LOSS_ERROR, SMALLEST_STEP
-from accounting.reports.pld.losses import SampledGaussian, StepSource, loss, outcome_range
+from accounting.reports.pld.losses import SampledGaussian, SampledRecords, StepSource
 from accounting.reports.pld.transforms import log_largest_weight
 
 TILTS: Final = 2.0 ** np.arange(-24.0, 36.25, 0.25)
@@ -210,21 +210,21 @@ def _exponents(steps: FloatArray) -> IntArray:
 
 def _deviation(source: StepSource) -> float:
     """Return roughly the root of the mean square of the loss, under Q."""
-    if not isinstance(source, SampledGaussian):
+    if not isinstance(source, SampledGaussian | SampledRecords):
         return source.size
     x = np.linspace(-9.0, 9.0, 181)
-    losses = loss(source.ratio, source.sampling_rate, x)
+    losses = source.loss(x)
     return math.sqrt(float(np.exp(-0.5 * x * x) @ (losses * losses)) * 0.1 / math.sqrt(2 * math.pi))
 
 
 def _cumulants(source: StepSource, cut: float) -> tuple[FloatArray, FloatArray]:
     """Return roughly log E exp(tilt loss) at all tilts, remove and add, within a cut."""
-    if not isinstance(source, SampledGaussian):
+    if not isinstance(source, SampledGaussian | SampledRecords):
         cumulants = source.cumulants(TILTS)
         return cumulants, cumulants
-    low, high = outcome_range(source.ratio, source.sampling_rate, cut)
+    low, high = source.outcomes(cut)
     x, spacing = np.linspace(low, high, 60 + math.ceil(3.0 * (high - low)), retstep=True)
-    losses = loss(source.ratio, source.sampling_rate, x)
+    losses = source.loss(x)
     log_weights = math.log(float(spacing) / math.sqrt(2.0 * math.pi)) - 0.5 * x * x
     weights = np.exp(log_weights)
     # Under Q, exp(loss) - 1 has mean 0; taking it off leaves terms of second order.

@@ -21,6 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from accounting.costs.mechanisms import DIRECTIONS, Direction
+from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, IntArray
 from accounting.reports.gaussian import GaussianReport
 from accounting.reports.histories import Bounds, LossParameters, Mechanisms, loss_parameters
@@ -161,6 +162,9 @@ def tilted_loss(step: LossParameters, direction: Direction) -> TiltedLoss:
             return GaussianLoss(step.size)
         case "sampled":
             return SampledLoss(step.size, step.sampling_rate, direction)
+        case "records":
+            allowed = "a method other than saddlepoint, which has no cumulants of several records"
+            raise InvalidInput("mechanism", step, allowed)
         case "laplace":
             return LaplaceLoss(step.size)
         case "pure":

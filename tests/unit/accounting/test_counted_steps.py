@@ -18,6 +18,7 @@ from accounting import (
     Laplace,
     PerUserOrderFilter,
     PoissonGaussian,
+    PoissonRecords,
     StepsFilter,
     StepShape,
     candidate_orders,
@@ -240,3 +241,158 @@ def test_the_filter_admits_exactly_the_number_of_steps() -> None:
         [True, True, False],
     ]
     assert rule.remaining(state).tolist() == [0.0, 0.0, 0.0]
+
+
+# Users with up to two records: the history has the number drawn in place of the coin. The policy is
+# how many records a user has in a step, as a function of the outputs and of the numbers drawn.
+WEIGHTS = {
+    0: (Fraction(1),),
+    1: (1 - RATE, RATE),
+    2: ((1 - RATE) ** 2, 2 * RATE * (1 - RATE), RATE**2),
+}
+
+
+def _laws_of_records(policy: Policy, steps: int) -> list[tuple[Fraction, Fraction]]:
+    """The probabilities of every sequence of outputs; level j is j records drawn."""
+    found = []
+    for outputs in product((0, 1), repeat=steps):
+        without, with_user = Fraction(1), Fraction(0)
+        for output in outputs:
+            without *= _chance(0, output)
+        for drawn in product((0, 1, 2), repeat=steps):
+            chance = Fraction(1)
+            for step in range(steps):
+                history = tuple(zip(outputs[:step], drawn[:step], strict=True))
+                weights = WEIGHTS[policy.get(history, 0)]
+                chance *= weights[drawn[step]] if drawn[step] < len(weights) else 0
+                chance *= _chance(drawn[step], outputs[step])
+            with_user += chance
+        found.append((with_user, without))
+    return found
+
+
+def _policies_of_records(
+    steps: int, allowed: int, choose: Callable[[History], int]
+) -> dict[History, int]:
+    policy: dict[History, int] = {}
+
+    def fill(history: History, left: int) -> None:
+        if len(history) == steps:
+            return
+        records = policy[history] = choose(history) if left else 0
+        for output, drawn in product((0, 1), range(records + 1)):
+            fill((*history, (output, drawn)), left - (records > 0))
+
+    fill((), allowed)
+    return policy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "allowed"), [(1, 1), (2, 2), (2, 1), (3, 2)])
+def test_no_policy_of_records_exceeds_the_copies_of_most_records(steps: int, allowed: int) -> None:
+    copies = _laws_of_records(_policies_of_records(allowed, allowed, lambda history: 2), allowed)
+    rng = random.Random(steps + 10 * allowed)
+    policies = [
+        _policies_of_records(steps, allowed, lambda _: rng.choice((0, 1, 2, 2)))
+        for _ in range(4 if steps == 1 else 60 // steps)
+    ]
+    assert max(_excess(_laws_of_records(policy, steps), copies) for policy in policies) <= 0
+
+
+def test_a_user_with_more_records_than_the_shape_exceeds_the_copies() -> None:
+    two, one = (_laws_of_records(_policies_of_records(2, 2, lambda _, k=k: k), 2) for k in (2, 1))
+    assert _excess(two, one) > 0.01
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        [(1.0, 0.0), (0.0, 1.0), (0.0, -1.0)],
+        [(1.0, 0.0), (-1.0, 0.0), (0.6, 0.8)],
+        [(1.0, 0.0), (0.8, 0.6), (0.0, 0.5)],
+        [(1.0, 0.0), (0.0, 1.0)],
+        [(0.3, 0.1), (1.0, 0.0), (1.0, 0.0)],
+    ],
+)
+def test_records_that_are_not_aligned_or_fewer_are_dominated(
+    vectors: list[tuple[float, float]],
+) -> None:
+    """Three aligned records of norm 1 against fewer, shorter or differently directed ones."""
+    rate, noise, grid = 0.3, 1.2, np.linspace(-8.0, 10.0, 361)
+    x, y = np.meshgrid(grid, grid, indexing="ij")
+
+    def curves(moves: list[tuple[float, float]], rates: list[float]) -> list[list[float]]:
+        with_user = np.zeros_like(x)
+        for coins in product((0, 1), repeat=len(moves)):
+            chance = math.prod(q if c else 1 - q for c, q in zip(coins, rates, strict=True))
+            place = np.array([np.multiply(c, v) for c, v in zip(coins, moves, strict=True)]).sum(0)
+            density = normal.pdf(x, place[0], noise) * normal.pdf(y, place[1], noise)
+            with_user += chance * density
+        without, area = normal.pdf(x, 0, noise) * normal.pdf(y, 0, noise), (grid[1] - grid[0]) ** 2
+        gammas = np.geomspace(0.2, 8.0, 25)
+        return [
+            [np.maximum(with_user - g * without, 0).sum() * area for g in gammas],
+            [np.maximum(without - g * with_user, 0).sum() * area for g in gammas],
+        ]
+
+    aligned = np.array(curves([(1.0, 0.0)] * 3, [rate] * 3))
+    assert (np.array(curves(vectors, [rate] * len(vectors))) <= aligned + 1e-6).all()
+    lower = [rate, rate / 2, 0.9 * rate][: len(vectors)]
+    assert (np.array(curves(vectors, lower)) <= aligned + 1e-6).all()
+
+
+def test_users_with_at_most_the_records_of_the_shape_count_one_step() -> None:
+    shape = StepShape(0.1, 2.0, records=5)
+    for step in (
+        PoissonRecords(2.0, 0.1, 5),
+        PoissonRecords(2.0, 0.05, 1),
+        PoissonGaussian(2.0, 0.1),
+    ):
+        assert shape.units(step, [0.0, 0.5, 1.0, 1.01]).tolist() == [
+            0,
+            ONE_STEP,
+            ONE_STEP,
+            MAX_COST_UNITS,
+        ]
+    for step in (PoissonRecords(9.0, 0.1, 6), PoissonRecords(9.0, 0.11, 2)):
+        assert not shape.covers(step)
+        with pytest.raises(InvalidInput):
+            shape.units(step, [1.0])
+    assert not StepShape(0.1, 2.0).covers(PoissonRecords(9.0, 0.1, 2))
+
+
+@pytest.mark.parametrize("records", [0, 1001, 1.5])
+def test_a_shape_needs_a_number_of_records(records: int) -> None:
+    with pytest.raises(InvalidInput):
+        StepShape(0.1, 2.0, records)
+
+
+def test_a_shape_with_one_record_is_the_shape_without_the_number() -> None:
+    assert StepShape(0.1, 2.0, 1) == StepShape(0.1, 2.0)
+    assert steps_measure(StepShape(0.1, 2.0, 1)) is steps_measure(StepShape(0.1, 2.0))
+
+
+@pytest.mark.slow
+def test_more_records_allow_fewer_steps() -> None:
+    allowed = [
+        int(steps_measure(StepShape(0.01, 4.0, k)).budgets_for(2.0, 1e-6)[0]) for k in (1, 2, 4, 8)
+    ]
+    assert allowed[0] > 3 * allowed[1] > 9 * allowed[2] > 27 * allowed[3] > 0
+
+
+def test_a_full_sum_of_k_records_is_one_record_with_less_noise() -> None:
+    several = steps_measure(StepShape(1.0, 40.0, 4)).epsilon([20], 1e-6)
+    assert several == pytest.approx(steps_measure(StepShape(1.0, 10.0)).epsilon([20], 1e-6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps", "records"), [(3.0, 0.01, 500, 4), (1.0, 1e-4, 50, 60)]
+)
+def test_the_noise_for_users_with_several_records_is_enough_and_hardly_more(
+    epsilon: float, rate: float, steps: int, records: int
+) -> None:
+    noise = steps_noise_multiplier(epsilon, 1e-6, rate, steps, records=records)
+    measure = steps_measure(StepShape(rate, noise, records))
+    assert measure.budgets_for(epsilon, 1e-6)[0] >= steps
+    assert steps_measure(StepShape(rate, noise * 0.998, records)).epsilon([steps], 1e-6) > epsilon

@@ -32,6 +32,7 @@ from accounting import (
     MinSeparationState,
     PerUserOrderFilter,
     PoissonGaussian,
+    PoissonRecords,
     PureDP,
     PureDPFilter,
     RecurringCharge,
@@ -99,6 +100,7 @@ MECHANISMS: list[Mechanism] = [
     *(Laplace(1.0), PureDP()),
     *(PoissonGaussian(1.0, 0.01), PoissonGaussian(5e-324, 5e-324)),
     PoissonGaussian(1.7e308, 1.0 - 2**-53),
+    PoissonRecords(1.0, 0.01, 3),
 ]
 FILTERS: list[BudgetFilter] = [
     *(ZcdpFilter(0.3), GdpFilter(0.3), ApproxDPFilter(1.0, 1e-5), ZcdpFilter(0.0)),
@@ -209,6 +211,7 @@ TABLE: list[Case] = [
     one("Gaussian", Gaussian, 1.0),
     one("Laplace", Laplace, 1.0),
     one("PoissonGaussian", PoissonGaussian, 1.0, 0.5),
+    one("PoissonRecords", PoissonRecords, 1.0, 0.5, 3),
     one("PureDP", lambda n: accounting.zcdp_cost(PureDP(), n), [1.0]),
     one("charge_units", lambda m: accounting.charge_units(m, Gaussian(1.0), [1.0]), 1),
     one("zcdp_cost", lambda m: accounting.zcdp_cost(m, [1.0]), 1),

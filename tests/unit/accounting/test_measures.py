@@ -19,6 +19,7 @@ from accounting import (
     MeasureName,
     Mechanism,
     PoissonGaussian,
+    PoissonRecords,
     PureDP,
     StepShape,
     charge_units,
@@ -32,7 +33,10 @@ from streams import records
 from tests.unit.accounting.refusals import refused
 
 ORDERS = [1.5, 2.0, 8.0]
-MECHANISMS: list[Mechanism] = [Gaussian(2.0), PoissonGaussian(2.0, 0.1), Laplace(2.0), PureDP()]
+MECHANISMS: list[Mechanism] = [
+    *(Gaussian(2.0), PoissonGaussian(2.0, 0.1), PoissonRecords(2.0, 0.1, 3)),
+    *(Laplace(2.0), PureDP()),
+]
 ROWS = pytest.mark.parametrize("row", MEASURES.values(), ids=MEASURES)
 
 
@@ -156,7 +160,10 @@ def test_orders_belong_to_measures_that_have_them(row: Measure) -> None:
 def test_what_is_not_the_same_on_every_machine_is_charged_by_cost_tables(
     row: Measure, mechanism: Mechanism
 ) -> None:
-    inexact = {("renyi", PoissonGaussian), *product(("renyi", "gdp"), (Laplace, PureDP))}
+    inexact = {
+        *product(("renyi",), (PoissonGaussian, PoissonRecords)),
+        *product(("renyi", "gdp"), (Laplace, PureDP)),
+    }
     assert row.needs_table(mechanism) == ((row.name, type(mechanism)) in inexact)
     assert row.covers_by_table(mechanism) == (row.covers(mechanism) or row.needs_table(mechanism))
     if row.covers_by_table(mechanism):
