@@ -15,8 +15,10 @@ from accounting.reports.accountant import (
     TightestReport,
 )
 from accounting.reports.curves import (
+    MembershipRisk,
     RenyiCurve,
     TradeOff,
+    membership_risk,
     plot_renyi_curve,
     plot_trade_off,
     renyi_curve,
@@ -33,6 +35,7 @@ __all__ = [
     "METHODS",
     "BoundedArray",
     "Bounds",
+    "MembershipRisk",
     "Method",
     "NormGrid",
     "PldReport",
@@ -42,6 +45,7 @@ __all__ = [
     "SaddlePointReport",
     "TightestReport",
     "TradeOff",
+    "membership_risk",
     "plot_renyi_curve",
     "plot_trade_off",
     "renyi_curve",

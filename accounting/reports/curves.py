@@ -20,13 +20,14 @@ import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import FloatArray, as_float_array, probability
-from accounting.reports.accountant import ReportAccountant
+from accounting.reports.accountant import Method, ReportAccountant
 
 # From nearly certain tests to far into the tail.
 DEFAULT_DELTAS: Final = (
     *(0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
     *(5e-2, 2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10),
 )
+_LARGE_DELTAS: Final = (0.1, 0.3)  # for the risk of users who have lost much
 _ROUNDING: Final = 2.0**-48
 
 
@@ -77,6 +78,39 @@ def trade_off(
         epsilon = np.asarray(accountant.epsilon(counts, delta))
         beta = np.maximum(beta, _below(rates, epsilon, np.full_like(epsilon, delta)))
     return TradeOff(rates, beta)
+
+
+class MembershipRisk(NamedTuple):
+    """Upper bounds on attacks that test whether a user's data was used; arrays of shape (n,).
+
+    `true_positive_rate` is at the given false-positive rate, and `advantage` is the largest
+    difference of the two rates over all attacks.
+    """
+
+    true_positive_rate: FloatArray
+    advantage: FloatArray
+
+
+def membership_risk(
+    accountant: ReportAccountant,
+    counts: npt.ArrayLike,
+    false_positive_rate: float,
+    method: Method = "tightest",
+) -> MembershipRisk:
+    """Return the risk of each user's history, from five points of its curve.
+
+    `counts`, `method`: as for `ReportAccountant.epsilon`; 0 < `false_positive_rate` < 1. Rounded
+    up; from a false-positive rate of 0.01 on, the rate is at most a quarter above the exact one.
+    """
+    alpha = probability("false_positive_rate", false_positive_rate)
+    at_zero = np.asarray(accountant.delta(counts, 0.0, method))
+    rates = np.array([alpha])
+    beta = _below(rates, np.zeros_like(at_zero), at_zero)
+    for delta in {alpha / 5.0, min(2.0 * alpha, 0.99), *_LARGE_DELTAS}:
+        epsilon = np.asarray(accountant.epsilon(counts, delta, method))
+        beta = np.maximum(beta, _below(rates, epsilon, np.full_like(epsilon, delta)))
+    rate = np.clip(np.nextafter(1.0 - beta[..., 0], 2.0), alpha, 1.0)
+    return MembershipRisk(np.where(at_zero > 0.0, rate, alpha), at_zero)
 
 
 def plot_renyi_curve(axes: Any, curve: RenyiCurve, labels: Sequence[str] = ()) -> None:

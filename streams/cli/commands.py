@@ -48,7 +48,7 @@ from streams.cli.arguments import (
     whole,
 )
 from streams.kafka.access import ROLES
-from streams.records import Measure, OnExhaustion, Reason, UserIdKind
+from streams.records import FALSE_POSITIVE_RATE, Measure, OnExhaustion, Reason, UserIdKind
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""
@@ -702,6 +702,12 @@ _REPLAY: Final = (
             OF_DATASET,
             AT_DELTA,
             arg(
+                "--false-positive-rate RATE",
+                "of the membership attacks whose risk is reported",
+                delta_of,
+                default=FALSE_POSITIVE_RATE,
+            ),
+            arg(
                 "--method",
                 "loss distributions (pld), Rényi divergences, the saddle point, or the smaller "
                 "bound of the first two",
@@ -727,8 +733,10 @@ _REPLAY: Final = (
         f"{_PROVEN} Each row is for its own user, or is released privately. The column epsilon "
         "bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, or "
         "the end of a run, followed from outputs; any_time_epsilon is one, and is empty after "
-        "sampled steps. No report is made if levels may have followed sampling coins "
-        "(Roster.observe).",
+        "sampled steps. true_positive_rate and advantage are the success of an attack that tests "
+        "whether the user's data was used, for the same schedule; the columns that begin with "
+        "budget bound it for the whole budget, and are a guarantee. No report is made if levels "
+        "may have followed sampling coins (Roster.observe).",
     ),
 )
 

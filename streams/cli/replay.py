@@ -435,7 +435,12 @@ REPORT_COLUMNS = (
     "remaining",
     "epsilon",
     "any_time_epsilon",
+    "true_positive_rate",
+    "advantage",
+    "budget_true_positive_rate",
+    "budget_advantage",
     "delta",
+    "false_positive_rate",
     "method",
 )
 _PRIVATE = 0o600
@@ -444,7 +449,9 @@ _RUN = "aggregates"
 _QUANTILES = (0.1, 0.5, 0.9)
 _MEANING = (
     "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
-    "norms or the end of a run followed from released outputs; any_time_epsilon is one."
+    "norms or the end of a run followed from released outputs; any_time_epsilon is one. "
+    "true_positive_rate and advantage bound attacks on such a schedule that test whether a user's "
+    "data was used. The columns that begin with budget are guarantees."
 )
 
 
@@ -462,6 +469,7 @@ def report(options: argparse.Namespace, config: Config) -> int:
             reported = report_of(
                 archive,
                 delta=options.delta,
+                false_positive_rate=options.false_positive_rate,
                 method=options.method,
                 dataset=options.dataset,
                 progress=_show_report_progress if sys.stderr.isatty() else lambda *_: None,
@@ -475,7 +483,11 @@ def report(options: argparse.Namespace, config: Config) -> int:
     losses = reported.losses
     if options.dataset is not None and not losses:
         return no_dataset(options.dataset)
-    given = {"delta": options.delta, "method": options.method}
+    given = {
+        "delta": options.delta,
+        "false_positive_rate": options.false_positive_rate,
+        "method": options.method,
+    }
     if erased := sum(part.erased for part in losses):
         note(f"{erased} accounts have no row: their users were erased")
     note(_MEANING)
@@ -569,6 +581,10 @@ def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict
                 "remaining": float(part.remaining[row]),
                 "epsilon": float(part.epsilon[row]),
                 "any_time_epsilon": None if np.isnan(any_time) else any_time,
+                "true_positive_rate": float(part.true_positive_rate[row]),
+                "advantage": float(part.advantage[row]),
+                "budget_true_positive_rate": part.budget_risk.true_positive_rate,
+                "budget_advantage": part.budget_risk.advantage,
                 **given,
             }
 
@@ -619,10 +635,9 @@ def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) 
     import pyarrow as arrow
     from pyarrow.parquet import ParquetWriter
 
-    kinds = {"steps": arrow.int64()} | dict.fromkeys(
-        ("order", "spent", "remaining", "epsilon", "any_time_epsilon", "delta"), arrow.float64()
-    )
-    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in REPORT_COLUMNS])
+    kinds = dict.fromkeys(REPORT_COLUMNS, arrow.float64()) | {"steps": arrow.int64()}
+    kinds |= dict.fromkeys(("dataset", "user", "id_kind", "measure", "method"), arrow.string())
+    schema = arrow.schema([(name, kinds[name]) for name in REPORT_COLUMNS])
     with ParquetWriter(path, schema) as writer:
         rows = _loss_rows(losses, given)
         while some := [{**row, "user": str(row["user"])} for row in islice(rows, _ROWS_AT_ONCE)]:

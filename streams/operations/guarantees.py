@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import InvalidInput, from_units_down
+from accounting import InvalidInput, Risk, from_units_down
 from streams.ledger.validation import has_per_user_order, measure_of
 from streams.records import Policy
 
@@ -50,6 +50,18 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
         return policy.epsilon(delta)
     at, row = policy.orders.index(order), measure_of(policy)
     return row.epsilon(row.stated(np.array(policy.budget[at : at + 1])), delta, [order])
+
+
+def budget_risk(policy: Policy, order: float | None) -> Risk:
+    """Return the risk of a membership attack on one user that the budget allows.
+
+    The false-positive rate is the default one.
+
+    Args:
+        policy: of the dataset.
+        order: the user's own Rényi order, if the user has one.
+    """
+    return policy.risk(order=order if order in policy.orders else None)
 
 
 def spent_epsilon(

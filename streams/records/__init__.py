@@ -63,6 +63,7 @@ from streams.records.fields import (
     DELTA,
     ERASED_INTEGER,
     ERASED_STRING,
+    FALSE_POSITIVE_RATE,
     MAX_KEYS,
     MAX_SEPARATION,
     VERSION,

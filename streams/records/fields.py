@@ -66,6 +66,8 @@ LogId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """The id of the topic norms in Kafka."""
 DELTA = 1e-5
 """The default delta at which an epsilon is reported. A policy has no delta of its own."""
+FALSE_POSITIVE_RATE = 0.01
+"""The default false-positive rate at which the risk of a membership attack is reported."""
 Right: TypeAlias = Literal["charge", "manage"]
 """``charge``: open, charge and close runs, and enrol users. ``manage``: withdraw and close the
 dataset, erase users, create nested datasets and shares, and change its access list."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import gt, truediv
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 
@@ -11,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from streams.records.fields import (
     DELTA,
+    FALSE_POSITIVE_RATE,
     MAX_KEYS,
     AskedAttempt,
     Attempt,
@@ -60,6 +62,18 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 AccessList: TypeAlias = Annotated[list[Allowed], Meta(min_length=1, max_length=MAX_KEYS)]
 """The keys that may charge and manage a dataset, in increasing order; one at least may manage."""
+
+
+@lru_cache(maxsize=256)
+def _risk(
+    row: accounting.Measure,
+    budget: tuple[float, ...],
+    orders: tuple[float, ...],
+    any_order: bool,
+    false_positive_rate: float,
+) -> accounting.Risk:
+    """Return the risk of a budget. Those of counted steps take a second to compute."""
+    return row.risk(budget, false_positive_rate, orders or None, any_order=any_order)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,6 +171,33 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         row, own = self.row, self.per_user_order is True
         return row.epsilon(row.stated(self.budget), delta, self.orders or None, any_order=own)
+
+    def risk(
+        self,
+        false_positive_rate: float = FALSE_POSITIVE_RATE,
+        *,
+        order: float | None = None,
+    ) -> accounting.Risk:
+        """Return the risk of a membership attack that the budget allows on any user, rounded up.
+
+        It holds for all outputs of the dataset together, whenever the runs end, like `epsilon`.
+
+        Args:
+            false_positive_rate: of the attack, strictly between 0 and 1.
+            order: the user's own Rényi order. None: any user's.
+
+        Raises:
+            InvalidInput: for another rate, or an order that is not of this policy.
+        """
+        from accounting import InvalidInput
+
+        row, own = self.row, self.per_user_order is True
+        budget, orders = row.stated(self.budget).tolist(), self.orders
+        if order is not None:
+            if not own or order not in orders:
+                raise InvalidInput("order", order, f"one of dataset {self.dataset!r}")
+            budget, orders = [budget[orders.index(order)]], [order]
+        return _risk(row, tuple(budget), tuple(orders), own, false_positive_rate)
 
     def first_epsilon(self, delta: float = DELTA) -> float:
         """Return `spent_epsilon` of a user without an odometer record.

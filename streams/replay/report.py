@@ -7,6 +7,10 @@ There are two numbers for each user:
 - ``any_time_epsilon`` is a guarantee at every stopping time of the released outputs, converted from
   the charges.
 
+``advantage`` and ``true_positive_rate`` bound the success of an attacker who tests whether a user's
+data was used, for the schedule of ``epsilon``. ``budget_risk`` bounds it at every stopping time,
+because it follows from the budget alone.
+
 Each row is only for its own user, or for a private release (``streams.replay.aggregates``). Rows do
 not affect admission.
 """
@@ -15,15 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import NormGrid, ReportAccountant
+from accounting import NormGrid, ReportAccountant, Risk
 from accounting.reports.accountant import Method
+from accounting.reports.curves import membership_risk
 from streams.ledger.accounts import Accounts
 from streams.operations.guarantees import Amounts
-from streams.records import User
+from streams.records import FALSE_POSITIVE_RATE, User
 from streams.replay.archive import Archive
 from streams.replay.history import (
     Counts,
@@ -55,6 +61,11 @@ class Losses:
         epsilon: an upper bound, at delta, on the loss of a fixed schedule of these steps.
         any_time_epsilon: of the charges; NaN if norm levels may have followed sampling coins.
         erased: the number of erased users, who have no row because their ids are unknown.
+        true_positive_rate: of an attack with the given false-positive rate, at most, for a fixed
+            schedule of these steps.
+        advantage: the largest true-positive rate minus the false-positive rate, for such a
+            schedule.
+        budget_risk: of an attack on any user of the dataset, from the budget.
     """
 
     partition: int
@@ -68,6 +79,9 @@ class Losses:
     epsilon: NDArray[np.float64]
     any_time_epsilon: NDArray[np.float64]
     erased: int
+    true_positive_rate: NDArray[np.float64]
+    advantage: NDArray[np.float64]
+    budget_risk: Risk
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,7 @@ def report(
     archive: Archive,
     *,
     delta: float,
+    false_positive_rate: float = FALSE_POSITIVE_RATE,
     method: Method = "tightest",
     dataset: str | None = None,
     progress: Callable[[int, int], None] = lambda _partition, _records: None,
@@ -91,6 +106,7 @@ def report(
     Args:
         archive: the topics.
         delta: the delta of the epsilons, strictly between 0 and 1.
+        false_positive_rate: of the attacks, strictly between 0 and 1.
         method: the method of ``ReportAccountant``.
         dataset: report only this one.
         progress: called sometimes with the partition and the number of its records.
@@ -101,7 +117,7 @@ def report(
             kinds of steps.
         UnreadableService: Kafka does not answer.
     """
-    accountants = _Accountants(delta, method)
+    accountants = _Accountants(delta, false_positive_rate, method)
     losses: list[Losses] = []
     compared: list[Compared] = []
     for partition in range(archive.partitions):
@@ -165,6 +181,7 @@ def _losses(
     units, orders = numbers["spent"], numbers.get("order")
     spent, left, order = amounts.tightest_of_all(units, orders)
     delta = accountants.delta
+    found = accountants.bounds(columns, counts[shown])
     return Losses(
         partition=partition,
         dataset=accounts.policy.dataset,
@@ -174,28 +191,41 @@ def _losses(
         spent=spent,
         remaining=left,
         order=order,
-        epsilon=accountants.epsilon(columns, counts[shown]),
+        epsilon=found.epsilon,
         any_time_epsilon=(
             amounts.epsilon_of_all(units, orders, delta)
             if any_time
             else np.full(len(shown), np.nan)
         ),
         erased=len(erased),
+        true_positive_rate=found.true_positive_rate,
+        advantage=found.advantage,
+        budget_risk=accounts.policy.risk(accountants.false_positive_rate),
     )
+
+
+class _Bounds(NamedTuple):
+    """Upper bounds for histories, each (n,)."""
+
+    epsilon: NDArray[np.float64]
+    true_positive_rate: NDArray[np.float64]
+    advantage: NDArray[np.float64]
 
 
 class _Accountants:
     """One accountant for each set of columns, so that tables are computed only once."""
 
-    def __init__(self, delta: float, method: Method) -> None:
+    def __init__(self, delta: float, false_positive_rate: float, method: Method) -> None:
         self.delta = delta
+        self.false_positive_rate = false_positive_rate
         self._method = method
         self._known: dict[tuple[StepKind, ...], ReportAccountant] = {}
 
-    def epsilon(self, columns: list[StepKind], counts: Counts) -> NDArray[np.float64]:
-        """Return an upper bound for each history, (n,)."""
+    def bounds(self, columns: list[StepKind], counts: Counts) -> _Bounds:
+        """Return upper bounds for each history."""
         if not columns or not len(counts):
-            return np.zeros(len(counts))
+            nothing = np.zeros(len(counts))
+            return _Bounds(nothing, np.full_like(nothing, self.false_positive_rate), nothing)
         key = tuple(columns)
         if key not in self._known:
             self._known[key] = ReportAccountant(
@@ -203,11 +233,13 @@ class _Accountants:
                 [NormGrid(column.norm, 1) for column in columns],
             )
         different, which = np.unique(counts, axis=0, return_inverse=True)
-        found = np.empty(len(different))
+        found = np.empty((3, len(different)))
+        accountant = self._known[key]
         for start in range(0, len(different), _AT_A_TIME):
             block = slice(start, start + _AT_A_TIME)
-            found[block] = self._known[key].epsilon(
-                different[block], self.delta, method=self._method
+            rows = different[block]
+            found[0, block] = accountant.epsilon(rows, self.delta, method=self._method)
+            found[1:, block] = membership_risk(
+                accountant, rows, self.false_positive_rate, self._method
             )
-        epsilons: NDArray[np.float64] = found[which.reshape(-1)]
-        return epsilons
+        return _Bounds(*found[:, which.reshape(-1)])

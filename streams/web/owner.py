@@ -12,6 +12,7 @@ from typing import Any
 
 from streams.operations.guarantees import (
     budget_epsilon,
+    budget_risk,
     first_epsilon,
     spent_epsilon,
     spent_share,
@@ -109,6 +110,7 @@ class Owners:
             "parent": policy.parent or None,
             "share_of": policy.share_of or None,
             "budget": budget_epsilon(policy, order, self._delta),
+            "risk": budget_risk(policy, order)._asdict(),
             "only_budget": policy.has_sampled_levels,  # no smaller epsilon is a guarantee
             "spent": self._spent(policy, account, points),
             "points": points,

@@ -24,6 +24,21 @@ const STATES = {
   erased: "erased",
 };
 
+const MANY = 1000;
+
+// Says in numbers of people what a budget allows an attacker. Rounds up, like the amounts.
+function guesses({ false_positive_rate, true_positive_rate, advantage }) {
+  const many = whole(MANY);
+  const right = (probability) => whole(Math.min(MANY, Math.ceil(MANY * probability - 1e-9)));
+  return (
+    `Your whole budget also limits guesses. Suppose half of ${many} people are in the data, and ` +
+    "somebody guesses from all results which ones. On average at most " +
+    `${right((1 + advantage) / 2)} guesses are right; without the results, ${whole(MANY / 2)}. ` +
+    `A guesser who wrongly suspects ${whole(MANY * false_positive_rate)} of ${many} people outside ` +
+    `the data identifies at most ${right(true_positive_rate)} of ${many} people in it.`
+  );
+}
+
 function odds(epsilon) {
   const factor = Math.exp(epsilon);
   if (factor > 1e6) return "A value this large gives no protection by itself.";
@@ -194,6 +209,7 @@ function card(dataset, own, width) {
     );
   }
   element.append(made("p", { class: "says", text: sentence(dataset) }));
+  if (state !== "erased") element.append(made("p", { class: "quiet risk", text: guesses(dataset.risk) }));
   if (dataset.points.length) {
     element.append(made("h3", { text: "Spending over time" }), plot(dataset, own.now, width));
   }

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from mpmath import mpf
 
-from accounting import Gaussian, PoissonGaussian, renyi_cost
+from accounting import Gaussian, PoissonGaussian, gdp_risk, renyi_cost
 from accounting.costs.mechanisms import PureDP
 from accounting.reports import (
     NormGrid,
     ReportAccountant,
+    membership_risk,
     plot_renyi_curve,
     plot_trade_off,
     renyi_curve,
@@ -42,6 +43,21 @@ def test_trade_off_of_gaussian_steps_is_below_the_exact_one_and_near(
         exact = mpmath.ncdf(root - mu) if 0 < a < 1 else 1 - a
     assert mpf(found) <= exact
     assert found >= float(exact) - 0.03
+
+
+@pytest.mark.slow
+@examples(30)
+@given(st.floats(0.3, 20.0), st.integers(1, 30), st.floats(0.01, 0.5))
+def test_risk_of_gaussian_steps_is_above_the_exact_one_and_near(
+    noise: float, steps: int, alpha: float
+) -> None:
+    report = ReportAccountant(Gaussian(noise), GRID)
+    found = membership_risk(report, [[0, steps], [0, 0]], alpha)
+    exact = gdp_risk(math.sqrt(steps) / noise, alpha)
+    assert exact.true_positive_rate <= found.true_positive_rate[0] * (1 + 1e-9)
+    assert found.true_positive_rate[0] <= exact.true_positive_rate * 1.25
+    assert found.advantage[0] == pytest.approx(exact.advantage, rel=1e-9)
+    assert (found.true_positive_rate[1], found.advantage[1]) == (alpha, 0.0)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from accounting import (
     PoissonGaussian,
     PureDP,
     ReportAccountant,
+    gdp_risk,
 )
+from accounting.reports import trade_off
 from streams.records import User
 from streams.replay.explain import AccountEvent, explain
 from streams.replay.report import Losses, ReportRefused, report
@@ -137,6 +140,44 @@ def test_growing_and_closed_rosters_are_counted() -> None:
     for user in (0, 25):
         exact = epsilon_step_by_step(archived, "f", user, "renyi")
         assert exact <= rows["f", user]["epsilon"] * (1 + 1e-12) <= exact * 1.001
+
+
+def test_risk_is_of_each_history_and_of_the_budget() -> None:
+    archived, turnstile = new_service(1)
+    policy = turnstile.create_dataset("f", measure="gdp", budget=1.0)
+    run = turnstile.run("f", "r")
+    for norm in (1.0, 0.5):
+        run.charge([1, 2, 3], [norm, 0.5, 0.0], noise_stddev=4.0)
+    for rate in (0.01, 0.1):
+        (part,) = losses(archived, false_positive_rate=rate)
+        mus = [math.sqrt(1.25) / 4.0, math.sqrt(0.5) / 4.0, 0.0]
+        for row, mu in enumerate(mus):
+            exact = gdp_risk(mu, rate)
+            assert part.advantage[row] == pytest.approx(exact.advantage, rel=1e-4)
+            ratio = part.true_positive_rate[row] / exact.true_positive_rate
+            assert 1 - 1e-9 <= ratio <= 1.1
+        assert part.budget_risk == policy.risk(rate) == pytest.approx(gdp_risk(1.0, rate))
+
+
+def test_risk_is_at_least_what_the_sampled_history_has(tmp_path: Path) -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("f", measure="renyi", epsilon=2.0, delta=DELTA, sampled_levels=False)
+    roster = turnstile.run("f", "s").enrol([1, 2], clip_norm=1.0, levels=4)
+    for _ in range(12):
+        roster.charge(noise_stddev=2.0, sampling_rate=0.1)
+    (part,) = losses(archived)
+    accountant = ReportAccountant(PoissonGaussian(2.0, 0.1), NormGrid(1.0, 1))
+    assert part.advantage[0] >= float(accountant.delta([12], 0.0)) * (1 - 1e-9)
+    beta = trade_off(accountant, [12], [0.01]).beta[0]
+    assert 1.0 - beta <= part.true_positive_rate[0] * (1 + 1e-9) <= (1.0 - beta) * 1.1
+    assert part.true_positive_rate[0] < part.budget_risk.true_positive_rate
+    path = tmp_path / "report.csv"
+    assert command_on(archived, "report", "--output", str(path)).code == 0
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[0]["advantage"]) == part.advantage[0]
+    assert float(rows[0]["budget_true_positive_rate"]) == part.budget_risk.true_positive_rate
+    assert float(rows[0]["false_positive_rate"]) == 0.01
 
 
 @pytest.mark.parametrize("method", ["tightest", "pld", "renyi", "saddlepoint"])

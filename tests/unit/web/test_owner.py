@@ -125,6 +125,22 @@ def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
     assert unspent["spent"]["share"] == pytest.approx(1 / 8)
 
 
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp", "pure-dp"])
+def test_the_risk_that_is_shown_is_that_of_the_whole_budget(measure: str) -> None:
+    dataset = policy("d", measure=measure)
+    at = 3 if measure == "renyi" else None
+    records = Records({"d": dataset}, {"d": Account((spent(dataset, 0.25, at),))})
+    (shown,) = told(records)["datasets"]
+    (unspent,) = told(Records({"d": dataset}), "d")["datasets"]
+    own, anybody = shown["risk"], unspent["risk"]
+    assert own["false_positive_rate"] == 0.01 < own["true_positive_rate"] < 0.05
+    assert 0.0 < own["advantage"] < 0.5
+    assert anybody == dataset.risk()._asdict()
+    # A user with an order of its own has that order's budget, which allows no more than the worst.
+    assert own["true_positive_rate"] <= anybody["true_positive_rate"]
+    assert (own == anybody) == (measure != "renyi")
+
+
 STATES = """
     account    closed  exhausted  state
     part       no      no         open
