@@ -21,7 +21,7 @@ JOBS   ?= $(shell expr `getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2` + 1)
 beside_types = @said=$$(mktemp); $(MAKE) --no-print-directory types > $$said 2>&1 & types=$$!; \
 	$(1); tests=$$?; wait $$types; wrong=$$?; cat $$said; rm -f $$said; exit $$((tests | wrong))
 
-.PHONY: help demo check test nightly debian test-torch lint style types docs examples reference lock audit image simulate chaos fuzz bench \
+.PHONY: help demo check test nightly debian test-torch test-huggingface lint style types docs examples reference lock audit image simulate chaos fuzz bench \
 	bench-torch gains papers clean
 
 help:                             ## what there is
@@ -55,6 +55,10 @@ debian:                           ## make check and the demo in a fresh Debian; 
 
 test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take gigabytes, so not in `make test`
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
+	$(PYTEST) tests/unit/trainers $(ARGS)
+
+test-huggingface: $(VENV)/installed ## the same with transformers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface]'
 	$(PYTEST) tests/unit/trainers $(ARGS)
 
 lint: style types                 ## ruff, mypy, import rules

@@ -565,11 +565,14 @@ class IndividualDPOptimizer(DPOptimizer):
     def _parts(self, count: int) -> list[Any]:
         """Return the gradients of the first examples of the batch, one part per parameter."""
         samples, size = self.grad_samples, self._loader.batch_size
-        if {len(sample) for sample in samples} != {size}:
-            raise InvalidRequest(
-                f"there are {len(samples[0])} gradients for a batch of {size} examples: compute "
-                "the loss of a batch once, and call zero_grad before it"
-            )
+        for parameter, sample in zip(self.params, samples, strict=True):
+            if len(sample) != size:
+                raise InvalidRequest(
+                    f"a parameter of shape {tuple(parameter.shape)} has {len(sample)} gradients, "
+                    f"but the batch has {size} examples: compute the loss of a batch once, call "
+                    "zero_grad before it, and give every layer one row per example. Some models "
+                    "share position_ids between examples: add them to each example"
+                )
         return [
             part_of(parameter, sample, count, as_factors=self._one_each)
             for parameter, sample in zip(self.params, samples, strict=True)
