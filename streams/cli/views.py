@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _EVERY = 1.0  # seconds
 _FIRST_WITHIN = 15.0
 _SHOWN_RUNS = 12
+_SHOWN_ALARMS = 6
+_SHOWN_PARTITIONS = 16
 _BARS = " ▁▂▃▄▅▆▇█"
 _OF_A_RUN = ("dataset", "run", "attempt", "step", "rate", "closed", "moved")
 _OLD = "bright_black"
@@ -114,15 +116,26 @@ def frame(seen: Mapping[str, Any], people: Mapping[str, Any], config: Config) ->
         f"  {seen['lag']:,} wait",
     )
     parts: list[RenderableType] = [head, rate, Text("")]
-    for alarm in seen["alarms"]:
+    for alarm in seen["alarms"][:_SHOWN_ALARMS]:
         style = "bold red" if alarm["level"] == "wrong" else "yellow"
         parts += [
             Text(f"{alarm['level'].upper()}  {plain(alarm['what'])}", style=style),
             Text(f"       {plain(alarm['do'])}"),
         ]
+    if more := seen["alarms"][_SHOWN_ALARMS:]:
+        parts.append(
+            Text(f"{len(more):,} more alarms: `turnstile status` has them", style="yellow")
+        )
     if not seen["alarms"]:
         parts.append(Text("Nothing is wrong.", style="green"))
-    parts += [Text(""), _partition_table(seen, people["users"]["partitions"]), Text("")]
+    parts += [Text(""), _partition_table(seen, people["users"]["partitions"])]
+    if rest := _by_need(seen["partitions"])[_SHOWN_PARTITIONS:]:
+        well = sum(one["state"] == PartitionState.DECIDING for one in rest)
+        waiting = sum(one["lag"] for one in rest)
+        parts.append(
+            Text(f"{len(rest):,} more partitions: {well:,} are deciding, {waiting:,} records wait")
+        )
+    parts.append(Text(""))
     if people["runs"]:
         parts += [_run_table(people["runs"][:_SHOWN_RUNS]), Text("")]
     if seen["workers"]:
@@ -132,12 +145,21 @@ def frame(seen: Mapping[str, Any], people: Mapping[str, Any], config: Config) ->
     return Group(*parts)
 
 
+def _by_need(partitions: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return partitions; if they are many, those that are not decided or have a lag come first."""
+    if len(partitions) <= _SHOWN_PARTITIONS:
+        return partitions
+    return sorted(
+        partitions, key=lambda one: (one["state"] == PartitionState.DECIDING, -one["lag"])
+    )
+
+
 def _partition_table(seen: Mapping[str, Any], users: Mapping[int, int | None]) -> Table:
     table = _table("partition", "<owner", "decided/s", "lag", "users", "snapshot", "seen", "<state")
     # While Kafka or Redis does not answer, the rows are as old as the last answer.
     is_old = any(side["away"] for side in seen["sides"].values())
     age = seen["sides"]["Redis"]["age"] or 0.0
-    for one in seen["partitions"]:
+    for one in _by_need(seen["partitions"])[:_SHOWN_PARTITIONS]:
         count, state = users.get(one["partition"]), one["state"]
         table.add_row(
             str(one["partition"]),

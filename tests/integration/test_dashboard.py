@@ -187,22 +187,33 @@ def test_the_page_in_a_browser(watched: Service, page: Page) -> None:
         browser.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_old_values_are_grey_and_counts_are_exact() -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    partition = {
-        "partition": 0,
-        "state": "deciding",
-        "owner": "h",
+def partition_of(number: int, state: str = "deciding") -> dict[str, Any]:
+    return {
+        "partition": number,
+        "state": state,
+        "owner": f"host-{number % 2}",
         "rate": 1.0,
         "lag": 0,
         "snapshot": 7,
         "seen": 1,
     }
-    service: dict[str, Any] = {
-        "alarms": [],
+
+
+def service_of(partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the state of a service, with an alarm about each partition that is not decided."""
+    return {
+        "alarms": [
+            {
+                "level": "wrong",
+                "what": f"Partition {one['partition']} is {one['state']}",
+                "do": "Start a worker",
+                "about": {"partition": one["partition"], "reason": "owner-silent"},
+            }
+            for one in partitions
+            if one["state"] != "deciding"
+        ],
         "sides": {name: {"age": 0.0, "away": False} for name in ("Kafka", "Redis")},
-        "partitions": [partition],
+        "partitions": partitions,
         "rate": 1.0,
         "rates": [1.0, 1.0],
         "lag": 0,
@@ -210,6 +221,62 @@ def test_old_values_are_grey_and_counts_are_exact() -> None:
         "workers": [],
         "rejects": {},
     }
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@pytest.mark.parametrize("screen", ["light", "phone"])
+def test_hundreds_of_partitions_are_folded_and_filtered(screen: str) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    bad = [3, 7, 8, 200]
+    states = ["waiting" if number in bad else "deciding" for number in range(256)]
+    service = service_of([partition_of(number, state) for number, state in enumerate(states)])
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.getuid() == 0 else []
+        )
+        width, height = SCREENS[screen]
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto((TOP / "streams/web/static/dashboard.html").as_uri())
+        show = "(service) => showService(service)"
+        page.evaluate(show, service)
+        cells = "document.querySelectorAll('#partitions tbody td:first-child')"
+        listed = f"[...{cells}].map((cell) => cell.innerText)"
+        assert page.evaluate(listed) == list(map(str, bad))
+        assert page.evaluate("document.documentElement.scrollHeight") < 3 * height
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        # The four partitions with one problem are one alarm, which stays in view.
+        assert page.locator("#alarms .alarm").count() == 1
+        assert "3, 7-8, 200" in page.inner_text("#alarms")
+        assert not page.is_visible("#first-alarm")
+        page.set_viewport_size({"width": width, "height": 300})
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_function("!document.querySelector('#first-alarm').hidden")
+        assert page.evaluate(
+            "document.querySelector('#first-alarm').getBoundingClientRect().top >= 0"
+        )
+        # The others open on demand, and stay open when new values come.
+        page.locator("#partitions summary").click()
+        page.wait_for_selector("#partitions .scroll table")
+        page.evaluate(
+            show, {**service, "partitions": [{**one, "lag": 5} for one in service["partitions"]]}
+        )
+        assert len(page.evaluate(listed)) == 256
+        for text, found in (
+            ("7", ["7"]),
+            ("6-8, 255", ["6", "7", "8", "255"]),
+            ("waiting", list(map(str, bad))),
+            ("host-1", [str(number) for number in range(1, 256, 2)]),
+            ("nothing", []),
+        ):
+            page.fill("#filter", text)
+            assert page.evaluate(listed) == found, text
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_old_values_are_grey_and_counts_are_exact() -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    service = service_of([partition_of(0)])
     spending = {"dataset": "d", "users": 1400, "parts": [3, 1], "one_in": 1}
     run = {"run": "night", "dataset": "d", "attempt": 1, "step": 7, "rate": 0.5, "moved": 1.0}
     run |= {"active": 3, "halted": 1, "exhausted": 0, "counted_from": None, "closed": False}

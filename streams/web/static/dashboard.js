@@ -35,11 +35,39 @@ function table(columns, rows) {
 
 const nothing = (text) => made("p", { class: "quiet", text });
 
-function alarm({ level, what, do: remedy }) {
+// Partitions as short text: "1, 3-5, 9".
+function ranges(numbers) {
+  const found = [];
+  for (const one of [...numbers].sort((a, b) => a - b)) {
+    const last = found[found.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else found.push([one, one]);
+  }
+  return found.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(", ");
+}
+
+// Alarms of several partitions with the same reason and remedy become one.
+function grouped(alarms) {
+  const groups = new Map();
+  for (const one of alarms) {
+    const { partition, reason } = one.about;
+    const key = JSON.stringify([one.level, reason, one.do, partition === undefined ? one.what : 0]);
+    if (!groups.has(key)) groups.set(key, { ...one, partitions: [] });
+    if (partition !== undefined) groups.get(key).partitions.push(partition);
+  }
+  return [...groups.values()];
+}
+
+function alarm({ level, what, do: remedy, partitions }) {
+  const others = partitions.length - 1;
+  const more = others === 1 ? "1 more partition has" : `${number(others)} more partitions have`;
   return made(
     "div",
     { class: `alarm ${level}` },
     made("p", { class: "what", text: what }),
+    ...(others > 0
+      ? [made("p", { text: `${more} the same problem. All of them: ${ranges(partitions)}.` })]
+      : []),
     made("p", { text: remedy }),
   );
 }
@@ -100,25 +128,99 @@ function markOld(id, isOld) {
   at(id).closest("section, #people").classList.toggle("old", isOld);
 }
 
+// Lists that are longer are folded: rows that are not well come first, and the others open on demand.
+const FOLDED_FROM = 12;
+const unfolded = new Set();
+
+// Whether a partition fits the text of the filter: numbers and ranges, or a part of owner or state.
+function fits(one, text) {
+  return text.split(",").some((part) => {
+    const word = part.trim().toLowerCase();
+    const range = /^(\d+)(?:\s*-\s*(\d+))?$/.exec(word);
+    if (range) return one.partition >= +range[1] && one.partition <= +(range[2] ?? range[1]);
+    return word !== "" && `${one.state} ${one.owner ?? "none"}`.toLowerCase().includes(word);
+  });
+}
+
+function fold(name, summary, content) {
+  const isOpen = unfolded.has(name);
+  const entry = made("details", { class: "fold" }, made("summary", { text: summary }));
+  // A region that scrolls has to be reached by keyboard.
+  const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": summary };
+  if (isOpen) entry.append(made("div", region, content()));
+  entry.open = isOpen;
+  entry.addEventListener("toggle", () => {
+    if (entry.open === unfolded.has(name)) return;
+    if (entry.open) unfolded.add(name);
+    else unfolded.delete(name);
+    showAgain();
+  });
+  return entry;
+}
+
+// A table of the first rows, and the others folded.
+function folded(name, columns, rows) {
+  const first = table(columns, rows.slice(0, FOLDED_FROM));
+  const rest = rows.slice(FOLDED_FROM);
+  if (!rest.length) return [first];
+  return [first, fold(name, `${rest.length} more`, () => table(columns, rest))];
+}
+
 // Only a logged-in operator sees columns and figures with numbers of users.
-function partitions({ list, users }) {
+function partitions({ list, users, text }) {
   if (!list.length) return [nothing("No partition yet.")];
   const columns = [
     ["partition", "word wide named"], ["state", "word"], ["owner", "word broad"], ["decided/s", ""],
     ["lag", ""], ...(users ? [["users", ""]] : []), ["snapshot at", ""], ["heartbeat", ""],
   ];
-  const rows = list.map((one) => [
-    one.partition,
-    made("span", { class: `state ${one.state}`, text: one.state }),
-    one.owner ?? "none",
-    number(one.rate, 1),
-    number(one.lag),
-    ...(users ? [number(users.partitions[one.partition])] : []),
-    number(one.snapshot),
-    made("span", { "data-seen": one.partition }),
-  ]);
-  return [table(columns, rows)];
+  const rows = (some) => {
+    const shownAs = table(columns, some.map((one) => [
+      one.partition,
+      made("span", { class: `state ${one.state}`, text: one.state }),
+      one.owner ?? "none",
+      number(one.rate, 1),
+      number(one.lag),
+      ...(users ? [number(users.partitions[one.partition])] : []),
+      number(one.snapshot),
+      made("span", { "data-seen": one.partition }),
+    ]));
+    if (list.length > FOLDED_FROM) shownAs.classList.add("dense");
+    return shownAs;
+  };
+  if (text) {
+    const found = list.filter((one) => fits(one, text));
+    const count = made("p", { class: "quiet", text: `${found.length} of ${list.length} partitions` });
+    return found.length ? [count, rows(found)] : [count];
+  }
+  if (list.length <= FOLDED_FROM) return [rows(list)];
+  const well = list.filter((one) => one.state === "deciding");
+  const others = list.filter((one) => one.state !== "deciding");
+  const first = others.slice(0, FOLDED_FROM), rest = others.slice(FOLDED_FROM);
+  const waiting = number(well.reduce((sum, one) => sum + one.lag, 0));
+  return [
+    ...(first.length ? [rows(first)] : []),
+    ...(rest.length ? [fold("rest", `${rest.length} more are not deciding`, () => rows(rest))] : []),
+    ...(well.length
+      ? [fold("well", `${well.length} are deciding; ${waiting} records wait`, () => rows(well))]
+      : []),
+  ];
 }
+
+function showPartitions(service, users) {
+  const list = service.partitions.map((one) => ({ ...one, seen: undefined }));
+  const text = at("filter").value.trim();
+  at("filter-line").hidden = list.length <= FOLDED_FROM;
+  fill("partitions", { list, users, text, unfolded: [...unfolded] }, partitions);
+  showSeen();
+}
+
+let latest = null;
+
+function showAgain() {
+  if (latest !== null) showService(...latest);
+}
+
+at("filter").addEventListener("input", showAgain);
 
 function datasets({ list, users }) {
   const columns = [
@@ -130,10 +232,10 @@ function datasets({ list, users }) {
     number(Math.ceil(1e4 * one.epsilon) / 1e4, 4), one.delta.toExponential(),
     ...(users ? [number(users.datasets[one.dataset])] : []),
   ]);
-  return [table(columns, rows)];
+  return folded("datasets", columns, rows);
 }
 
-function workers(list) {
+function workers({ list }) {
   const columns = [
     ["worker", "word wide"], ["health", "word"], ["release", "word"],
     ["partitions", ""], ["applied", ""],
@@ -145,10 +247,10 @@ function workers(list) {
       text: one.problem ? "not healthy" : "healthy",
     }),
     one.release ?? "–",
-    one.partitions.join(", ") || "–",
+    ranges(one.partitions) || "–",
     number(one.records),
   ]);
-  return [table(columns, rows)];
+  return folded("workers", columns, rows);
 }
 
 function bars(counts) {
@@ -182,6 +284,10 @@ function runs(list) {
   return [table(columns, rows)];
 }
 
+// A count in little space: 1,400,000 as 1.4M.
+const brief = (count) =>
+  count.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
+
 function spending(list) {
   if (!list.length) return [nothing("No dataset yet.")];
   return list.map((one) => {
@@ -201,7 +307,9 @@ function spending(list) {
       made("h3", { text: one.dataset }),
       made("p", { class: "quiet", text: `${number(one.users)} users${sample}, by the share of the budget spent at most` }),
       made("div", { class: "parts" }, ...columns),
+      made("div", { class: "counts" }, ...one.parts.map((count) => made("span", { text: count ? brief(count) : "" }))),
       made("div", { class: "ends" }, made("span", { text: "0 %" }), made("span", { text: "100 %" })),
+      made("p", { class: "quiet", text: "Each bar counts users. The last one, in another colour, is of users who have the least left." }),
     );
   });
 }
@@ -237,10 +345,23 @@ function refused(list) {
   });
 }
 
+// The header stays in view. It repeats the first alarm while the alarms themselves are out of view.
+let alarmsAreInView = true;
+
+function showFirstAlarm() {
+  at("first-alarm").hidden = at("alarms").hidden || alarmsAreInView;
+}
+
+new IntersectionObserver(([entry]) => {
+  alarmsAreInView = entry.isIntersecting;
+  showFirstAlarm();
+}).observe(at("alarms"));
+
 function showService(service, users = null) {
   at("service").hidden = service === null;
   if (service === null) {
     at("alarms").hidden = true;
+    showFirstAlarm();
     pill("care", "login required");
     return;
   }
@@ -250,27 +371,38 @@ function showService(service, users = null) {
   else if (all) pill("care", all === 1 ? "1 warning" : `${all} warnings`);
   else pill("well", "no alarms");
   at("alarms").hidden = !all;
-  fill("alarms", service.alarms, (alarms) => alarms.map(alarm));
+  fill("alarms", service.alarms, (alarms) => grouped(alarms).map(alarm));
+  at("first-alarm").textContent = all ? service.alarms[0].what : "";
+  at("first-alarm").className = wrong ? "wrong" : "care";
+  showFirstAlarm();
   const decided = service.partitions.filter((one) => one.state === "deciding").length;
   const allUsers = users && Object.values(users.datasets).reduce((sum, one) => sum + one, 0);
   fill(
     "figures",
     [service.rate, service.rates, service.lag, decided, service.partitions.length, allUsers],
     () => [
-      figure("records decided per second", number(service.rate, 1), line(service.rates)),
+      figure(
+        "records decided per second",
+        number(service.rate, 1),
+        line(service.rates),
+        made("div", {
+          class: "name",
+          text: `the last two minutes, from 0 to ${number(Math.max(...service.rates, 0), 1)}`,
+        }),
+      ),
       figure("records waiting", number(service.lag)),
       figure("active partitions", `${decided} of ${service.partitions.length}`),
       ...(users ? [figure("users in all datasets", number(allUsers))] : []),
     ],
   );
-  const seldom = service.partitions.map((one) => ({ ...one, seen: undefined }));
-  fill("partitions", { list: seldom, users }, partitions);
   noteSeen(service);
-  showSeen();
+  latest = [service, users];
+  showPartitions(service, users);
   at("datasets-section").hidden = !service.datasets.length;
-  fill("datasets", { list: service.datasets, users }, datasets);
+  fill("datasets", { list: service.datasets, users, unfolded: [...unfolded] }, datasets);
   at("workers-section").hidden = !service.workers.length;
-  fill("workers", service.workers, workers);
+  const ill = [...service.workers].sort((a, b) => Boolean(b.problem) - Boolean(a.problem));
+  fill("workers", { list: ill, unfolded: [...unfolded] }, workers);
   fill("reasons", service.rejects, bars);
   const { Kafka, Redis } = service.sides;
   for (const id of ["figures", "partitions"]) markOld(id, Kafka.away || Redis.away);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
@@ -30,7 +31,7 @@ PEOPLE = {
 }
 
 
-def shown(age: float, away: bool) -> str:
+def shown(age: float, away: bool, partitions: Sequence[Any] = (PARTITION,)) -> str:
     """A frame of which Redis was seen some seconds ago."""
     sides = {name: {"age": age, "away": away} for name in ("Kafka", "Redis")}
     seen: dict[str, Any] = {
@@ -40,7 +41,7 @@ def shown(age: float, away: bool) -> str:
         "lag": 0,
         "alarms": [],
         "sides": sides,
-        "partitions": [PARTITION],
+        "partitions": list(partitions),
         "workers": [],
         "rejects": {},
     }
@@ -73,3 +74,14 @@ def test_halted_users_are_not_shown() -> None:
     text = shown(0.0, away=False)
     assert "night" in text
     assert not re.search("3,?333|4,?444|5,?555", text)
+
+
+def test_of_many_partitions_those_that_need_attention_are_shown() -> None:
+    many = [{**PARTITION, "partition": number, "owner": f"h{number}"} for number in range(256)]
+    many[200] |= {"state": "suspended"}
+    many[100] |= {"lag": 77}
+    text = shown(0.0, away=False, partitions=many)
+    listed = re.findall(r"\bh(\d+)\b", text)
+    assert listed[:2] == ["200", "100"]
+    assert len(listed) < 20
+    assert "240" in text  # the others are counted
