@@ -159,7 +159,9 @@ class IndividualDPLoader:
         if type(self.dataset) is TensorDataset and collate is default_collate:
             # Index the tensors once instead of collating single examples.
             for batch in filled:
-                places = torch.from_numpy(np.pad(batch, (0, self.batch_size - len(batch)), "edge"))
+                padded = np.full(self.batch_size, batch[-1])
+                padded[: len(batch)] = batch
+                places = torch.from_numpy(padded)
                 yield self._pinned([tensor[places] for tensor in self.dataset.tensors])
             return
         fetched = map(self._fetch, filled) if self._workers is None else self._workers.fetch(filled)

@@ -611,4 +611,4 @@ def restore(
 
 def _usual_size(expected: float) -> int:
     """Return a public batch size in which nearly all Poisson samples of this mean size fit."""
-    return _MULTIPLE * math.ceil((expected + 3.0 * math.sqrt(expected)) / _MULTIPLE)
+    return _MULTIPLE * math.ceil((expected + 2.5 * math.sqrt(expected)) / _MULTIPLE)

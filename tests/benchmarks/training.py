@@ -184,7 +184,7 @@ class Contestant:
 
 
 def compare(
-    task: Task, seeds: int, measure: Measure, service: Turnstile | None
+    task: Task, seeds: range, measure: Measure, service: Turnstile | None
 ) -> tuple[dict[str, Result], tuple[float, float]]:
     """Train with every seed; over the service and with ghost clipping with the first one.
 
@@ -241,16 +241,16 @@ def compare(
         return made
 
     noises: set[tuple[float, float]] = set()
-    for seed in range(seeds):
+    for seed in seeds:
         made: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
             OPACUS: lambda seed=seed: opacus(seed),
             IN_MEMORY: lambda seed=seed: individual(seed, Turnstile.in_memory(partitions=1)),
         }
-        if seed == 0:
-            made[GHOST] = lambda: individual(0, Turnstile.in_memory(partitions=1), "ghost")
+        if seed == seeds[0]:
+            made[GHOST] = lambda: individual(seeds[0], Turnstile.in_memory(partitions=1), "ghost")
             if service is not None:
-                made[SERVICE] = lambda: individual(0, service)
-                made[AHEAD] = lambda: individual(0, service, ahead=True)
+                made[SERVICE] = lambda: individual(seeds[0], service)
+                made[AHEAD] = lambda: individual(seeds[0], service, ahead=True)
         racing = [Contestant(task, make(), results[name]) for name, make in made.items()]
         for first in range(0, task.steps, _IN_A_ROW):
             for contestant in racing:
@@ -312,11 +312,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.training")
     parser.add_argument("--data", type=Path, help="folder with mnist-t10k; default: digits alone")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", choices=["linear", "convolutional"], help="one kind of training")
     parser.add_argument("--measure", default="steps", help="of the datasets that are charged")
     parser.add_argument("--service", action="store_true", help="also over a broker and a Redis")
     parser.add_argument("--out", type=Path, default=Path("out/opacus.md"))
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     data = [load_digits(), *([load_mnist(options.data / "mnist-t10k")] if options.data else [])]
@@ -330,7 +332,7 @@ def main() -> None:
         for task in chain.from_iterable(map(_tasks, data)):
             if not task.words.startswith(options.only or ""):
                 continue
-            results, noises = compare(task, options.seeds, options.measure, service)
+            results, noises = compare(task, seeds, options.measure, service)
             if service is not None:
                 assert results[SERVICE].accuracies == results[IN_MEMORY].accuracies[:1]
             text += lines(task, results, noises)
