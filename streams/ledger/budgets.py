@@ -96,9 +96,11 @@ class Budgets:
         held = [(accounts.policy, accounts.first_user) for accounts in self.accounts]
         users, norms, mechanism = check_charge(charge, held)
         users = self.known_as(users)
+        # A step without users may have a mechanism that cannot be clipped.
+        clips = self.clips and len(users) > 0
         return [
             ChargePlan(
-                users, norms, mechanism, self.clips, charge.reserve or 0.0, *accounts.seek(users)
+                users, norms, mechanism, clips, charge.reserve or 0.0, *accounts.seek(users)
             )
             for accounts in self.accounts
         ]

@@ -324,3 +324,11 @@ def test_steps_that_stand_are_steps_that_are_sent_with_all_levels():
     assert len(seen) > 5
     standing.audit()
     dense.audit()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_step_without_users_has_any_mechanism(nested):
+    log = chain(*[CLIPS] * (1 + nested))
+    decided = log.charge(0, [], [], mechanism="pure-dp")
+    assert (decided.step, decided.users) == (0, 0)
+    log.audit()
