@@ -2,7 +2,8 @@
 
 Opening a run makes a new attempt in every partition, under one policy:
 
-1. Ask every partition for its next attempt.
+1. Ask every partition for its next attempt, partition 0 first. Of two runs that want a budget at
+   once, partition 0 gives it to one of them, and the other asks no further partition.
 2. Check that all hold the dataset under one policy, made for the current number of partitions.
 3. If attempts differ because an earlier opening was interrupted, ask the lower partitions again for
    the highest attempt. If another trainer has opened the run meanwhile, start again.
@@ -31,6 +32,7 @@ from msgspec.structs import replace
 from accounting.exact.validation import whole_number
 from streams.records import (
     MAX_SEPARATION,
+    Answer,
     CloseRun,
     OpenRun,
     Reason,
@@ -172,8 +174,11 @@ def _open_everywhere(
     """
     # Step 1.
     token = connection.new_token()
-    requests = dict.fromkeys(range(connection.partitions), request(token, 0))
-    replies = connection.survey(token, requests, deadline)
+    replies: dict[int, Answer | RequestRejected] = {}
+    for partitions in (range(1), range(1, connection.partitions)):
+        if not any(isinstance(reply, BudgetHeld) for reply in replies.values()):
+            requests = dict.fromkeys(partitions, request(token, 0))
+            replies |= connection.survey(token, requests, deadline)
     # Step 2.
     check_agreement(dataset, replies, connection.partitions)
     opened = {p: reply for p, reply in replies.items() if isinstance(reply, RunOpened)}

@@ -11,6 +11,7 @@ import pytest
 from streams.records import Answer, Charge, CreateDataset, OpenRun, Policy, Reason
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
+    BudgetHeld,
     DecisionTimeout,
     Fenced,
     InvalidRequest,
@@ -58,9 +59,7 @@ def test_interrupted_opening_is_completed(
             service.open()
     service.deaf = set()
     run = service.open()
-    assert (
-        {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt} == {4}
-    )
+    assert {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
     assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 0
     assert service.rejects == []
 
@@ -76,7 +75,7 @@ class Rivalry(Partitions):
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
     ) -> dict[int, Any]:
         replies = super().survey(key, requests, deadline)
-        if self.times:
+        if self.times and 0 not in requests:
             self.times -= 1
             for partition in (1, 2):  # one more than the opening has got there
                 attempt = self.ledgers[partition].state.runs["d", "r"].attempt + 1
@@ -106,13 +105,16 @@ def test_competing_trainers_are_fenced() -> None:
 class Echo(Partitions):
     """The answer to the first question comes once more instead of the answer to the second."""
 
-    stale: dict[int, Answer]
+    def __init__(self) -> None:
+        super().__init__()
+        self.stale: dict[int, Any] = {}
 
     def survey(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
     ) -> dict[int, Any]:
-        self.stale = super().survey(key, requests, deadline)
-        return dict(self.stale)
+        replies = super().survey(key, requests, deadline)
+        self.stale |= replies
+        return replies
 
     def ask(
         self, key: Hashable, requests: Mapping[int, bytes], deadline: Deadline
@@ -129,6 +131,16 @@ def test_repeated_answer_is_ignored() -> None:
     service.publish(1, OpenRun(dataset="d", run="r", attempt=5, request="before"))
     run = service.open()
     assert {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
+
+
+def test_a_run_that_is_refused_a_budget_holds_it_nowhere() -> None:
+    """Otherwise two runs could hold one budget in some partitions each, and neither could go on."""
+    service = Partitions()
+    service.create()
+    service.publish(0, OpenRun(dataset="d", run="first", attempt=1, request="t"))
+    with pytest.raises(BudgetHeld):
+        service.open("second")
+    assert service.open("first").charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
 
 
 def test_run_at_different_steps_is_not_opened() -> None:
