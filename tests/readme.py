@@ -70,7 +70,7 @@ def blocks_of_a_subscriber() -> list[str]:
 
 def blocks_of_several_datasets() -> list[str]:
     """One budget over several datasets, and shares of one; the tests of the SDK run them."""
-    return [block for block in blocks() if "parent=" in block or "share_of=" in block]
+    return [block for block in blocks() if "parents=" in block or "share_of=" in block]
 
 
 def blocks_of_correlated_noise() -> list[str]:

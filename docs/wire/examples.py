@@ -84,7 +84,7 @@ def requests() -> list[Example]:
         "measure": "gdp",
         "budget": [1 << 44],
         "odometer_step": [1 << 41],
-        "parent": "mnist",
+        "parents": ["mnist"],
     }
     signer = RequestSigner(_PRIVATE)
     key, log = (base64.b64encode(part).decode() for part in (signer.public, NO_TOPIC))
@@ -240,7 +240,7 @@ def requests() -> list[Example]:
         ),
         _asked(
             "user-22",
-            "In one dataset, and so in its parent.",
+            "In one dataset, and so in its parents.",
             "erase",
             user=22,
             dataset="digits",

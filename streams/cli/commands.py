@@ -216,8 +216,10 @@ _DATASETS: Final = (
             ),
             arg(
                 "--parent DATASET",
-                "another dataset of the same users; every step is charged to its budget as well",
+                "another dataset of the same users; every step is charged to its budget as well; "
+                "may be given several times",
                 name_of,
+                action="append",
             ),
             arg(
                 "--share-of DATASET",

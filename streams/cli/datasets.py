@@ -55,7 +55,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
             odometer_step=_one_or_many(options.odometer_step),
             on_exhaustion=options.on_exhaustion,
             user_ids=options.user_ids,
-            parent=options.parent,
+            parents=options.parent or (),
             allow=options.allow and dict(options.allow),
         )
     delta = DELTA if options.delta is None else options.delta
@@ -192,7 +192,7 @@ def show_datasets(datasets: Mapping[str, DatasetStatus], delta: float, as_json: 
 
 _DATASET_COLUMNS = (
     *("dataset", "measure", "budget", "epsilon", "delta", "users", "exhausted"),
-    *("state", "parent"),
+    *("state", "parents"),
 )
 
 
@@ -221,7 +221,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
         "noise_multiplier": policy.noise_multiplier or None,
         "on_exhaustion": policy.on_exhaustion,
         "user_ids": policy.user_ids,
-        "parent": policy.parent or None,
+        "parents": policy.parents or [],
         "share_of": policy.share_of or None,
         "assume_independent_timing": policy.assume_independent_timing is True,
         "sampled_levels": policy.has_sampled_levels,

@@ -111,10 +111,12 @@ def _policies(verified: Verified) -> dict[str, Policy]:
 
 def _chain(policies: Mapping[str, Policy], name: str) -> list[Policy]:
     """Return the policies of a dataset and of all that its charges draw on, the nearest first."""
-    found = [policies[name]]
-    while outer := found[-1].parent or found[-1].share_of:
-        found.append(policies[outer])
-    return found
+    names = [name]
+    for each in names:  # which grows
+        policy = policies[each]
+        above = policy.parents or ([policy.share_of] if policy.share_of else [])
+        names += [outer for outer in above if outer not in names]
+    return [policies[each] for each in names]
 
 
 def registry_fields(stated: Statement) -> dict[str, Any]:

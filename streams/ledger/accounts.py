@@ -34,7 +34,7 @@ from streams.ledger.columns import (
 )
 from streams.ledger.index import UNKNOWN, UserIndex
 from streams.ledger.rule import NO_ROWS, Before, Bill, OrderIndex, Rule, Settled, positions
-from streams.ledger.validation import check_new_users, check_no_member, check_once
+from streams.ledger.validation import check_new_users, check_no_member, check_once, is_keyed_hash
 from streams.records import Policy, User, Users
 from streams.records.users import UserIds
 
@@ -158,7 +158,7 @@ class Accounts:
         policy: of the dataset.
         rule: how the policy charges users.
         account: their numbers, for the rosters with recurring charges.
-        erased: the keyed hashes of erased users in all datasets that share the budget.
+        erased: the keyed hashes among the users.
     """
 
     def __init__(self, policy: Policy, partition: int) -> None:
@@ -212,7 +212,7 @@ class Accounts:
         if len(members):
             check_no_member(users, slots, members)
         if len(new):
-            check_new_users(new_users, self._partition, self.policy.partitions, self.erased)
+            check_new_users(new_users, self._partition, self.policy.partitions)
             slots[new] = np.arange(len(self._index), len(self._index) + len(new))
         return Sought(slots, new_users)
 
@@ -559,6 +559,8 @@ class Accounts:
 
     def _enrol(self, new_users: UserIds) -> None:
         slots = self._index.add(new_users)
+        if not new_users.are_integers:
+            self.erased.update(str(user) for user in new_users if is_keyed_hash(user))
         self._rows.reserve(len(self._index))
         self._rows.touch(slots)
 

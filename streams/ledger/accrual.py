@@ -7,6 +7,9 @@ So what a record writes grows with its users, not with the rosters that they are
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.rule import NO_ROWS
 from streams.ledger.state import State
@@ -14,40 +17,41 @@ from streams.ledger.tracked import Address
 from streams.records import Reason, Rejection
 
 
-def restore_rosters(state: State, budgets: Budgets) -> None:
-    """Restore all rosters that share a budget with these from their stored state."""
+def restore_rosters(state: State, charged: Collection[Accounts]) -> None:
+    """Restore all rosters that charge some of these accounts from their stored state."""
     for address in list(state.rosters.not_restored):
         own = state.policies.budgets(address[0])
-        if own.outermost is budgets.outermost:
+        if not set(charged).isdisjoint(own.accounts):
             steps = state.runs[address].roster_steps
             state.rosters.members[address].restore(own, state.rosters[address], steps)
             state.rosters.not_restored.discard(address)
 
 
-def store_settled(state: State, budgets: Budgets, but: Address | None = None) -> None:
+def store_settled(state: State, charged: Collection[Accounts], but: Address | None = None) -> None:
     """Store the rosters' members whose accrued charges this record has charged.
 
     Also store their accounts in budgets that this record does not charge but the roster does.
     """
-    if len(budgets.outermost.account.recurring_charges) <= (but is not None):
+    alone = but is not None
+    if all(len(accounts.account.recurring_charges) <= alone for accounts in charged):
         return
     for address, members in state.rosters.members.items():
         other = state.policies.budgets(address[0])
-        if address == but or other.outermost is not budgets.outermost:
+        if address == but or set(charged).isdisjoint(other.accounts):
             continue
         rows = members.take_settled()
         if not len(rows):
             continue
         state.note_members(address, members.note_settled(rows))
         for accounts, slots in zip(other.accounts, members.slots_of(rows), strict=True):
-            if accounts not in budgets.accounts:
+            if accounts not in charged:
                 state.note(accounts.note(slots, NO_ROWS, NO_ROWS))
 
 
 def count_rosters(state: State, budgets: Budgets) -> int:
     """Return the number of rosters that share a budget with these."""
-    datasets = [dataset for dataset, _ in state.rosters.members]
-    return sum(state.policies.budgets(name).outermost is budgets.outermost for name in datasets)
+    others = [state.policies.budgets(dataset) for dataset, _ in state.rosters.members]
+    return sum(not set(budgets.accounts).isdisjoint(other.accounts) for other in others)
 
 
 def drop_roster(state: State, address: Address) -> None:
@@ -73,7 +77,7 @@ def budgets_of(state: State, dataset: str) -> Budgets:
         detail = f"dataset {dataset!r} does not exist: create it first"
         raise Rejection(Reason.UNKNOWN_DATASET, detail) from None
     if state.rosters.not_restored:
-        restore_rosters(state, budgets)
+        restore_rosters(state, budgets.accounts)
     return budgets
 
 

@@ -1,8 +1,9 @@
 """Authorization: the public keys that may charge and manage a dataset.
 
-A listed dataset has an access list: its own, or that of the nearest dataset that it is nested in or
-a share of. An open dataset has none, and takes requests without a signature. A listed dataset is
-never nested in an open one, whose budget every client could spend.
+A listed dataset has an access list of its own, or those of its parents, or that of the dataset that
+it is a share of. Where several lists apply, a key has the rights that all of them give. An open
+dataset has no list, and takes requests without a signature. A listed dataset is never nested in an
+open one, whose budget every client could spend.
 
 The states of a dataset's own list in one partition:
 
@@ -23,7 +24,7 @@ makes the list name the copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -38,6 +39,7 @@ from streams.records import (
     CreateDataset,
     Erase,
     Import,
+    Policy,
     Reason,
     Rejection,
     Request,
@@ -72,17 +74,29 @@ class Authorization:
         self._lists = lists
         self._policies = policies
 
-    def of(self, dataset: str) -> Access | None:
-        """Return the list that is in force for a dataset; None if it is open."""
-        while (policy := self._policies.get((dataset,))) is not None:
-            access = self._lists.get((dataset,))
-            if access is not None and access.allow:
-                return access
-            parent = policy.parent if policy.share_of is UNSET else policy.share_of
-            if parent is UNSET:
-                break
-            dataset = parent
-        return None
+    def of(self, dataset: str) -> list[Access]:
+        """Return the lists that are in force for a dataset; none if it is open."""
+        policy = self._policies.get((dataset,))
+        if policy is None:
+            return []
+        access = self._lists.get((dataset,))
+        if access is not None and access.allow:
+            return [access]
+        found: list[Access] = []
+        for above in _above(policy):
+            found += (each for each in self.of(above) if each not in found)
+        return found
+
+    def allowed(self, dataset: str) -> AccessList | None:
+        """Return the rights that the lists in force for a dataset give; None if it is open."""
+        lists = [_rights(access.allow) for access in self.of(dataset)]
+        if not lists:
+            return None
+        rights = {
+            key: [right for right in given if all(right in each.get(key, ()) for each in lists)]
+            for key, given in lists[0].items()
+        }
+        return [Allowed(key=key, rights=given) for key, given in rights.items() if given]
 
     def check(self, request: Request, sender: Sender | None) -> None:
         """Check that the sender may ask this of datasets that exist.
@@ -98,8 +112,9 @@ class Authorization:
         if isinstance(request, CreateDataset | SetAccess | Import):
             return
         if isinstance(request, Erase):
-            about = self._policies.outermost_of(request)
-            if request.dataset is UNSET and any(self.may_manage(name, sender) for name in about):
+            families = self._policies.families_of(request)
+            about = sorted({name for family in families for name in family})
+            if request.dataset is UNSET and any(self.may_erase(each, sender) for each in families):
                 return
         elif isinstance(request, Retire):
             about = sorted(name for (name,) in self._policies)
@@ -109,23 +124,23 @@ class Authorization:
         for name in about:
             self._check_right(name, "manage" if manages else "charge", sender)
 
-    def may_manage(self, dataset: str, sender: Sender | None) -> bool:
-        """Return whether a sender may manage a dataset."""
+    def may_erase(self, family: Sequence[str], sender: Sender | None) -> bool:
+        """Return whether a sender may manage all outermost datasets of a family."""
         try:
-            self._check_right(dataset, "manage", sender)
+            for name in family:
+                self._check_right(name, "manage", sender)
         except Rejection:
             return False
         return True
 
     def check_creation(self, request: CreateDataset, sender: Sender | None) -> None:
-        """Check that the sender may nest a dataset in its parent, or create a share.
+        """Check that the sender may nest a dataset in its parents, or create a share.
 
         Raises:
             Rejection: NOT_ALLOWED.
         """
-        for parent in (request.policy.parent, request.policy.share_of):
-            if parent is not UNSET:
-                self._check_right(parent, "manage", sender)
+        for name in _above(request.policy):
+            self._check_right(name, "manage", sender)
 
     def check_list(self, request: CreateDataset) -> None:
         """Check the access list with which a dataset is to begin, if there is one.
@@ -137,14 +152,15 @@ class Authorization:
         if (policy.allow is UNSET) != (request.log is UNSET):
             detail = "an access list and the id of the log that signatures are for belong together"
             raise Rejection(Reason.INVALID_ACCESS, detail)
-        if policy.allow is UNSET:
-            return
-        check_access(policy.allow)
-        parent = policy.parent
-        if parent is not UNSET and (parent,) in self._policies and self.of(parent) is None:
+        if policy.allow is not UNSET:
+            check_access(policy.allow)
+        parents = [name for name in policy.parents or () if (name,) in self._policies]
+        open_ones = [name for name in parents if not self.of(name)]
+        if open_ones and (policy.allow is not UNSET or len(open_ones) < len(parents)):
             detail = (
-                f"dataset {parent!r} has no access list, so every client can spend its budget: "
-                f"dataset {policy.dataset!r} nested in it cannot have a list"
+                f"dataset {open_ones[0]!r} has no access list, so every client can spend its "
+                f"budget: dataset {policy.dataset!r} nested in it cannot have a list, of its own "
+                "or of another parent"
             )
             raise Rejection(Reason.INVALID_ACCESS, detail)
 
@@ -187,7 +203,7 @@ class Authorization:
         asked = Access(request.log, request.number, request.allow)
         if own == asked:
             return  # The same record again, which changes nothing.
-        if access is None:
+        if not access:
             detail = f"dataset {request.dataset!r} was created without an access list: it has none"
             raise Rejection(Reason.NOT_ALLOWED, detail)
         self._check_right(request.dataset, "manage", sender)
@@ -198,9 +214,12 @@ class Authorization:
         self._lists[request.address] = asked
 
     def _check_right(self, dataset: str, right: Right, sender: Sender | None) -> None:
-        access = self.of(dataset)
-        if access is None:
-            return
+        for access in self.of(dataset):
+            self._check_listed(access, dataset, right, sender)
+
+    def _check_listed(
+        self, access: Access, dataset: str, right: Right, sender: Sender | None
+    ) -> None:
         detail = f"dataset {dataset!r} takes requests signed by keys that may {right} it"
         if sender is None:
             raise Rejection(Reason.NOT_ALLOWED, f"{detail}: this request is unsigned")
@@ -237,6 +256,11 @@ def check_access(allow: AccessList) -> None:
     for key in keys:
         if problem := check_public_key(key):
             raise Rejection(Reason.INVALID_ACCESS, f"{public_text(key)} is no key: {problem}")
+
+
+def _above(policy: Policy) -> Sequence[str]:
+    """Return the datasets whose lists apply to one without a list."""
+    return [policy.share_of] if policy.share_of is not UNSET else policy.parents or ()
 
 
 def _rights(allow: AccessList) -> Mapping[bytes, list[Right]]:

@@ -1,16 +1,20 @@
 """The budgets that a charge draws on: those of its dataset and its ancestors.
 
 A charge is admitted for a user if every one of these budgets admits it, and is then charged to all
-of them; otherwise it is charged to none. The charged dataset's ``on_exhaustion`` decides, for all
-budgets, whether less than the requested norm may be granted (clip). The granted norm is the least
-that any budget would grant alone, so it fits all of them. A user lives in one partition for all
-datasets, so one partition decides alone. Two datasets have a budget in common if their outermost
-dataset is the same.
+of them, once each; otherwise it is charged to none. The charged dataset's ``on_exhaustion``
+decides, for all budgets, whether less than the requested norm may be granted (clip). The granted
+norm is the least that any budget would grant alone, so it fits all of them. A user lives in one
+partition for all datasets, so one partition decides alone.
+
+A dataset may have several parents. Its budgets are its own, those of its parents in alphabetical
+order, then those of their parents, each where it is met first. Datasets that share a budget,
+directly or through others, are a *family*. A user is erased in a family at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -22,14 +26,14 @@ from accounting import InvalidInput
 from streams.ledger.accounts import AccountDelta, Accounts, ChargePlan, Raised, Sought
 from streams.ledger.columns import Numbers
 from streams.ledger.tracked import Address, Tracked
-from streams.ledger.validation import check_charge, check_kinds
+from streams.ledger.validation import check_charge, check_kinds, is_keyed_hash
 from streams.records import ERASED, OWN_BUDGET, TOO_SOON, Charge, Erase, Policy
 from streams.records.users import UserIds
 
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
 
-KnownAs = Callable[[UserIds, Accounts], UserIds]
-"""Replaces the ids of erased users by their keyed hashes, as these accounts have them."""
+KnownAs = Callable[[UserIds, Accounts, Sequence[AbstractSet[str]]], UserIds]
+"""Replaces ids of erased users, who are not in these accounts, by keyed hashes of these sets."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,16 @@ class Budgets:
     Attributes:
         accounts: all of them.
         own: the dataset's own.
-        outermost: the outermost ancestor's.
+        outermost: those of datasets without a parent.
+        family: those of all datasets without a parent in the family, by name.
     """
 
-    def __init__(self, accounts: Sequence[Accounts], known_as: KnownAs) -> None:
-        self.accounts = tuple(accounts)
-        self.own, self.outermost = self.accounts[0], self.accounts[-1]
-        for inner in self.accounts[:-1]:
-            inner.erased = self.outermost.erased
+    def __init__(
+        self, accounts: Sequence[Accounts], family: Sequence[Accounts], known_as: KnownAs
+    ) -> None:
+        self.accounts, self.family = tuple(accounts), tuple(family)
+        self.own = self.accounts[0]
+        self.outermost = tuple(each for each in accounts if each.policy.parents is UNSET)
         self._known_as = known_as
 
     @property
@@ -99,9 +105,7 @@ class Budgets:
         # A step without users may have a mechanism that cannot be clipped.
         clips = self.clips and len(users) > 0
         return [
-            ChargePlan(
-                users, norms, mechanism, clips, charge.reserve or 0.0, *accounts.seek(users)
-            )
+            ChargePlan(users, norms, mechanism, clips, charge.reserve or 0.0, *accounts.seek(users))
             for accounts in self.accounts
         ]
 
@@ -163,19 +167,33 @@ class Budgets:
 
     def known_as(self, users: UserIds) -> UserIds:
         """Return these users, with the keyed hashes of erased ones."""
-        return self._known_as(users, self.outermost)
+        # A user with an account in one of these datasets has one in each outermost one.
+        return self._known_as(users, self.outermost[0], [each.erased for each in self.family])
 
     def erased_at(self, slots: Numbers) -> Numbers:
         """Return the positions of erased users among these slots of the dataset."""
         erased = self.are_erased(self.own.users_at(slots))
         return np.flatnonzero(erased) if erased is not None else _NO_POSITIONS
 
+    def spend_erased(self, slots: Sequence[Numbers]) -> Iterator[AccountDelta]:
+        """Charge erased users, who join a roster, all that is left of an outermost budget.
+
+        They may be new to the outermost budgets of this dataset if these are not those in which
+        they were erased.
+
+        Args:
+            slots: of the new members, in each budget.
+        """
+        if len(self.family) > 1:
+            outermost = self.accounts.index(self.outermost[0])
+            for position in self.erased_at(slots[0]).tolist():
+                yield self.outermost[0].spend_the_rest(int(slots[outermost][position]))
+
     def are_erased(self, users: UserIds) -> NDArray[np.bool_] | None:
         """Return which of these users are keyed hashes of erased users, (n,); None if none is."""
-        names = self.outermost.erased
-        if not names or users.are_integers:
+        if users.are_integers or not any(each.erased for each in self.family):
             return None
-        erased = np.array([user in names for user in users], dtype=np.bool_)
+        erased = np.array([is_keyed_hash(user) for user in users], dtype=np.bool_)
         return erased if erased.any() else None
 
     def _granted(
@@ -234,14 +252,17 @@ class Policies(Tracked[Policy]):
         self.known_as: KnownAs
         self._partition = partition
         self._children: dict[str, set[str]] = {}  # the datasets whose parent each is
+        self._families: dict[str, tuple[str, ...]] = {}  # the outermost datasets, by dataset
         self._shares: dict[str, set[str]] = {}  # dataset -> those that have a share of its budget
 
     def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
         (name,) = address
-        if before is not None and before.parent is not UNSET:
-            self._children[before.parent].remove(name)
-        if after is not None and after.parent is not UNSET:
-            self._children.setdefault(after.parent, set()).add(name)
+        if before != after:
+            self._note_family(name, before, after)
+        for parent in (before and before.parents) or ():
+            self._children[parent].remove(name)
+        for parent in (after and after.parents) or ():
+            self._children.setdefault(parent, set()).add(name)
         if before is not None and before.share_of is not UNSET:
             self._shares[before.share_of].remove(name)
         if after is not None and after.share_of is not UNSET:
@@ -259,42 +280,44 @@ class Policies(Tracked[Policy]):
         Raises:
             KeyError: if the dataset does not exist.
         """
-        found = [self.accounts[name]]
-        while (parent := found[-1].policy.parent) is not UNSET:
-            found.append(self.accounts[parent])
-        return Budgets(found, self.known_as)
+        found = [self.accounts[each] for each in self.with_ancestors(name)]
+        family = [self.accounts[each] for each in self.outermost_of(name)]
+        return Budgets(found, family, self.known_as)
 
-    def policies_of(self, name: str) -> list[Policy]:
-        """Return the policies of a dataset and its ancestors, nearest first; none if unknown."""
-        found = []
-        while (policy := self.get((name,))) is not None:
-            found.append(policy)
-            if policy.parent is UNSET:
-                break
-            name = policy.parent
-        return found
+    def with_ancestors(self, *names: str) -> list[str]:
+        """Return datasets that exist, then their ancestors, the nearest first, each once."""
+        return _closure(names, lambda name: self[name,].parents or ())
 
-    def outermost_of(self, request: Erase) -> list[str]:
-        """Return the datasets without a parent in which a request erases a user."""
-        if request.dataset is not UNSET:
-            outermost = [policy.dataset for policy in self.policies_of(request.dataset)[-1:]]
-            return [*outermost, *(share for name in outermost for share in self.shares_of(name))]
-        return [
-            name
-            for (name,), policy in sorted(self.items())
-            if policy.parent is UNSET and policy.pseudonyms == request.pseudonyms
-        ]
+    def with_nested(self, *names: str) -> list[str]:
+        """Return datasets that exist and all nested in them, by name."""
+        return sorted(_closure(names, lambda name: self._children.get(name, ())))
 
-    def family(self, outermost: str) -> list[Accounts]:
-        """Return all accounts that share this outermost budget, by name."""
-        return [self.accounts[name] for name in self.with_nested(outermost)]
+    def outermost_of(self, name: str) -> tuple[str, ...]:
+        """Return the datasets without a parent in a dataset's family, by name."""
+        if name not in self._families:
+            family = _closure(
+                [name],
+                lambda each: [*(self[each,].parents or ()), *self._children.get(each, ())],
+            )
+            outermost = tuple(sorted(e for e in family if self[e,].parents is UNSET))
+            self._families |= dict.fromkeys(family, outermost)
+        return self._families[name]
 
-    def with_nested(self, name: str) -> list[str]:
-        """Return a dataset and all nested in it, by name; none if it does not exist."""
-        found = [name] if name in self.accounts else []
-        for outer in found:  # which grows meanwhile
-            found.extend(self._children.get(outer, ()))
-        return sorted(found)
+    def families_of(self, request: Erase) -> list[tuple[str, ...]]:
+        """Return the outermost datasets of each family in which a request erases a user."""
+        if request.dataset is UNSET:
+            found = [
+                self.outermost_of(name)
+                for (name,), policy in self.items()
+                if policy.parents is UNSET and policy.pseudonyms == request.pseudonyms
+            ]
+        elif request.address in self:
+            found = [self.outermost_of(request.dataset)]
+            shares = [share for name in found[0] for share in self.shares_of(name)]
+            found += map(self.outermost_of, shares)
+        else:
+            found = []
+        return sorted(set(found))
 
     def has_nested(self, name: str) -> bool:
         """Return whether another dataset is nested in this one."""
@@ -303,3 +326,22 @@ class Policies(Tracked[Policy]):
     def shares_of(self, name: str) -> list[str]:
         """Return the datasets that have a share of this one's budget, by name."""
         return sorted(self._shares.get(name, ()))
+
+    def _note_family(self, name: str, before: Policy | None, after: Policy | None) -> None:
+        """Add a new dataset to its parents' family; in all other cases forget the families."""
+        parents = (after and after.parents) or ()
+        joined = {self._families.get(parent) for parent in parents}
+        if before is not None or self.has_nested(name) or len(joined) > 1:
+            self._families.clear()
+        elif joined and (family := joined.pop()) is not None:
+            self._families[name] = family
+
+
+def _closure(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return names and all that follow from them, breadth first, each once."""
+    found = dict.fromkeys(names)
+    for name in (queue := list(found)):  # which grows meanwhile
+        fresh = [each for each in following(name) if each not in found]
+        found.update(dict.fromkeys(fresh))
+        queue += fresh
+    return list(found)

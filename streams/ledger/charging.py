@@ -55,7 +55,7 @@ def charge(state: State, place: Place, charge: Charge) -> list[Output]:
     if separation is not UNSET:
         taking_part = plans[0].slots[outcome.admitted & (plans[0].norms > 0)]
         state.participants.take_part(charge.address, charge.step, separation, taking_part)
-    store_settled(state, budgets)
+    store_settled(state, budgets.accounts)
     decision = encode(decision_of(charge, digest, budgets, outcome, place))
     state.runs[charge.address] = msgspec.structs.replace(
         run, step=charge.step, digest=digest, decision=decision, of_roster=False
@@ -86,12 +86,14 @@ def enrol(state: State, place: Place, request: Enrol) -> Enrolled:
     enrolled = enrolment(request, terms, members, budgets, beside)
     if enrolled.terms != terms:
         state.rosters[request.address] = enrolled.terms
-        restore_rosters(state, budgets)
+        restore_rosters(state, budgets.accounts)
         members = state.rosters.members[request.address]
     for accounts, sought in zip(budgets.accounts, enrolled.sought, strict=True):
         if len(sought.new_users):
             state.note(accounts.enrol(sought.new_users))
     slots = [sought.slots for sought in enrolled.sought]
+    for rest in budgets.spend_erased(slots):
+        state.note(rest)
     if len(slots[0]):
         added = members.add(slots, enrolled.terms.levels)
         state.note_members(request.address, added)
@@ -125,7 +127,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         state.rosters[charge.address] = priced.terms
     for noted in step.noted:
         state.note_members(charge.address, noted)
-    store_settled(state, budgets, but=charge.address)
+    store_settled(state, budgets.accounts, but=charge.address)
     odometers: list[Output] = []
     for number, accounts in enumerate(budgets.accounts):
         risen = outcome.raised[number]

@@ -18,7 +18,7 @@ One run at a time may charge a budget, unless the policy states an assumption. I
 one budget, the admitted users depend on which charge comes first. That order follows from running
 times, and running times can depend on data, so one user's data could move other users'
 contributions from one release to another (``accounting/THEOREMS.md``, condition A2). Therefore a
-run holds the outermost budget that it charges:
+run holds each outermost budget that it charges. A request takes all of them or none:
 
     free --open-run of run R--> held by R
     held by R --open-run of R, a new attempt--> held by R
@@ -27,16 +27,15 @@ run holds the outermost budget that it charges:
     held by R --any other open-run, or a charge of another run--> rejected, BUDGET_HELD
 
 All datasets nested in an outermost dataset charge its budget, so one run at a time charges any of
-them. ``assume_independent_timing`` in the policy of the outermost dataset switches holds off.
+them. ``assume_independent_timing`` in the policy of an outermost dataset switches its hold off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import UNSET
 
-from streams.ledger.accounts import Accounts
 from streams.ledger.accrual import (
     budgets_of,
     check_open,
@@ -107,18 +106,19 @@ def create_dataset(
         raise Rejection(Reason.INVALID_POLICY, detail)
     stored = state.policies.get(request.address)
     if stored is None:
-        named = policy.parent if policy.share_of is UNSET else policy.share_of
-        if named is not UNSET and not above:
-            detail = f"dataset {named!r} does not exist: create it first"
+        named = [policy.share_of] if policy.share_of is not UNSET else policy.parents or []
+        if missing := [name for name in named if (name,) not in state.policies]:
+            detail = f"dataset {missing[0]!r} does not exist: create it first"
             raise Rejection(Reason.UNKNOWN_DATASET, detail)
         state.authorization.check_creation(request, sender)
-        if above:
-            check_open(state, above[0].dataset)
+        for name in named:
+            check_open(state, name)
         names = state.policies.keys() | state.access.keys()  # with some that were withdrawn
         if request.address not in names and len(names) >= MAX_DATASETS:
             detail = f"the log has {MAX_DATASETS} datasets, closed ones included, and takes no more"
             raise Rejection(Reason.TOO_LARGE, detail)
         _check_shares(state, policy, whole)
+        _check_families(state, policy)
         stored = policy_to_store(policy, above)
         if not state.layout:  # the first dataset binds P of the log
             state.layout[()] = stored.partitions
@@ -264,11 +264,10 @@ def _check_shares(state: State, policy: Policy, whole: list[Policy]) -> None:
     Raises:
         Rejection: INVALID_POLICY or DATASET_SHARED.
     """
-    if policy.parent is not UNSET and (shares := state.policies.shares_of(policy.parent)):
-        detail = (
-            f"dataset {policy.parent!r} is charged through its shares {shares}: name one of them"
-        )
-        raise Rejection(Reason.DATASET_SHARED, detail)
+    for parent in policy.parents or ():
+        if shares := state.policies.shares_of(parent):
+            detail = f"dataset {parent!r} is charged through its shares {shares}: name one of them"
+            raise Rejection(Reason.DATASET_SHARED, detail)
     for shared in whole:
         name = shared.dataset
         if name in state.runs.datasets or state.policies.has_nested(name):
@@ -278,6 +277,28 @@ def _check_shares(state: State, policy: Policy, whole: list[Policy]) -> None:
             raise Rejection(Reason.INVALID_POLICY, detail)
         names = state.policies.shares_of(name)
         check_share(policy, shared, [state.policies[share,] for share in names])
+
+
+def _check_families(state: State, policy: Policy) -> None:
+    """Check that a new dataset's parents are of one family, but for families without any run.
+
+    Otherwise a user who was erased in one of them could still be known in another.
+
+    Raises:
+        Rejection: INVALID_POLICY.
+    """
+    families = {state.policies.outermost_of(parent) for parent in policy.parents or ()}
+    used = [
+        family
+        for family in sorted(families)
+        if any(name in state.runs.datasets for name in state.policies.with_nested(*family))
+    ]
+    if len(used) > 1:
+        detail = (
+            f"runs were opened under {used[0]} and under {used[1]}, which share no budget, so a "
+            "dataset cannot be nested in both: create it before the first run"
+        )
+        raise Rejection(Reason.INVALID_POLICY, detail)
 
 
 def _check_shares_closed(state: State, dataset: str) -> None:
@@ -295,35 +316,34 @@ def _check_shares_closed(state: State, dataset: str) -> None:
 def _end_run(state: State, address: Address, run: RunState) -> None:
     """Charge what a run has accrued, and keep only the fact that it existed."""
     state.runs[address] = closed(run)
-    release_hold(state, address)
+    release_holds(state, address)
     drop_roster(state, address)
     if (separation := state.separations.pop(address, None)) is not None:
         state.participants.drop(address, separation)
 
 
 def _policies_around(state: State, policy: Policy) -> list[Policy]:
-    """Return the policies of a new dataset's ancestors; none if the parent does not exist."""
-    return [] if policy.parent is UNSET else state.policies.policies_of(policy.parent)
+    """Return the policies of a new dataset's ancestors; none if a parent does not exist."""
+    parents = policy.parents or []
+    if any((name,) not in state.policies for name in parents):
+        return []
+    return [state.policies[name,] for name in state.policies.with_ancestors(*parents)]
 
 
 def check_hold(state: State, budgets: Budgets, address: Address) -> None:
-    """Check that a run holds the outermost budget that it charges.
+    """Check that a run holds each outermost budget that it charges.
 
     Raises:
-        Rejection: BUDGET_HELD, if another run has taken it over, even if that one is closed now.
+        Rejection: BUDGET_HELD, if another run has taken one over, even if that one is closed now.
     """
-    outermost = budgets.policies[-1]
-    if outermost.assume_independent_timing is True:
-        return
-    holder = state.holds.get((outermost.dataset,))
-    if holder is None or _address(holder) != address:
-        raise _held(outermost, holder)
+    if lacking := _not_held(state, budgets, address):
+        raise _held(lacking)
 
 
 def take_hold(
     state: State, budgets: Budgets, request: OpenRun, before: RunState | None, run: RunState
 ) -> None:
-    """Give the outermost budget that it charges to a run that is opened.
+    """Give each outermost budget that it charges to a run that is opened, or none.
 
     Args:
         state: the partition's state.
@@ -333,59 +353,69 @@ def take_hold(
         run: the run after the request.
 
     Raises:
-        Rejection: BUDGET_HELD, if another run holds the budget and the request does not take over.
+        Rejection: BUDGET_HELD, if another run holds one and the request does not take over.
     """
-    outermost = budgets.policies[-1]
-    if outermost.assume_independent_timing is True:
-        return
-    holder = state.holds.get((outermost.dataset,))
-    if holder is not None and _address(holder) == request.address:
-        return
+    lacking = _not_held(state, budgets, request.address)
     # A repeated opening, by its sender or by the network, takes over no budget.
     is_new_attempt = before is None or run.attempt > before.attempt
-    if not is_new_attempt or (holder is not None and request.take_over is not True):
-        raise _held(outermost, holder)
-    state.holds[outermost.dataset,] = Holder(dataset=request.dataset, run=request.run)
+    is_free = not any(lacking.values())
+    if lacking and not (is_new_attempt and (is_free or request.take_over is True)):
+        raise _held(lacking)
+    for name in lacking:
+        state.holds[name,] = Holder(dataset=request.dataset, run=request.run)
 
 
-def release_hold(state: State, address: Address) -> None:
-    """Free the budget that a run holds, if it holds one."""
-    outermost = state.policies.policies_of(address[0])[-1].dataset
-    holder = state.holds.get((outermost,))
-    if holder is not None and _address(holder) == address:
-        del state.holds[outermost,]
+def release_holds(state: State, address: Address) -> None:
+    """Free the budgets that a run holds."""
+    for name in state.policies.with_ancestors(address[0]):
+        holder = state.holds.get((name,))
+        if holder is not None and _address(holder) == address:
+            del state.holds[name,]
+
+
+def _not_held(state: State, budgets: Budgets, address: Address) -> dict[str, Holder | None]:
+    """Return the outermost budgets that a run has to hold and does not, and their holders."""
+    holders = {
+        accounts.policy.dataset: state.holds.get((accounts.policy.dataset,))
+        for accounts in budgets.outermost
+        if accounts.policy.assume_independent_timing is not True
+    }
+    return {
+        name: holder
+        for name, holder in holders.items()
+        if holder is None or _address(holder) != address
+    }
 
 
 def _address(holder: Holder) -> Address:
     return holder.dataset, holder.run
 
 
-def _held(outermost: Policy, holder: Holder | None) -> Rejection:
+def _held(lacking: Mapping[str, Holder | None]) -> Rejection:
+    name, holder = next((one for one in lacking.items() if one[1]), next(iter(lacking.items())))
     by = "no run" if holder is None else f"run {holder.run!r} of dataset {holder.dataset!r}"
-    detail = f"{by} holds the budget of dataset {outermost.dataset!r}; one run at a time charges it"
+    detail = f"{by} holds the budget of dataset {name!r}; one run at a time charges it"
     return Rejection(Reason.BUDGET_HELD, detail, holder=holder)
 
 
 def erase(state: State, place: Place, request: Erase, sender: Sender | None = None) -> list[Output]:
-    """Erase a user in one dataset and those that share a budget with it, or in all.
+    """Erase a user in the family of a dataset and those of its shares, or in all families.
 
     Without a dataset, the user is erased wherever the sender may manage, and the answer names
-    the outermost datasets where the sender may not.
+    the outermost datasets of the other families.
 
     Raises:
         Rejection: for the first reason that applies; nothing has changed.
     """
     if request.dataset is not UNSET:
-        *_, policy = budgets_of(state, request.dataset).policies
-        check_key(policy, request)
-    outermost = state.policies.outermost_of(request)
+        check_key(budgets_of(state, request.dataset).own.policy, request)
+    families = state.policies.families_of(request)
     check_homes(UserIds([request.user]), place.partition, state.partitions)
     erased: list[str] = []
     tombstones: list[Output] = []
-    allowed = [name for name in outermost if state.authorization.may_manage(name, sender)]
-    for name in allowed:
-        family = state.policies.family(name)
-        there, left = _erase_in(state, family, state.policies.budgets(name), request.user)
+    allowed = [each for each in families if state.authorization.may_erase(each, sender)]
+    for outermost in allowed:
+        there, left = _erase_in(state, outermost, request.user)
         erased += there
         tombstones += (tombstone_of(dataset, request.user, place) for dataset in left)
     answer = Erased(
@@ -393,33 +423,32 @@ def erase(state: State, place: Place, request: Erase, sender: Sender | None = No
         partition=place.partition,
         offset=place.offset,
         datasets=sorted(erased),
-        not_allowed=[name for name in outermost if name not in allowed],
+        not_allowed=sorted(name for each in families if each not in allowed for name in each),
     )
     return [answer_to(request, encode(answer)), *tombstones]
 
 
-def _erase_in(
-    state: State, family: Sequence[Accounts], budgets: Budgets, user: User
-) -> tuple[list[str], list[str]]:
-    """Erase a user in datasets that share the outermost budget.
+def _erase_in(state: State, family: Sequence[str], user: User) -> tuple[list[str], list[str]]:
+    """Erase a user in a family, which is given by its outermost datasets.
 
     Returns:
         The datasets in which the user is erased now, and those in which this request did it.
     """
-    (known,) = budgets.known_as(UserIds([user]))
-    if known != user:
-        found = UserIds([known])
-        return [a.policy.dataset for a in family if a.knows(found)[0]], []
-    members = [accounts for accounts in family if accounts.knows(UserIds([user]))[0]]
+    there = [state.datasets[name] for name in state.policies.with_nested(*family)]
+    found = UserIds([user])
+    members = [accounts for accounts in there if accounts.knows(found)[0]]
     if not members:
-        return [], []
-    restore_rosters(state, budgets)
-    (slot,) = budgets.own.seek(UserIds([user])).slots.tolist()
-    state.note(budgets.own.spend_the_rest(slot))
-    store_settled(state, budgets)
+        found = state.policies.budgets(family[0]).known_as(found)
+        return [a.policy.dataset for a in there if a.knows(found)[0]], []
+    outermost = [accounts for accounts in members if accounts.policy.parents is UNSET]
+    restore_rosters(state, outermost)
+    for accounts in outermost:
+        (slot,) = accounts.seek(found).slots.tolist()
+        state.note(accounts.spend_the_rest(slot))
+    store_settled(state, outermost)
     name = state.erased.new_name(user)
     datasets = [accounts.policy.dataset for accounts in members]
     for accounts in members:
-        (slot,) = accounts.seek(UserIds([user])).slots.tolist()
+        (slot,) = accounts.seek(found).slots.tolist()
         state.erased[accounts.policy.dataset, str(slot)] = name
     return datasets, datasets

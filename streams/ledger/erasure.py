@@ -6,8 +6,9 @@
     erased --charge, enrol--> halted, even at norm 0
 
 The account stays where it is, so that what was spent stays spent. All that is left of the outermost
-budget is spent as well: so every rule halts the user, those for rosters and nested budgets too.
-Datasets that share a budget erase a user together.
+budgets is spent as well: so every rule halts the user, those for rosters and nested budgets too.
+The datasets of a family erase a user together (``streams.ledger.budgets``). If an erased user joins
+a roster later, what is left of an outermost budget is spent then.
 
 A keyed hash is a string that begins with ``erased:``, of 128 bits of BLAKE2b. No id may begin so:
 hence a hash is never the id of a living user, and never comes in a request. If an erased id is
@@ -20,7 +21,8 @@ were made with, and a worker that lacks one of them suspends the partition.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -116,20 +118,24 @@ class ErasedUsers(Tracked[str]):
         for address in list(self._waiting):
             self._rename(address, self[address])
 
-    def known_as(self, users: UserIds, outermost: Accounts) -> UserIds:
+    def known_as(
+        self, users: UserIds, outermost: Accounts, erased_there: Sequence[AbstractSet[str]]
+    ) -> UserIds:
         """Return these users, with the keyed hashes of those who were erased.
 
         Args:
             users: by their ids.
-            outermost: accounts of all users with whom they share a budget.
+            outermost: accounts in which users are known by their ids if they are not erased and
+                have been charged.
+            erased_there: the keyed hashes in the outermost datasets of their family.
         """
-        if not outermost.erased:
+        if not any(erased_there):
             return users
         strangers = np.flatnonzero(~outermost.knows(users))
         erased: dict[int, User] = {}
         for at, user in zip(strangers.tolist(), users.select(strangers), strict=True):
             for name in self.in_use.names(user):
-                if name in outermost.erased:
+                if any(name in names for names in erased_there):
                     erased[at] = name
         return users.replace(erased)
 

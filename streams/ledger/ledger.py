@@ -96,10 +96,10 @@ def summary_of(state: State) -> Summary:
                 len(accounts),
                 accounts.exhausted_users,
                 (name,) in state.closed,
-                None if access is None else access.allow,
+                allow,
             )
             for name, accounts in state.datasets.items()
-            for access in (state.authorization.of(name),)
+            for allow in (state.authorization.allowed(name),)
         },
         len(state.runs) - state.runs.closed,
         state.runs.closed,
@@ -214,7 +214,7 @@ class Ledger:
     def restore_rosters(self) -> None:
         """Restore all rosters from their stored state, so that they can be read."""
         for name in self.state.datasets:
-            restore_rosters(self.state, self.state.policies.budgets(name))
+            restore_rosters(self.state, [self.state.datasets[name]])
 
     def summary(self) -> Summary:
         """Return the state in a few numbers."""

@@ -11,7 +11,7 @@ no limit depends on a size in bytes, except that of a decision, which is one Kaf
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -41,6 +41,7 @@ from streams.records import (
     MAX_BUDGETS,
     MAX_CHARGE_USERS,
     MAX_ROSTERS,
+    RESERVED,
     Charge,
     ChargeRoster,
     MechanismName,
@@ -97,14 +98,16 @@ def check_policy(policy: Policy) -> None:
             f"on_exhaustion is clip, but measure {measure} does not charge a smaller norm of a "
             "gaussian step less: use halt"
         )
-    elif policy.parent == policy.dataset:
+    elif policy.parents and policy.dataset in policy.parents:
         complaint = "a dataset cannot be its own parent"
+    elif policy.parents and sorted(set(policy.parents)) != policy.parents:
+        complaint = f"parents must be distinct and in increasing order, not {policy.parents}"
     elif policy.share_of == policy.dataset:
         complaint = "a dataset cannot have a share of itself"
-    elif policy.share_of is not UNSET and policy.parent is not UNSET:
-        complaint = "a dataset cannot have both parent and share_of"
-    elif policy.assume_independent_timing is not UNSET and policy.parent is not UNSET:
-        complaint = "assume_independent_timing belongs to the outermost dataset"
+    elif policy.share_of is not UNSET and policy.parents is not UNSET:
+        complaint = "a dataset cannot have both parents and share_of"
+    elif policy.assume_independent_timing is not UNSET and policy.parents is not UNSET:
+        complaint = "assume_independent_timing belongs to outermost datasets"
     elif len(policy.budget) != numbers or len(policy.odometer_step) != numbers:
         complaint = (
             f"{numbers} budget and odometer_step entries are needed, "
@@ -123,7 +126,7 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
 
     Args:
         policy: the new dataset's, checked by itself.
-        outer: the ancestors', the nearest first; empty if the parent does not exist.
+        outer: the ancestors', the nearest first; empty if a parent does not exist.
 
     Raises:
         Rejection: INVALID_POLICY.
@@ -131,9 +134,13 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     if not outer:
         return
     nearest, complaint = outer[0], None
+    other = next((each for each in outer if each.user_ids != nearest.user_ids), None)
+    stranger = next((each for each in outer if each.pseudonyms != policy.pseudonyms), None)
     no_clip = next((each for each in outer if not measure_of(each).can_clip), None)
     if len(outer) >= MAX_BUDGETS:
-        complaint = f"{MAX_BUDGETS} budgets at most are nested in one another"
+        complaint = (
+            f"a charge would draw on {len(outer) + 1} budgets, and {MAX_BUDGETS} are allowed"
+        )
     elif policy.on_exhaustion == "clip" and no_clip is not None:
         complaint = (
             f"on_exhaustion is clip, but dataset {no_clip.dataset!r} of measure "
@@ -144,9 +151,14 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
             f"user_ids are {policy.user_ids}, and {nearest.user_ids} in dataset "
             f"{nearest.dataset!r}: they are the same people"
         )
-    elif policy.pseudonyms != nearest.pseudonyms:
+    elif other is not None:
         complaint = (
-            f"pseudonyms are of another key than those of dataset {nearest.dataset!r}: the "
+            f"user_ids are {nearest.user_ids} in dataset {nearest.dataset!r}, and {other.user_ids} "
+            f"in dataset {other.dataset!r}: they are the same people"
+        )
+    elif stranger is not None:
+        complaint = (
+            f"pseudonyms are of another key than those of dataset {stranger.dataset!r}: the "
             "two datasets would have no user in common"
         )
     if complaint:
@@ -170,7 +182,7 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
     name, complaint = whole.dataset, None
     taken = [sum(units) for units in zip(*(share.budget for share in shares), strict=True)]
     left = [all_of - used for all_of, used in zip(whole.budget, taken or [0] * 256, strict=False)]
-    if whole.parent is not UNSET or whole.share_of is not UNSET:
+    if whole.parents is not UNSET or whole.share_of is not UNSET:
         complaint = f"dataset {name!r} is nested in another one or a share itself: it has no shares"
     elif _charged_in(policy) != _charged_in(whole):
         complaint = (
@@ -400,15 +412,15 @@ def check_new_users(
     users: UserIds,
     partition: int,
     partitions: int,
-    erased: Collection[str],
 ) -> None:
     """Check new users; known users were checked when they were new.
+
+    Keyed hashes of erased users belong to no partition.
 
     Args:
         users: the new users.
         partition: the one that charges them.
         partitions: P of the topic.
-        erased: keyed hashes of erased users, which belong to no partition.
 
     Raises:
         Rejection: DUPLICATE_USER or WRONG_PARTITION.
@@ -416,8 +428,13 @@ def check_new_users(
     if users.has_duplicates():
         raise Rejection(Reason.DUPLICATE_USER, "a user appears twice in this step")
     if not users.are_integers:
-        users = UserIds([user for user in users if user not in erased])
+        users = UserIds([user for user in users if not is_keyed_hash(user)])
     check_homes(users, partition, partitions)
+
+
+def is_keyed_hash(user: User) -> bool:
+    """Return whether this is the keyed hash of an erased user; no id begins like one."""
+    return isinstance(user, str) and user.startswith(RESERVED)
 
 
 def check_kinds(policy: Policy, first: User | None, users: UserIds) -> None:

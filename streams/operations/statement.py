@@ -65,11 +65,10 @@ class Statement:
     """The guarantee of a dataset at one delta.
 
     Attributes:
-        epsilon: of the outermost budget, rounded up.
+        epsilon: of ``budget``, rounded up.
         delta: of the guarantee; 0 for pure-dp.
-        budget: the outermost budget.
-        parents: the budgets of the dataset and of the datasets around it, the nearest first; the
-            last is ``budget``.
+        budget: the outermost budget; of several, that of the least epsilon.
+        parents: the budgets of the dataset and of the datasets around it, the nearest first.
         covered: what the guarantee holds for.
         not_covered: what depends on data and must not be published.
         ensured: what the service ensures.
@@ -131,14 +130,22 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
     Raises:
         InvalidInput: for another delta.
     """
-    policy, outermost = policies[0], policies[-1]
+    policy, names = policies[0], {each.dataset for each in policies}
     budgets = [StatedBudget.of(each, delta) for each in policies]
+    budget, outermost = min(
+        (
+            (stated, each)
+            for stated, each in zip(budgets, policies, strict=True)
+            if not each.parents and each.share_of not in names
+        ),
+        key=lambda found: found[0].epsilon,
+    )
     return Statement(
         dataset=policy.dataset,
-        epsilon=budgets[-1].epsilon,
+        epsilon=budget.epsilon,
         delta=0.0 if outermost.measure == "pure-dp" else delta,
         measure=outermost.measure,
-        budget=budgets[-1],
+        budget=budget,
         parents=budgets,
         ensured=_ensured(policies),
         assumed=_assumed(policies),
@@ -176,8 +183,12 @@ def _assumed(policies: Sequence[Policy]) -> list[str]:
     ]
     if any(policy.assume_independent_timing is True for policy in policies):
         found.append("the order in which runs charge the budget does not depend on the data")
-    if (whole := policies[-1].share_of) and not any(p.dataset == whole for p in policies):
-        found.append(f"no step follows from releases of the other shares of dataset {whole!r}")
+    names = {policy.dataset for policy in policies}
+    found += [
+        f"no step follows from releases of the other shares of dataset {policy.share_of!r}"
+        for policy in policies
+        if policy.share_of and policy.share_of not in names
+    ]
     return found
 
 

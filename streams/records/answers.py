@@ -47,7 +47,8 @@ class RunOpened(OfRun, frozen=True, tag="run-opened"):
     policy: Policy
     """The policy that the partition holds."""
     outer: list[Policy] | UnsetType = UNSET
-    """The policies of the dataset's ancestors, the nearest first. Absent without ancestors."""
+    """The policies of the dataset's ancestors, the nearest first: its parents in increasing order,
+    then theirs, each where it is met first. Absent without ancestors."""
     min_separation: int | UnsetType = UNSET
     """The run's minimum separation. Absent without one."""
 
@@ -83,7 +84,7 @@ class DatasetClosed(OfDataset, frozen=True, tag="dataset-closed"):
 
 OWN_BUDGET = 0
 """The reason byte of a user whose step does not fit the budget of the charged dataset. The bytes
-after it stand for the ancestors' budgets, the nearest first."""
+after it stand for the ancestors' budgets, in the order of ``outer`` in run-opened."""
 
 TOO_SOON = 254
 """The reason byte of a user whose last participation is less than ``min_separation`` steps ago."""
@@ -271,8 +272,8 @@ class Erased(Record, frozen=True, tag="erased"):
     """The datasets in which the user is erased, sorted; none if the user was never charged or
     enrolled."""
     not_allowed: list[Name] = msgspec.field(default_factory=list)
-    """For a request without a dataset: the outermost datasets that the sender may not manage. If
-    the user is in one of them, nothing has changed there."""
+    """For a request without a dataset: the outermost datasets of each family of which the sender
+    may not manage all, sorted. If the user is in one of them, nothing has changed there."""
 
 
 class AccessSet(OfDataset, frozen=True, tag="access-set"):
@@ -380,14 +381,14 @@ class Reason(StrEnum):
     LOG_CHANGED = "log-changed"
     """The partition is not as a ``retire`` expects it, or an ``import`` is not the first record."""
     INVALID_POLICY = "invalid-policy"
-    """The fields of the policy do not fit together."""
+    """The fields of the policy do not fit together, or not to the datasets that it names."""
     INVALID_ACCESS = "invalid-access"
     """The access list has an invalid key, is not in order, gives no key the right to manage, or is
-    that of a dataset nested in one without a list."""
+    that of a dataset nested in one without a list; or only some of the parents have lists."""
     POLICY_CHANGED = "policy-changed"
     """The dataset exists under another policy, and a policy never changes."""
     UNKNOWN_DATASET = "unknown-dataset"
-    """The dataset, its parent or the dataset that it shares was never created."""
+    """The dataset, one of its parents or the dataset that it shares was never created."""
     NOT_ALLOWED = "not-allowed"
     """The request is not signed by a key with the required right."""
     SUPERSEDED = "superseded"
@@ -408,7 +409,7 @@ class Reason(StrEnum):
     SEPARATION_CHANGED = "separation-changed"
     """The run has another minimum separation, and has been charged or has a roster."""
     BUDGET_HELD = "budget-held"
-    """Another run holds the budget, or this run was fenced and must be opened again."""
+    """Another run holds an outermost budget, or this run was fenced and must be opened again."""
     STEP_CONTENT_CHANGED = "step-content-changed"
     """The step was charged with other content."""
     STEP_OUT_OF_ORDER = "step-out-of-order"
@@ -422,10 +423,10 @@ class Reason(StrEnum):
     TOO_LARGE = "too-large"
     """A fixed maximum is exceeded. A request has at most 524288 users and 8 MiB. Its step changes
     at most 3145728 accounts (users x budgets) and 16777216 balances (users x orders, over all
-    budgets), where an enrolment counts all members. At most 16 rosters of open runs share an
-    outermost budget. A log has at most 65536 datasets. A decision has at most 16 MiB: 4096 + users
-    x 3 / 2, and for each user the id in the decision (8 bytes where all are integers, else 9, or 3
-    and the UTF-8 of the string), or 12 if that is fewer and norms are clipped."""
+    budgets), where an enrolment counts all members. At most 16 rosters of open runs share
+    a budget with one of them. A log has at most 65536 datasets. A decision has at most 16 MiB:
+    4096 + users x 3 / 2, and for each user the id in the decision (8 bytes where all are integers,
+    else 9, or 3 and the UTF-8 of the string), or 12 if that is fewer and norms are clipped."""
     LENGTH_MISMATCH = "length-mismatch"
     """The numbers of users and norms differ."""
     INVALID_MECHANISM = "invalid-mechanism"

@@ -25,9 +25,6 @@ MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_CHARGE_USERS = 2**19
 """The maximum number of users of one charge or enrolment."""
 
-MAX_BUDGETS = 8
-"""The maximum number of budgets that a charge draws on: the dataset's and its ancestors'."""
-
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """The maximum size of a record of the topic ``halts``."""
 
@@ -40,7 +37,7 @@ MAX_BALANCES = 2**24
 budgets."""
 
 MAX_ROSTERS = 16
-"""The maximum number of rosters of open runs that charge one outermost budget."""
+"""The maximum number of rosters of open runs that share a budget with one of them."""
 
 MAX_DATASETS = 2**16
 """The maximum number of datasets of one log. An answer can name all of them."""

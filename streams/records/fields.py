@@ -52,6 +52,8 @@ Positive: TypeAlias = Annotated[float, Meta(gt=0.0, le=1.7976931348623157e308)]
 BudgetUnits: TypeAlias = Annotated[int, Meta(ge=1, le=2**61)]
 """Units of ``accounting.exact.units``, in the range that a filter accepts."""
 Order: TypeAlias = Annotated[float, Meta(gt=1.0)]
+MAX_BUDGETS = 8
+"""The maximum number of budgets that a charge draws on: the dataset's and its ancestors'."""
 MAX_SEPARATION = 2**14
 """The participants of a step are stored until this many steps have followed."""
 MinSeparation: TypeAlias = Annotated[int, Meta(ge=2, le=MAX_SEPARATION)]

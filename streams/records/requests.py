@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from streams.records.fields import (
     DELTA,
     FALSE_POSITIVE_RATE,
+    MAX_BUDGETS,
     MAX_KEYS,
     AskedAttempt,
     Attempt,
@@ -102,24 +103,28 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     or is admitted with the largest norm that fits (clip, budget-aware clipping)."""
     user_ids: UserIdKind | UnsetType = UNSET
     """The kind of the user ids: integer, string, both (mixed), or the kind that is charged first in
-    a partition (one-kind). Without it, a new dataset has the kind of its parent, or one-kind, and
+    a partition (one-kind). Without it, a new dataset has the kind of its parents, or one-kind, and
     an existing one keeps its kind. Answers always have it."""
     per_user_order: Literal[True] | UnsetType = UNSET
     """Each user is bound to one order by the first charge that costs something, and is charged at
     that order alone: the order that admits most steps of that charge, where budget // max(cost, 1)
     is largest; of several, the first with the largest quotient in float64. Without it, all orders
     must hold. For renyi only."""
-    parent: Name | UnsetType = UNSET
-    """Another dataset of the same users. Every charge to this dataset must fit that budget as well,
-    and is charged to it. The user ids of both are of the same kind."""
+    parents: Annotated[list[Name], Meta(min_length=1, max_length=MAX_BUDGETS - 1)] | UnsetType = (
+        UNSET
+    )
+    """Other datasets of the same users, in increasing order. Every charge to this dataset must fit
+    their budgets and those of all their ancestors as well, and is charged to each of them once. The
+    user ids of all are of the same kind."""
     pseudonyms: Fingerprint | UnsetType = UNSET
     """The fingerprint of the key of the users' pseudonyms, which are integers. The SDK refuses
     another key, or none: it would make every user another user with nothing spent. A dataset and
     its ancestors have the same."""
     allow: AccessList | UnsetType = UNSET
-    """The access list with which the dataset begins; set-access replaces it. Without it, the list
-    of the nearest ancestor with one applies; without any, requests need no signature. A dataset
-    with a list has no parent without one."""
+    """The access list with which the dataset begins; set-access replaces it. Without it, the lists
+    of its parents apply, and a key has the rights that all of them give; without any, requests need
+    no signature. A dataset with a list has no parent without one, and either all of its parents
+    have lists or none has."""
     share_of: Name | UnsetType = UNSET
     """The dataset from whose budget this one has a fixed share. The shares of a dataset add up to
     at most its budget, and it is charged through them only. Measure and orders are the same."""
@@ -426,8 +431,8 @@ class ChargeRoster(OfRun, frozen=True, tag="charge-roster"):
 class Erase(Record, frozen=True, tag="erase"):
     """Replace a user id by a keyed hash and halt the user from now on.
 
-    It is sent to the user's partition. A user is erased in all datasets that are nested in one
-    outermost dataset.
+    It is sent to the user's partition. A user is erased in all datasets that share a budget with
+    the named one, directly or through others.
     """
 
     request: Token

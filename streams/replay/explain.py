@@ -7,7 +7,7 @@ unknown user gets the same empty answer as one who was never charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from accounting import PoissonGaussian
 from accounting.costs.norm_levels import grid_norms
+from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.tracked import Address
@@ -196,7 +197,7 @@ class _Account:
     def _earlier(self, partition: int, offset: int, dataset: str) -> AccountEvent:
         budgets = self._ledger.state.policies.budgets(dataset)
         if all(measure_of(policy).covers(_SAMPLED) for policy in budgets.policies):
-            self._sampled.add(budgets.names[-1])  # there may have been sampled steps
+            self._sampled.update(_names(budgets.outermost))  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
         return AccountEvent(
             time=math.nan,
@@ -283,7 +284,7 @@ class _Account:
         norms = grid_norms(terms.clip_norm, terms.levels)
         budgets = self._ledger.state.policies.budgets(charge.dataset)
         if charge.mechanism == "poisson-gaussian" and charge.sampling_rate < 1.0:
-            self._sampled.add(budgets.names[-1])
+            self._sampled.update(_names(budgets.outermost))
         asked = [cost_table[level] for cost_table in budgets.cost_tables(terms.units, terms.levels)]
         erased = halted and self._is_erased(budgets)
         reason = None
@@ -384,7 +385,7 @@ class _Account:
     def _shares(self, budgets: Budgets, asked: list[Units] | None) -> tuple[Share, ...]:
         """Return the changes of each budget since the last event."""
         shares = []
-        has_sampled = budgets.names[-1] in self._sampled
+        has_sampled = not self._sampled.isdisjoint(_names(budgets.family))
         for number, accounts in enumerate(budgets.accounts):
             policy, amounts = accounts.policy, Amounts(accounts.policy)
             slot = self._slot(policy.dataset)
@@ -398,8 +399,8 @@ class _Account:
             is_bound = order is None or bool(numbers["bound"][0])
             per_user_order = policy.orders[order] if order is not None and is_bound else None
             wanted = np.zeros_like(spent) if asked is None else amounts.at(asked[number], order)
-            # Unless the policy denies it, levels may have followed the coins of any dataset inside
-            # the same outermost one.
+            # Unless the policy denies it, levels may have followed the coins of any dataset in the
+            # same family.
             stated = policy.sampled_levels
             follow_coins = stated is True or (has_sampled and stated is not False)
             shares.append(
@@ -427,3 +428,7 @@ def _place(applied: Applied, request: Charge | ChargeRoster | Enrol) -> Mapping[
         "dataset": request.dataset,
         "run": request.run,
     }
+
+
+def _names(budgets: Iterable[Accounts]) -> list[str]:
+    return [accounts.policy.dataset for accounts in budgets]

@@ -142,15 +142,15 @@ def report(
             if dataset in (None, name):
                 history = found.get(name, DatasetHistory())
                 # Unless the policy denies it, levels may have followed the coins of any dataset
-                # inside the same outermost one.
+                # in the same family.
                 follow_coins = accounts.policy.sampled_levels is not False
                 if history.doubt is not None and follow_coins:
                     raise ReportRefused(_refusal(name, history.doubt))
                 budgets = replay.ledger.state.policies.budgets(name)
                 erased = budgets.erased_at(np.arange(len(accounts)))
-                outermost = found.get(budgets.names[-1], DatasetHistory())
+                outermost = [found.get(each.policy.dataset) for each in budgets.family]
                 declared = accounts.policy.sampled_levels is True
-                sampled = follow_coins and outermost.has_sampled
+                sampled = follow_coins and any(each and each.has_sampled for each in outermost)
                 any_time = not (declared or sampled)
                 losses.append(_losses(partition, accounts, history, accountants, erased, any_time))
     return Report(losses, compared)

@@ -236,7 +236,7 @@ class Turnstile:
         odometer_step: float | Sequence[float] | None = None,
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIdKind | None = None,
-        parent: str | None = None,
+        parents: str | Sequence[str] = (),
         share_of: Policy | None = None,
         share: float | None = None,
         assume_independent_timing: bool = False,
@@ -275,9 +275,12 @@ class Turnstile:
             user_ids: "integer", "string", "one-kind" (the kind of the first charged ids) or
                 "mixed". 1 and "1" are two users with a budget each, so mixed ids must be asked for.
                 None: as the dataset has it, or "one-kind" for a new one.
-            parent: the parent dataset, of the same users. Every step must fit its budget as well,
-                and is charged to it: for example one budget per person over all datasets. Up to 8
-                datasets can be nested. The ``on_exhaustion`` of the charged dataset applies.
+            parents: one parent dataset or several, of the same users. Every step must fit their
+                budgets and those of their own parents as well, and is charged to all of them or to
+                none: for example one budget per person over all datasets. A step draws on up to 8
+                budgets. The ``on_exhaustion`` of the charged dataset applies. Only the budgets that
+                all of a person's datasets share are a guarantee for that person
+                (docs/guarantees.md, A3).
             share_of: the policy of another dataset of the same users, as this method returned it.
                 The new dataset has a fixed share of its budget, and the same measure and orders.
                 The shares of a dataset add up to at most its budget, so runs of different shares
@@ -294,9 +297,8 @@ class Turnstile:
             allow: the access list: public keys, as ``turnstile keys new`` prints them, and their
                 rights. "charge": open, charge and close runs, and enrol users. "manage": withdraw
                 and close the dataset, erase users, create nested datasets, and change the list
-                (``set_access``). At least one key must be a manager. None: as the parent dataset,
-                or no restriction. A dataset nested in another one can have a list only if that one
-                has.
+                (``set_access``). At least one key must be a manager. None: as the parent datasets,
+                or no restriction. A nested dataset can have a list only if all of its parents have.
             timeout: seconds to wait for all partitions.
 
         Returns:
@@ -305,7 +307,7 @@ class Turnstile:
         Raises:
             InvalidRequest: the arguments make no policy.
             PolicyChanged: the dataset exists under another policy.
-            RequestRejected: the parent dataset does not exist, or this client may not create the
+            RequestRejected: a parent dataset does not exist, or this client may not create the
                 dataset.
             DecisionTimeout: not all partitions answered; try again.
         """
@@ -327,7 +329,7 @@ class Turnstile:
             odometer_step=odometer_step,
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,
-            parent=parent,
+            parents=parents,
             allow=None if allow is None else access_list(allow),
             pseudonyms=None if self._pseudonyms is None else self._pseudonyms.fingerprint,
         )

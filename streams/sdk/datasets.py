@@ -86,7 +86,7 @@ def policy_from(
     odometer_step: npt.ArrayLike | None,
     on_exhaustion: OnExhaustion,
     user_ids: UserIdKind | None,
-    parent: str | None = None,
+    parents: str | Sequence[str] = (),
     pseudonyms: str | None = None,
     allow: AccessList | None = None,
     share_of: Policy | None = None,
@@ -122,7 +122,8 @@ def policy_from(
         )
     if share_of is None and (given == (True, True) or given == (False, False)):
         raise InvalidRequest("give either budget, or epsilon and delta")
-    check_names(name, *(() if parent is None else (parent,)))
+    parents = [parents] if isinstance(parents, str) else sorted(set(parents))
+    check_names(name, *parents)
     _check_choice("measure", measure, get_args(MeasureName))
     _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
     if user_ids is not None:
@@ -161,7 +162,7 @@ def policy_from(
                 "on_exhaustion": on_exhaustion,
                 **({} if user_ids is None else {"user_ids": user_ids}),
                 **({"per_user_order": True} if per_user_order else {}),
-                **({} if parent is None else {"parent": parent}),
+                **({"parents": parents} if parents else {}),
                 **({} if pseudonyms is None else {"pseudonyms": pseudonyms}),
                 **({} if allow is None else {"allow": to_builtins(allow, builtin_types=(bytes,))}),
                 **({} if share_of is None else {"share_of": share_of.dataset}),

@@ -180,7 +180,8 @@ class ErasedInPart(TurnstileError):
 
     Attributes:
         datasets: the datasets in which the user is erased.
-        not_allowed: outermost datasets that this client may not manage. The user may be in them.
+        not_allowed: the outermost datasets of families in which this client may not erase the
+            user, who may be in them. It would have to manage all of a family.
     """
 
     def __init__(self, datasets: list[str], not_allowed: list[str]) -> None:

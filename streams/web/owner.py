@@ -107,7 +107,7 @@ class Owners:
         return {
             "dataset": policy.dataset,
             "measure": policy.measure,
-            "parent": policy.parent or None,
+            "parents": policy.parents or [],
             "share_of": policy.share_of or None,
             "budget": budget_epsilon(policy, order, self._delta),
             "risk": budget_risk(policy, order)._asdict(),

@@ -15,10 +15,10 @@ import msgspec
 
 from tests.audit.auditor_access import check_list
 from tests.audit.auditor_accounts import Dataset
-from tests.audit.auditor_erasure import keyed_hash, outermost_of, renamed, spend_the_rest
+from tests.audit.auditor_erasure import keyed_hash, renamed, spend_the_rest
 from tests.audit.auditor_policies import Policies, Suspended
 from tests.audit.auditor_requests import NOT_GIVEN, POLICY, Rejection, User, read
-from tests.audit.auditor_state import Place, RunState, home, next_link
+from tests.audit.auditor_state import Place, RunState, home, next_link, outermost_of
 from tests.audit.log import Log
 from tests.audit.published import frozen, granted_norms
 
@@ -83,7 +83,7 @@ class Auditor(Policies):
             address = self._address(partition, request or rejection.request or {})
             self.addresses[place] = {**address, "holder": None}
             if str(rejection) == "budget-held":
-                self.addresses[place]["holder"] = self._holder(partition, address["dataset"])
+                self.addresses[place]["holder"] = self._holder(partition, address)
         except Suspended:
             self.suspended[partition] = offset
             return
@@ -106,29 +106,41 @@ class Auditor(Policies):
         about = [] if name is NOT_GIVEN else [name]
         if request["type"] == "retire":
             about = sorted(datasets)
-        elif request["type"] == "erase" and name is not NOT_GIVEN:
-            about = [outermost_of(datasets, name)] if name in datasets else []
-            about += self._shares(partition, *about) if about else []
         elif request["type"] == "erase":
-            keys = {name: dataset.policy["pseudonyms"] for name, dataset in datasets.items()}
-            about = [n for n in datasets if outermost_of(datasets, n) == n]
-            about = [name for name in about if keys[name] == request["pseudonyms"]]
-        if request["type"] == "erase" and name is NOT_GIVEN and about:
-            if not any(self._may_manage(partition, each, request) for each in about):
-                raise Rejection("not-allowed")
-            return
+            families = self._families_of(partition, request)
+            about = sorted({each for family in families for each in family})
+            if name is NOT_GIVEN and about:
+                if not any(self._may_erase(partition, each, request) for each in families):
+                    raise Rejection("not-allowed")
+                return
         for each in about:
             if each in datasets:
-                lineage = self._lineage(partition, each)
-                self.access[partition].check_request(lineage, request)
+                self.access[partition].check_request(self._lists(partition, each), request)
 
-    def _may_manage(self, partition: int, name: str, request: dict[str, Any]) -> bool:
-        """Whether who asks may manage a dataset."""
+    def _may_erase(self, partition: int, family: list[str], request: dict[str, Any]) -> bool:
+        """Whether who asks may manage all outermost datasets of a family."""
         try:
-            self.access[partition].check_request(self._lineage(partition, name), request)
+            for name in family:
+                self.access[partition].check_request(self._lists(partition, name), request)
         except Rejection:
             return False
         return True
+
+    def _families_of(self, partition: int, request: dict[str, Any]) -> list[list[str]]:
+        """Return the outermost datasets of each family in which a user is to be erased."""
+        datasets, name = self.datasets[partition], request["dataset"]
+        names = [name] if name in datasets else []
+        if name is NOT_GIVEN:
+            key = request["pseudonyms"]
+            names = [n for n, dataset in datasets.items() if dataset.policy["pseudonyms"] == key]
+        found: list[list[str]] = []
+        for each in names:  # which grows by the shares
+            family = outermost_of(self._family(partition, each))
+            outermost = [dataset.policy["dataset"] for dataset in family]
+            if each == name:
+                names += [share for one in outermost for share in self._shares(partition, one)]
+            found += [outermost] if outermost not in found else []
+        return found
 
     def _check_live(self, partition: int, request: dict[str, Any]) -> None:
         retired = self.retired.get(partition)
@@ -173,7 +185,7 @@ class Auditor(Policies):
         partition, offset = place
         check_list(request["allow"])
         self._dataset(partition, request["dataset"])
-        self.access[partition].change(self._lineage(partition, request["dataset"]), request)
+        self.access[partition].change(self._lists(partition, request["dataset"]), request)
         return {
             "type": "access-set",
             "v": request["v"],
@@ -191,7 +203,8 @@ class Auditor(Policies):
         known = self.datasets[partition].get(policy["dataset"])
         unsaid = policy["user_ids"] is NOT_GIVEN
         whole = self.datasets[partition].get(policy["share_of"]) if known is None else None
-        if known is None and policy["parent"] is not NOT_GIVEN and not chain:
+        parents = [] if policy["parents"] is NOT_GIVEN else policy["parents"]
+        if known is None and parents and not chain:
             raise Rejection("unknown-dataset")
         if known is None and policy["share_of"] is not NOT_GIVEN and whole is None:
             raise Rejection("unknown-dataset")
@@ -199,16 +212,18 @@ class Auditor(Policies):
             chain = [whole]
         if known is None:
             self._check_creation(partition, request)
-        if known is None and chain and chain[0].is_closed:
+        if known is None and any(one.is_closed for one in chain[: len(parents) or 1]):
             raise Rejection("dataset-closed")
         names = self.datasets[partition].keys() | self.access[partition].numbers.keys()
         is_new = policy["dataset"] not in names
         if known is None and is_new and len(names) >= _MOST_DATASETS:
             raise Rejection("too-large")
-        if known is None and chain and whole is None and self._shares(partition, policy["parent"]):
+        if known is None and any(self._shares(partition, parent) for parent in parents):
             raise Rejection("dataset-shared")
         if whole is not None:
             self._check_share(partition, policy, whole)
+        if known is None:
+            self._check_families(partition, parents)
         self._has_had_datasets[partition] = True
         if known is None:
             kinds = chain[0].policy["user_ids"] if chain else "one-kind"
@@ -237,7 +252,7 @@ class Auditor(Policies):
             raise Rejection("dataset-closed")
         if any(dataset == name for dataset, _ in self.runs[partition]):
             raise Rejection("dataset-in-use")
-        if any(other.policy["parent"] == name for other in self.datasets[partition].values()):
+        if any(name in self._parents(partition, other) for other in self.datasets[partition]):
             raise Rejection("dataset-in-use")
         if self._shares(partition, name):
             raise Rejection("dataset-in-use")
@@ -276,13 +291,12 @@ class Auditor(Policies):
         if asked not in (NOT_GIVEN, run.separation) and is_charged:
             raise Rejection("separation-changed")
         chain, name = [dataset, *outer], (request["dataset"], request["run"])
-        outermost = chain[-1].policy
-        holder = self.holders[partition].get(outermost["dataset"])
-        if outermost["assume_independent_timing"] is NOT_GIVEN and holder != name:
-            is_new = not known or attempt > run.attempt
-            if not is_new or (holder and request.get("take_over") is not True):
-                raise Rejection("budget-held")
-            self.holders[partition][outermost["dataset"]] = name
+        lacking = self._not_held(partition, chain, name)
+        is_new = not known or attempt > run.attempt
+        takes_over = request.get("take_over") is True
+        if lacking and (not is_new or (any(lacking.values()) and not takes_over)):
+            raise Rejection("budget-held")
+        self.holders[partition] |= dict.fromkeys(lacking, name)
         if asked is not NOT_GIVEN:
             run.separation = asked
         run.attempt, run.request = attempt, token
@@ -335,24 +349,19 @@ class Auditor(Policies):
 
     def _erase(self, place: Place, request: dict[str, Any]) -> dict[str, Any]:
         partition, offset = place
-        user, datasets = request["user"], self.datasets[partition]
-        keys = {name: d.policy["pseudonyms"] for name, d in datasets.items()}
+        user = request["user"]
         if request["dataset"] is not NOT_GIVEN:
-            self._dataset(partition, request["dataset"])
-            outer = outermost_of(datasets, request["dataset"])
-            if keys[request["dataset"]] != request["pseudonyms"]:
+            named = self._dataset(partition, request["dataset"])
+            if named.policy["pseudonyms"] != request["pseudonyms"]:
                 raise Rejection("mixed-users")
-            outermost = [outer, *self._shares(partition, outer)]
-        else:
-            names = {outermost_of(datasets, name) for name in datasets}
-            outermost = [name for name in names if keys[name] == request["pseudonyms"]]
+        families = self._families_of(partition, request)
         if home(user, self.partitions) != partition:
             raise Rejection("wrong-partition")
         erased = []
-        allowed = [name for name in outermost if self._may_manage(partition, name, request)]
-        for outer in allowed:
-            family = [d for name, d in datasets.items() if outermost_of(datasets, name) == outer]
-            erased += self._erase_in(place, family, datasets[outer], user)
+        allowed = [each for each in families if self._may_erase(partition, each, request)]
+        for outermost in allowed:
+            family = self._family(partition, outermost[0])
+            erased += self._erase_in(place, family, user)
         return {
             "type": "erased",
             "v": request["v"],
@@ -360,19 +369,17 @@ class Auditor(Policies):
             "partition": partition,
             "offset": offset,
             "datasets": sorted(erased),
-            "not_allowed": sorted({*outermost} - {*allowed}),
+            "not_allowed": sorted(n for each in families if each not in allowed for n in each),
         }
 
-    def _erase_in(
-        self, place: Place, family: list[Dataset], outermost: Dataset, user: User
-    ) -> list[str]:
+    def _erase_in(self, place: Place, family: list[Dataset], user: User) -> list[str]:
         names = self.names[place[0]]
-        (known,) = names.known_as([user], outermost)
+        (known,) = names.known_as([user], family)
         there = [dataset for dataset in family if known in dataset.accounts]
         if known == user and there:
-            spend_the_rest(outermost, outermost.accounts[user])
+            for dataset in outermost_of(there):
+                spend_the_rest(dataset, dataset.accounts[user])
             name = keyed_hash(user)
-            names.of(outermost).add(name)
             names.ids[name] = user
             for dataset in there:
                 dataset.accounts = renamed(dataset.accounts, user, name)

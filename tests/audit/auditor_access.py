@@ -40,21 +40,22 @@ class AccessLists:
         self.numbers: dict[str, int] = {}
         self._partition = partition
 
-    def check_request(self, lineage: Sequence[str], request: Mapping[str, Any]) -> None:
+    def check_request(self, lists: Sequence[Listed], request: Mapping[str, Any]) -> None:
         """Check that the signer may ask this of a dataset.
 
         Args:
-            lineage: the dataset and its parents, the nearest first.
+            lists: those in force for the dataset.
             request: with its sender.
         """
         right = "charge" if request["type"] in _CHARGES else "manage"
-        self.check(lineage, right, request["sender"])
+        self.check(lists, right, request["sender"])
 
-    def check(self, lineage: Sequence[str], right: str, sender: Any) -> None:
-        """Check that a signer has a right."""
-        listed = self.in_force(lineage)
-        if listed is None:
-            return
+    def check(self, lists: Sequence[Listed], right: str, sender: Any) -> None:
+        """Check that a signer has a right by all of these lists."""
+        for listed in lists:
+            self._check(listed, right, sender)
+
+    def _check(self, listed: Listed, right: str, sender: Any) -> None:
         if sender is None or right not in listed.rights.get(sender["key"], []):
             raise Rejection("not-allowed")
         message = b"dp-turnstile request 1\0" + listed.log + self._partition.to_bytes(4, "big")
@@ -62,19 +63,14 @@ class AccessLists:
         if not _is_valid(sender["key"], sender["signature"], message):
             raise Rejection("not-allowed")
 
-    def in_force(self, lineage: Sequence[str]) -> Listed | None:
-        """Return the nearest list; None if there is none."""
-        return next((self.lists[name] for name in lineage if name in self.lists), None)
-
-    def check_new(self, request: Mapping[str, Any], around: Sequence[str]) -> None:
-        """Check the list with which a dataset inside these is to begin."""
+    def check_new(self, request: Mapping[str, Any], around: Sequence[bool]) -> None:
+        """Check the list with which a dataset is to begin, inside of datasets with lists or not."""
         allow = request["policy"]["allow"]
         if (allow is NOT_GIVEN) != (request["log"] is NOT_GIVEN):
             raise Rejection("invalid-access")
-        if allow is NOT_GIVEN:
-            return
-        check_list(allow)
-        if around and self.in_force(around) is None:
+        if allow is not NOT_GIVEN:
+            check_list(allow)
+        if len({*around, *([] if allow is NOT_GIVEN else [True])}) > 1:
             raise Rejection("invalid-access")
 
     def check_known(self, request: Mapping[str, Any]) -> None:
@@ -92,16 +88,16 @@ class AccessLists:
         """Drop the list of a dataset."""
         self.lists.pop(name, None)
 
-    def change(self, lineage: Sequence[str], request: Mapping[str, Any]) -> None:
+    def change(self, lists: Sequence[Listed], request: Mapping[str, Any]) -> None:
         """Replace the list of a dataset."""
         name, allow, number = request["dataset"], request["allow"], request["number"]
         before = self.numbers.get(name, 0)
         asked = Listed(request["log"], {entry["key"]: entry["rights"] for entry in allow})
         if name in self.lists and (number, asked) == (before, self.lists[name]):
             return
-        if self.in_force(lineage) is None:
+        if not lists:
             raise Rejection("not-allowed")
-        self.check(lineage, "manage", request["sender"])
+        self.check(lists, "manage", request["sender"])
         if number <= before:
             raise Rejection("superseded")
         self.numbers[name] = number

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.audit.auditor_accounts import Dataset
+from tests.audit.auditor_erasure import spend_the_rest
 from tests.audit.auditor_grants import granted_by_all, granted_by_one
 from tests.audit.auditor_requests import Rejection, User, digest_of, numbers_of
 from tests.audit.auditor_rosters import (
@@ -21,7 +22,7 @@ from tests.audit.auditor_rosters import (
     highest_that_fits,
     parts_of_halted,
 )
-from tests.audit.auditor_state import Held, Place, RunState, home
+from tests.audit.auditor_state import Held, Place, RunState, home, outermost_of
 from tests.audit.published import frozen
 
 LARGEST_DECISION = 16 * 1024 * 1024
@@ -53,7 +54,7 @@ class Charges(Held):
         )
         if again := _decided_before(run, charge, content, digest_of(charge, users, norms)):
             return again
-        asked, users = users, self.names[partition].known_as(users, chain[-1])
+        asked, users = users, self._known_as(partition, users, chain)
         self._check_number(chain, len(asked), len(asked))
         self._validate(partition, chain, charge, asked, users, norms)
         if _may_say(users, chain[0].policy["on_exhaustion"]) > LARGEST_DECISION:
@@ -62,7 +63,8 @@ class Charges(Held):
         too_soon = [
             norm > 0 and run.has_to_wait(user) for user, norm in zip(users, norms, strict=True)
         ]
-        erased = [user in self.names[partition].of(chain[-1]) for user in users]
+        names = self.names[partition].ids
+        erased = [user in names for user in users]
         left_out = [
             ERASED if gone else TOO_SOON if soon else None
             for soon, gone in zip(too_soon, erased, strict=True)
@@ -112,7 +114,7 @@ class Charges(Held):
         if run.separation:
             raise Rejection("no-rosters")
         clip_norm, users = float(request["clip_norm"]), numbers_of(request["users"], "q")
-        users = self.names[partition].known_as(users, chain[-1])
+        users = self._known_as(partition, users, chain)
         roster = run.roster or Roster(clip_norm, request["levels"])
         added = roster.check_follows(request, users)
         self._check_number(chain, len(users), len(roster.members + added))
@@ -129,10 +131,15 @@ class Charges(Held):
         for dataset in chain:
             for user in added:
                 dataset.accounts.setdefault(user, dataset.account(user))
+        names = self.names[partition].ids
+        for user in added:
+            if user in names:  # of an outermost budget nothing is left
+                first, *_ = outermost_of(chain)
+                spend_the_rest(first, first.accounts[user])
         is_of_roster = run.decision.get("type") == "roster-decision"
         return {
             **self._about_run(place, request, run),
-            **roster.said(self.names[partition].of(chain[-1])),
+            **roster.said({*names}),
             "type": "enrolled",
             "decision": dict(run.decision) if is_of_roster else {},
         }
@@ -172,7 +179,7 @@ class Charges(Held):
             "digest": digest,
         }
         refused = dict(enumerate(first for _, first in settled))
-        gone = self.names[partition].of(chain[-1])
+        gone = {*self.names[partition].ids}
         for halted in parts_of_halted(decision, roster, _names(chain), refused, gone):
             self.answers[frozen(halted)] = None
         run.step, run.content, run.decision = charge["step"], content, decision
@@ -247,16 +254,22 @@ class Charges(Held):
 
     def _rosters(self, partition: int, chain: list[Dataset]) -> int:
         """Return the number of rosters that have a budget in common with this chain."""
-        outermost = [
-            self._chain(partition, name)[-1]
+        budgets = {*_names(chain)}
+        return sum(
+            not budgets.isdisjoint(_names(self._chain(partition, name)))
             for (name, _), run in self.runs[partition].items()
             if run.roster is not None
-        ]
-        return sum(found is chain[-1] for found in outermost)
+        )
+
+    def _known_as(self, partition: int, users: list[User], chain: list[Dataset]) -> list[User]:
+        names = self.names[partition]
+        return (
+            names.known_as(users, self._family(partition, _names(chain)[0])) if names.ids else users
+        )
 
     def _check_homes(self, partition: int, chain: list[Dataset], users: list[User]) -> None:
         """Whether all users live here; those who have an account do, and those with a name."""
-        known = {*chain[0].accounts, *self.names[partition].of(chain[-1])}
+        known = {*chain[0].accounts, *self.names[partition].ids}
         strangers = (user for user in users if user not in known)
         if any(home(user, self.partitions) != partition for user in strangers):
             raise Rejection("wrong-partition")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.audit.auditor_accounts import Account, Dataset
-from tests.audit.auditor_requests import NOT_GIVEN, User
+from tests.audit.auditor_requests import User
 
 _KEY = b"turnstile: no erasure key is set"
 
@@ -17,24 +17,21 @@ class Names:
 
     def __init__(self) -> None:
         self.ids: dict[User, User] = {}
-        self._of: dict[str, set[User]] = {}  # by the outermost dataset
 
-    def of(self, dataset: Dataset) -> set[User]:
-        """Those in datasets of which this is the outermost."""
-        return self._of.setdefault(dataset.policy["dataset"], set())
+    def of(self, family: Sequence[Dataset]) -> set[User]:
+        """Those that have an account in these datasets."""
+        return {name for name in self.ids if any(name in one.accounts for one in family)}
 
-    def merge(self, other: Names) -> None:
-        """Add the names of another partition."""
-        for dataset, names in other._of.items():
-            self._of.setdefault(dataset, set()).update(names)
-
-    def known_as(self, users: Iterable[User], outermost: Dataset) -> list[User]:
-        """Users by their names, where they have one."""
-        return [self._known(user, outermost) for user in users]
-
-    def _known(self, user: User, outermost: Dataset) -> User:
-        name = keyed_hash(user)
-        return name if user not in outermost.accounts and name in self.of(outermost) else user
+    def known_as(self, users: Iterable[User], family: Sequence[Dataset]) -> list[User]:
+        """Users by their names, where they have one and their id has no account any more."""
+        names = self.of(family)
+        return [
+            name
+            if (name := keyed_hash(user)) in names
+            and not any(user in dataset.accounts for dataset in family)
+            else user
+            for user in users
+        ]
 
 
 def keyed_hash(user: User) -> str:
@@ -56,10 +53,3 @@ def spend_the_rest(dataset: Dataset, account: Account) -> None:
 def renamed(rows: dict[User, Any], user: User, name: User) -> dict[User, Any]:
     """The same rows, in their order."""
     return {name if known == user else known: row for known, row in rows.items()}
-
-
-def outermost_of(datasets: dict[str, Dataset], name: str) -> str:
-    """The dataset that has no other around it."""
-    while (outer := datasets[name].policy["parent"]) is not NOT_GIVEN:
-        name = outer
-    return name

@@ -65,4 +65,3 @@ def _import_dataset(old: Auditor, new: Auditor, partition: int, name: str) -> No
                 new.odometers.add((*key, account.bound(dataset)))
                 if account.order is not None:
                     new.bound_orders[key] = dataset.orders[account.order]
-        names.merge(theirs)

@@ -21,6 +21,7 @@ class Policies(Charges):
         """Check a policy by itself, and what those allow that it is within: these."""
         policy = request["policy"]
         orders, count = policy["orders"], 1
+        parents = [] if policy["parents"] is NOT_GIVEN else policy["parents"]
         clips = policy["on_exhaustion"] == "clip"
         if policy["measure"] == "renyi":
             count = len(orders)
@@ -32,9 +33,10 @@ class Policies(Charges):
                 (policy[name] is NOT_GIVEN) != (policy["measure"] != "steps")
                 for name in ("sampling_rate", "noise_multiplier")
             )
-            or policy["dataset"] in (policy["parent"], policy["share_of"])
-            or NOT_GIVEN not in (policy["parent"], policy["share_of"])
-            or NOT_GIVEN not in (policy["parent"], policy["assume_independent_timing"])
+            or policy["dataset"] in (*parents, policy["share_of"])
+            or any(low >= high for low, high in pairwise(parents))
+            or NOT_GIVEN not in (policy["parents"], policy["share_of"])
+            or NOT_GIVEN not in (policy["parents"], policy["assume_independent_timing"])
             or not all(1 < order <= 2**40 for order in orders)
             or any(low >= high for low, high in pairwise(orders))
             or len(policy["budget"]) != count
@@ -42,17 +44,19 @@ class Policies(Charges):
         )
         if wrong:
             raise Rejection("invalid-policy")
-        around = self._lineage(partition, policy["parent"])
+        known = [name for name in parents if name in self.datasets[partition]]
+        around = [bool(self._lists(partition, name)) for name in known]
         self.access[partition].check_new(request, around)
         chain = []
-        if policy["parent"] in self.datasets[partition]:
-            chain = self._chain(partition, policy["parent"])
-            kinds = chain[0].policy["user_ids"]
+        if parents and known == parents:
+            chain = self._chain(partition, *parents)
+            kinds = {outer.policy["user_ids"] for outer in chain}
             if (
                 len(chain) >= 8
                 or (clips and any(outer.measure in ("pure-dp", "steps") for outer in chain))
-                or policy["user_ids"] not in (NOT_GIVEN, kinds)
-                or policy["pseudonyms"] != chain[0].policy["pseudonyms"]
+                or len(kinds) > 1
+                or policy["user_ids"] not in (NOT_GIVEN, *kinds)
+                or any(policy["pseudonyms"] != outer.policy["pseudonyms"] for outer in chain)
             ):
                 raise Rejection("invalid-policy")
         if policy["partitions"] != self.partitions:
@@ -63,6 +67,17 @@ class Policies(Charges):
 
     def _check_creation(self, partition: int, request: dict[str, Any]) -> None:
         """Check that the signer may create a dataset inside these, or as a share."""
-        for parent in (request["policy"]["parent"], request["policy"]["share_of"]):
-            lineage = self._lineage(partition, parent)
-            self.access[partition].check(lineage, "manage", request["sender"])
+        policy = request["policy"]
+        parents = [] if policy["parents"] is NOT_GIVEN else policy["parents"]
+        for name in (*parents, policy["share_of"]):
+            self.access[partition].check(self._lists(partition, name), "manage", request["sender"])
+
+    def _check_families(self, partition: int, parents: list[str]) -> None:
+        """Check that at most one of the families that a dataset joins was ever charged."""
+        used = set()
+        for name in parents:
+            family = [dataset.policy["dataset"] for dataset in self._family(partition, name)]
+            if any(dataset in family for dataset, _ in self.runs[partition]):
+                used.add(tuple(family))
+        if len(used) > 1:
+            raise Rejection("invalid-policy")

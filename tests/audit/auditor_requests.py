@@ -101,7 +101,7 @@ POLICY = {
         value is NOT_GIVEN or value in ("one-kind", "integer", "string", "mixed")
     ),
     "per_user_order": lambda value: value is NOT_GIVEN or value is True,
-    "parent": lambda value: value is NOT_GIVEN or _is_name(value),
+    "parents": lambda value: value is NOT_GIVEN or _is_list(_is_name, 1, 7)(value),
     "pseudonyms": lambda value: (
         value is NOT_GIVEN
         or (type(value) is str and len(value) == 16 and set(value) <= set("0123456789abcdef"))
@@ -229,7 +229,7 @@ _DEFAULTS = {
     "on_exhaustion": "halt",
     "user_ids": NOT_GIVEN,
     "per_user_order": NOT_GIVEN,
-    "parent": NOT_GIVEN,
+    "parents": NOT_GIVEN,
     "pseudonyms": NOT_GIVEN,
     "allow": NOT_GIVEN,
     "share_of": NOT_GIVEN,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.partitioner.default import murmur2
 
-from tests.audit.auditor_access import AccessLists
+from tests.audit.auditor_access import AccessLists, Listed
 from tests.audit.auditor_accounts import Dataset
 from tests.audit.auditor_erasure import Names, renamed
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection, User
@@ -91,21 +92,37 @@ class Held:
             raise Rejection("unknown-dataset")
         return self.datasets[partition][name]
 
-    def _chain(self, partition: int, name: str) -> list[Dataset]:
-        """A dataset and its ancestors, all of whose budgets count, the nearest first."""
-        chain = [self._dataset(partition, name)]
-        while (outer := chain[-1].policy["parent"]) is not NOT_GIVEN:
-            chain.append(self.datasets[partition][outer])
-        return chain
+    def _chain(self, partition: int, *names: str) -> list[Dataset]:
+        """Datasets and their ancestors, all of whose budgets count, the nearest first."""
+        found = list(names)
+        for name in found:  # which grows
+            found += [outer for outer in self._parents(partition, name) if outer not in found]
+        return [self._dataset(partition, name) for name in found]
 
-    def _lineage(self, partition: int, name: Any) -> list[str]:
-        """Return a dataset and those that it is inside of or a share of, the nearest first."""
-        found = []
-        while name in self.datasets[partition]:
-            found.append(name)
-            policy = self.datasets[partition][name].policy
-            name = policy["share_of"] if policy["parent"] is NOT_GIVEN else policy["parent"]
-        return found
+    def _parents(self, partition: int, name: str) -> list[str]:
+        parents: Any = self._dataset(partition, name).policy["parents"]
+        return [] if parents is NOT_GIVEN else parents
+
+    def _family(self, partition: int, name: str) -> list[Dataset]:
+        """Return the datasets that share a budget with one, directly or through others."""
+        chains = [
+            {dataset.policy["dataset"] for dataset in self._chain(partition, each)}
+            for each in self.datasets[partition]
+        ]
+        found, before = {name}, set[str]()
+        while found != before:
+            before = set(found)
+            found = found.union(*(chain for chain in chains if chain & found))
+        return [self.datasets[partition][each] for each in sorted(found)]
+
+    def _lists(self, partition: int, name: Any) -> list[Listed]:
+        """Return the access lists that are in force for a dataset."""
+        if name not in self.datasets[partition]:
+            return []
+        own = self.access[partition].lists.get(name)
+        share_of = self.datasets[partition][name].policy["share_of"]
+        above = [*self._parents(partition, name), share_of]
+        return [own] if own else [one for each in above for one in self._lists(partition, each)]
 
     def _open_chain(self, partition: int, name: str) -> list[Dataset]:
         chain = self._chain(partition, name)
@@ -123,7 +140,7 @@ class Held:
         name, held = policy["share_of"], whole.policy
         datasets = self.datasets[partition]
         used = any(dataset == name for dataset, _ in self.runs[partition])
-        used = used or any(dataset.policy["parent"] == name for dataset in datasets.values())
+        used = used or any(name in self._parents(partition, dataset) for dataset in datasets)
         shares = [datasets[share].policy["budget"] for share in self._shares(partition, name)]
         alike = "measure", "orders", "pseudonyms", "sampling_rate", "noise_multiplier"
         is_alike = all(policy[name] == held[name] for name in alike)
@@ -132,22 +149,33 @@ class Held:
             sum(units) <= budget
             for budget, *units in zip(held["budget"], policy["budget"], *shares, strict=True)
         )
-        nested = held["parent"] is not NOT_GIVEN or held["share_of"] is not NOT_GIVEN
+        nested = held["parents"] is not NOT_GIVEN or held["share_of"] is not NOT_GIVEN
         ids = policy["user_ids"] in (NOT_GIVEN, held["user_ids"])
         if used or nested or not fits or not own or not ids:
             raise Rejection("invalid-policy")
 
     def _check_held(self, partition: int, chain: list[Dataset], run: tuple[str, str]) -> None:
-        """Check that a run holds the budget that all runs of these datasets charge."""
-        outermost = chain[-1].policy
-        holder = self.holders[partition].get(outermost["dataset"])
-        if outermost["assume_independent_timing"] is NOT_GIVEN and holder != run:
+        """Check that a run holds all outermost budgets that it charges."""
+        if self._not_held(partition, chain, run):
             raise Rejection("budget-held")
 
-    def _holder(self, partition: int, dataset: str) -> dict[str, str] | None:
+    def _not_held(
+        self, partition: int, chain: list[Dataset], run: tuple[Any, Any]
+    ) -> dict[str, tuple[str, str] | None]:
+        """Return the outermost datasets whose budgets a run lacks, and the runs that hold them."""
+        holders = self.holders[partition]
+        names = [
+            dataset.policy["dataset"]
+            for dataset in outermost_of(chain)
+            if dataset.policy["assume_independent_timing"] is NOT_GIVEN
+        ]
+        return {name: holders.get(name) for name in names if holders.get(name) != run}
+
+    def _holder(self, partition: int, address: dict[str, Any]) -> dict[str, str] | None:
         """Return how a rejection names the run that holds a budget, if one does."""
-        outermost = self._chain(partition, dataset)[-1].policy["dataset"]
-        holder = self.holders[partition].get(outermost)
+        run = address["dataset"], address["run"]
+        lacking = self._not_held(partition, self._chain(partition, run[0]), run)
+        holder = next(filter(None, lacking.values()), None)
         return holder and dict(zip(("dataset", "run"), holder, strict=True))
 
     def _release(self, partition: int, ended: list[tuple[str, str]]) -> None:
@@ -172,6 +200,11 @@ class Held:
             "offset": place[1],
             "last_step": run.step,
         }
+
+
+def outermost_of(datasets: Iterable[Dataset]) -> list[Dataset]:
+    """Return those of these datasets that have no parent."""
+    return [dataset for dataset in datasets if dataset.policy["parents"] is NOT_GIVEN]
 
 
 Link = tuple[bytes, bytes, int]

@@ -631,7 +631,7 @@ def _table() -> dict[str, BadInput]:
     add(
         "policy: allow inside a dataset without a list",
         "invalid-access",
-        lambda target: {**target.policy(parent=target.dataset, allow=ALLOW), "log": bytes(16)},
+        lambda target: {**target.policy(parents=[target.dataset], allow=ALLOW), "log": bytes(16)},
     )
     for name, (reason, record) in SIGNED.items():
         add(f"who may: {name}", reason, record)

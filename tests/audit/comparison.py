@@ -187,7 +187,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
     assert (summary.open_runs, summary.closed_runs) == (len(runs) - closed, closed)
     for name, dataset in auditor.datasets[partition].items():
         policy = msgspec.to_builtins(ledger.state.datasets[name].policy, builtin_types=(bytes,))
-        later = "per_user_order", "parent", "pseudonyms", "allow"
+        later = "per_user_order", "parents", "pseudonyms", "allow"
         later += "share_of", "assume_independent_timing", "sampled_levels"
         later += "sampling_rate", "noise_multiplier"
         unsaid = dict.fromkeys(later, NOT_GIVEN)
@@ -196,9 +196,11 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         counts = summary.datasets[name]
         assert (counts.users, counts.exhausted) == (len(dataset.accounts), exhausted)
         assert counts.closed == dataset.is_closed
-        listed = auditor.access[partition].in_force(auditor._lineage(partition, name))
-        shown = counts.allow and {entry.key: entry.rights for entry in counts.allow}
-        assert shown == (listed and listed.rights)
+        lists = [listed.rights for listed in auditor._lists(partition, name)]
+        shown = counts.allow and {(e.key, right) for e in counts.allow for right in e.rights}
+        given = [{(key, right) for key in one for right in one[key]} for one in lists]
+        assert (shown or set()) == (set.intersection(*given) if given else set())
+        assert (shown is None) == (not lists)
         state = state_of(ledger, name)
         for user, (spent, *_) in state.items():
             budget = dataset.at_orders(dataset.accounts[user], dataset.budget)

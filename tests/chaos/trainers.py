@@ -200,7 +200,7 @@ class NormTrainer(TrainerThread[ReceivedStep]):
         if self._parent is not None:
             outer, of_outer = self._parent
             client.create_dataset(outer, **of_outer, **self.access)
-            policy["parent"] = outer
+            policy["parents"] = outer
         client.create_dataset(self.current, **policy, **self.access)
 
     def prepare(self, client: Turnstile) -> Run:

@@ -79,7 +79,8 @@ class Records:
             if rng.random() < 0.7:
                 del record["policy"]["allow"], record["log"]
             if rng.random() < 0.3:
-                record["policy"]["parent"] = rng.choice(DATASETS)
+                parents = rng.sample(DATASETS, rng.choice([1, 1, 2]))
+                record["policy"]["parents"] = sorted(parents)
                 record["policy"]["on_exhaustion"] = rng.choice(["halt", "clip"])
             if rng.random() < 0.2:
                 record["policy"]["share_of"] = rng.choice(DATASETS)

@@ -108,8 +108,8 @@ class Fuzz:
         orders = {"measure": "renyi", "orders": [1.5, 2.0, 32.0]}
         log.create("c", budget=[9.0, 12.0, 90.0], **orders, **log.any_ids)
         log.create("own", budget=[9.0, 12.0, 90.0], per_user_order=True, user_ids="mixed", **orders)
-        log.create("inner", budget=5.0, parent="own")
-        log.create("clips", budget=4.0, parent="inner", on_exhaustion="clip")
+        log.create("inner", budget=5.0, parents=["own"])
+        log.create("clips", budget=4.0, parents=["inner"], on_exhaustion="clip")
         log.create("old")
         log.create("parts", budget=8.0)
         log.create("part", budget=3.0, share_of="parts")

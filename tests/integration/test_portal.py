@@ -83,7 +83,7 @@ def charged(start_service: ServiceFactory) -> Iterator[Service]:
     with start_service(workers=1, partitions=2) as service:
         client = service.client
         client.create_dataset("person", epsilon=1.0, delta=1e-5)
-        client.create_dataset("shop", epsilon=0.5, delta=1e-5, parent="person")
+        client.create_dataset("shop", epsilon=0.5, delta=1e-5, parents="person")
         run = client.run("shop", "weekly")
         for norms in ([0.5, 0.1, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1], [9.0, 0.3, 0.1, 0.1]):
             run.charge(list(USERS), norms, noise_stddev=4.0)
@@ -267,7 +267,7 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
             point = {"time": 70.0, "epsilon": epsilon, "share": 1.0}
             dataset = {
                 "dataset": "shop",
-                "parent": None,
+                "parents": [],
                 "budget": 0.5,
                 "spent": point,
                 "points": [point],

@@ -32,8 +32,8 @@ POLICIES: dict[str, dict[str, dict[str, Any]]] = {
     "clipped": {"clipped": {"measure": "zcdp", "budget": 1.0, "on_exhaustion": "clip"}},
     "nested": {
         "person": {"measure": "zcdp", "budget": 1.5},
-        "tenant": {"measure": "renyi", "orders": [4.0], "budget": [5.0], "parent": "person"},
-        "nested": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5, "parent": "tenant"},
+        "tenant": {"measure": "renyi", "orders": [4.0], "budget": [5.0], "parents": ["person"]},
+        "nested": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-5, "parents": ["tenant"]},
     },
 }
 """Create the dataset of this name, and its ancestors first."""

@@ -262,7 +262,7 @@ def test_a_dataset_is_charged_only_with_keys_on_its_access_list(stack: SecureSta
                 lambda client=client: client.run("listed", "r"),
                 lambda client=client: client.close_dataset("listed"),
                 lambda client=client: client.create_dataset(
-                    "in", measure="zcdp", budget=0.1, parent="listed"
+                    "in", measure="zcdp", budget=0.1, parents="listed"
                 ),
                 lambda client=client: client.set_access("listed", {keys["answerer"]: ["manage"]}),
             ):

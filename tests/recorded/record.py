@@ -262,20 +262,21 @@ def make_rosters(seed: int) -> Log:
 
 NESTED: dict[str, dict[str, Any]] = {
     "person": {"measure": "zcdp", "budget": 0.9, "user_ids": "mixed"},
-    "ads": {"measure": "gdp", "budget": 1.1, "parent": "person"},
+    "ads": {"measure": "gdp", "budget": 1.1, "parents": ["person"]},
     "search": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 64.0],
         "budget": [0.4, 0.9, 14.0],
         "per_user_order": True,
-        "parent": "person",
+        "parents": ["person"],
     },
     "tuning": {
         "measure": "renyi",
         "orders": [2.0, 8.0],
         "budget": [0.5, 1.5],
-        "parent": "ads",
+        "parents": ["ads"],
     },
+    "both": {"measure": "zcdp", "budget": 0.5, "parents": ["ads", "search"]},
 }
 
 
@@ -328,6 +329,7 @@ CLIPPED: dict[str, dict[str, Any]] = {
     "ads": {},
     "search": {"on_exhaustion": "clip"},
     "tuning": {"on_exhaustion": "clip"},
+    "both": {"on_exhaustion": "clip"},
 }
 
 
@@ -353,10 +355,13 @@ def make_clipped(seed: int) -> Log:
 
 def _chain_cost_table(name: str, scale: float) -> bytes:
     """What each level costs in every budget that counts for a dataset."""
-    policy = NESTED[name]
-    units = cost_table(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
-    outer = policy.get("parent")
-    return units.astype("<i8").tobytes() + (_chain_cost_table(outer, scale) if outer else b"")
+    names, tables = [name], []
+    for each in names:  # which grows
+        policy = NESTED[each]
+        names += [outer for outer in policy.get("parents", ()) if outer not in names]
+        units = cost_table(policy["measure"], Gaussian(scale), CLIP, LEVELS, policy.get("orders"))
+        tables.append(units.astype("<i8").tobytes())
+    return b"".join(tables)
 
 
 def _as_said(mechanism: Mechanism) -> dict[str, Any]:
@@ -383,7 +388,7 @@ SEPARATED: dict[str, dict[str, Any]] = {
         "on_exhaustion": "clip",
     },
     "person": {"budget": 0.9},
-    "ads": {"measure": "gdp", "budget": 1.1, "parent": "person"},
+    "ads": {"measure": "gdp", "budget": 1.1, "parents": ["person"]},
 }
 
 
@@ -426,7 +431,7 @@ def make_separated(seed: int) -> Log:
 
 ERASING = {
     "person": {"budget": 0.4, "user_ids": "mixed"},
-    "ads": {"measure": "gdp", "budget": 0.9, "parent": "person"},
+    "ads": {"measure": "gdp", "budget": 0.9, "parents": ["person"]},
     "own": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
@@ -506,10 +511,10 @@ ALLOWING = {
     "ads": {
         "measure": "gdp",
         "budget": 0.9,
-        "parent": "person",
+        "parents": ["person"],
         "allow": allowing(anna="charge", mary="manage"),
     },
-    "news": {"budget": 0.5, "parent": "person"},
+    "news": {"budget": 0.5, "parents": ["person"]},
     "open": {"budget": 0.4},
 }
 

@@ -285,8 +285,8 @@ class Audit:
             ]
             if any(policy != policies[0] for policy in policies):
                 raise Wrong(f"dataset {dataset} is charged under {policies}")
-            if policies[0] is not None and (outer := policies[0]["parent"]) is not NOT_GIVEN:
-                names[outer] = None
+            if policies[0] is not None and policies[0]["parents"] is not NOT_GIVEN:
+                names |= dict.fromkeys(policies[0]["parents"])
 
 
 def _wrong_members(

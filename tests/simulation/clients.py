@@ -53,21 +53,27 @@ class Plan:
     dataset: str
     users: list[Any]
     policies: list[dict[str, Any]]  # each trainer creates the dataset under one of these
-    outer: Plan | None = None  # the plan of the parent
+    parents: tuple[Plan, ...] = ()  # the plans of the parents
     whole: Plan | None = None  # the plan of the dataset whose budget this one shares
     contradicted: bool = False  # partitions may hold it under two policies permanently
 
     @property
     def chain(self) -> list[Plan]:
         """Return the plans of all datasets that must exist, the outermost first."""
-        above = self.outer or self.whole
-        return [*(above.chain if above else []), self]
+        above = self.parents if self.whole is None else (self.whole,)
+        found = {each.dataset: each for plan in above for each in plan.chain}
+        return [*found.values(), self]
+
+    @property
+    def outermost(self) -> list[Plan]:
+        """Return the plans of the datasets without a parent whose budgets are charged."""
+        return [plan for plan in self.chain if not plan.parents] if self.parents else [self]
 
     @property
     def is_exclusive(self) -> bool:
-        """Return whether only one run at a time charges the outermost budget."""
-        outermost = self.outer.chain[0] if self.outer else self
-        return not outermost.policies[0].get("assume_independent_timing")
+        """Return whether only one run at a time charges an outermost budget."""
+        policies = [plan.policies[0] for plan in self.outermost]
+        return not all(policy.get("assume_independent_timing") for policy in policies)
 
 
 @dataclass(frozen=True)
@@ -444,12 +450,12 @@ class Trainer:
                 return
 
     def _differs_around(self, plan: Plan, error: RequestRejected) -> bool:
-        """Return whether the parent differs from what this trainer expected."""
+        """Return whether the parents differ from what this trainer expected."""
         if plan.whole is not None:
             return error.reason in ("unknown-dataset", "invalid-policy")
-        if plan.outer is None:
+        if not plan.parents:
             return False
-        is_other = any(each.contradicted for each in plan.outer.chain)
+        is_other = any(each.contradicted for each in plan.chain[:-1])
         return error.reason == "unknown-dataset" or (is_other and error.reason == "invalid-policy")
 
     def _create_contradiction(self, plan: Plan) -> None:

@@ -200,7 +200,7 @@ def _one_later(request: Request) -> bytes:
         inside = replace(
             request.policy,
             dataset="of-the-thief",
-            parent=request.policy.dataset,
+            parents=[request.policy.dataset],
             allow=UNSET,
             share_of=UNSET,
             user_ids=UNSET,

@@ -55,6 +55,7 @@ class Simulation:
         self._separated = Random(f"separations of {seed}")
         self._ahead = Random(f"charged ahead in {seed}")
         self._clips_within = Random(f"clips within others in {seed}").random() < 0.5
+        self._parents = Random(f"parents in {seed}")
         self._sleep = Random(f"sleeps in {seed}")
         self._sleeps = self._sleep.choice((0.0, 0.0, 0.1, 0.4))
         self._holds = Random(f"held budgets of {seed}")
@@ -115,7 +116,8 @@ class Simulation:
         """
         shared = not self.world.settings.siblings and self._holds.random() < 0.15
         plans = self._shares() if shared else self._plans()
-        for outermost in {id(plan.chain[0]): plan.chain[0] for plan in plans}.values():
+        outermost_ones = [plan.whole or each for plan in plans for each in plan.outermost]
+        for outermost in {id(plan): plan for plan in outermost_ones}.values():
             if self._holds.random() < 0.5:
                 for policy in outermost.policies:
                     policy["assume_independent_timing"] = True
@@ -151,12 +153,35 @@ class Simulation:
         for number in range(2):
             outer = rng.choice(plans) if rng.random() < 0.3 else plans[0]
             plans.append(self._plan(f"d{number}", kind, outer))
+        self._add_parents(plans)
         if self.world.settings.siblings:
             plans[1].users = plans[2].users
             return plans[1:]
         if self.world.settings.disputes:
             return plans[1:]  # a charge to the parent fixes its policy
         return plans if rng.random() < 0.3 else plans[1:]
+
+    def _add_parents(self, plans: list[Plan]) -> None:
+        """Let the last dataset have the one before it as a parent, or another outermost one."""
+        if self.world.settings.siblings or self._parents.random() < 0.5:
+            return
+        last, ids = plans[-1], plans[0].policies[0].get("user_ids")
+        if self._parents.random() < 0.5:
+            added = plans[-2]
+        else:
+            budget = self._parents.choice((0.5, 1.0, 2.0))
+            terms = {"measure": "zcdp", "budget": budget, "on_exhaustion": "halt"}
+            terms |= {"user_ids": ids} if ids else {}
+            added = Plan("else", last.users, [terms])
+            for policy in plans[0].policies:  # all outermost datasets have the same kinds of ids
+                policy.pop("user_ids", None)
+                policy |= {"user_ids": ids} if ids else {}
+        last.parents = tuple({each.dataset: each for each in (added, *last.parents)}.values())
+        counted = any(p["measure"] == "steps" for each in last.chain[:-1] for p in each.policies)
+        for policy in last.policies:
+            policy["parents"] = [each.dataset for each in last.parents]
+            if counted:
+                policy["on_exhaustion"] = "halt"
 
     def _kind(self) -> str:
         return self.world.rng.choice(("integers", "strings", "both"))
@@ -172,12 +197,12 @@ class Simulation:
         outers = [] if outer is None else outer.chain
         for policy in policies:
             if outer is not None:
-                policy |= {"parent": outer.dataset, "user_ids": None}
+                policy |= {"parents": outer.dataset, "user_ids": None}
             counted = any(p["measure"] == "steps" for o in outers for p in o.policies)
             nested = outer is not None or dataset == "all"
             if counted or (nested and not self._clips_within):
                 policy["on_exhaustion"] = "halt"
-        return Plan(dataset, users, policies, outer)
+        return Plan(dataset, users, policies, () if outer is None else (outer,))
 
     def _policy(self, kind: str) -> dict[str, Any]:
         rng = self.world.rng

@@ -189,9 +189,9 @@ function card(dataset, own, width) {
       made("span", { class: `pill ${state}`, text: STATES[state] }),
     ),
   );
-  if (dataset.parent) {
+  if (dataset.parents.length) {
     element.append(
-      made("p", { class: "parent quiet", text: `Spending here also counts towards ${dataset.parent}.` }),
+      made("p", { class: "parent quiet", text: `Spending here also counts towards ${dataset.parents.join(", ")}.` }),
     );
   }
   if (spent) {

@@ -46,7 +46,7 @@ def test_a_dataset_is_withdrawn_until_it_is_used(turnstile: Turnstile, name: str
 
 def test_closing_closes_nested_datasets(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    turnstile.create_dataset(f"{name}-in", measure="zcdp", budget=1.0, parent=name)
+    turnstile.create_dataset(f"{name}-in", measure="zcdp", budget=1.0, parents=name)
     run = turnstile.run(f"{name}-in", "r")
     assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).admitted.all()
     assert turnstile.close_dataset(name) == turnstile.close_dataset(name) == [name, f"{name}-in"]
@@ -56,7 +56,7 @@ def test_closing_closes_nested_datasets(turnstile: Turnstile, name: str) -> None
         lambda: turnstile.run(f"{name}-in", "r"),
         lambda: turnstile.create_dataset(name, measure="zcdp", budget=1.0),
         lambda: turnstile.withdraw_dataset(name),
-        lambda: turnstile.create_dataset(f"{name}-new", measure="zcdp", budget=1.0, parent=name),
+        lambda: turnstile.create_dataset(f"{name}-new", measure="zcdp", budget=1.0, parents=name),
     ):
         with pytest.raises(DatasetIsClosed):
             ask()
@@ -104,7 +104,7 @@ def test_erased_user_is_never_admitted_again(turnstile: Turnstile, name: str) ->
         user_ids="mixed",
         assume_independent_timing=True,
     )
-    turnstile.create_dataset(f"{name}-in", measure="zcdp", budget=1.0, parent=name)
+    turnstile.create_dataset(f"{name}-in", measure="zcdp", budget=1.0, parents=name)
     someone = uuid4().int >> 66  # whom no other dataset has
     users = [someone, "Zoë", 2, 3]
     run, inner = turnstile.run(name, "r"), turnstile.run(f"{name}-in", "i")

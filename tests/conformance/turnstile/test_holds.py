@@ -76,7 +76,7 @@ def test_a_run_that_holds_the_budget_resumes(turnstile: Turnstile, name: str) ->
 def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     for inner in ("ads", "search"):
-        turnstile.create_dataset(f"{name}-{inner}", measure="zcdp", budget=1.0, parent=name)
+        turnstile.create_dataset(f"{name}-{inner}", measure="zcdp", budget=1.0, parents=name)
     ads = turnstile.run(f"{name}-ads", "r")
     with pytest.raises(BudgetHeld) as rejected:
         turnstile.run(f"{name}-search", "r")
@@ -89,7 +89,7 @@ def test_datasets_within_one_budget_are_charged_by_one_run(turnstile: Turnstile,
 
 def test_closing_a_dataset_frees_the_budget_around_it(turnstile: Turnstile, name: str) -> None:
     turnstile.create_dataset(name, measure="zcdp", budget=1.0)
-    turnstile.create_dataset(f"{name}-ads", measure="zcdp", budget=1.0, parent=name)
+    turnstile.create_dataset(f"{name}-ads", measure="zcdp", budget=1.0, parents=name)
     turnstile.run(f"{name}-ads", "r")
     turnstile.close_dataset(f"{name}-ads")
     turnstile.run(name, "r").charge(USERS, NORMS, noise_stddev=4.0)
@@ -108,7 +108,7 @@ def test_runs_side_by_side_need_a_policy_that_names_the_assumption(
     assert not first.charge(USERS, NORMS, noise_stddev=2**0.5).admitted.any()
     with pytest.raises(InvalidRequest):
         turnstile.create_dataset(
-            f"{name}-ads", measure="zcdp", budget=0.5, parent=name, assume_independent_timing=True
+            f"{name}-ads", measure="zcdp", budget=0.5, parents=name, assume_independent_timing=True
         )
 
 
@@ -138,7 +138,7 @@ def test_a_dataset_is_charged_itself_or_through_its_shares(turnstile: Turnstile,
         turnstile.run(name, "r")
     assert rejected.value.reason is Reason.DATASET_SHARED
     with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(f"{name}-search", measure="zcdp", budget=0.5, parent=name)
+        turnstile.create_dataset(f"{name}-search", measure="zcdp", budget=0.5, parents=name)
     assert rejected.value.reason is Reason.DATASET_SHARED
     charged = turnstile.create_dataset(f"{name}-charged", measure="zcdp", budget=1.0)
     turnstile.run(charged.dataset, "r")

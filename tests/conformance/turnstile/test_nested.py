@@ -23,8 +23,8 @@ from streams.records import Reason
 def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, name: str) -> None:
     person, ads, search = (f"{name}-{kind}" for kind in ("person", "ads", "search"))
     turnstile.create_dataset(person, measure="zcdp", budget=0.2, assume_independent_timing=True)
-    turnstile.create_dataset(ads, measure="zcdp", budget=1.0, parent=person)
-    made = turnstile.create_dataset(search, measure="gdp", budget=0.5, parent=person)
+    turnstile.create_dataset(ads, measure="zcdp", budget=1.0, parents=person)
+    made = turnstile.create_dataset(search, measure="gdp", budget=0.5, parents=person)
     assert (made.parent, made.user_ids) == (person, "one-kind")
     users = list(range(40))
     run = turnstile.run(ads, "r")
@@ -53,10 +53,10 @@ def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, na
 
 def test_parent_must_exist_and_is_withdrawn_last(turnstile: Turnstile, name: str) -> None:
     with pytest.raises(RequestRejected) as rejected:
-        turnstile.create_dataset(name, measure="zcdp", budget=1.0, parent=f"{name}-outer")
+        turnstile.create_dataset(name, measure="zcdp", budget=1.0, parents=f"{name}-outer")
     assert rejected.value.reason is Reason.UNKNOWN_DATASET
     turnstile.create_dataset(f"{name}-outer", measure="zcdp", budget=1.0)
-    turnstile.create_dataset(name, measure="zcdp", budget=1.0, parent=f"{name}-outer")
+    turnstile.create_dataset(name, measure="zcdp", budget=1.0, parents=f"{name}-outer")
     with pytest.raises(PolicyChanged):
         turnstile.create_dataset(name, measure="zcdp", budget=1.0)
     with pytest.raises(DatasetInUse):
@@ -71,14 +71,14 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     person, ads, news = (f"{name}-{kind}" for kind in ("person", "ads", "news"))
     turnstile.create_dataset(person, measure="zcdp", budget=0.125)
     made = turnstile.create_dataset(
-        ads, measure="gdp", budget=1.0, parent=person, on_exhaustion="clip"
+        ads, measure="gdp", budget=1.0, parents=person, on_exhaustion="clip"
     )
     assert (made.parent, made.on_exhaustion) == (person, "clip")
     assert made == turnstile.create_dataset(
-        ads, measure="gdp", budget=1.0, parent=person, on_exhaustion="clip"
+        ads, measure="gdp", budget=1.0, parents=person, on_exhaustion="clip"
     )
     turnstile.create_dataset(
-        news, measure="zcdp", budget=1.0, parent=ads
+        news, measure="zcdp", budget=1.0, parents=ads
     )  # which halts, whatever ads does
     run = turnstile.run(ads, "r")
     decided = run.charge([1, 2], [1.0, 0.25], noise_stddev=1.0)
@@ -100,11 +100,11 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     }
     assert refused == {(ads, 1): person, (ads, 3): person, (ads, 4): person, (news, 5): person}
     with pytest.raises(PolicyChanged):
-        turnstile.create_dataset(ads, measure="gdp", budget=1.0, parent=person)
+        turnstile.create_dataset(ads, measure="gdp", budget=1.0, parents=person)
     turnstile.create_dataset(f"{name}-pure", measure="pure-dp", budget=1.0)
     with pytest.raises(RequestRejected):
         turnstile.create_dataset(
-            f"{name}-new", measure="zcdp", budget=1.0, parent=f"{name}-pure", on_exhaustion="clip"
+            f"{name}-new", measure="zcdp", budget=1.0, parents=f"{name}-pure", on_exhaustion="clip"
         )
 
 

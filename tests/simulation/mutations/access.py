@@ -32,12 +32,10 @@ def every_key_is_allowed() -> Patches:
     """A dataset with an access list accepts requests signed by any key."""
 
     def check_right(self: Any, dataset: str, _: str, sender: Any) -> None:
-        access = self.of(dataset)
-        if access is None:
-            return
-        if sender is None or not authorization.is_signed(access.log, self._partition, sender):
-            reason = authorization.Reason.NOT_ALLOWED
-            raise authorization.Rejection(reason, "it is not signed")
+        for access in self.of(dataset):
+            if sender is None or not authorization.is_signed(access.log, self._partition, sender):
+                reason = authorization.Reason.NOT_ALLOWED
+                raise authorization.Rejection(reason, "it is not signed")
 
     yield replaced(authorization.Authorization, "_check_right", check_right)
 
@@ -69,7 +67,7 @@ def removed_keys_stay_allowed() -> Patches:
         before = self.of(request.dataset)
         real(self, request, sender)
         own = self._lists[request.address]
-        kept = {entry.key: entry for entry in (*(before.allow if before else ()), *own.allow)}
+        kept = {entry.key: entry for entry in (*(before[0].allow if before else ()), *own.allow)}
         allow = [kept[key] for key in sorted(kept)]
         self._lists[request.address] = replace(own, allow=allow)
 

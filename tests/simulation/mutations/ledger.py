@@ -63,6 +63,16 @@ def parent_grants_not_applied() -> Patches:
 
 
 @mutation
+def only_first_parents_charged() -> Patches:
+    """A charge draws on the budgets of each dataset's first parent, and not of the others."""
+
+    def with_ancestors(self: Any, *names: str) -> list[str]:
+        return budgets._closure(names, lambda name: (self[name,].parents or ())[:1])
+
+    yield replaced(budgets.Policies, "with_ancestors", with_ancestors)
+
+
+@mutation
 def budgets_charged_separately() -> Patches:
     """Each budget is charged the norm that it would grant alone."""
 
@@ -89,7 +99,7 @@ def parent_levels_not_checked() -> Patches:
 @mutation
 def erased_users_begin_again() -> Patches:
     """A new id is not compared with the ids of erased users."""
-    yield replaced(erasure.ErasedUsers, "known_as", lambda self, users, outermost: users)
+    yield replaced(erasure.ErasedUsers, "known_as", lambda self, users, *_: users)
 
 
 @mutation
@@ -197,12 +207,25 @@ def budgets_taken_over_by_repeated_openings() -> Patches:
 def budgets_freed_by_other_runs() -> Patches:
     """Closing a run frees the budget, even if another run holds it."""
 
-    def release_hold(state: Any, address: Any) -> None:
-        outermost = state.policies.policies_of(address[0])[-1].dataset
-        if (outermost,) in state.holds:
-            del state.holds[outermost,]
+    def release_holds(state: Any, address: Any) -> None:
+        for name in state.policies.with_ancestors(address[0]):
+            if (name,) in state.holds:
+                del state.holds[name,]
 
-    yield replaced(datasets, "release_hold", release_hold)
+    yield replaced(datasets, "release_holds", release_holds)
+
+
+@mutation
+def one_of_several_budgets_held() -> Patches:
+    """A run holds the first of the outermost budgets that it charges."""
+    real = datasets._not_held
+
+    def not_held(state: Any, taken: Any, address: Any) -> Any:
+        first = taken.outermost[0].policy.dataset
+        lacking = real(state, taken, address)
+        return {name: holder for name, holder in lacking.items() if name == first}
+
+    yield replaced(datasets, "_not_held", not_held)
 
 
 @mutation

@@ -124,7 +124,7 @@ def test_exhaustible_since_is_followed_by_exhausted_users(
 def test_a_budget_around_the_dataset_counts_as_well() -> None:
     turnstile = Turnstile.in_memory(partitions=1)
     turnstile.create_dataset("all", measure="zcdp", budget=1.05, user_ids="integer")
-    turnstile.create_dataset("d", measure="zcdp", budget=2.05, user_ids="integer", parent="all")
+    turnstile.create_dataset("d", measure="zcdp", budget=2.05, user_ids="integer", parents="all")
     run = turnstile.run("d", "r")
     query_file = asked_of(text_of([(4, 4)], "noise = 2.0"))
     calendar, asked = Calendar(query_file), [AskedQuery(query) for query in query_file.queries]

@@ -24,12 +24,14 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "budgets.db"
     with Turnstile.open(path, partitions=2) as t:
         whole = t.create_dataset("person", epsilon=4.0, delta=1e-6)
-        t.create_dataset("ads", measure="renyi", epsilon=3.0, delta=1e-6, parent="person")
+        t.create_dataset("ads", measure="renyi", epsilon=3.0, delta=1e-6, parents="person")
         t.create_dataset("d", measure="zcdp", epsilon=1.0, delta=1e-5)
         t.create_dataset("pure", measure="pure-dp", epsilon=1.5)
         t.run("d", "r").charge(range(6), [0.1] * 6, noise_stddev=4.0)
         everybody = t.create_dataset("everybody", epsilon=2.0, delta=1e-5)
         t.create_dataset("part", share_of=everybody, share=0.5)
+        t.create_dataset("site", epsilon=3.5, delta=1e-6)
+        t.create_dataset("both", epsilon=1.0, delta=1e-6, parents=["ads", "site"])
         assert whole.epsilon(1e-6) <= 4.0
     return path
 
@@ -43,6 +45,14 @@ def state(path: Path, *arguments: str) -> dict:
     assert done.code == Exit.OK, done.said
     (line,) = done.lines
     return line
+
+
+def test_statement_names_the_least_of_several_outermost_budgets(path: Path) -> None:
+    stated = state(path, "both", "--delta", "1e-6")
+    names = [budget["dataset"] for budget in stated["parents"]]
+    assert names == ["both", "ads", "site", "person"]
+    assert stated["budget"] == stated["parents"][2]
+    assert stated["epsilon"] == pytest.approx(3.5, rel=1e-6)
 
 
 def test_statement_has_the_guarantee_and_the_verified_heads(path: Path) -> None:

@@ -43,8 +43,8 @@ def release(steps: list[tuple[str, float]], has_ads: bool) -> np.ndarray:
     """What user 7 contributes to each step of noise 1, with or without data in `ads`."""
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset("person", measure="gdp", budget=3.0)  # mu squared 9
-        turnstile.create_dataset("ads", measure="gdp", budget=1.0, parent="person")
-        turnstile.create_dataset("search", measure="gdp", budget=3.0, parent="person")
+        turnstile.create_dataset("ads", measure="gdp", budget=1.0, parents="person")
+        turnstile.create_dataset("search", measure="gdp", budget=3.0, parents="person")
         contributions = []
         run, dataset = None, ""
         for name, norm in steps:

@@ -61,7 +61,7 @@ class Log:
             "budget": units,
             "odometer_step": [max(1, unit // 8) for unit in units],
         }
-        if "parent" not in policy:
+        if "parents" not in policy:
             # Most tests charge one budget by several runs; test_holds.py has one run at a time.
             defaults["assume_independent_timing"] = True
         fields = Policy(**{**defaults, **policy})

@@ -20,7 +20,7 @@ def rostered(inner: int, steps: int = 0) -> RosterLog:
     log.create("o", **POLICY)
     for number in range(inner):
         name = f"i{number}"
-        log.create(name, parent="o", **POLICY)
+        log.create(name, parents=["o"], **POLICY)
         log.open(name)
         log.enrol(USERS, dataset=name)
         for step in range(steps):
@@ -71,7 +71,7 @@ def test_what_is_noted_is_all_that_changed_and_no_charge_accrues_twice(seed):
     on_exhaustion = ["halt", "clip"][seed % 2]
     budgets = {"o": 0.5, "a": 0.3, "b": 0.2, "c": 0.4}
     for name, parent in {"o": None, "a": "o", "b": "a", "c": "o"}.items():
-        about = {"parent": parent} if parent else {}
+        about = {"parents": [parent]} if parent else {}
         log.create(name, budgets[name], on_exhaustion=on_exhaustion, **about)
         for run in (f"{name}-r", f"{name}-s", "charged"):
             log.open(name, run)

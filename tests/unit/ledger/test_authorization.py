@@ -52,7 +52,7 @@ MANAGING = {
     "closes it": lambda log: answer_of(log.send(CloseDataset(dataset="d", request="c"))),
     "erases a user": lambda log: answer_of(log.send(Erase(dataset="d", user=7, request="f"))),
     "erases a user everywhere": lambda log: answer_of(log.send(Erase(user=7, request="f"))),
-    "creates one inside it": lambda log: log.create("inner", parent="d"),
+    "creates one inside it": lambda log: log.create("inner", parents=["d"]),
     "sets its list": lambda log: answer_of(log.send(setting("d", 1, FEWER))),
 }
 EVERYTHING = CHARGING | MANAGING
@@ -364,9 +364,9 @@ def test_a_dataset_is_created_again_with_its_first_list_and_no_other():
 def test_a_manager_creates_nested_datasets_with_lists():
     log = listed()
     with log.signing("mary"):
-        assert refusal(log.create("as-that", parent="d")) is None
+        assert refusal(log.create("as-that", parents=["d"])) is None
         own = allowing(bob="charge", zoe="manage")
-        assert refusal(log.create("own", parent="d", allow=own)) is None
+        assert refusal(log.create("own", parents=["d"], allow=own)) is None
     for dataset, name, expected in (
         ("as-that", "alice", None),
         ("as-that", "bob", Reason.NOT_ALLOWED),
@@ -378,14 +378,14 @@ def test_a_manager_creates_nested_datasets_with_lists():
             assert refusal(log.charge(0, [7], [0.5], dataset=dataset)) is expected
     for name in (None, "alice", "zoe"):
         with log.signing(name):
-            assert refusal(log.create("other", parent="d")) is Reason.NOT_ALLOWED
+            assert refusal(log.create("other", parents=["d"])) is Reason.NOT_ALLOWED
     log.audit()
 
 
 def test_a_manager_gives_a_dataset_inside_another_one_a_list_of_its_own():
     log = listed()
     with log.signing("mary"):
-        log.create("inner", parent="d")
+        log.create("inner", parents=["d"])
     own = allowing(bob="charge", zoe="manage")
     assert log.set(1, own, "inner", key="alice") is Reason.NOT_ALLOWED
     assert log.set(1, own, "inner") is None
@@ -423,8 +423,8 @@ def test_a_share_has_the_access_list_of_its_dataset():
 def test_a_listed_dataset_is_inside_no_open_one():
     log = SignedLog()
     log.create("all")
-    assert refusal(log.create(parent="all", allow=ALLOW)) is Reason.INVALID_ACCESS
-    assert refusal(log.create(parent="all")) is None
+    assert refusal(log.create(parents=["all"], allow=ALLOW)) is Reason.INVALID_ACCESS
+    assert refusal(log.create(parents=["all"])) is None
     log.audit()
 
 

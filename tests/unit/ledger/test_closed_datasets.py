@@ -33,7 +33,7 @@ def test_nothing_can_be_charged_opened_created_or_withdrawn_any_more():
         log.open(attempt=2),
         log.create(),
         log.withdraw(),
-        log.create("inner", parent="d"),
+        log.create("inner", parents=["d"]),
     ]
     assert {reason(answer) for answer in refused} == {Reason.DATASET_CLOSED}
     assert reason(log.create(budget=2.0)) is Reason.POLICY_CHANGED
@@ -60,8 +60,9 @@ def test_those_within_it_are_closed_with_it_and_those_around_it_go_on():
     for run, dataset in (("t", "tuning"), ("s", "search")):
         log.enrol([1, 5], dataset=dataset, run=run)
         log.step(0, prices_of(dataset, 4.0), members=2, dataset=dataset, run=run)
-    assert close(log, "ads").datasets == ["ads", "tuning"]
+    assert close(log, "ads").datasets == ["ads", "both", "tuning"]
     assert reason(log.charge(1, [1], [0.1], dataset="tuning", run="t")) is Reason.DATASET_CLOSED
+    assert reason(log.charge(0, [1], [0.1], dataset="both", run="b")) is Reason.DATASET_CLOSED
     for run, dataset in (("p", "person"), ("s", "search")):
         state = log.ledger.state.runs[dataset, run]
         assert reason(log.charge(state.step + 1, [1], [0.1], dataset=dataset, run=run)) is None
@@ -72,7 +73,7 @@ def test_closing_again_and_closing_its_runs_is_answered_and_changes_nothing():
     log = nested()
     first = close(log, "person")
     assert close(log, "person").datasets == first.datasets == sorted(first.datasets)
-    assert len(first.datasets) == 4
+    assert len(first.datasets) == 5
     assert reason(log.close("ads", "a")) is None
     log.audit()
 

@@ -131,7 +131,7 @@ def test_later_nested_datasets_halt_an_erased_user():
     log = nested()
     log.charge(0, [5], [1.0], dataset="ads", run="a")
     assert erase(log, 5).datasets == ["ads", "person"]
-    log.create("later", budget=0.1, parent="person")
+    log.create("later", budget=0.1, parents=["person"])
     log.open("later", "l")
     decision = log.charge(0, [5, 0], [0.1, 0.1], dataset="later", run="l")
     assert (admitted(decision), are_erased(decision)) == ([False, True], [True, False])

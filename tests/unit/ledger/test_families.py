@@ -13,52 +13,68 @@ from tests.unit.ledger.ledgers import Log, rebuilt
 NAMES = ["b", "a", "ab", "a-b", "c", "B", "d"]
 
 
-def policy(name: str, parent=UNSET, budget: int = 8) -> Policy:
+def policy(name: str, parents=UNSET, budget: int = 8) -> Policy:
     return Policy(
         dataset=name,
         partitions=1,
         measure="zcdp",
         budget=[budget],
         odometer_step=[1],
-        parent=parent,
+        parents=parents,
     )
 
 
 def around(policies: dict[str, Policy], name: str) -> list[str]:
     """A dataset and its ancestors, as their policies say it."""
     found = [name]
-    while (outer := policies[found[-1]].parent) is not UNSET:
-        found.append(outer)
+    for each in found:  # which grows
+        found += [outer for outer in policies[each].parents or () if outer not in found]
     return found
+
+
+def outermost(policies: dict[str, Policy], name: str) -> list[str]:
+    """The datasets without a parent in a dataset's family, as the policies of all say it."""
+    family, before = {name}, set()
+    while family != before:
+        before = set(family)
+        for each in policies:
+            chain = around(policies, each)
+            family |= set(chain) if family.intersection(chain) else set()
+    return sorted(each for each in family if policies[each].parents is UNSET)
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(NAMES), st.sampled_from([UNSET, *NAMES]), st.integers(1, 2)),
+        st.tuples(
+            st.sampled_from(NAMES),
+            st.just([]) | st.lists(st.sampled_from(NAMES), unique=True, max_size=3),
+            st.integers(1, 2),
+        ),
         max_size=30,
     )
 )
 def test_nesting_follows_the_policies(steps):
     policies, plain = Ledger(0, 1).state.policies, {}
     for name, outer, budget in steps:
-        is_used = any(other.parent == name for other in plain.values())
-        if outer is not UNSET and (outer not in plain or name in around(plain, outer)):
+        is_used = any(name in (other.parents or ()) for other in plain.values())
+        if any(each not in plain or name in around(plain, each) for each in outer):
             if name in plain and not is_used:  # withdrawn
                 del policies[name,], plain[name]
         else:  # new, the same, or in place of another one
-            policies[name,] = plain[name] = policy(name, outer, budget)
+            policies[name,] = plain[name] = policy(name, sorted(outer) or UNSET, budget)
         for one in NAMES:
-            inside = sorted(other for other in plain if one in around(plain, other))
-            assert policies.with_nested(one) == inside
-            assert policies.has_nested(one) == any(p.parent == one for p in plain.values())
-            if one in plain and plain[one].parent is UNSET:
-                assert [a.policy.dataset for a in policies.family(one)] == inside
+            assert policies.has_nested(one) == any(one in (p.parents or ()) for p in plain.values())
+            if one in plain:
+                inside = sorted(other for other in plain if one in around(plain, other))
+                assert policies.with_nested(one) == inside
+                assert policies.with_ancestors(one) == around(plain, one)
+                assert list(policies.outermost_of(one)) == outermost(plain, one)
 
 
 def test_policies_may_be_restored_in_any_order():
     log = Log()
     for name, outer in (("z", UNSET), ("m", "z"), ("a", "m"), ("b", "z"), ("y", UNSET)):
-        log.create(name, parent=outer)
+        log.create(name, parents=outer if outer is UNSET else [outer])
     pages = {name: log.ledger.state.take_page(name) for name in log.ledger.state.unmerged()}
     for order in (sorted(pages), sorted(pages, reverse=True)):
         again = rebuilt([])
@@ -71,9 +87,9 @@ def test_policies_may_be_restored_in_any_order():
 def test_erasing_everywhere_looks_at_each_dataset_a_few_times(monkeypatch, datasets):
     log = Log()
     for number in range(datasets):
-        log.create(f"d{number}", parent=f"d{number - 1}" if number % 4 else UNSET)
+        log.create(f"d{number}", parents=[f"d{number - 1}"] if number % 4 else UNSET)
     looked = []
-    for name in ("budgets", "policies_of"):
+    for name in ("budgets", "outermost_of"):
         plain = getattr(Policies, name)
         monkeypatch.setattr(
             Policies, name, lambda self, of, plain=plain: [looked.append(of), plain(self, of)][1]

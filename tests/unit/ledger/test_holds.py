@@ -15,7 +15,7 @@ EXCLUSIVE = {"assume_independent_timing": UNSET}
 def exclusive_log() -> AuditedLog:
     log = AuditedLog()
     log.create("d", budget=1.0, **EXCLUSIVE)
-    log.create("inner", budget=1.0, parent="d")
+    log.create("inner", budget=1.0, parents=["d"])
     return log
 
 
@@ -68,14 +68,78 @@ def test_a_new_owner_of_the_partition_knows_the_holder() -> None:
     log.audit()
 
 
-RUNS = st.tuples(st.sampled_from(["d", "inner", "ads", "search"]), st.sampled_from("rs"))
+def joint_log() -> AuditedLog:
+    """A log of a dataset in two outermost ones, and of datasets in one of them each."""
+    log = AuditedLog()
+    for name in ("d", "else"):
+        log.create(name, budget=1.0, **EXCLUSIVE)
+        log.create(f"in-{name}", budget=1.0, parents=[name])
+    log.create("joint", budget=1.0, parents=["d", "else"])
+    return log
+
+
+def holders(log: AuditedLog) -> dict[str, str]:
+    return {name: held.dataset for (name,), held in log.ledger.state.holds.items()}
+
+
+def test_a_run_holds_each_outermost_budget_or_none() -> None:
+    log = joint_log()
+    log.open("in-else")
+    rejected = log.open("joint")
+    assert (rejected.reason, rejected.holder) == (
+        Reason.BUDGET_HELD,
+        Holder(dataset="in-else", run="r"),
+    )
+    assert holders(log) == {"else": "in-else"}
+    assert isinstance(log.open("in-d"), RunOpened)
+    for name in ("in-d", "in-else"):
+        log.close(name)
+    assert isinstance(log.open("joint"), RunOpened)
+    assert holders(log) == {"d": "joint", "else": "joint"}
+    for name in ("in-d", "in-else"):
+        assert log.open(name, "other").reason is Reason.BUDGET_HELD
+    log.close("joint")
+    assert holders(log) == {}
+    log.audit()
+
+
+def test_a_run_that_lost_one_of_its_budgets_charges_none() -> None:
+    log = joint_log()
+    log.open("joint")
+    log.open("in-d", take_over=True)
+    assert holders(log) == {"d": "in-d", "else": "joint"}
+    rejected = log.charge(0, [1], [1.0], dataset="joint")
+    assert (rejected.reason, rejected.holder) == (
+        Reason.BUDGET_HELD,
+        Holder(dataset="in-d", run="r"),
+    )
+    assert isinstance(log.open("joint", attempt=2, request="b", take_over=True), RunOpened)
+    assert holders(log) == {"d": "joint", "else": "joint"}
+    log.audit()
+
+
+def test_an_outermost_dataset_switches_off_its_own_hold_only() -> None:
+    log = AuditedLog()
+    log.create("d", budget=1.0, **EXCLUSIVE)
+    log.create("else", budget=1.0)
+    log.create("joint", budget=1.0, parents=["d", "else"])
+    log.open("joint")
+    assert isinstance(log.open("else"), RunOpened)
+    assert log.open("d").reason is Reason.BUDGET_HELD
+    log.audit()
+
+
+JOINS = [["d", "else"], ["else", "inner"], ["ads", "else"]]
+NAMES = ["d", "inner", "ads", "search", "else", "joint"]
+RUNS = st.tuples(st.sampled_from(NAMES), st.sampled_from("rs"))
 OPERATIONS = st.one_of(
     st.tuples(st.just("open"), RUNS, st.booleans(), st.integers(0, 3)),
     st.tuples(st.just("charge"), RUNS, st.integers(1, 3)),
     st.tuples(st.just("close"), RUNS),
     st.tuples(st.just("share"), st.sampled_from(["ads", "search"]), st.sampled_from([1, 2, 4])),
-    st.tuples(st.just("withdraw"), st.sampled_from(["d", "inner", "ads", "search"])),
-    st.tuples(st.just("close-dataset"), st.sampled_from(["d", "inner", "ads", "search"])),
+    st.tuples(st.just("withdraw"), st.sampled_from(NAMES)),
+    st.tuples(st.just("close-dataset"), st.sampled_from(NAMES)),
+    st.tuples(st.just("join"), st.sampled_from(JOINS)),
     st.tuples(st.just("again"), st.integers(1, 6)),
     st.tuples(st.just("new owner")),
 )
@@ -87,9 +151,12 @@ def test_ledger_and_auditor_agree_about_holds_and_shares(happenings, has_inner) 
     log = AuditedLog()
     log.create("d", budget=1.0, **EXCLUSIVE)
     if has_inner:
-        log.create("inner", budget=1.0, parent="d")
+        log.create("inner", budget=1.0, parents=["d"])
+    log.create("else", budget=1.0, **EXCLUSIVE)
     for happening in happenings:
         match happening:
+            case "join", parents:
+                log.create("joint", budget=1.0, parents=parents)
             case "open", (dataset, run), take_over, token:
                 fields = {"take_over": True} if take_over else {}
                 log.open(dataset, run, attempt=0, request=f"{run}{token}", **fields)

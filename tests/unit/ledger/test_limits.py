@@ -233,7 +233,7 @@ def test_members_of_several_enrolments_are_counted_together(monkeypatch):
     monkeypatch.setattr(auditor_charges, "_MOST_ACCOUNTS", 20)
     log = RosterLog()
     log.create("o")
-    log.create("d", parent="o")
+    log.create("d", parents=["o"])
     log.open()
     for first in range(0, 8, 4):
         log.enrol(list(range(first, first + 4)), first=first)
@@ -248,7 +248,7 @@ def test_a_limited_number_of_rosters_share_a_budget():
     log = RosterLog()
     log.create("o")
     for name in ("a", "b", "elsewhere"):
-        log.create(name, **({} if name == "elsewhere" else {"parent": "o"}))
+        log.create(name, **({} if name == "elsewhere" else {"parents": ["o"]}))
     runs = [("ab"[number % 2], f"r{number}") for number in range(MAX_ROSTERS)]
     for dataset, run in [*runs, ("o", "more"), ("elsewhere", "r")]:
         log.open(dataset, run)

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from accounting import Gaussian, PoissonGaussian
 from accounting.measures import cost_table
 from streams.ledger.ledger import Ledger
-from streams.records import MAX_BUDGETS, Reason, Rejected
+from streams.records import MAX_BUDGETS, Erase, Reason, Rejected
 from streams.records.users import UserIds
 from tests.unit.ledger.ledgers import admitted, answer_of, exhausted, rebuilt
 from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
@@ -17,21 +17,29 @@ from tests.unit.ledger.roster_logs import CLIP, LEVELS, RosterLog, told
 ORDERS = [1.5, 8.0]
 DATASETS = {
     "person": {"measure": "zcdp", "budget": 0.2},
-    "ads": {"measure": "renyi", "orders": ORDERS, "budget": [0.1, 0.5], "parent": "person"},
+    "ads": {"measure": "renyi", "orders": ORDERS, "budget": [0.1, 0.5], "parents": ["person"]},
     "search": {
         "measure": "renyi",
         "orders": [1.5, 4.0, 32.0],
         "budget": [0.1, 0.2, 1.5],
         "per_user_order": True,
-        "parent": "person",
+        "parents": ["person"],
     },
-    "tuning": {"measure": "zcdp", "budget": 0.15, "parent": "ads"},
+    "tuning": {"measure": "zcdp", "budget": 0.15, "parents": ["ads"]},
+    "shop": {"measure": "gdp", "budget": 0.45},
+    "both": {"measure": "zcdp", "budget": 0.18, "parents": ["ads", "search", "shop"]},
 }
-"""A tree: what is charged to tuning counts for ads and person, too."""
+"""A charge to ``tuning`` draws on the budgets of ``ads`` and ``person``, too. One to ``both`` draws
+on all budgets but that of ``tuning``."""
 CLIPS = {"on_exhaustion": "clip"}
-CLIPPING = {"search": CLIPS, "tuning": CLIPS}
-"""The same tree, where the outermost clips, ads halts within it, and the others clip."""
-RUNS = {"p": "person", "a": "ads", "s": "search", "t": "tuning", "u": "tuning"}
+CLIPPING = {"search": CLIPS, "tuning": CLIPS, "both": CLIPS}
+"""The same datasets, where the outermost clip, ``ads`` halts, and the others clip."""
+RUNS = {"p": "person", "a": "ads", "s": "search", "t": "tuning", "u": "tuning"} | {
+    "h": "shop",
+    "b": "both",
+}
+ORDER = {"tuning": ["tuning", "ads", "person"], "both": ["both", "ads", "search", "shop", "person"]}
+"""The budgets of a charge: own, parents, then theirs, each once."""
 USERS = [0, 1, 5, "Zoë", 2**63 - 1, "5", -3, "x"]
 
 
@@ -41,7 +49,7 @@ def nested(clipping: bool = False, **outermost) -> RosterLog:
     if clipping:
         outermost |= {"on_exhaustion": "clip"}
     for name, policy in DATASETS.items():
-        fields = policy if "parent" in policy else {**policy, "user_ids": "mixed", **outermost}
+        fields = policy if "parents" in policy else {**policy, "user_ids": "mixed", **outermost}
         log.create(name, **fields | (CLIPPING.get(name, {}) if clipping else {}))
     for run, dataset in RUNS.items():
         log.open(dataset, run)
@@ -51,11 +59,11 @@ def nested(clipping: bool = False, **outermost) -> RosterLog:
 def prices(dataset: str, scale: float, rate: float | None = None) -> bytes:
     """The cost tables of all budgets that count for a dataset, one after the other."""
     mechanism = Gaussian(scale) if rate is None else PoissonGaussian(scale, rate)
-    packed, name = b"", dataset
-    while name:
+    packed = b""
+    for name in ORDER.get(dataset, [dataset, *DATASETS[dataset].get("parents", [])]):
         policy = DATASETS[name]
         units = cost_table(policy["measure"], mechanism, CLIP, LEVELS, policy.get("orders"))
-        packed, name = packed + units.astype("<i8").tobytes(), policy.get("parent", "")
+        packed += units.astype("<i8").tobytes()
     return packed
 
 
@@ -63,7 +71,7 @@ def test_a_charge_draws_on_every_budget():
     log = RosterLog()
     log.create("person", budget=0.1)
     for name in ("ads", "search"):
-        log.create(name, budget=0.08, parent="person")
+        log.create(name, budget=0.08, parents=["person"])
         log.open(name)
     first = log.charge(0, [1, 2], [1.0, 0.5], dataset="ads", scale=3.0)  # rho 0.056
     assert admitted(first) == [True, True]
@@ -83,8 +91,8 @@ def test_a_charge_draws_on_every_budget():
 def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
     log = RosterLog()
     log.create("person", budget=0.5)
-    log.create("ads", budget=0.8, parent="person")
-    log.create("search", budget=0.8, parent="person")
+    log.create("ads", budget=0.8, parents=["person"])
+    log.create("search", budget=0.8, parents=["person"])
     for name in ("ads", "search"):
         log.open(name)
     log.enrol([1, 2], dataset="search")
@@ -103,22 +111,33 @@ def test_who_has_nothing_left_of_an_outer_budget_is_exhausted():
 @pytest.mark.parametrize(
     ("reason", "fields"),
     [
-        (Reason.UNKNOWN_DATASET, {"parent": "nobody"}),
-        (Reason.INVALID_POLICY, {"parent": "new"}),
-        (Reason.INVALID_POLICY, {"parent": "pure", **CLIPS}),
-        (Reason.INVALID_POLICY, {"parent": "plain", "user_ids": "string"}),
-        (Reason.INVALID_POLICY, {"parent": f"depth{MAX_BUDGETS}"}),
-        (Reason.MALFORMED, {"parent": "not a name"}),
-        (Reason.MALFORMED, {"parent": None}),
+        (Reason.UNKNOWN_DATASET, {"parents": ["nobody"]}),
+        (Reason.INVALID_POLICY, {"parents": ["new"]}),
+        (Reason.INVALID_POLICY, {"parents": ["pure"], **CLIPS}),
+        (Reason.INVALID_POLICY, {"parents": ["plain"], "user_ids": "string"}),
+        (Reason.UNKNOWN_DATASET, {"parents": ["nobody", "plain"]}),
+        (Reason.INVALID_POLICY, {"parents": ["plain", "plain"]}),
+        (Reason.INVALID_POLICY, {"parents": ["pure", "depth1"]}),
+        (Reason.INVALID_POLICY, {"parents": ["mixed", "plain"]}),
+        (Reason.INVALID_POLICY, {"parents": ["plain", "pseudonyms"]}),
+        (Reason.INVALID_POLICY, {"parents": ["depth1", "pure"], **CLIPS}),
+        (Reason.INVALID_POLICY, {"parents": [f"depth{MAX_BUDGETS}"]}),
+        (Reason.INVALID_POLICY, {"parents": [f"depth{MAX_BUDGETS - 1}", "pure"]}),
+        (Reason.MALFORMED, {"parents": ["not a name"]}),
+        (Reason.MALFORMED, {"parents": []}),
+        (Reason.MALFORMED, {"parents": list("abcdefgh")}),
+        (Reason.MALFORMED, {"parents": None}),
     ],
 )
 def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fields):
     log = RosterLog()
     log.create("plain", user_ids="integer")
     log.create("pure", measure="pure-dp")
+    log.create("mixed", user_ids="mixed")
+    log.create("pseudonyms", user_ids="integer", pseudonyms="0" * 16)
     log.create("depth1")
     for depth in range(2, MAX_BUDGETS + 1):
-        log.create(f"depth{depth}", parent=f"depth{depth - 1}")
+        log.create(f"depth{depth}", parents=[f"depth{depth - 1}"])
     before = dict(log.ledger.state.policies)
     answer = log.create("new", **fields)
     assert isinstance(answer, Rejected)
@@ -130,8 +149,8 @@ def test_what_cannot_be_within_another_is_refused_and_changes_nothing(reason, fi
 def test_a_dataset_has_the_kinds_of_ids_of_those_it_is_within():
     log = RosterLog()
     log.create("person", user_ids="integer")
-    assert log.create("ads", parent="person").policy.user_ids == "integer"
-    assert log.create("ads", parent="person", user_ids="integer").policy.user_ids == "integer"
+    assert log.create("ads", parents=["person"]).policy.user_ids == "integer"
+    assert log.create("ads", parents=["person"], user_ids="integer").policy.user_ids == "integer"
     log.open("ads")
     assert log.charge(0, ["x"], [1.0], dataset="ads").reason is Reason.MIXED_USERS
     log.audit()
@@ -141,7 +160,7 @@ def test_one_kind_of_ids_is_that_of_whoever_came_first_to_any_dataset():
     log = RosterLog()
     log.create("person")
     for name in ("ads", "search"):
-        log.create(name, parent="person")
+        log.create(name, parents=["person"])
         log.open(name)
     log.charge(0, [1], [1.0], dataset="ads")
     assert log.charge(0, ["1"], [1.0], dataset="search").reason is Reason.MIXED_USERS
@@ -151,17 +170,17 @@ def test_one_kind_of_ids_is_that_of_whoever_came_first_to_any_dataset():
 
 def test_what_a_dataset_is_within_never_changes():
     log = nested()
-    for change in ({"parent": "search"}, {"parent": UNSET}, {"budget": 0.2}):
+    for change in ({"parents": ["search"]}, {"parents": UNSET}, {"budget": 0.2}):
         fields = {**DATASETS["tuning"], **change}
         assert log.create("tuning", **fields).reason is Reason.POLICY_CHANGED
-    assert log.create("tuning", **DATASETS["tuning"]).policy.parent == "ads"
+    assert log.create("tuning", **DATASETS["tuning"]).policy.parents == ["ads"]
     log.audit()
 
 
 def test_an_outer_dataset_is_withdrawn_after_those_within_it():
     log = RosterLog()
     log.create("person")
-    log.create("ads", parent="person")
+    log.create("ads", parents=["person"])
     assert log.withdraw("person").reason is Reason.DATASET_IN_USE
     assert log.withdraw("ads").dataset == "ads"
     assert log.withdraw("person").dataset == "person"
@@ -171,7 +190,9 @@ def test_an_outer_dataset_is_withdrawn_after_those_within_it():
 def test_whoever_opens_a_run_is_told_of_all_budgets():
     log = nested()
     opened = log.open("tuning", "t", attempt=2, request="other")
-    assert [policy.dataset for policy in opened.outer] == ["ads", "person"]
+    assert [policy.dataset for policy in opened.outer] == ORDER["tuning"][1:]
+    joined = log.open("both", "b", attempt=2, request="other")
+    assert [policy.dataset for policy in joined.outer] == ORDER["both"][1:]
     assert opened.outer[0] == log.ledger.state.datasets["ads"].policy
     assert log.open("person", "p", attempt=2, request="other").outer is UNSET
 
@@ -188,7 +209,7 @@ def test_whoever_opens_a_run_is_told_of_all_budgets():
 def test_every_budget_has_to_be_able_to_charge_the_mechanism(measure, mechanism, reason):
     log = RosterLog()
     log.create("person", measure=measure)
-    log.create("ads", parent="person")
+    log.create("ads", parents=["person"])
     log.open("ads")
     answer = log.charge(0, [1], [0.1], dataset="ads", mechanism=mechanism)
     assert getattr(answer, "reason", None) == reason
@@ -221,6 +242,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("again"), RUN, st.integers(1, 5)),
     st.tuples(st.just("close"), st.sampled_from("uut")),
     st.tuples(st.just("compact"), RUN),
+    st.tuples(st.just("erase"), RUN, st.sampled_from(USERS)),
 )
 
 
@@ -252,6 +274,8 @@ class Scenario:
                 log.charge(state.step + 1, users, norms, **about)
             case "again", back:
                 log.send(log.records[-min(back, len(log.records))])
+            case ("erase", user):
+                log.send(Erase(request="f", user=user, dataset=dataset))
             case ("close",):
                 log.close(**about)
             case ("compact",):

@@ -27,8 +27,8 @@ def chain(*policies: dict) -> RosterLog:
     log = RosterLog()
     names = "defghijk"[: len(policies)]
     for number in reversed(range(len(policies))):
-        parent = {"parent": names[number + 1]} if number + 1 < len(policies) else {}
-        made = log.create(names[number], **policies[number], **parent)
+        parents = {"parents": [names[number + 1]]} if number + 1 < len(policies) else {}
+        made = log.create(names[number], **policies[number], **parents)
         assert not isinstance(made, Rejected), made
     log.open("d")
     return log

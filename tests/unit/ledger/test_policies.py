@@ -79,7 +79,7 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     accounts = Accounts(policy, partition=0)
     norms = pack_norms(np.array([0.5, 5.0]))
     step = Charge(dataset="d", run="r", attempt=1, step=0, users=[1, 2], norms=norms)
-    budgets = Budgets([accounts], lambda users, _: users)
+    budgets = Budgets([accounts], [accounts], lambda users, *_: users)
     outcome = budgets.charge(budgets.plan(step))
     assert outcome.admitted.tolist() == [True, False]
     ((name, (raised,)),) = outcome.raised

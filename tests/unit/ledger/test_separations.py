@@ -238,7 +238,7 @@ POLICIES = {
     "clip within another": {
         "budget": 0.2,
         "on_exhaustion": "clip",
-        "parent": "outer",
+        "parents": ["outer"],
     },
     "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.2, 1.0]},
     "per-user order": {
@@ -271,7 +271,7 @@ OPERATIONS = st.one_of(
 def whatever_happens(policy: str, operations: list[tuple[Any, ...]]) -> RosterLog:
     """Runs of several separations over the same users."""
     log = RosterLog()
-    if "parent" in POLICIES[policy]:
+    if "parents" in POLICIES[policy]:
         log.create("outer", measure="gdp", budget=0.3, user_ids="mixed")
     log.create(user_ids="mixed", **POLICIES[policy])
     for run, separation in {"two": 2, "three": 3, "seven": 7, "plain": UNSET}.items():

@@ -42,6 +42,6 @@ def test_open_dataset_has_no_access_list():
 def test_nested_dataset_has_the_access_list_of_its_parent():
     log = listed()
     with log.signing("mary"):
-        log.create("inner", parent="d")
+        log.create("inner", parents=["d"])
     summary = log.ledger.summary()
     assert summary.datasets["inner"].allow == ALLOW

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from streams.records import BUDGET, HALT_REASONS, halt_reason
-from streams.records.codec import MAX_BUDGETS
+from streams.records import BUDGET, HALT_REASONS, MAX_BUDGETS, halt_reason
 
 
 def test_every_byte_has_one_name_and_texts() -> None:

@@ -177,7 +177,7 @@ def test_the_largest_charge_fits_when_every_odometer_rises(budgets: int, orders:
         rules = units | (measure if orders > 1 else {"measure": "zcdp"}) | parent
         policy = Policy(dataset=f"d{number}", partitions=1, **rules)
         ledger.apply(number, encode(CreateDataset(request="t", policy=policy)))
-        parent = {"parent": f"d{number}"}
+        parent = {"parents": [f"d{number}"]}
     about = {"dataset": f"d{budgets - 1}", "run": "r", "attempt": 1}
     ledger.apply(budgets, encode(OpenRun(request="t", **about)))
     users = np.arange(MAX_CHARGE_USERS, dtype="<i8").tobytes()

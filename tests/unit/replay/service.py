@@ -194,7 +194,7 @@ def used(partitions: int = 2, erasure_keys: str = "") -> Archived:
     for step in range(6):
         sampled.charge(noise_stddev=1.1, sampling_rate=0.05 if step % 2 else 0.1)
         sampled.set_norms([0.15 * step, 0.05], [step, step + 1])
-    turnstile.create_dataset("inner", measure="gdp", budget=0.5, parent="d")
+    turnstile.create_dataset("inner", measure="gdp", budget=0.5, parents="d")
     nested = turnstile.run("inner", "n", take_over=True).enrol(users, clip_norm=1.0, levels=4)
     for _ in range(5):
         nested.charge(noise_stddev=3.0)

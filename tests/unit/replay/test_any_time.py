@@ -106,8 +106,8 @@ def test_report_has_both_epsilons(terms, mu_squared, steps) -> None:
 def sampled(turnstile: Turnstile, **stated: Any) -> None:
     for name, terms in (
         ("person", {"measure": "renyi", "epsilon": 9.0, "delta": DELTA}),
-        ("f", {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, "parent": "person"}),
-        ("g", {"budget": 1.0, "parent": "person"}),
+        ("f", {"measure": "renyi", "epsilon": 8.0, "delta": DELTA, "parents": ["person"]}),
+        ("g", {"budget": 1.0, "parents": ["person"]}),
         ("other", {"budget": 1.0}),
     ):
         turnstile.create_dataset(name, **terms, **stated)

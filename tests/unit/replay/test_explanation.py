@@ -93,7 +93,9 @@ def test_clipped_norm_is_explained() -> None:
 def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", measure="zcdp", budget=0.125)
-    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parent="person", on_exhaustion="clip")
+    turnstile.create_dataset(
+        "d", measure="zcdp", budget=0.5, parents="person", on_exhaustion="clip"
+    )
     run = turnstile.run("d", "r")
     for _ in range(2):
         run.charge([7], [3.0], noise_stddev=4.0)
@@ -116,7 +118,7 @@ def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
 def test_too_soon_is_explained() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", measure="zcdp", budget=0.1)
-    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parent="person")
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parents="person")
     run = turnstile.run("d", "r", min_separation=3)
     for norm in (1.0, 1.0, 1.0, 1.5, 0.0, 1.0, 1.0):
         run.charge([5, 7], [0.1, norm], noise_stddev=4.0)
@@ -227,7 +229,7 @@ def test_trimmed_log_is_explained_from_its_snapshot() -> None:
 def test_trimmed_halt_of_nested_budgets_has_no_reason() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("outer", measure="zcdp", budget=0.1)
-    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parent="outer")
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parents="outer")
     roster = turnstile.run("d", "s").enrol([7, 8], clip_norm=1.0, levels=4)
     for step in range(6):
         roster.charge(noise_stddev=4.0)

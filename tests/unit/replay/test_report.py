@@ -255,8 +255,8 @@ def test_report_is_made_if_levels_cannot_follow_coins(move: Any) -> None:
 def test_report_is_refused_if_a_shared_budget_has_coins() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA, measure="renyi")
-    turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", parent="person")
-    turnstile.create_dataset("b", measure="zcdp", budget=1.0, parent="person")
+    turnstile.create_dataset("a", epsilon=8.0, delta=DELTA, measure="renyi", parents="person")
+    turnstile.create_dataset("b", measure="zcdp", budget=1.0, parents="person")
     roster = turnstile.run("a", "s").enrol([1, 2], clip_norm=1.0, levels=4)
     roster.charge(noise_stddev=2.0, sampling_rate=0.1)
     turnstile.run("b", "r", take_over=True).charge([2], [0.5], noise_stddev=4.0)

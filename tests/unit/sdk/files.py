@@ -115,7 +115,7 @@ class Clients:
             client.create_dataset("plain", measure="zcdp", budget=0.3, odometer_step=0.05)
             client.create_dataset("clips", measure="gdp", budget=0.5, on_exhaustion="clip")
             client.create_dataset("outer", measure="zcdp", budget=0.5)
-            client.create_dataset("inner", measure="zcdp", budget=0.4, parent="outer")
+            client.create_dataset("inner", measure="zcdp", budget=0.4, parents="outer")
         match rng.choices(range(6), (8, 4, 3, 1, 1, 1))[0]:
             case 0:
                 self._charge(number, rng.choice(["plain", "clips"]))

@@ -47,7 +47,7 @@ class Budgets:
             name,
             measure="pure-dp",
             budget=budget,
-            parent=parent,
+            parents=parent,
             assume_independent_timing=parent is None,
         )
         self._runs[name] = self.turnstile.run(name, "r")

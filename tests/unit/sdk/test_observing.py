@@ -34,7 +34,7 @@ def test_requests_are_counted_by_outcome() -> None:
         for norm in (1.0, 0.5):
             run.charge(["ada"], [norm], noise_stddev=1.0)
         with pytest.raises(RequestRejected):
-            t.create_dataset("inner", measure="zcdp", budget=1.0, parent="nowhere")
+            t.create_dataset("inner", measure="zcdp", budget=1.0, parents="nowhere")
         counts = samples(registry)
     assert counts["charge", "answered"] == 2
     assert counts["other", "answered"] == before["other", "answered"]

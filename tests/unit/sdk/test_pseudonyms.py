@@ -125,14 +125,14 @@ def test_a_budget_over_several_datasets_has_one_key():
     connection = Recorded()
     _, outer = opened(connection, dataset="person")
     outer.close()
-    inner, run = opened(connection, dataset="inner", parent="person")
+    inner, run = opened(connection, dataset="inner", parents="person")
     run.charge(NAMES, np.ones(5), noise_stddev=2.0)
     assert (
         inner.run("inner", "r", take_over=True).outer[0].pseudonyms == Pseudonyms(KEY).fingerprint
     )
     other = Turnstile(connection=connection, pseudonym_key=OTHER_KEY)
     with pytest.raises(RequestRejected):
-        other.create_dataset("elsewhere", measure="zcdp", budget=1.0, parent="person")
+        other.create_dataset("elsewhere", measure="zcdp", budget=1.0, parents="person")
 
 
 def test_one_user_twice_and_two_users_of_one_pseudonym_are_refused(monkeypatch):

@@ -35,7 +35,7 @@ def opened(policy: dict[str, Any], parent: dict[str, Any] | None = None) -> tupl
     turnstile = Turnstile.in_memory(partitions=2)
     if parent is not None:
         turnstile.create_dataset("outer", user_ids="mixed", **parent)
-        policy = {**policy, "parent": "outer"}
+        policy = {**policy, "parents": ["outer"]}
     turnstile.create_dataset("d", user_ids="mixed", **policy)
     return turnstile, turnstile.run("d", "r", released=-1)
 

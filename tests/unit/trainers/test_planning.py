@@ -180,7 +180,7 @@ def test_a_parent_budget_limits_the_plan() -> None:
     with Turnstile.in_memory(partitions=1) as turnstile:
         turnstile.create_dataset("person", measure="renyi", epsilon=1.0, delta=1e-5)
         turnstile.create_dataset(
-            "digits", measure="renyi", epsilon=4.0, delta=1e-5, parent="person"
+            "digits", measure="renyi", epsilon=4.0, delta=1e-5, parents="person"
         )
         run = turnstile.run("digits", "a")
         alone, both = (

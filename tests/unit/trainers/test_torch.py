@@ -600,7 +600,7 @@ def test_statement_has_what_a_model_card_needs(service: Turnstile) -> None:
 def test_statement_of_a_nested_training_has_the_outermost_epsilon() -> None:
     with Turnstile.in_memory(partitions=1) as service:
         service.create_dataset("person", measure="renyi", epsilon=4.0, delta=1e-5)
-        service.create_dataset("faces", measure="renyi", epsilon=3.0, delta=1e-5, parent="person")
+        service.create_dataset("faces", measure="renyi", epsilon=3.0, delta=1e-5, parents="person")
         engine, _ = with_epsilon(service)
         assert engine.statement()["epsilon"] == pytest.approx(4.0, rel=1e-6)
         assert engine.get_epsilon(1e-5) == pytest.approx(3.0, rel=1e-6)

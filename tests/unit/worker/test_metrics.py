@@ -70,7 +70,7 @@ class Made:
         log.create(budget=BUDGET)
         dataset = "inner" if kind == "nested charges" else "d"
         if dataset == "inner":
-            log.create(name=dataset, budget=BUDGET, parent="d")
+            log.create(name=dataset, budget=BUDGET, parents=["d"])
         separation = {"min_separation": 2} if kind == "separated charges" else {}
         log.open(dataset, **separation)
         if kind == "roster":
