@@ -80,6 +80,11 @@ def check_policy(policy: Policy) -> None:
             Reason.INVALID_POLICY,
             "measure steps needs sampling_rate and noise_multiplier, and no other measure has them",
         )
+    if policy.records_per_user is not UNSET and policy.measure != "steps":
+        raise Rejection(
+            Reason.INVALID_POLICY,
+            f"records_per_user belongs to measure steps, not to {policy.measure}",
+        )
     measure, per_order = policy.measure, measure_of(policy).per_order
     numbers = len(policy.orders) if per_order else 1
     complaint = None
@@ -137,6 +142,7 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     other = next((each for each in outer if each.user_ids != nearest.user_ids), None)
     stranger = next((each for each in outer if each.pseudonyms != policy.pseudonyms), None)
     no_clip = next((each for each in outer if not measure_of(each).can_clip), None)
+    fewer = next((each for each in outer if each.records < policy.records), None)
     if len(outer) >= MAX_BUDGETS:
         complaint = (
             f"a charge would draw on {len(outer) + 1} budgets, and {MAX_BUDGETS} are allowed"
@@ -145,6 +151,11 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
         complaint = (
             f"on_exhaustion is clip, but dataset {no_clip.dataset!r} of measure "
             f"{no_clip.measure} does not charge a smaller norm of a gaussian step less: use halt"
+        )
+    elif fewer is not None:
+        complaint = (
+            f"records_per_user is {policy.records}, and dataset {fewer.dataset!r} of measure "
+            f"{fewer.measure} charges users for {fewer.records} at most"
         )
     elif policy.user_ids not in (UNSET, nearest.user_ids):
         complaint = (
@@ -186,7 +197,8 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         complaint = f"dataset {name!r} is nested in another one or a share itself: it has no shares"
     elif _charged_in(policy) != _charged_in(whole):
         complaint = (
-            f"measure, orders, sampling_rate and noise_multiplier must be those of dataset {name!r}"
+            "measure, orders, sampling_rate, noise_multiplier and records_per_user must be those "
+            f"of dataset {name!r}"
         )
     elif has_per_user_order(policy) or has_per_user_order(whole):
         complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
@@ -203,7 +215,8 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
 
 def _charged_in(policy: Policy) -> tuple[object, ...]:
     """Return the fields that say in what a budget is counted."""
-    return policy.measure, policy.orders, policy.sampling_rate, policy.noise_multiplier
+    shape = policy.sampling_rate, policy.noise_multiplier, policy.records
+    return policy.measure, policy.orders, *shape
 
 
 def has_per_user_order(policy: Policy) -> bool:

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian
-from accounting.costs.mechanisms import noise_scale
+from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian, PoissonRecords
+from accounting.costs.mechanisms import noise_scale, simplified
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
@@ -249,7 +249,8 @@ class Histories:
         granted = unpack_norms(charge.norms).copy()
         granted[np.frombuffer(decision.clipped, dtype="<u4")] = unpack_norms(decision.granted)
         took = np.flatnonzero(unpack_bits(decision.admitted, decision.users) & (granted > 0.0))
-        mechanism = MECHANISMS[charge.mechanism](charge.scale)
+        records = budgets.policies[0].records
+        mechanism = _of_records(MECHANISMS[charge.mechanism](charge.scale), records)
         for history, accounts in zip(self._of(budgets), budgets.accounts, strict=True):
             slots = accounts.seek(users).slots[took]
             if isinstance(mechanism, Gaussian):
@@ -272,7 +273,9 @@ class Histories:
 
     def _charged_by_level(self, charge: ChargeRoster, decision: object) -> None:
         assert isinstance(decision, RosterDecision)
-        roster, mechanism = self._rosters[charge.address], _simplified(mechanism_of_step(charge))
+        roster = self._rosters[charge.address]
+        records = self._ledger.state.policies.budgets(charge.dataset).policies[0].records
+        mechanism = _of_records(mechanism_of_step(charge), records)
         every = np.arange(len(roster.granted))
         if mechanism != roster.mechanism:
             self._settle(charge.dataset, roster, every)
@@ -291,7 +294,7 @@ class Histories:
         self._settle(charge.dataset, roster, moved)
         roster.granted[moved], roster.since[moved] = now, roster.steps
         roster.steps += 1
-        if isinstance(mechanism, PoissonGaussian):
+        if isinstance(mechanism, PoissonGaussian | PoissonRecords):
             budgets = self._ledger.state.policies.budgets(charge.dataset)
             self._of(budgets)[-1].has_sampled = True
 
@@ -313,11 +316,15 @@ class Histories:
                 history.add(mechanism, roster.clip_norm, roster.levels, slots[rows], at, times)
 
 
-def _simplified(mechanism: Mechanism) -> Mechanism:
-    """Return a mechanism without sampling for a sampling rate of 1."""
-    if isinstance(mechanism, PoissonGaussian) and mechanism.sampling_rate == 1.0:
-        return Gaussian(mechanism.noise_stddev)
-    return mechanism
+def _of_records(mechanism: Mechanism, records: int) -> Mechanism:
+    """Return the step for users of this many records, without sampling for a sampling rate of 1.
+
+    A charge of a dataset with several records per user has the norm of one record.
+    """
+    if records > 1 and isinstance(mechanism, Gaussian | PoissonGaussian):
+        rate = getattr(mechanism, "sampling_rate", 1.0)
+        mechanism = PoissonRecords(mechanism.noise_stddev, rate, records)
+    return simplified(mechanism)
 
 
 def _scaled(

@@ -95,6 +95,7 @@ def policy_from(
     sampled_levels: bool | None = None,
     sampling_rate: float | None = None,
     noise_multiplier: float | None = None,
+    records_per_user: int | None = None,
 ) -> Policy:
     """Return the policy for these arguments; budgets are rounded down.
 
@@ -114,10 +115,10 @@ def policy_from(
             f"user_ids is {user_ids!r}; with a pseudonym_key all users are integers in the log: "
             "leave user_ids out"
         )
-    parameters = orders, sampling_rate, noise_multiplier
+    parameters = orders, sampling_rate, noise_multiplier, records_per_user
     if share_of is not None and (any(given) or any(one is not None for one in parameters)):
         raise InvalidRequest(
-            "budget, epsilon, delta, orders, sampling_rate and noise_multiplier follow from "
+            "budget, epsilon, delta, orders and the shape of steps follow from "
             "share_of and share: leave them out"
         )
     if share_of is None and (given == (True, True) or given == (False, False)):
@@ -130,7 +131,7 @@ def policy_from(
         _check_choice("user_ids", user_ids, get_args(UserIdKind))
     if measure == "pure-dp" and epsilon is not None and delta is None:
         delta = DELTA  # a pure-dp budget does not depend on it
-    row = _row(measure, sampling_rate, noise_multiplier, share_of)
+    row = _row(measure, sampling_rate, noise_multiplier, records_per_user, share_of)
     per_user_order = row.per_order and orders is None and epsilon is not None
     try:
         if share_of is not None and share is not None:
@@ -184,6 +185,7 @@ def _row(
     measure: MeasureName,
     sampling_rate: float | None,
     noise_multiplier: float | None,
+    records_per_user: int | None,
     share_of: Policy | None,
 ) -> Measure:
     """Return the measure of a new dataset.
@@ -194,17 +196,18 @@ def _row(
     if share_of is not None:
         return share_of.row
     if measure != "steps":
-        if sampling_rate is not None or noise_multiplier is not None:
+        if (sampling_rate, noise_multiplier, records_per_user) != (None, None, None):
             raise InvalidRequest(
-                f"sampling_rate and noise_multiplier belong to the measure steps, not to {measure}:"
-                " leave them out, or give measure='steps'"
+                "sampling_rate, noise_multiplier and records_per_user belong to the measure steps, "
+                f"not to {measure}: leave them out, or give measure='steps'"
             )
         return MEASURES[measure]
     if noise_multiplier is None:
         raise InvalidRequest("measure steps needs noise_multiplier: give it")
     rate = 1.0 if sampling_rate is None else sampling_rate
     with invalid_requests():
-        return steps_measure(StepShape(rate, noise_multiplier))
+        records = 1 if records_per_user is None else records_per_user
+        return steps_measure(StepShape(rate, noise_multiplier, records))
 
 
 def _shape_fields(row: Measure) -> dict[str, float]:
@@ -212,7 +215,8 @@ def _shape_fields(row: Measure) -> dict[str, float]:
     if row.shape is None:
         return {}
     rate, noise = row.shape.sampling_rate, row.shape.noise_multiplier
-    return {"sampling_rate": rate, "noise_multiplier": noise}
+    records = {} if row.shape.records == 1 else {"records_per_user": row.shape.records}
+    return {"sampling_rate": rate, "noise_multiplier": noise, **records}
 
 
 def _share_of_units(whole: Policy, share: float) -> list[int]:
