@@ -1,0 +1,128 @@
+"""Train a model again every month on customers who come and go, under one guarantee.
+
+    python continual_training.py                              # a simulated shop, budgets in memory
+    python continual_training.py --data CDNOW_master.txt
+    python continual_training.py --kafka localhost:9092       # the service of ``turnstile up``
+
+The model predicts which recent customers buy in the next 30 days. A customer is charged in the
+months with an example, and only the norms of that customer's own gradients. Most customers leave
+long before their budgets are spent. A customer with a spent budget is halted, and training goes on.
+
+To adapt it, replace ``months_of``, and bound the rows of your data by a norm that is known without
+the data. Sums are rounded here; ``streams.trainers`` adds up exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+from scipy.special import expit
+from sklearn.metrics import roc_auc_score
+
+from accounting import gdp_budget
+from accounting.release.clipping import clip_factors, norm_products, row_norms
+from streams import Run, Turnstile
+from streams.demo.periods import TrainingPeriod, split_periods
+from streams.demo.purchases import load_purchases, simulated_purchases
+
+EPSILON, DELTA = 0.1, 1e-5  # of every customer, for the models of all months together
+CLIP_NORM = 1.0  # no gradient is longer, because no row of features is
+STEPS = 3  # of gradient descent, after every month
+MONTHS = 4  # in which a customer can contribute gradients of CLIP_NORM
+NOISE = math.sqrt(MONTHS * STEPS) * CLIP_NORM / gdp_budget(EPSILON, DELTA)
+POPULATION = 5_000  # a public number of customers in a month; their true number is not public
+LEARNING_RATE = 5.0
+
+
+class Refresh(NamedTuple):
+    """A month of training; all but the model is confidential.
+
+    Attributes:
+        model: the model after the month.
+        granted: (steps, customers), the norms that the service granted; 0 if halted.
+    """
+
+    model: np.ndarray
+    granted: np.ndarray
+
+
+def months_of(data: Path | None) -> list[TrainingPeriod]:
+    """Return the examples of each month."""
+    purchases = simulated_purchases() if data is None else load_purchases(data)
+    return split_periods(purchases, 30, "summary")
+
+
+def hold_out(
+    months: Sequence[TrainingPeriod], share: float = 0.3
+) -> tuple[list[TrainingPeriod], list[TrainingPeriod]]:
+    """Split by customers; models are tested on the second part, and never trained on it."""
+    most = max(int(month.users.max()) for month in months)
+    drawn = np.random.default_rng(0).random(most + 1) < share
+    tested = [drawn[month.users] for month in months]
+    return (
+        [month.only(~rows) for month, rows in zip(months, tested, strict=True)],
+        [month.only(rows) for month, rows in zip(months, tested, strict=True)],
+    )
+
+
+def train(
+    run: Run, months: Sequence[TrainingPeriod], noise: np.random.Generator
+) -> Iterator[Refresh]:
+    """Yield the model after each month. Each month starts with the model of the month before."""
+    model = np.zeros(months[0].rows.shape[1])
+    for month in months:
+        lengths = row_norms(month.rows)
+        granted = np.zeros((STEPS, len(month.users)))
+        for step in range(STEPS):
+            residuals = expit(month.rows @ model) - month.bought
+            norms = norm_products(np.abs(residuals), lengths)  # of the gradients, rounded up
+            granted[step] = run.charge(
+                month.users,
+                np.minimum(norms, CLIP_NORM),
+                noise_stddev=NOISE,
+                clip_norm=CLIP_NORM,
+            ).granted
+            # Only now is anything released: the sum of the clipped gradients, with noise.
+            clipped = residuals * clip_factors(norms, granted[step])
+            gradient = month.rows.T @ clipped + noise.normal(0.0, NOISE, len(model))
+            model = model - LEARNING_RATE / (CLIP_NORM * POPULATION) * gradient
+        yield Refresh(model, granted)
+
+
+def main() -> None:
+    """Train, and print how well each month's customers are told apart before the month."""
+    parser = argparse.ArgumentParser(description="Train a model again every month.")
+    parser.add_argument("--data", type=Path, help="CDNOW_master.txt; default: a simulated shop")
+    parser.add_argument("--kafka", help="address of a service; default: budgets in memory")
+    parser.add_argument(
+        "--seed", type=int, help="of the noise, to repeat a run; then nothing is private"
+    )
+    options = parser.parse_args()
+    trained, tested = hold_out(months_of(options.data))
+    decisions, model = hashlib.sha256(), np.zeros(trained[0].rows.shape[1])
+    print("month  customers  halted   AUC")
+    with Turnstile(options.kafka) if options.kafka else Turnstile.in_memory() as turnstile:
+        dataset = f"shop-{uuid4().hex[:8]}"
+        turnstile.create_dataset(
+            dataset, measure="gdp", epsilon=EPSILON, delta=DELTA, on_exhaustion="clip"
+        )
+        run = turnstile.run(dataset, "refreshes")
+        refreshes = train(run, trained, np.random.default_rng(options.seed))
+        for number, (test, refresh) in enumerate(zip(tested, refreshes, strict=True), start=1):
+            quality = roc_auc_score(test.bought, test.rows @ model)
+            halted = np.count_nonzero(refresh.granted[-1] == 0.0)
+            print(f"{number:5}  {refresh.granted.shape[1]:9,}  {halted:6,}  {quality:.3f}")
+            model = refresh.model
+            decisions.update(refresh.granted.tobytes())
+    print(f"all decisions: {decisions.hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    main()
