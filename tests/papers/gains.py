@@ -19,10 +19,11 @@ from streams.demo.plans import ACCOUNTINGS, best_plan, errors
 from streams.demo.purchases import PURCHASES_FILE
 from streams.demo.training import DIGITS, WAYS, load_digits
 from tests.papers import dpsgd, purchases, trainings
+from tests.papers.continual_report import Report
 from tests.papers.mnist import IMAGES_FILE, load_mnist
 
 
-def totals(file: Path, seeds: int) -> Iterator[str]:
+def totals(file: Path, seeds: int, picture: Path | None = None) -> Iterator[str]:
     """Yield the lines of the table of CDNOW's daily totals."""
     yield f"| CDNOW, RMSE of a day's total | a day's mean | {' | '.join(ACCOUNTINGS)} |"
     yield "|---|---|---|---|---|"
@@ -37,7 +38,7 @@ def totals(file: Path, seeds: int) -> Iterator[str]:
         yield f"| {total} | {data.totals.mean():,.0f} | {' | '.join(cells)} |"
 
 
-def accuracies(file: Path, seeds: int) -> Iterator[str]:
+def accuracies(file: Path, seeds: int, picture: Path | None = None) -> Iterator[str]:
     """Yield the lines of the table of trainings, with differences paired by seed."""
     digits, mnist = load_digits(), load_mnist(file.parent)
     plans: dict[str, Callable[[int], np.ndarray]] = {
@@ -59,22 +60,41 @@ def accuracies(file: Path, seeds: int) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def repeated(file: Path, seeds: int, picture: Path | None) -> Iterator[str]:
+    """Yield the lines of the tables of repeated training, and draw the picture."""
+    report = Report(file, seeds)
+    yield from report.lines()
+    if picture is not None:
+        report.draw(picture)
+
+
+TABLES: dict[str, tuple[str, Callable[[Path, int, Path | None], Iterator[str]]]] = {
+    "totals": (PURCHASES_FILE, totals),
+    "repeated": (PURCHASES_FILE, repeated),
+    "trainings": (IMAGES_FILE, accuracies),
+}
+"""The data of each table, and its lines."""
+
+
 def _mean_and_error(values: Iterable[float]) -> tuple[float, float]:
     found = np.array([*values])
     return float(np.mean(found)), float(np.std(found, ddof=1) / np.sqrt(len(found)))
 
 
 def main() -> None:
-    """Print both tables, line by line; minutes."""
+    """Print the tables, line by line; minutes."""
     parser = argparse.ArgumentParser(prog="python -m tests.papers.gains", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="with CDNOW and MNIST")
     parser.add_argument("--seeds", type=int, default=10, help="of the noise (default: 10)")
+    parser.add_argument("--only", choices=TABLES, nargs="+", default=[*TABLES], help="tables")
+    parser.add_argument("--picture", type=Path, help="SVG file to write, of repeated training")
     options = parser.parse_args()
-    for table, name in ((totals, PURCHASES_FILE), (accuracies, IMAGES_FILE)):
+    for chosen in options.only:
+        name, table = TABLES[chosen]
         found = sorted(options.data.rglob(name))
         if not found:
             parser.error(f"there is no {name} in {options.data}")
-        for line in table(found[0], options.seeds):
+        for line in table(found[0], options.seeds, options.picture):
             print(line, flush=True)
 
 
