@@ -25,16 +25,23 @@ from tests.papers.mnist import IMAGES_FILE, load_mnist
 
 def totals(file: Path, seeds: int, picture: Path | None = None) -> Iterator[str]:
     """Yield the lines of the table of CDNOW's daily totals."""
-    yield f"| CDNOW, RMSE of a day's total | a day's mean | {' | '.join(ACCOUNTINGS)} |"
-    yield "|---|---|---|---|---|"
+    yield (
+        f"| CDNOW, RMSE of a day's total | a day's mean | {' | '.join(ACCOUNTINGS)} "
+        f"| {' | '.join(f'individual, less {name}' for name in ACCOUNTINGS[:-1])} |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for total, caps in purchases.CAPS.items():
         data = purchases.load(file, total)
-        cells = []
+        cells, by_seed = [], {}
         for accounting in ACCOUNTINGS:
             plan = best_plan(data, accounting, caps)
-            found = errors(purchases.sums(data, plan), data, plan.noise_stddev, seeds)
+            found = np.array(errors(purchases.sums(data, plan), data, plan.noise_stddev, seeds))
+            by_seed[accounting] = found
             mean, error = _mean_and_error(found)
             cells.append(f"{mean:,.4g} ± {error:.2g} (cap {plan.cap:g}, {plan.active_days} days)")
+        for accounting in ACCOUNTINGS[:-1]:
+            mean, error = _mean_and_error(by_seed["individual"] - by_seed[accounting])
+            cells.append(f"{mean:,.4g} ± {error:.2g}")
         yield f"| {total} | {data.totals.mean():,.0f} | {' | '.join(cells)} |"
 
 
