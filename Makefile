@@ -47,7 +47,7 @@ test: $(VENV)/installed
 	$(PYTEST) $(ARGS)
 endif
 
-nightly: $(VENV)/installed        ## fault injection, simulation, chaos, fuzz, thorough; continues an interrupted night; ONLY="faults fuzz"
+nightly: $(VENV)/installed        ## fault injection, attacks, simulation, chaos, fuzz, thorough; continues an interrupted night; ONLY="faults fuzz"
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.nightly $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 debian:                           ## make check and the demo in a fresh Debian; needs root; SUITE=forky, LOCKED=1

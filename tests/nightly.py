@@ -43,6 +43,11 @@ def jobs(night: str) -> list[Job]:
             (*pytest, "-n", str(cores + 1), "-m", "fault", "tests/integration"),
             {"PIPELINE_SEED": night},
         ),
+        Job(
+            "attack",
+            (*python, "tests.attack", "--seed", night, "--processes", str(cores)),
+            {},
+        ),
         Job("fuzz", (*python, "tests.fuzz", "--seed", night, "1000000"), {}),
         Job(
             "simulate",
