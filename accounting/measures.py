@@ -429,8 +429,11 @@ def _steps_epsilon(shape: StepShape, steps: npt.ArrayLike, delta: float) -> Floa
 
     amounts = np.asarray(steps, dtype=np.float64)
     level = probability("delta", delta)
-    counts, at = np.unique(np.ceil(amounts).astype(np.int64), return_inverse=True)
-    return epsilon_of_steps(shape.certified, counts, level)[at].reshape(amounts.shape)
+    whole = np.ceil(amounts)
+    counted = whole <= MAX_BUDGET_UNITS // ONE_STEP  # above any budget, nothing is guaranteed
+    counts, at = np.unique(np.where(counted, whole, 0.0).astype(np.int64), return_inverse=True)
+    epsilons = epsilon_of_steps(shape.certified, counts, level)[at].reshape(amounts.shape)
+    return np.where(counted, epsilons, np.inf)
 
 
 def _pure_budget(epsilon: float, delta: float) -> float:

@@ -40,6 +40,8 @@ from accounting import (
     RosterColumns,
     SparseVector,
     StatedCost,
+    StepsFilter,
+    StepShape,
     ZcdpFilter,
     research,
 )
@@ -105,6 +107,7 @@ MECHANISMS: list[Mechanism] = [
 FILTERS: list[BudgetFilter] = [
     *(ZcdpFilter(0.3), GdpFilter(0.3), ApproxDPFilter(1.0, 1e-5), ZcdpFilter(0.0)),
     RenyiFilter([2.0], [0.3]),
+    *(StepsFilter(StepShape(1.0, 2.0), 3), StepsFilter(StepShape(0.1, 2.0, 4), 3)),
 ]
 ODOMETERS = [
     *(RenyiTracker(2.0, 0.3), GdpOdometer(0.3), GdpOdometer([1e-7, 362.0])),
@@ -204,6 +207,7 @@ OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
 APPROX = ApproxZcdpFilter(0.3, 1e-5)
 SEPARATED = MinSeparationFilter(ZcdpFilter(0.3), 2)
 SEPARATED_STATE = SEPARATED.initial_state(1)
+STEPS = accounting.steps_measure(StepShape(1.0, 8.0))
 ROGERS = RogersFilter(1.0, 1e-5)
 TABLE: list[Case] = [
     *(case for m in MECHANISMS for case in cases_of_mechanism(m)),
@@ -212,6 +216,13 @@ TABLE: list[Case] = [
     one("Laplace", Laplace, 1.0),
     one("PoissonGaussian", PoissonGaussian, 1.0, 0.5),
     one("PoissonRecords", PoissonRecords, 1.0, 0.5, 3),
+    one("StepShape", StepShape, 0.1, 2.0),
+    one("StepShape", StepShape, 0.1, 2.0, 3),
+    one("steps_measure", lambda e, d: STEPS.budgets_for(e, d), 1.0, 1e-5),
+    one("steps_measure", lambda n, d: STEPS.epsilon(n, d), [2], 1e-5),
+    one("steps_noise_multiplier", accounting.steps_noise_multiplier, 1.0, 1e-5, 1.0, 9),
+    one("gdp_risk", accounting.gdp_risk, 0.1, 0.01),
+    one("curve_risk", accounting.curve_risk, [1.0], [1e-5], 0.01),
     one("PureDP", lambda n: accounting.zcdp_cost(PureDP(), n), [1.0]),
     one("charge_units", lambda m: accounting.charge_units(m, Gaussian(1.0), [1.0]), 1),
     one("zcdp_cost", lambda m: accounting.zcdp_cost(m, [1.0]), 1),
@@ -410,7 +421,7 @@ ELSEWHERE = {
         "MeasureName",
         "Mechanism",
     ),
-    *("BudgetFilter", "InvalidInput", "MeanRelease", "QuantilesRelease"),
+    *("BudgetFilter", "InvalidInput", "MeanRelease", "QuantilesRelease", "Risk"),
     *(
         "BalanceColumns",
         "CandidateOrders",
@@ -444,7 +455,12 @@ def outcome(case: Case, arguments: list[Any]) -> InvalidInput | object:
         return error
 
 
-SLOW = {"gdp_budget", "noise_for_epsilon"}  # they search, with every value anew
+SLOW = {
+    "gdp_budget",
+    "noise_for_epsilon",
+    "steps_noise_multiplier",
+    "steps_measure",
+}  # they search, with every value anew
 
 
 def points() -> Iterator[Any]:
