@@ -299,6 +299,45 @@ def test_no_policy_of_records_exceeds_the_copies_of_most_records(steps: int, all
     assert max(_excess(_laws_of_records(policy, steps), copies) for policy in policies) <= 0
 
 
+def _divergences(laws: list[tuple[Fraction, Fraction]], order: float) -> tuple[float, float]:
+    """The Rényi divergences of both directions."""
+    p, q = (np.array([float(pair[side]) for pair in laws]) for side in (0, 1))
+
+    def one(of: np.ndarray, against: np.ndarray) -> float:
+        return math.log(float((of**order * against ** (1.0 - order)).sum())) / (order - 1.0)
+
+    return one(p, q), one(q, p)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1.5, 2.0, 12.0])
+@pytest.mark.parametrize("budget", [1.0, 2.0, 2.6])
+def test_no_policy_of_records_loses_more_than_its_renyi_budget(order: float, budget: float) -> None:
+    """The filter charges a user by the number of records in a step, before they are drawn."""
+    costs = [0.0] + [max(_divergences(_laws_of_records({(): k}, 1), order)) for k in (1, 2)]
+    limit, rng = budget * costs[2], random.Random(4)
+
+    def policy() -> dict[History, int]:
+        chosen: dict[History, int] = {}
+
+        def fill(history: History, spent: float) -> None:
+            if len(history) == 3:
+                return
+            asked = rng.choice((0, 1, 2, 2))
+            records = chosen[history] = asked if spent + costs[asked] <= limit else 0
+            for output, drawn in product((0, 1), range(records + 1)):
+                fill((*history, (output, drawn)), spent + costs[records])
+
+        fill((), 0.0)
+        return chosen
+
+    found = [max(_divergences(_laws_of_records(policy(), 3), order)) for _ in range(15)]
+    assert max(found) <= limit * (1.0 + 1e-12)
+    # Without the filter they would exceed it.
+    always = _laws_of_records(_policies_of_records(3, 3, lambda _: 2), 3)
+    assert max(_divergences(always, order)) > limit
+
+
 def test_a_user_with_more_records_than_the_shape_exceeds_the_copies() -> None:
     two, one = (_laws_of_records(_policies_of_records(2, 2, lambda _, k=k: k), 2) for k in (2, 1))
     assert _excess(two, one) > 0.01
