@@ -80,6 +80,7 @@ class Clients:
         self.decided: dict[tuple[str, str, int], list[bool]] = {}
         self.runs: dict[tuple[int, str], Run] = {}
         self.rosters: dict[int, Roster] = {}
+        self.closed = 0  # runs with a roster
 
     def act(self) -> None:
         """Do one thing; an error of the SDK ends the client, which is opened again later."""
@@ -116,7 +117,7 @@ class Clients:
             client.create_dataset("clips", measure="gdp", budget=0.5, on_exhaustion="clip")
             client.create_dataset("outer", measure="zcdp", budget=0.5)
             client.create_dataset("inner", measure="zcdp", budget=0.4, parents="outer")
-        match rng.choices(range(6), (8, 4, 3, 1, 1, 1))[0]:
+        match rng.choices(range(7), (8, 5, 3, 1, 1, 1, 1))[0]:
             case 0:
                 self._charge(number, rng.choice(["plain", "clips"]))
             case 1:
@@ -133,6 +134,11 @@ class Clients:
                     assert halt.dataset
             case 5:
                 self.leave(number)
+            case 6:
+                client.create_dataset("unused", measure="gdp", budget=1.0)
+                client.close_run("inner", f"r{self.closed}")
+                self.closed += 1
+                client.withdraw_dataset("unused")
 
     def _charge(self, number: int, name: str) -> None:
         client, rng = self.clients[number], self.rng
@@ -150,7 +156,8 @@ class Clients:
         assert client is not None
         roster = self.rosters.get(number)
         if roster is None:
-            run = self.runs[number, "inner"] = client.run("inner", "r", take_over=True)
+            run = client.run("inner", f"r{self.closed}", take_over=True)
+            self.runs[number, "inner"] = run
             roster = run.enrol(np.arange(self.USERS), clip_norm=1.0, levels=8)
             self.rosters[number] = roster
         roster.set_norms([rng.randrange(9) / 8], [rng.randrange(self.USERS)])
