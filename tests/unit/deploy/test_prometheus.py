@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from docs import generated
 from tests.prometheus import RULES, Prometheus, expressions, needs_prometheus
+from tests.readme import TOP
 from tests.unit.worker.test_health import Served
 from tests.unit.worker.test_ownership import Cluster
 from tests.waiting import HANGS_AFTER
@@ -60,6 +61,18 @@ def test_dashboard_and_alerts_never_mix_two_logs() -> None:
         assert set(aggregations) <= {"by (log"}, expression
         matched = re.findall(r"\b(?:on|ignoring) \((\w+)", expression)
         assert set(matched) <= {"log"}, expression
+
+
+def test_every_alert_has_a_runbook() -> None:
+    path = "docs/runbooks.md"
+    headings = re.findall(r"^## (\w+)$", (TOP / path).read_text(), re.MULTILINE)
+    groups = yaml.safe_load((RULES / "turnstile.rules.yaml").read_text())["groups"]
+    alerts = {
+        rule["alert"]: rule["annotations"]["runbook_url"]
+        for group in groups
+        for rule in group["rules"]
+    }
+    assert alerts == {heading: f"{path}#{heading.lower()}" for heading in headings}
 
 
 def _words(expression: str) -> set[str]:
