@@ -28,7 +28,8 @@ _PASSWORD_LENGTH = 12  # of the dashboard, at least
 _LONGEST_TIMEOUT = 1_000_000  # seconds; its milliseconds fit into 32 bits
 
 SECURITIES = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
+_TOKENS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 LOG_FORMATS = ("text", "json")
 TRACES = ("", "otel")
 _FILE = "_file"  # after the name of a secret: the name of a file that holds it
@@ -160,10 +161,17 @@ class Config:
         "PLAINTEXT", "the protocol of the connection to the brokers", choices=SECURITIES
     )
     kafka_mechanism: str = _setting(
-        MECHANISMS[0], "the mechanism of the login; PLAIN needs SASL_SSL", choices=MECHANISMS
+        MECHANISMS[0],
+        "the mechanism of the login; PLAIN and OAUTHBEARER need SASL_SSL",
+        choices=MECHANISMS,
     )
     kafka_username: str = _setting("", "the user of the login")
     kafka_password: str = _setting("", "the password of the login", secret=True)
+    kafka_token_provider: str = _setting(
+        "",
+        "for OAUTHBEARER: a function without arguments that returns a token, called at each login",
+        metavar="MODULE:FUNCTION",
+    )
     kafka_ca: str = _setting(
         "", "the authority of the brokers' certificates; empty for the system's", path=True
     )
@@ -255,7 +263,15 @@ class Config:
         """Check that the connection is as secure as the settings say."""
         security, mechanism = self.kafka_security, self.kafka_mechanism
         has_login = bool(self.kafka_username), bool(self.kafka_password)
-        if security.startswith("SASL_"):
+        uses_tokens = security.startswith("SASL_") and mechanism == "OAUTHBEARER"
+        if uses_tokens is not bool(self.kafka_token_provider):
+            raise ConfigurationError(
+                "kafka_token_provider is for kafka_mechanism OAUTHBEARER with kafka_security "
+                "SASL_SSL, which needs it: set all three, or remove kafka_token_provider"
+            )
+        if uses_tokens:
+            self._check_tokens(any(has_login))
+        elif security.startswith("SASL_"):
             if not all(has_login):
                 raise ConfigurationError(
                     f"kafka_security is {security}, which needs kafka_username and kafka_password "
@@ -270,6 +286,23 @@ class Config:
             raise ConfigurationError(
                 f"kafka_username or kafka_password is set, and kafka_security is {security}, which "
                 "has no login: set it to SASL_SSL, or remove them"
+            )
+
+    def _check_tokens(self, has_login: bool) -> None:
+        if self.kafka_security != "SASL_SSL":
+            raise ConfigurationError(
+                "kafka_mechanism is OAUTHBEARER, which would send the token unencrypted: set "
+                "kafka_security to SASL_SSL"
+            )
+        if has_login:
+            raise ConfigurationError(
+                "kafka_mechanism is OAUTHBEARER, which has no kafka_username and no "
+                "kafka_password: remove them"
+            )
+        if not _TOKENS.fullmatch(self.kafka_token_provider):
+            raise ConfigurationError(
+                f"kafka_token_provider is {self.kafka_token_provider!r}; give a function as "
+                "module:function, such as company.kafka:token"
             )
 
     def _check_certificates(self) -> None:

@@ -22,6 +22,7 @@ from kafka.net.sasl.scram import ScramClient
 
 from streams.config import Config
 from streams.kafka.security import ConnectionFailure, NotAdmitted, tls_context
+from streams.kafka.tokens import NoToken, token_function
 
 _SECONDS = 5.0  # per broker; the Kafka clients wait longer for a slow one
 _TIMES, _PAUSE = 3, 0.1  # seconds
@@ -111,8 +112,20 @@ def _log_in(config: Config, connection: socket.socket) -> None:
         if error:
             said = answer[4 : 4 + max(length, 0)].decode(errors="replace")
             raise _Refused(ConnectionFailure.LOGIN, f"the login was refused: {said}")
-        return answer[4 + max(length, 0) + 4 :]
+        at = 4 + max(length, 0)
+        (size,) = struct.unpack_from(">i", answer, at)
+        return answer[at + 4 : at + 4 + max(size, 0)]
 
+    if mechanism == "OAUTHBEARER":
+        try:
+            token = token_function(config)()
+        except NoToken as error:
+            raise _Refused(ConnectionFailure.TOKEN, str(error)) from error
+        # The broker answers a token that it rejects with its reason, and waits for one more byte.
+        if said := send(f"n,,\x01auth=Bearer {token}\x01\x01".encode()):
+            reason = said.decode(errors="replace")
+            raise _Refused(ConnectionFailure.TOKEN, f"the token was rejected: {reason}")
+        return
     if mechanism == "PLAIN":
         send(b"\0".join([b"", config.kafka_username.encode(), config.kafka_password.encode()]))
         return
@@ -170,6 +183,7 @@ def _strings(packed: bytes) -> list[str]:
 
 _ADVICE = {
     ConnectionFailure.LOGIN: "check kafka_username and kafka_password",
+    ConnectionFailure.TOKEN: "check kafka_token_provider, and the audience of its tokens",
     ConnectionFailure.MECHANISM: (
         "check kafka_mechanism, and ask the operator for the mechanism of this user"
     ),

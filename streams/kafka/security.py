@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 from streams.config import Config, ConfigurationError
 from streams.kafka.results import TopicsUnavailable
+from streams.kafka.tokens import AsyncTokens, Tokens
 
 
 class ConnectionFailure(StrEnum):
     """The reasons for which a broker rejects a client."""
 
     LOGIN = "login"  # the user or the password is wrong
+    TOKEN = "token"  # there is no token, or the broker rejects it
     MECHANISM = "mechanism"  # the broker does not offer this login mechanism
     CERTIFICATE = "certificate"  # another authority signed it, or it names another host
     SPEAKS_TLS = "speaks-tls"  # the client does not use TLS, and the port requires it
@@ -39,21 +42,27 @@ class NotAdmitted(TopicsUnavailable):
 
 
 def security(config: Config) -> dict[str, Any]:
-    """Return the settings of a kafka-python or aiokafka client, without the broker addresses.
+    """Return the settings of a kafka-python client, without the broker addresses.
 
     Raises:
-        ConfigurationError: a certificate cannot be used.
+        ConfigurationError: a certificate or the token provider cannot be used.
     """
+    return _security(config, Tokens)
+
+
+def _security(config: Config, tokens: Callable[[Config], Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {"security_protocol": config.kafka_security}
     if config.kafka_security.endswith("SSL"):
         settings["ssl_context"] = tls_context(config)
-    if config.kafka_security.startswith("SASL_"):
-        settings |= {
-            "sasl_mechanism": config.kafka_mechanism,
-            "sasl_plain_username": config.kafka_username,
-            "sasl_plain_password": config.kafka_password,
-        }
-    return settings
+    if not config.kafka_security.startswith("SASL_"):
+        return settings
+    settings["sasl_mechanism"] = config.kafka_mechanism
+    if config.kafka_mechanism == "OAUTHBEARER":
+        return settings | {"sasl_oauth_token_provider": tokens(config)}
+    return settings | {
+        "sasl_plain_username": config.kafka_username,
+        "sasl_plain_password": config.kafka_password,
+    }
 
 
 def tls_context(config: Config) -> ssl.SSLContext:
@@ -126,6 +135,6 @@ def connection_settings(config: Config) -> dict[str, Any]:
     """Return the settings of an aiokafka client.
 
     Raises:
-        ConfigurationError: a certificate cannot be used.
+        ConfigurationError: a certificate or the token provider cannot be used.
     """
-    return {"bootstrap_servers": config.kafka, **security(config)}
+    return {"bootstrap_servers": config.kafka, **_security(config, AsyncTokens)}

@@ -12,11 +12,11 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from faust.auth import SASLCredentials, SSLCredentials
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.worker import Worker
 
 from streams.config import Config
-from streams.kafka.security import security
+from streams.kafka.security import connection_settings
 from streams.worker.ports import Ending
 from streams.worker.transport import (
     NoTables,
@@ -64,14 +64,18 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
     return app
 
 
-def _credentials(config: Config) -> SASLCredentials | SSLCredentials | None:
+def _credentials(
+    config: Config,
+) -> OAuthCredentials | SASLCredentials | SSLCredentials | None:
     """Return the credentials of the app in Faust's classes; None for a plaintext connection.
 
     Raises:
         ConfigurationError: a certificate cannot be used.
     """
-    settings = security(config)
+    settings = connection_settings(config)
     context = settings.get("ssl_context")
+    if "sasl_oauth_token_provider" in settings:
+        return OAuthCredentials(oauth_cb=settings["sasl_oauth_token_provider"], ssl_context=context)
     if "sasl_mechanism" in settings:
         return SASLCredentials(
             username=config.kafka_username,

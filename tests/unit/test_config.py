@@ -182,6 +182,14 @@ UNUSABLE_SECURITY = [
     'kafka_username = "u"\nkafka_security = "SSL"',
     'kafka_username = "u"\nkafka_password = "hunter2"\nkafka_mechanism = "PLAIN"\n'
     'kafka_security = "SASL_PLAINTEXT"',
+    'kafka_token_provider = "company.kafka:token"',
+    'kafka_security = "SASL_SSL"\nkafka_mechanism = "OAUTHBEARER"',
+    'kafka_security = "SASL_PLAINTEXT"\nkafka_mechanism = "OAUTHBEARER"\n'
+    'kafka_token_provider = "company.kafka:token"',
+    'kafka_security = "SASL_SSL"\nkafka_mechanism = "OAUTHBEARER"\n'
+    'kafka_token_provider = "not a function"',
+    'kafka_security = "SASL_SSL"\nkafka_mechanism = "OAUTHBEARER"\n'
+    'kafka_token_provider = "company.kafka:token"\nkafka_password = "hunter2"',
     'kafka_ca = "turnstile.toml"',
     'kafka_security = "SSL"\nkafka_ca = "absent.pem"',
     'kafka_security = "SSL"\nkafka_key = "turnstile.toml"',

@@ -1,0 +1,77 @@
+"""Tokens for a login by OAUTHBEARER, for kafka-python, aiokafka and Faust.
+
+The setting ``kafka_token_provider`` names a function without arguments. It returns a token, and is
+called at each login, in any thread. It has to cache tokens itself, and to return one that is still
+valid for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib import import_module
+
+from aiokafka.abc import AbstractTokenProvider as AsyncTokenProvider
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from streams.config import Config, ConfigurationError
+
+
+class NoToken(RuntimeError):
+    """The token provider failed, or returned something else than a token."""
+
+
+def token_function(config: Config) -> Callable[[], str]:
+    """Import the token provider, and return a function that checks what it returns.
+
+    Raises:
+        ConfigurationError: it cannot be imported, or is not a function.
+    """
+    name = config.kafka_token_provider
+    module, _, function = name.partition(":")
+    try:
+        provider = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"kafka_token_provider {name!r} cannot be imported ({error}): install its package, or "
+            "add its folder to PYTHONPATH"
+        ) from error
+    if not callable(provider):
+        raise ConfigurationError(f"kafka_token_provider {name!r} is not a function")
+
+    def token() -> str:
+        # An error of the provider may quote the token, so that only its type is shown.
+        try:
+            found = provider()
+        except Exception as error:
+            raise NoToken(f"the token provider {name} failed: {type(error).__name__}") from None
+        if not isinstance(found, str) or not found.isascii() or not found.isprintable():
+            raise NoToken(f"the token provider {name} returned no token")
+        if not found or " " in found:
+            raise NoToken(f"the token provider {name} returned no token")
+        return found
+
+    return token
+
+
+class Tokens(AbstractTokenProvider):
+    """The token provider of kafka-python."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self._token = token_function(config)
+
+    def token(self) -> str:
+        """Return a token."""
+        return self._token()
+
+
+class AsyncTokens(AsyncTokenProvider):
+    """The token provider of aiokafka. The function runs in a thread, because it may block."""
+
+    def __init__(self, config: Config) -> None:
+        self._token = token_function(config)
+
+    async def token(self) -> str:
+        """Return a token."""
+        return await asyncio.to_thread(self._token)
