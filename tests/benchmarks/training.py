@@ -34,6 +34,7 @@ from opacus.accountants.utils import get_noise_multiplier
 from scipy import stats
 from torch import nn
 
+from accounting import steps_noise_multiplier
 from streams import Turnstile
 from streams.demo.training import CLIP_NORM, Images, load_digits
 from streams.local import LocalStack
@@ -207,6 +208,11 @@ def compare(
         accountant="prv",
     )
 
+    counted: dict[str, float] = {}
+    if measure == "steps":
+        ours = steps_noise_multiplier(task.epsilon, _DELTA, rate, task.steps)
+        counted = {"sampling_rate": rate, "noise_multiplier": ours}
+
     def opacus(seed: int) -> tuple[Any, Any, Any]:
         module, optimizer = _begin(task, seed)
         return OpacusEngine().make_private(
@@ -222,9 +228,10 @@ def compare(
         seed: int, turnstile: Turnstile, mode: str = "hooks", ahead: bool = False
     ) -> tuple[Any, Any, Any]:
         module, optimizer = _begin(task, seed)
-        engine = PrivacyEngine(
-            turnstile, dataset=f"t{uuid4().hex[:8]}", run="training", measure=measure
-        )
+        name = f"t{uuid4().hex[:8]}"
+        if counted:  # the loss distributions are composed once, not for every seed
+            turnstile.create_dataset(name, measure="steps", budget=task.steps, **counted)
+        engine = PrivacyEngine(turnstile, dataset=name, run="training", measure=measure)
         made = engine.make_private_with_epsilon(
             module=module,
             optimizer=optimizer,
