@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import steps_noise_multiplier
 from streams.sdk.arguments import read_rows
-from streams.sdk.errors import InvalidRequest, Unusable, invalid_requests
+from streams.sdk.errors import InvalidRequest, Unusable
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.cohorts import check_sampling
@@ -34,7 +33,7 @@ from streams.trainers.loop import (
     row_products,
     softmax,
 )
-from streams.trainers.planning import noise_for_steps
+from streams.trainers.planning import counted_noise, noise_for_steps
 from streams.trainers.steps import PrivateSteps
 
 _ENTRIES_AT_ONCE = 2**22
@@ -302,10 +301,7 @@ class IndividualDPClassifier(ClassifierBase):
 
         noise = self.noise_multiplier
         if noise is None:
-            with invalid_requests():
-                noise = steps_noise_multiplier(
-                    self.epsilon, self.delta, self.sampling_rate, self.steps
-                )
+            noise = counted_noise(self.epsilon, self.delta, self.sampling_rate, self.steps)
         service = Turnstile.in_memory(partitions=1)
         service.create_dataset(
             "fit",

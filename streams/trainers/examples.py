@@ -33,16 +33,16 @@ class ExamplesByUser:
     starts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, user_ids: object) -> ExamplesByUser:
+    def of(cls, users: object) -> ExamplesByUser:
         """Group examples by the ids of their users, (examples,).
 
         Raises:
             InvalidRequest: an id is invalid.
         """
-        users, owners = read_users(user_ids).distinct()
-        counts = np.bincount(owners, minlength=len(users))
+        distinct, owners = read_users(users).distinct()
+        counts = np.bincount(owners, minlength=len(distinct))
         starts = np.concatenate([[0], np.cumsum(counts)])
-        return cls(users, np.argsort(owners, kind="stable"), starts)
+        return cls(distinct, np.argsort(owners, kind="stable"), starts)
 
     @classmethod
     def one_each(cls, examples: int) -> ExamplesByUser:

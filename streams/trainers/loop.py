@@ -155,10 +155,17 @@ class PrivateTrainer:
                 only the returned model is published.
 
         Raises:
+            InvalidRequest: there are more steps than planned; nothing was charged.
             Fenced: another trainer has taken over the run. Publish nothing more.
             ReleasedTwice: the checkpoint has a step that the run has not reached, or a later one.
             TurnstileError: as ``Roster.charge`` and ``Run.check_attempt``; call again to continue.
         """
+        planned = self.steps.planned
+        if planned is not None and steps > planned:
+            raise InvalidRequest(
+                f"steps is {steps}, but PrivateSteps has a plan of {planned}: give it the same "
+                "number"
+            )
         if self._model is None:
             self._model = self._resume(np.asarray(model, dtype=np.float64))
         model = self._model

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import PoissonGaussian, best_order
+from accounting import PoissonGaussian, best_order, steps_noise_multiplier
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.validation import has_per_user_order, measure_of
 from streams.records import Policy
@@ -236,6 +236,19 @@ def noise_of(noise_multiplier: Schedule, clip_norm: float) -> Schedule:
     if callable(noise_multiplier):
         return lambda step: noise_multiplier(step) * clip_norm
     return noise_multiplier * clip_norm
+
+
+@lru_cache(maxsize=64)
+def counted_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+    """Return the noise multiplier of a dataset that counts steps, which takes some seconds.
+
+    It is the least that loss distributions certify for so many steps, up to a relative 1e-3.
+
+    Raises:
+        InvalidRequest: an argument is invalid.
+    """
+    with invalid_requests():
+        return steps_noise_multiplier(epsilon, delta, sampling_rate, steps)
 
 
 def planned(noise_stddev: Schedule, sampling_rate: Schedule, steps: int) -> Runs:

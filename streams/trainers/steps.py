@@ -110,6 +110,9 @@ class PrivateSteps:
         not_private_generator: draws coins and noise, for tests and for figures that must be
             repeated. A party that knows its seed knows the noise, so nothing is private then.
 
+    Attributes:
+        planned: the planned number of steps, or None.
+
     Raises:
         InvalidRequest: an argument is invalid, or the noise is too low for the planned steps; no
             user was enrolled.
@@ -140,7 +143,7 @@ class PrivateSteps:
         self._noise_stddev = noise_of(noise_multiplier, clip_norm)
         self._sampling_rate = sampling_rate
         self._expected_batch = expected_batch
-        self._steps = steps
+        self.planned = steps
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
         self._normals = ExactNormals(not_private_generator)
@@ -179,7 +182,7 @@ class PrivateSteps:
                 f"highest_level is {highest_level}, but dataset {self._run.dataset!r} counts "
                 "steps, so nothing is saved by lower levels: leave it out"
             )
-        if highest_level > 1.0 and (self._steps is None or levels == "clip_norm"):
+        if highest_level > 1.0 and (self.planned is None or levels == "clip_norm"):
             raise InvalidRequest(
                 f"highest_level is {highest_level}, but levels above the clip norm are paid for by "
                 "what a user saves until the end: give steps, and levels='own'"
@@ -282,9 +285,9 @@ class PrivateSteps:
         if self._open is not None:
             self._open.forget()
             return self._open
-        if self._steps is not None and self._run.step >= self._steps:
+        if self.planned is not None and self._run.step >= self.planned:
             raise InvalidRequest(
-                f"step {self._run.step} is beyond the {self._steps} planned steps, which is what "
+                f"step {self._run.step} is beyond the {self.planned} planned steps, which is what "
                 "the budget pays for: end the training, or plan more steps"
             )
         decision, mechanism, exponent = self._charge()
@@ -302,7 +305,7 @@ class PrivateSteps:
         limits = decision.clip_norms_at(drawn)
         noise = mechanism.noise_stddev
         self._open = OpenStep(self, decision.step, drawn, limits, noise, exponent)
-        if ahead and self._run.step != self._steps:
+        if ahead and self._run.step != self.planned:
             self._ahead = self._send()
         return self._open
 

@@ -54,7 +54,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
-from accounting import MEASURES, PoissonGaussian, steps_noise_multiplier
+from accounting import MEASURES, PoissonGaussian
 from streams.operations.statement import statement_of
 from streams.records import Measure, Policy, Reason
 from streams.sdk.client import Turnstile
@@ -64,7 +64,7 @@ from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
 from streams.trainers.loader import IndividualDPLoader, check_loader
-from streams.trainers.planning import Schedule, noise_for_steps
+from streams.trainers.planning import Schedule, counted_noise, noise_for_steps
 from streams.trainers.ranks import RankedSteps, check_equal, on_first_rank, rank_and_ranks
 from streams.trainers.steps import Levels, PrivateSteps
 
@@ -285,8 +285,7 @@ class PrivacyEngine:
                     "highest_level needs a measure that charges norms, and 'steps' counts steps: "
                     "pass measure='renyi' to PrivacyEngine"
                 )
-            with invalid_requests():
-                noise = steps_noise_multiplier(epsilon, delta, rate, planned)
+            noise = counted_noise(epsilon, delta, rate, planned)
             self._service().create_dataset(
                 self._dataset,
                 measure="steps",

@@ -10,7 +10,13 @@ import pytest
 
 from streams import InvalidRequest, Turnstile
 from streams.sdk.roster_steps import RosterStep
-from streams.trainers import AllUsersHalted, PrivateSteps, noise_for_steps
+from streams.trainers import (
+    AllUsersHalted,
+    Descent,
+    PrivateSteps,
+    PrivateTrainer,
+    noise_for_steps,
+)
 from streams.trainers.planning import Plan, Savings, check_plan, lasting_factor, planned
 
 STEPS = 40
@@ -206,6 +212,11 @@ def test_training_whose_users_are_all_halted_raises(service: Turnstile) -> None:
 
 def test_no_step_is_charged_beyond_the_plan(service: Turnstile) -> None:
     steps = steps_of(service)
+    with pytest.raises(InvalidRequest):
+        PrivateTrainer(steps, lambda model, users: SIZES[users, None], Descent(0.1)).run(
+            np.zeros(1), STEPS + 1
+        )
+    assert steps.step == 0
     train(steps, STEPS)
     with pytest.raises(InvalidRequest):
         steps.begin()
