@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -248,6 +249,7 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
         return {
             classes: one.className, text: one.textContent, width: fill.style.width,
             is_named: pill.textContent === STATES[dataset.state], reason: item.textContent,
+            risk: one.querySelector(".risk").textContent,
         };
     }"""
     with playwright.sync_playwright() as driver:
@@ -269,6 +271,11 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
                 "dataset": "shop",
                 "parents": [],
                 "budget": 0.5,
+                "risk": {
+                    "false_positive_rate": 0.01,
+                    "true_positive_rate": 0.0531,
+                    "advantage": 0.281,
+                },
                 "spent": point,
                 "points": [point],
                 "state": state,
@@ -278,6 +285,10 @@ def test_a_card_shows_its_state_and_its_bar_shows_the_epsilon() -> None:
             assert shown["classes"].split() == ["card", state]
             assert (shown["width"], shown["is_named"]) == (filled, True)
             assert "0.6" not in shown["text"]
+            # Rounded up: the rate in 1,000, and half of 1,000 guesses and the advantage.
+            assert re.findall(r"\d[\d,]*\b", shown["risk"]) == [
+                *("1,000", "641", "500", "10", "1,000", "54", "1,000"),
+            ]
             reasons[exhausted].add(shown["reason"])
         (hopeful,), (final,) = reasons[False], reasons[True]
         assert hopeful.startswith(final)  # the text adds that a cheaper step may be admitted
