@@ -24,7 +24,7 @@ from tests.attack.audit import ERROR, ONE_RUN_ERROR, Effort, Found, attack
 from tests.attack.mutants import SEEN, UNSEEN
 from tests.attack.scenarios import SCENARIOS, Scenario
 
-FULL = Effort(runs=32, canaries=400, one_run=1200)
+FULL = Effort(runs=64, canaries=400, one_run=1200)
 QUICK = Effort(runs=8, canaries=200, one_run=400)
 
 
@@ -42,7 +42,7 @@ def cases(seed: int, effort: Effort) -> list[Case]:
     whole = [("", scenario) for scenario in SCENARIOS]
     seen = [(mutant.name, scenario) for mutant in SEEN for scenario in mutant.scenarios]
     unseen = [(mutant.name, mutant.scenario) for mutant in UNSEEN]
-    less = effort._replace(runs=effort.runs * 3 // 4)
+    less = effort._replace(runs=max(8, effort.runs // 2))
     return [
         Case(name, scenario, seed * 1000 + number, less if name else effort)
         for number, (name, scenario) in enumerate([*whole, *seen, *unseen])
