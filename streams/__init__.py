@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from streams.sdk.asyncio import AsyncRun, AsyncTurnstile
     from streams.sdk.client import Turnstile
     from streams.sdk.decisions import StepDecision
+    from streams.sdk.epochs import Epochs
     from streams.sdk.errors import (
         BudgetHeld,
         ConflictingDecisions,
@@ -48,6 +49,7 @@ __all__ = [
     "DatasetInUse",
     "DatasetIsClosed",
     "DecisionTimeout",
+    "Epochs",
     "ErasedInPart",
     "Fenced",
     "FileProblem",
@@ -74,6 +76,7 @@ __all__ = [
 _HOMES = {
     "AsyncRun": "streams.sdk.asyncio",
     "AsyncTurnstile": "streams.sdk.asyncio",
+    "Epochs": "streams.sdk.epochs",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",
     "StepDecision": "streams.sdk.decisions",

@@ -73,6 +73,11 @@ def blocks_of_several_datasets() -> list[str]:
     return [block for block in blocks() if "parents=" in block or "share_of=" in block]
 
 
+def blocks_of_epochs() -> list[str]:
+    """A release over two epochs; the tests of the SDK run it."""
+    return [block for block in blocks() if "Epochs(" in block]
+
+
 def blocks_of_correlated_noise() -> list[str]:
     """A step of a banded matrix; the tests of the SDK run it."""
     return [block for block in blocks() if "min_separation=" in block]

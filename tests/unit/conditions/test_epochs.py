@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import GdpFilter, NormGrid, PoissonGaussian, ReportAccountant, gdp_to_delta
+from streams import Epochs, Turnstile
 
 # --- A4: renewal ---
 
@@ -39,6 +40,56 @@ def test_disjoint_epochs_of_the_events_own_time_do_not_depend_on_one_another() -
 
     with_event, without = by_epoch([0, 1, 2]), by_epoch([1, 2])
     assert {epoch: with_event[epoch] for epoch in without} == without
+
+
+def admitted(turnstile: Turnstile, days: dict[int, float], **policy: str) -> np.ndarray:
+    """The contributions of one user to a release each day, two days to an epoch.
+
+    Args:
+        turnstile: a service.
+        days: the norm of the user's events, by day; 0 where there are none.
+        policy: the terms of each epoch besides a budget of mu squared 1.
+    """
+    epochs = Epochs(turnstile, "ads", period="month", measure="gdp", budget=1.0, **policy)
+    taken = []
+    for day, norm in days.items():
+        epoch = f"2026-{1 + day // 2:02}"
+        (decision,) = epochs.charge(f"day-{day}", {epoch: ([7], [norm])}, noise_stddev=1.0).values()
+        taken.append(norm * float(decision.admitted[0]))
+        epochs.close(f"day-{day}", [epoch])
+    return np.array(taken)
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_what_one_epoch_changes_is_within_its_budget(removed: int) -> None:
+    """A user has events of cost 0.6 every day, and one of two fits. Those of an epoch go."""
+    days = dict.fromkeys(range(6), 0.6**0.5)
+    others = {day: 0.0 if day // 2 == removed else norm for day, norm in days.items()}
+    difference = admitted(Turnstile.in_memory(), days) - admitted(Turnstile.in_memory(), others)
+    assert np.flatnonzero(difference).tolist() == [2 * removed]
+    assert (difference**2).sum() == pytest.approx(0.6)
+
+
+def test_epochs_that_share_a_budget_lose_more_than_the_budget_of_one() -> None:
+    """What a parent has left depends on all epochs: then its budget is the guarantee."""
+    worlds = []
+    for first in (1.0, 0.0):
+        turnstile = Turnstile.in_memory()
+        turnstile.create_dataset("person", measure="gdp", budget=2.0**0.5)
+        days = dict.fromkeys(range(0, 8, 2), 1.0) | {0: first}
+        worlds.append(admitted(turnstile, days, parents="person"))
+    assert [world.tolist() for world in worlds] == [[1, 1, 0, 0], [0, 1, 1, 0]]
+    assert ((worlds[0] - worlds[1]) ** 2).sum() == 2.0  # the budget of one epoch is 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_one_query_over_several_epochs_adds_up_what_a_user_contributes(count: int) -> None:
+    """Each epoch pays mu squared 1. All of them together move the sum by their number."""
+    epochs = Epochs(Turnstile.in_memory(), "ads", period="month", measure="gdp", budget=1.0)
+    parts = {f"2026-{month:02}": ([7], [1.0]) for month in range(1, count + 1)}
+    decisions = epochs.charge("year", parts, noise_stddev=1.0)
+    moved = sum(float(decision.admitted[0]) for decision in decisions.values())
+    assert moved**2 == count**2  # of the user; that of one epoch is 1
 
 
 RATE, EPSILON = 0.01, 1.0
