@@ -153,11 +153,12 @@ def _say(stated: Statement, receipt: Receipt) -> None:
     say(stated.text())
     say("")
     say(f"Budget: {_amount(stated)}, of dataset {plain(stated.budget.dataset)}.")
-    for inner in stated.parents[:-1]:
-        say(
-            f"Within it, charges to {plain(inner.dataset)} also fit a budget of their own, of "
-            f"epsilon {rounded_up(inner.epsilon)}. This is no guarantee by itself."
-        )
+    for other in stated.parents:
+        if other != stated.budget:
+            say(
+                f"Every charge also fits the budget of {plain(other.dataset)}, of epsilon "
+                f"{rounded_up(other.epsilon)}."
+            )
     _say_list("The service ensures:", stated.ensured)
     _say_list("The operator and the trainers ensure:", stated.assumed)
     say("")

@@ -132,7 +132,7 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
     """
     policy, names = policies[0], {each.dataset for each in policies}
     budgets = [StatedBudget.of(each, delta) for each in policies]
-    budget, outermost = min(
+    least, *others = sorted(
         (
             (stated, each)
             for stated, each in zip(budgets, policies, strict=True)
@@ -140,6 +140,7 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
         ),
         key=lambda found: found[0].epsilon,
     )
+    budget, outermost = least
     return Statement(
         dataset=policy.dataset,
         epsilon=budget.epsilon,
@@ -148,7 +149,14 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
         budget=budget,
         parents=budgets,
         ensured=_ensured(policies),
-        assumed=_assumed(policies),
+        assumed=[
+            *_assumed(policies),
+            *(
+                f"no step of these datasets follows from releases of other datasets that draw on "
+                f"the budget of {other.dataset!r}"
+                for _, other in others
+            ),
+        ],
         covered=[
             f"all releases charged to dataset {outermost.dataset!r} and to the datasets that draw "
             "on its budget",

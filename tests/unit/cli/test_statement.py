@@ -52,6 +52,7 @@ def test_statement_names_the_least_of_several_outermost_budgets(path: Path) -> N
     names = [budget["dataset"] for budget in stated["parents"]]
     assert names == ["both", "ads", "site", "person"]
     assert stated["budget"] == stated["parents"][2]
+    assert len(stated["assumed"]) == 1 + len(state(path, "site")["assumed"])
     assert stated["epsilon"] == pytest.approx(3.5, rel=1e-6)
 
 
