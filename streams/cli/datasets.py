@@ -60,12 +60,25 @@ def create(options: argparse.Namespace, config: Config) -> int:
             allow=options.allow and dict(options.allow),
         )
     delta = DELTA if options.delta is None else options.delta
+    if options.measure != "pure-dp" and delta > _LARGE_DELTA:
+        note(
+            f"turnstile: delta {delta:g} is large: the guarantee may fail completely for one user "
+            f"in {1 / delta:,.0f}. Values of at most one over the number of users are usual"
+        )
     show(
         "dataset",
         {**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta},
         options.json,
     )
+    if options.epsilon is not None and delta != DELTA and not options.json:
+        note(
+            f"turnstile: other commands and the pages show the epsilon at delta {DELTA:g}, which "
+            f"is another number; give them --delta {delta:g} for this one"
+        )
     return Exit.OK
+
+
+_LARGE_DELTA = 1e-3
 
 
 def set_access(options: argparse.Namespace, config: Config) -> int:

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from streams.kafka.topics import ensure_topics
 from streams.local import LocalFailure, LocalStack, LocalStackError
 from streams.local.children import STOPPING
 from streams.local.errors import how_to_install
+from streams.local.server import LOOPBACK, free_ports
 from streams.operations.status import Unavailable, read_owners, topics_of
 
 if TYPE_CHECKING:
@@ -41,12 +42,15 @@ def up(options: argparse.Namespace, config: Config) -> int:
     secure = options.secure
     # Clients that use the default ports have no login.
     known_ports = not (options.free_ports or secure)
+    health = [f"{LOOPBACK}:{port}" for port in free_ports(options.workers)]
     try:
         with (
             stopped_by_signals(),
-            local_stack(config, options.workers, options.data, secure, known_ports) as stack,
+            local_stack(
+                config, options.workers, options.data, secure, known_ports, health
+            ) as stack,
         ):
-            _show_addresses(stack, config, options)
+            _show_addresses(stack, config, options, health)
             while True:
                 time.sleep(1)
                 stack.check()
@@ -55,8 +59,15 @@ def up(options: argparse.Namespace, config: Config) -> int:
     return Exit.OK
 
 
-def _show_addresses(stack: LocalStack, config: Config, options: argparse.Namespace) -> None:
-    addresses = {"kafka": stack.kafka, "redis": stack.redis, "workers": options.workers}
+def _show_addresses(
+    stack: LocalStack, config: Config, options: argparse.Namespace, health: Sequence[str]
+) -> None:
+    addresses = {
+        "kafka": stack.kafka,
+        "redis": stack.redis,
+        "workers": options.workers,
+        "health": list(health),
+    }
     roles = {role: str(path) for role, path in getattr(stack, "roles", {}).items()}
     if options.json:
         show("service", {**addresses, **({"roles": roles} if options.secure else {})}, True)
@@ -170,8 +181,18 @@ def local_stack(
     data: Path | None,
     secure: bool = False,
     known_ports: bool = False,
+    health: Sequence[str] = (),
 ) -> Iterator[LocalStack]:
-    """Start a stack and wait until one of its workers owns each partition."""
+    """Start a stack and wait until one of its workers owns each partition.
+
+    Args:
+        config: the prefix, and the partitions of topics that do not exist yet.
+        workers: the number of workers.
+        data: a directory to keep; None for a temporary one.
+        secure: whether the servers have logins and encryption.
+        known_ports: whether the servers may take the default ports.
+        health: the address of each worker's health endpoint; none if it is empty.
+    """
     kind = _secure_stack() if secure else LocalStack
     with kind(
         workers=0,
@@ -191,8 +212,8 @@ def local_stack(
         here = replace(here, partitions=partitions)
         before = read_owners(here, partitions)  # from an earlier run on the same data
         note(f"Starting {workers} worker{'s' if workers != 1 else ''}")
-        for _ in range(workers):
-            stack.start_worker()
+        for number in range(workers):
+            stack.start_worker(*health[number : number + 1])
         if workers:
             _wait_for_owners(stack, here, before, workers)
         yield stack

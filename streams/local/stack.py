@@ -149,8 +149,12 @@ class LocalStack:
         """Stop the workers, then Redis and the broker; remove a temporary data directory."""
         self._stop(keep_logs=False)
 
-    def start_worker(self) -> Worker:
-        """Start one more worker."""
+    def start_worker(self, health: str = "") -> Worker:
+        """Start one more worker.
+
+        Args:
+            health: the address of its health endpoint; empty for none or that of the environment.
+        """
         environment = {
             **os.environ,
             **self._worker_environment,
@@ -159,6 +163,8 @@ class LocalStack:
             "TURNSTILE_PREFIX": self.prefix,
             "TURNSTILE_PARTITIONS": str(self.partitions),
         }
+        if health:
+            environment["TURNSTILE_HEALTH"] = health
         index = len(self._workers)
         worker = Worker(
             index,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
+from urllib.request import urlopen
 
 import pytest
 from kafka import KafkaProducer
@@ -47,7 +48,10 @@ def up():
     if not line:
         pytest.fail(process.communicate()[1])
     addresses = json.loads(line)
-    assert addresses["workers"] == 2
+    assert addresses["workers"] == len(addresses["health"]) == 2
+    for address in addresses["health"]:
+        with urlopen(f"http://{address}/healthz", timeout=HANGS_AFTER) as answer:
+            assert answer.status == 200
     yield {"TURNSTILE_KAFKA": addresses["kafka"], "TURNSTILE_REDIS": addresses["redis"]}
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True

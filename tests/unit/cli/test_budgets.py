@@ -155,3 +155,10 @@ def test_address_of_a_service_replaces_the_file_in_the_settings() -> None:
     assert Config.load(environment=environment, kafka="localhost:9092").budgets == ""
     with pytest.raises(ConfigurationError):
         Config.load(environment={}, kafka="localhost:9092", budgets="budgets.db")
+
+
+@pytest.mark.parametrize(("delta", "is_large"), [("0.1", True), ("0.002", True), ("1e-6", False)])
+def test_a_large_delta_is_warned_of(path: Path, delta: str, is_large: bool) -> None:
+    done = on(path, "dataset", "create", "new", "--epsilon", "1", "--delta", delta)
+    assert done.code == Exit.OK
+    assert bool(done.said) is is_large

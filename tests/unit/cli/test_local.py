@@ -32,7 +32,7 @@ def test_local_stack_waits_for_all_partitions_of_its_topics(
 
         def __exit__(self, *_: object) -> None: ...
 
-        def start_worker(self) -> None:
+        def start_worker(self, health: str = "") -> None:
             owners[:] = ["a worker"] * 7
 
         def check(self) -> None: ...
