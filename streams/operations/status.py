@@ -231,7 +231,8 @@ def _read_file(config: Config) -> tuple[bytes | None, list[Glance]]:
     """Return the log into which a budget file was moved, and the facts about its partitions."""
     now = int(time.time())
     with closing(BudgetFile(config.budgets, config.timeout, writable=False)) as file:
-        moved_to, metas, ledgers = file.moved_to(), file.metas(), file.load()
+        moved_to, ledgers = file.moved_to(), file.load()
+        metas = [file.meta(partition) for partition in range(file.partitions)]
     glances = []
     for meta, ledger in zip(metas, ledgers, strict=True):
         last = ledger.chain.last

@@ -47,7 +47,7 @@ class FileArchive(Archive, States):
     def extent(self, topic: str, partition: int) -> Extent:
         """Return where a topic begins and ends now."""
         if topic == NORMS:
-            return Extent(0, int(self.file.metas()[partition]["next"]))
+            return Extent(0, int(self.file.meta(partition)["next"]))
         return Extent(0, self.file.end(topic))
 
     def read(self, topic: str, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
@@ -64,7 +64,7 @@ class FileArchive(Archive, States):
 
     def heads(self, partition: int) -> Sequence[StoredHead]:
         """Return the head of the state in the file."""
-        meta = Meta.of(self.file.metas()[partition])
+        meta = Meta.of(self.file.meta(partition))
         return [StoredHead(HeadSource.FILE, meta.next, meta.chain.head)]
 
     def snapshot(self, partition: int) -> Snapshot | None:

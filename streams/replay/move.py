@@ -15,7 +15,7 @@ another one under the log of the service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -83,7 +83,7 @@ def move(
     for partition in range(file.partitions):
         _check_file(file, partition)
     is_resumed = file.file.moved_to() == archive.topic
-    if not is_resumed and any(_extent(archive, p).end for p in range(file.partitions)):
+    if not is_resumed and any(archive.extent(NORMS, p).end for p in range(file.partitions)):
         raise CannotMove(
             "the log of the service has records: move the file into a service that was never used"
         )
@@ -99,18 +99,10 @@ def move(
     return moved
 
 
-def _extent(archive: Archive, partition: int) -> Extent:
-    return archive.extent(NORMS, partition)
-
-
-def _records(archive: Archive, partition: int, extent: Extent) -> Iterator[ArchivedRecord]:
-    return archive.read(NORMS, partition, extent)
-
-
 def _chain(archive: Archive, topic: bytes, partition: int, extent: Extent) -> HashChain:
     """Return the hash chain of records as those of the log with an id."""
     chain = genesis(topic, partition, archive.partitions)
-    for record in _records(archive, partition, extent):
+    for record in archive.read(NORMS, partition, extent):
         chain = chain.after(record.offset, record.value)
     return chain
 
@@ -127,26 +119,26 @@ def _check_file(file: FileArchive, partition: int) -> None:
 
 def _append(file: FileArchive, target: Target, partition: int) -> None:
     """Append the records that the log does not have yet."""
-    present, wanted = _extent(target.archive, partition), _extent(file, partition)
+    present, wanted = target.archive.extent(NORMS, partition), file.extent(NORMS, partition)
     if present.start:
         raise CannotMove(f"partition {partition}: records of the service's log were deleted")
     stored = Extent(0, min(present.end, wanted.end))
     pairs = zip(
-        _records(file, partition, stored),
-        _records(target.archive, partition, stored),
+        file.read(NORMS, partition, stored),
+        target.archive.read(NORMS, partition, stored),
         strict=True,
     )
     for ours, theirs in pairs:
         if (ours.offset, ours.value) != (theirs.offset, theirs.value):
             raise _other_log(partition, theirs.offset, target.archive)
-    missing = _records(file, partition, Extent(stored.end, wanted.end))
+    missing = file.read(NORMS, partition, Extent(stored.end, wanted.end))
     while some := list(islice(missing, APPENDED_AT_ONCE)):
         target.append(partition, some)
 
 
 def _compared(file: FileArchive, archive: Archive, partition: int) -> MovedPartition:
     """Return a partition that was moved, after its hash chains are compared."""
-    extent = _extent(file, partition)
+    extent = file.extent(NORMS, partition)
     expected = _chain(file, archive.topic, partition, extent)
     found = _chain(archive, archive.topic, partition, extent)
     if found != expected:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from time import time
 from types import TracebackType
 
 from kafka.errors import KafkaError
@@ -228,26 +229,7 @@ class KafkaTarget(Target):
 
     def append(self, partition: int, records: Sequence[ArchivedRecord]) -> None:
         """Append records with their times, and wait until the broker has them."""
-        topic = self._config.topic(NORMS)
-        try:
-            producer = new_producer(self._config)
-            try:
-                sent = [
-                    producer.send(
-                        topic,
-                        value=record.value,
-                        partition=partition,
-                        timestamp_ms=int(1000 * record.written),
-                    )
-                    for record in records
-                ]
-                for future in sent:
-                    future.get(self._config.timeout)
-            finally:
-                producer.close()
-        except KafkaError as error:
-            problem = f"partition {partition} of {topic}: {explained(error)}"
-            raise UnreadableService(problem) from error
+        _append(self._config, partition, records)
 
 
 class KafkaLogs(Logs):
@@ -288,13 +270,13 @@ class KafkaLogs(Logs):
 
     def begin(self, partition: int, record: bytes) -> None:
         """Append a record to a partition of the new log."""
-        self._append(self._new, partition, record)
+        _append(self._new, partition, [ArchivedRecord(-1, None, record, time())])
 
     def retire(self, partition: int, record: bytes) -> None:
         """Append a request to a partition of the old log, signed if there is a key for it."""
         if self._key is not None:
             record = self._key.sign(self.old.topic, partition, record)
-        self._append(self._config, partition, record)
+        _append(self._config, partition, [ArchivedRecord(-1, None, record, time())])
 
     def install(self, partition: int, state: Imported) -> None:
         """Write the odometer records and the snapshot of a partition, signed as a worker does."""
@@ -306,14 +288,23 @@ class KafkaLogs(Logs):
         except (LogUnavailable, NotSent) as error:
             raise UnreadableService(f"Kafka at {self._new.kafka}: {error}") from error
 
-    def _append(self, config: Config, partition: int, record: bytes) -> None:
-        topic = config.topic(NORMS)
+
+def _append(config: Config, partition: int, records: Sequence[ArchivedRecord]) -> None:
+    """Append records with their times to norms, and wait until the broker has them."""
+    topic = config.topic(NORMS)
+    try:
+        producer = new_producer(config)
         try:
-            producer = new_producer(config)
-            try:
-                producer.send(topic, value=record, partition=partition).get(config.timeout)
-            finally:
-                producer.close()
-        except KafkaError as error:
-            problem = f"partition {partition} of {topic}: {explained(error)}"
-            raise UnreadableService(problem) from error
+            sent = [
+                producer.send(
+                    topic, value=value, partition=partition, timestamp_ms=int(1e3 * written)
+                )
+                for _, _, value, written, *_ in records
+            ]
+            for future in sent:
+                future.get(config.timeout)
+        finally:
+            producer.close()
+    except KafkaError as error:
+        problem = f"partition {partition} of {topic}: {explained(error)}"
+        raise UnreadableService(problem) from error

@@ -185,8 +185,8 @@ class BudgetFile:
         self._timeout = timeout
         self._lock = threading.RLock()  # held while the database is used
         self._failure = ""  # why the file cannot be used any more
-        self._ledgers: list[Ledger] | None = None  # None: to be loaded
-        self._opened, may_write = self._place()
+        self._ledgers: dict[int, Ledger] = {}  # by partition, as far as they are loaded
+        self._opened, may_write = self._place(FileProblem.MISSING)
         if writable and not may_write:
             raise UnusableFile(path, FileProblem.READ_ONLY)
         # A reader that may write undoes what a killed process has left.
@@ -221,8 +221,8 @@ class BudgetFile:
             UnusableFile: the state is damaged, or another release wrote it.
         """
         with self._reading():
-            self._ledgers = None
-            return self._caught_up(self._metas())
+            self._ledgers = {p: self._loaded(p) for p in range(self.partitions)}
+            return list(self._ledgers.values())
 
     def stored(self, partition: int) -> StoredState:
         """Return the stored state of a partition.
@@ -230,13 +230,27 @@ class BudgetFile:
         Raises:
             Damaged: it is incomplete.
         """
+        query = "SELECT entry FROM changes WHERE partition = ? ORDER BY first, part"
         with self._reading():
-            return self._stored(partition, self._metas()[partition])
+            changes = [entry for (entry,) in self._rows(query, partition)]
+            pages = self._rows("SELECT name, page FROM pages WHERE partition = ?", partition)
+            return verified(self.meta(partition), dict(pages), changes, {})
 
-    def metas(self) -> list[dict[str, str]]:
-        """Return the meta of the state of each partition."""
+    def meta(self, partition: int) -> dict[str, str]:
+        """Return the meta of the state of a partition.
+
+        Raises:
+            UnusableFile: it is missing or damaged.
+        """
         with self._reading():
-            return self._metas()
+            rows = self._rows("SELECT meta FROM state WHERE partition = ?", partition)
+        try:
+            fields: dict[str, str] = json.loads(rows[0][0])
+            Meta.of(fields)
+        except (Damaged, ValueError, TypeError, LookupError) as error:
+            detail = f"the meta of partition {partition}: {error!r}"
+            raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
+        return fields
 
     def end(self, table: str) -> int:
         """Return the offset after the last record of halts, rejects or odometer."""
@@ -255,13 +269,30 @@ class BudgetFile:
             end: the offset after the last one.
             partition: of this one only; of norms one must be given.
         """
-        with self._reading():
-            return self._read(table, begin, end, partition)
+        key = "NULL" if table == NORMS else "key"
+        query = f"SELECT partition, offset, written, {key}, value FROM {table} "
+        query += "WHERE offset >= ? AND offset < ?"
+        given: tuple[int, ...] = (begin, end)
+        if partition is not None:
+            query, given = f"{query} AND partition = ?", (*given, partition)
+        records: list[FileRecord] = []
+        size = 0
+        with (
+            self._reading(),
+            closing(self._database.execute(f"{query} ORDER BY offset", given)) as cursor,
+        ):
+            for row in cursor:
+                records.append(FileRecord(*row))
+                size += len(records[-1].value or b"")
+                if len(records) >= _READ_RECORDS or size >= _READ_BYTES:
+                    break
+        return records
 
     def moved_to(self) -> bytes | None:
         """Return the id of the log that continues this one; None if there is none."""
         with self._reading():
-            return self._moved_to()
+            ((topic,),) = self._rows("SELECT moved_to FROM file")
+            return None if topic is None else bytes(topic)
 
     def apply(
         self, requests: Mapping[int, bytes], deadline: Deadline
@@ -280,13 +311,10 @@ class BudgetFile:
         """
         with self._writing(deadline):
             self._check_moved()
-            metas, written = self._metas(), time()
+            written = time()
             try:
-                # Step 2.
-                ledgers = self._caught_up(metas)
-                # Step 3.
                 return {
-                    partition: self._append(ledgers[partition], metas[partition], request, written)
+                    partition: self._append(partition, request, written)
                     for partition, request in requests.items()
                 }
             except PartitionError as error:
@@ -306,7 +334,7 @@ class BudgetFile:
         """
         with self._writing(Deadline.after(self._timeout)):
             self._check_moved(topic, instead_of)
-            self._caught_up(self._metas())
+            self.load()
             self._database.execute("UPDATE file SET moved_to = ?", (topic,))
         with self._writing(Deadline.after(self._timeout)):
             self._check_moved(topic)
@@ -314,41 +342,20 @@ class BudgetFile:
 
     # --- within a transaction ---
 
-    def _read(
-        self, table: str, begin: int, end: int, partition: int | None = None
-    ) -> list[FileRecord]:
-        key = "NULL" if table == NORMS else "key"
-        query = f"SELECT partition, offset, written, {key}, value FROM {table} "
-        query += "WHERE offset >= ? AND offset < ?"
-        given: tuple[int, ...] = (begin, end)
-        if partition is not None:
-            query, given = f"{query} AND partition = ?", (*given, partition)
-        records: list[FileRecord] = []
-        size = 0
-        with closing(self._database.execute(f"{query} ORDER BY offset", given)) as cursor:
-            for row in cursor:
-                records.append(FileRecord(*row))
-                size += len(records[-1].value or b"")
-                if len(records) >= _READ_RECORDS or size >= _READ_BYTES:
-                    break
-        return records
-
     def _check_moved(self, *allowed: bytes | None) -> None:
         """Check that the log was not moved to another log than the allowed ones."""
-        topic = self._moved_to()
+        topic = self.moved_to()
         if topic is not None and topic not in allowed:
             detail = f"its log continues as {topic.hex()}"
             raise UnusableFile(self.path, FileProblem.MOVED, detail)
 
-    def _moved_to(self) -> bytes | None:
-        ((topic,),) = self._rows("SELECT moved_to FROM file")
-        return None if topic is None else bytes(topic)
-
-    def _append(
-        self, ledger: Ledger, meta: dict[str, str], request: bytes, written: float
-    ) -> list[Output]:
+    def _append(self, partition: int, request: bytes, written: float) -> list[Output]:
         """Apply a request, and write it with its outputs and the changes of the state."""
-        partition, offset = ledger.state.partition, ledger.chain.last + 1
+        # Step 2.
+        meta = self.meta(partition)
+        ledger = self._caught_up(partition, meta)
+        # Step 3.
+        offset = ledger.chain.last + 1
         outputs = ledger.apply(offset, request)
         row = partition, offset, written, request
         self._database.execute("INSERT INTO norms VALUES (?, ?, ?, ?)", row)
@@ -401,8 +408,8 @@ class BudgetFile:
         meta |= {"pages": str(len(hashes)), "digest": hexadecimal(digest_of(hashes))}
         meta |= {"changes": "0", "changes_bytes": "0", "since": str(reached)}
 
-    def _caught_up(self, metas: Sequence[Mapping[str, str]]) -> list[Ledger]:
-        """Return the ledgers in the state of the file.
+    def _caught_up(self, partition: int, meta: Mapping[str, str]) -> Ledger:
+        """Return the ledger of a partition in the state of the file.
 
         A partition that another process has written is loaded. Applying its records here would
         give the same decisions, but deltas and pages can only follow those that this ledger has
@@ -411,29 +418,27 @@ class BudgetFile:
         Raises:
             UnusableFile: the file was replaced, or is damaged.
         """
-        if self._ledgers is None:
-            self._ledgers = [self._loaded(p, meta) for p, meta in enumerate(metas)]
-        for partition, meta in enumerate(metas):
-            chain = self._ledgers[partition].chain
-            if chain_fields(chain).items() <= meta.items():
-                continue
-            end = int(meta["next"])
-            while records := self._read(NORMS, chain.last + 1, end, partition):
+        known = self._ledgers.get(partition)
+        if known is not None:
+            chain = known.chain
+            while records := self.read(NORMS, chain.last + 1, int(meta["next"]), partition):
                 for record in records:
                     chain = chain.after(record.offset, record.value)
             if not chain_fields(chain).items() <= meta.items():
                 detail = f"partition {partition} has another log than before"
                 raise UnusableFile(self.path, FileProblem.REPLACED, detail)
-            self._ledgers[partition] = self._loaded(partition, meta)
-        return self._ledgers
+            if chain == known.chain:
+                return known
+        self._ledgers[partition] = self._loaded(partition)
+        return self._ledgers[partition]
 
-    def _loaded(self, partition: int, meta: Mapping[str, str]) -> Ledger:
+    def _loaded(self, partition: int) -> Ledger:
         try:
-            stored = self._stored(partition, meta)
+            stored = self.stored(partition)
             found, chain = stored.meta, stored.meta.chain
             if (found.topic, found.partitions) != (self.topic.hex(), self.partitions):
                 raise Damaged("the state is of another log")
-            last = self._read(NORMS, chain.last, _NO_END, partition)
+            last = self.read(NORMS, chain.last, _NO_END, partition)
             ends = [chain.ends_with(record.value) for record in last]
             if found.next != chain.last + 1 or ends != [True] * (chain.last >= 0):
                 raise Damaged("the log does not end with the last applied record")
@@ -444,28 +449,9 @@ class BudgetFile:
             detail = f"partition {partition}: {error}"
             raise UnusableFile(self.path, FileProblem.DAMAGED, detail) from error
 
-    def _stored(self, partition: int, meta: Mapping[str, str]) -> StoredState:
-        query = "SELECT entry FROM changes WHERE partition = ? ORDER BY first, part"
-        changes = [entry for (entry,) in self._rows(query, partition)]
-        query = "SELECT name, page FROM pages WHERE partition = ?"
-        pages = dict(self._rows(query, partition))
-        return verified(meta, pages, changes, {})
-
-    def _metas(self) -> list[dict[str, str]]:
-        rows = self._rows("SELECT partition, meta FROM state ORDER BY partition")
-        try:
-            found = {partition: json.loads(meta) for partition, meta in rows}
-            for meta in found.values():
-                Meta.of(meta)
-            if list(found) != list(range(self.partitions)):
-                raise Damaged(f"it has the state of {len(found)} of {self.partitions} partitions")
-        except (Damaged, ValueError, TypeError) as error:
-            raise UnusableFile(self.path, FileProblem.DAMAGED, str(error)) from error
-        return list(found.values())
-
     # --- opening, locking and errors ---
 
-    def _place(self) -> tuple[tuple[int, int], bool]:
+    def _place(self, missing: FileProblem) -> tuple[tuple[int, int], bool]:
         """Return the device and the number of the file, and whether it can be written.
 
         Raises:
@@ -474,7 +460,7 @@ class BudgetFile:
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
-            raise UnusableFile(self.path, FileProblem.MISSING) from None
+            raise UnusableFile(self.path, missing) from None
         except OSError as error:
             raise UnusableFile(self.path, FileProblem.UNREADABLE, str(error)) from error
         if not stat.S_ISREG(found.st_mode):
@@ -484,16 +470,6 @@ class BudgetFile:
         may_write = all(os.access(p, os.W_OK) for p in (self.path, Path(self.path).parent))
         may_write &= bool(found.st_mode & stat.S_IWUSR)  # which root may write anyway
         return (found.st_dev, found.st_ino), may_write
-
-    def _check_place(self) -> None:
-        """Check that the path still leads to the file that was opened, and it can be written."""
-        try:
-            place, may_write = self._place()
-        except UnusableFile as error:
-            raise UnusableFile(self.path, FileProblem.REPLACED, error.problem) from error
-        if place != self._opened or not may_write:
-            problem = FileProblem.READ_ONLY if place == self._opened else FileProblem.REPLACED
-            raise UnusableFile(self.path, problem)
 
     def _identity(self) -> tuple[bytes, int]:
         """Check that this release has written the file, and return its log and P."""
@@ -545,7 +521,7 @@ class BudgetFile:
     def _reading(self) -> Iterator[None]:
         """Read the file as of one moment."""
         with self._held(Deadline.after(self._timeout)):
-            if self._database.in_transaction:  # within ``moving``
+            if self._database.in_transaction:  # of this thread
                 yield
                 return
             self._database.execute("BEGIN")
@@ -558,7 +534,11 @@ class BudgetFile:
     def _writing(self, deadline: Deadline) -> Iterator[None]:
         """Hold the only write transaction on the file."""
         with self._held(deadline):
-            self._check_place()
+            place, may_write = self._place(FileProblem.REPLACED)
+            if place != self._opened:
+                raise UnusableFile(self.path, FileProblem.REPLACED)
+            if not may_write:
+                raise UnusableFile(self.path, FileProblem.READ_ONLY)
             committing = False
             try:
                 # Step 1.
@@ -569,7 +549,7 @@ class BudgetFile:
                 committing = True
                 self._database.execute("COMMIT")
             except BaseException as error:
-                self._ledgers = None
+                self._ledgers = {}
                 is_busy = isinstance(error, sqlite3.Error) and _code(error) in _BUSY
                 with suppress(sqlite3.Error):
                     self._database.rollback()
