@@ -78,6 +78,7 @@ def gaussian_scores(mu: float, canaries: int, seed: int) -> tuple[np.ndarray, np
     return rng.normal(size=canaries) + mu * inside, inside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 1.5])
 def test_bounds_are_below_the_real_epsilon_and_above_half_of_the_mu(mu: float) -> None:
     delta, error = 1e-5, 1e-5

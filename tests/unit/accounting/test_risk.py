@@ -91,6 +91,7 @@ def test_risk_of_counted_steps_is_nearly_the_one_of_riskcal_and_not_below(
         assert advantage * (1 - 1e-3) <= found.advantage <= advantage * 1.02
 
 
+@pytest.mark.slow
 @examples(50)
 @given(st.floats(0.02, 8.0), st.floats(1e-6, 0.9))
 def test_a_curve_of_gdp_is_nearly_as_good_as_the_exact_risk_and_never_better(

@@ -7,6 +7,7 @@ other users moves everybody's contribution: only a comparison of the two worlds 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from streams import Turnstile
@@ -54,6 +55,7 @@ def test_a_release_differs_by_one_users_contribution_and_nothing_else() -> None:
     np.testing.assert_allclose(absent, 0.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_how_often_a_user_is_drawn_does_not_depend_on_another_user() -> None:
     """User 0 has a coin of probability 1/2, whether or not there is a user 1."""
     steps = 60

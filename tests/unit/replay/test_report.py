@@ -161,6 +161,7 @@ def test_risk_is_of_each_history_and_of_the_budget() -> None:
         assert part.budget_risk == policy.risk(rate) == pytest.approx(gdp_risk(1.0, rate))
 
 
+@pytest.mark.slow
 def test_risk_is_at_least_what_the_sampled_history_has(tmp_path: Path) -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("f", measure="renyi", epsilon=2.0, delta=DELTA, sampled_levels=False)
