@@ -73,6 +73,11 @@ def blocks_of_several_datasets() -> list[str]:
     return [block for block in blocks() if "parents=" in block or "share_of=" in block]
 
 
+def blocks_of_a_file() -> list[str]:
+    """Budgets in a file; the tests of the SDK run it."""
+    return [block for block in blocks() if "Turnstile.open(" in block]
+
+
 def blocks_of_epochs() -> list[str]:
     """A release over two epochs; the tests of the SDK run it."""
     return [block for block in blocks() if "Epochs(" in block]
