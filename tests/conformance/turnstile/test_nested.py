@@ -25,7 +25,7 @@ def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, na
     turnstile.create_dataset(person, measure="zcdp", budget=0.2, assume_independent_timing=True)
     turnstile.create_dataset(ads, measure="zcdp", budget=1.0, parents=person)
     made = turnstile.create_dataset(search, measure="gdp", budget=0.5, parents=person)
-    assert (made.parent, made.user_ids) == (person, "one-kind")
+    assert (made.parents, made.user_ids) == ([person], "one-kind")
     users = list(range(40))
     run = turnstile.run(ads, "r")
     assert [policy.dataset for policy in run.outer] == [person]
@@ -73,7 +73,7 @@ def test_within_another_dataset_a_norm_is_clipped_to_what_all_budgets_have_room_
     made = turnstile.create_dataset(
         ads, measure="gdp", budget=1.0, parents=person, on_exhaustion="clip"
     )
-    assert (made.parent, made.on_exhaustion) == (person, "clip")
+    assert (made.parents, made.on_exhaustion) == ([person], "clip")
     assert made == turnstile.create_dataset(
         ads, measure="gdp", budget=1.0, parents=person, on_exhaustion="clip"
     )
