@@ -253,11 +253,13 @@ class Policies(Tracked[Policy]):
         self._partition = partition
         self._children: dict[str, set[str]] = {}  # the datasets whose parent each is
         self._families: dict[str, tuple[str, ...]] = {}  # the outermost datasets, by dataset
+        self._budgets: dict[str, Budgets] = {}  # since the last change of a policy, by dataset
         self._shares: dict[str, set[str]] = {}  # dataset -> those that have a share of its budget
 
     def _moves(self, address: Address, before: Policy | None, after: Policy | None) -> None:
         (name,) = address
         if before != after:
+            self._budgets.clear()
             self._note_family(name, before, after)
         for parent in (before and before.parents) or ():
             self._children[parent].remove(name)
@@ -280,9 +282,11 @@ class Policies(Tracked[Policy]):
         Raises:
             KeyError: if the dataset does not exist.
         """
-        found = [self.accounts[each] for each in self.with_ancestors(name)]
-        family = [self.accounts[each] for each in self.outermost_of(name)]
-        return Budgets(found, family, self.known_as)
+        if name not in self._budgets:
+            found = [self.accounts[each] for each in self.with_ancestors(name)]
+            family = [self.accounts[each] for each in self.outermost_of(name)]
+            self._budgets[name] = Budgets(found, family, self.known_as)
+        return self._budgets[name]
 
     def with_ancestors(self, *names: str) -> list[str]:
         """Return datasets that exist, then their ancestors, the nearest first, each once."""
