@@ -55,8 +55,8 @@ class Halt:
         exhausted: nothing is left, so no later step can admit this user. If False, a cheaper step
             may.
         refused_by: the dataset whose budget the step does not fit: the one that was charged or one
-            of its ancestors, the nearest if there are several. Where norms are clipped, its budget
-            has room for no norm. None: the halt is not because of a budget.
+            of its ancestors, the first of them if there are several. Where norms are clipped, its
+            budget has room for no norm. None: the halt is not because of a budget.
         reason: "budget", or the name of a reason in ``streams.records.HALT_REASONS``: "too-soon" if
             the last participation is less than ``min_separation`` steps ago, whatever is left; or
             "erased", and ``user`` is then the keyed hash that took the place of the id.

@@ -69,6 +69,8 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("parent-grants-not-applied", 58),
         ("budgets-charged-separately", 41),
         ("parent-levels-not-checked", 18),
+        ("only-first-parents-charged", 18),
+        ("one-of-several-budgets-held", 20),
         ("holds-not-checked-at-a-charge", 0),
         ("budgets-taken-over-unasked", 0),
         ("budgets-taken-over-by-repeated-openings", 10),

@@ -12,6 +12,7 @@ from accounting import (
     PureDP,
 )
 from streams import (
+    BudgetHeld,
     DatasetInUse,
     PolicyChanged,
     RequestRejected,
@@ -49,6 +50,32 @@ def test_one_budget_holds_over_all_datasets_of_a_person(turnstile: Turnstile, na
         **{(search, 1, user): search for user in users[30:]},
         **{(ads, 1, user): person for user in users},
     }
+
+
+def test_a_step_needs_the_budgets_of_all_parents(turnstile: Turnstile, name: str) -> None:
+    person, site, ads = (f"{name}-{kind}" for kind in ("person", "site", "ads"))
+    for outermost in (person, site):
+        turnstile.create_dataset(outermost, measure="zcdp", budget=0.25)
+    turnstile.create_dataset(ads, measure="zcdp", budget=0.25, parents=[site, person])
+    alone = turnstile.run(site, "r")
+    alone.charge([1], [1.0], noise_stddev=2.0)  # rho 1/8
+    with pytest.raises(BudgetHeld) as held:
+        turnstile.run(ads, "r")
+    assert held.value.holder == (site, "r")
+    alone.close()
+    run = turnstile.run(ads, "r")
+    assert [policy.dataset for policy in run.outer] == [person, site]
+    for outermost in (person, site):
+        with pytest.raises(BudgetHeld):
+            turnstile.run(outermost, "other")
+    admitted = [run.charge([1, 2], [1.0, 1.0], noise_stddev=2.0).admitted for _ in range(2)]
+    assert [users.tolist() for users in admitted] == [[True, True], [False, True]]
+    (halt,) = turnstile.halts(ads, follow=False)
+    assert (halt.user, halt.refused_by) == (1, site)
+    run.close()
+    assert turnstile.erase(2, person) == sorted([person, site, ads])
+    after = turnstile.run(site, "last").charge([2, 3], [0.1, 0.1], noise_stddev=2.0)
+    assert after.erased.tolist() == [True, False]
 
 
 def test_parent_must_exist_and_is_withdrawn_last(turnstile: Turnstile, name: str) -> None:

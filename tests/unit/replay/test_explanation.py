@@ -90,6 +90,20 @@ def test_clipped_norm_is_explained() -> None:
     assert clipped.budgets[0].left == [0.0]
 
 
+def test_budgets_of_several_parents_are_explained() -> None:
+    archived, turnstile = new_service(1)
+    for name, budget in (("person", 0.5), ("site", 0.125)):
+        turnstile.create_dataset(name, measure="zcdp", budget=budget)
+    turnstile.create_dataset("d", measure="zcdp", budget=0.5, parents=["person", "site"])
+    run = turnstile.run("d", "r")
+    for _ in range(2):
+        run.charge([7], [1.0], noise_stddev=2.0)
+    charged, halted = events_of(archived, 7)
+    assert [share.dataset for share in charged.budgets] == ["d", "person", "site"]
+    assert [share.cost for share in charged.budgets] == [[0.125]] * 3
+    assert (halted.refused_by, [share.cost for share in halted.budgets]) == ("site", [[0.0]] * 3)
+
+
 def test_norm_clipped_by_the_parent_budget_is_explained() -> None:
     archived, turnstile = new_service(1)
     turnstile.create_dataset("person", measure="zcdp", budget=0.125)
