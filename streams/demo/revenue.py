@@ -118,6 +118,12 @@ class RevenueResult:
         return f"{bounding} error than contribution bounding and {worst} than the worst case"
 
     @property
+    def less_than_bounding(self) -> list[float]:
+        """The error of individual accounting less that of contribution bounding, by noise seed."""
+        ours, theirs = self.answers["individual"], self.answers["contribution bounding"]
+        return [one - other for one, other in zip(ours.errors, theirs.errors, strict=True)]
+
+    @property
     def dates(self) -> list[date]:
         """The date of each day."""
         first = self.purchases.first_day

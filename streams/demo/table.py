@@ -29,8 +29,8 @@ _COLUMNS: Final = {
 
 
 def summary_of_revenue(result: RevenueResult) -> Summary:
-    """Return the figures of the revenue scenario."""
-    purchases = result.purchases
+    """Return the figures of the revenue scenario; the difference is paired by noise seed."""
+    purchases, less = result.purchases, result.less_than_bounding
     return {
         "scenario": "revenue",
         "title": f"Revenue per day of {purchases.name}",
@@ -51,7 +51,10 @@ def summary_of_revenue(result: RevenueResult) -> Summary:
             }
             for accounting, answers in result.answers.items()
         ],
-        "finding": f"With individual accounting:\n{result.gain}.",
+        **mean_and_error("individual_less_contribution_bounding", less),
+        "finding": f"With individual accounting:\n{result.gain}.\n"
+        "Individual accounting less contribution bounding, paired by noise seed:\n"
+        f"{with_error('{:+,.1f}', less)} dollars.",
         "service": [asdict(result.charged)],
     }
 

@@ -74,6 +74,10 @@ def test_the_file_of_the_query_can_be_answered_again(result: RevenueResult) -> N
 def test_the_summary_is_an_object_with_a_row_for_each_accounting(result: RevenueResult) -> None:
     summary = msgspec.json.decode(msgspec.json.encode(summary_of_revenue(result)))
     assert [row["accounting"] for row in summary["results"]] == list(ACCOUNTINGS)
+    ours, theirs = (
+        np.array(result.answers[name].errors) for name in ("individual", "contribution bounding")
+    )
+    assert summary["individual_less_contribution_bounding"] == pytest.approx(np.mean(ours - theirs))
     for row, answers in zip(summary["results"], result.answers.values(), strict=True):
         assert row["root_mean_square_error"] == pytest.approx(np.mean(answers.errors))
         assert row["root_mean_square_error_standard_error"] == pytest.approx(
