@@ -22,13 +22,17 @@ def main() -> None:
     training = train(images)
     rows = [
         *feldman.filters(options.out),
+        *feldman.full_batch_epsilons(),
         *feldman.training(images),
         *koskela.gdp_against_renyi(options.out),
+        *koskela.more_steps(options.out),
         *koskela.individual_epsilons(training, options.out),
         *yu.rounding(training, options.out),
+        *yu.groups(training, options.out),
         *yu.release(training, options.out),
         *yu.clipping(images),
         *asoodeh.curves(options.out),
+        *asoodeh.error_and_time(),
     ]
     table = markdown(rows)
     print(table)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting import ApproxDPFilter, PureDP, zcdp_cost
+from accounting import ApproxDPFilter, PureDP, gdp_to_epsilon, zcdp_cost, zcdp_to_epsilon
 from accounting.research import RogersFilter
 from streams.demo.training import Images
 from tests.papers.rows import BLUE, ORANGE, Row, figure, save
@@ -16,6 +16,10 @@ from tests.papers.sampled import Plan, mean_and_error, noise_of, train, worst_ca
 _EPSILON, _DELTA = 1.0, 1e-6
 _STEP_EPSILONS = np.geomspace(0.003, 0.3, 25)
 _LISTED = (0.01, 0.05, 0.1)
+
+_APPENDIX_A = ((0.3, 170.0, 112), (0.5, 130.0, 180), (1.0, 100.0, 420))
+"""The published epsilon, the noise multiplier and the number of full-batch steps."""
+_APPENDIX_DELTA = 1e-5
 
 _TRIALS = 5
 _TUNED_STEPS = 100
@@ -46,6 +50,28 @@ def filters(out: Path) -> list[Row]:
         )
         for eps in _LISTED
     ]
+
+
+def full_batch_epsilons() -> list[Row]:
+    """Appendix A: the epsilon of private gradient descent without sampling, in three measures."""
+    rows = []
+    for published, noise, steps in _APPENDIX_A:
+        mu = np.sqrt(steps) / noise
+        rho = mu**2 / 2.0
+        epsilons = (
+            zcdp_to_epsilon(rho, _APPENDIX_DELTA, simple=True),
+            zcdp_to_epsilon(rho, _APPENDIX_DELTA),
+            gdp_to_epsilon(mu, _APPENDIX_DELTA),
+        )
+        rows.append(
+            Row(
+                "FZ appendix A",
+                f"ε of {steps} steps, noise {noise:g}: simple zCDP, best zCDP, Gaussian DP",
+                f"{published:g}",
+                ", ".join(f"{float(epsilon):.3f}" for epsilon in epsilons),
+            )
+        )
+    return rows
 
 
 def admitted_steps(rule: str, eps: float) -> int:

@@ -16,6 +16,9 @@ _DELTA = 1e-5
 _STEPS = np.arange(1, 601)
 _ORDERS = 1.0 + np.geomspace(1e-2, 1e3, 2000)
 _HISTOGRAM_DELTA = 1e-6
+_FIG4_STEPS = (200, 420, 1000, 2000)
+_FIG5_EPSILONS = (0.5, 1.0, 2.0)
+_MOST_STEPS = 4_000
 
 
 def gdp_against_renyi(out: Path) -> list[Row]:
@@ -43,6 +46,48 @@ def gdp_against_renyi(out: Path) -> list[Row]:
         Row(source, "Rényi steps for ε = 0.8", "405", _steps_within(renyi, 0.8)),
         Row(source, "simple zCDP steps for ε = 0.8", "268", _steps_within(simple, 0.8)),
     ]
+
+
+def more_steps(out: Path) -> list[Row]:
+    """Figs. 4 and 5: other numbers of steps, and the most steps within other epsilons."""
+    steps = np.arange(1, _MOST_STEPS + 1)
+    rho = steps / (2.0 * _NOISE_MULTIPLIER**2)
+    by_renyi = renyi_to_epsilon(_ORDERS, rho[:, np.newaxis] * _ORDERS, _DELTA)
+    by_gdp = gdp_to_epsilon(np.sqrt(2.0 * rho), _DELTA)
+    drawing = figure(columns=2)
+    fewer, most = drawing.subplots(1, 2)
+    deltas = np.geomspace(1e-8, 1e-2, 40)
+    for number in _FIG4_STEPS:
+        one = rho[number - 1]
+        renyi = [float(renyi_to_epsilon(_ORDERS, one * _ORDERS, delta)) for delta in deltas]
+        gdp = [float(gdp_to_epsilon(np.sqrt(2.0 * one), delta)) for delta in deltas]
+        fewer.plot(renyi, deltas, color=ORANGE)
+        fewer.plot(gdp, deltas, color=BLUE)
+    fewer.set(xlabel="ε", ylabel="δ", yscale="log", title=f"{_FIG4_STEPS} steps")
+    for epsilon, color, name in ((by_renyi, ORANGE, "Rényi"), (by_gdp, BLUE, "Gaussian DP")):
+        most.plot(epsilon, steps, color=color, label=name)
+    most.set(xlabel=f"ε at δ = {_DELTA:g}", ylabel="most steps")
+    save(drawing, out / "koskela-fig4-5.png")
+    rows = [
+        Row(
+            "K Fig. 4",
+            f"ε of {number} steps by Rényi DP, by Gaussian DP",
+            "a plot",
+            f"{by_renyi[number - 1]:.3f}, {by_gdp[number - 1]:.3f}",
+        )
+        for number in _FIG4_STEPS
+    ]
+    for limit in _FIG5_EPSILONS:
+        renyi_steps, gdp_steps = (int(steps[e <= limit].max()) for e in (by_renyi, by_gdp))
+        rows.append(
+            Row(
+                "K Fig. 5",
+                f"steps for ε = {limit:g} by Rényi DP, by Gaussian DP",
+                "a plot",
+                f"{renyi_steps:,}, {gdp_steps:,} ({gdp_steps / renyi_steps - 1.0:.0%} more)",
+            )
+        )
+    return rows
 
 
 def individual_epsilons(training: Training, out: Path) -> list[Row]:

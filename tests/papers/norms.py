@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from accounting import PoissonGaussian
 from streams.demo.training import CLASSES, Images
@@ -35,6 +36,9 @@ class Training:
     sampling_rate: float
     norms: NDArray[np.float64]  # (users, steps), at most CLIP_NORM
     accuracy: float
+    labels: NDArray[np.int64]  # (users,)
+    losses: NDArray[np.float64]  # (users,), of the trained network
+    class_accuracy: NDArray[np.float64]  # (classes,), on the test images
 
     @property
     def mechanism(self) -> PoissonGaussian:
@@ -62,8 +66,17 @@ def train(
         batch = random.random(users) < rate
         network.descend(images.train[batch], images.train_labels[batch], rate * users, random)
     guesses = network.forward(images.test)[1].argmax(axis=1)
-    accuracy = float(np.mean(guesses == images.test_labels))
-    return Training(images.name, rate, np.minimum(norms, CLIP_NORM), accuracy)
+    right = guesses == images.test_labels
+    labels = images.train_labels[: len(norms)]
+    return Training(
+        images.name,
+        rate,
+        np.minimum(norms, CLIP_NORM),
+        float(np.mean(right)),
+        labels,
+        network.losses(images.train[: len(norms)], labels),
+        np.array([np.mean(right[images.test_labels == one]) for one in range(CLASSES)]),
+    )
 
 
 class _Network:
@@ -84,6 +97,11 @@ class _Network:
     def norms(self, inputs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """The L2 norm of each image's gradient, unclipped."""
         return self._gradients(inputs, labels)[-1]
+
+    def losses(self, inputs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The cross-entropy of each image."""
+        scores = self.forward(inputs)[1]
+        return np.asarray(logsumexp(scores, axis=1) - scores[np.arange(len(labels)), labels])
 
     def descend(
         self,

@@ -18,7 +18,7 @@ from accounting import (
     zcdp_budget,
 )
 from accounting.reports.renyi import DEFAULT_ORDERS
-from streams.demo.training import Images
+from streams.demo.training import CLASSES, Images
 from tests.papers.norms import Training
 from tests.papers.rows import BLUE, ORANGE, Row, figure, save
 from tests.papers.sampled import Plan, mean_and_error, noise_of, train
@@ -31,6 +31,50 @@ _YU_USERS = 60_000
 _TRAINING_EPSILON = 2.4
 _TRIALS = 4
 _EPOCHS = 6
+
+
+def groups(training: Training, out: Path) -> list[Row]:
+    """Figs. 5 and 6: epsilon beside a user's final loss, and beside the accuracy of a class."""
+    grid = NormGrid(float(training.norms.max()))
+    accountant = ReportAccountant(training.mechanism, grid)
+    found = accountant.epsilon(grid.counts(training.norms), _DELTA, method="renyi")
+    epsilons, logs = np.asarray(found), np.log(np.maximum(training.losses, 1e-12))
+    by_class = np.array([epsilons[training.labels == one].mean() for one in range(CLASSES)])
+    drawing = figure(columns=2)
+    losses, classes = drawing.subplots(1, 2)
+    losses.scatter(training.losses, epsilons, color=BLUE, s=3)
+    losses.set(xlabel="final loss", ylabel="ε", xscale="log")
+    classes.scatter(by_class, training.class_accuracy, color=BLUE)
+    for one in range(CLASSES):
+        classes.annotate(f" {one}", (by_class[one], training.class_accuracy[one]))
+    classes.set(xlabel="average ε of the class", ylabel="test accuracy of the class")
+    save(drawing, out / "yu-fig5-6.png")
+    worst, best = training.class_accuracy.argmin(), training.class_accuracy.argmax()
+    of_losses, of_classes = (
+        float(np.corrcoef(*pair)[0, 1])
+        for pair in ((epsilons, logs), (by_class, training.class_accuracy))
+    )
+    of_ends = by_class[worst] / by_class[best] - 1.0
+    return [
+        Row(
+            f"Y Fig. 5 ({training.data}, {len(epsilons):,} users)",
+            "Pearson's r of ε and the logarithm of the final loss",
+            "> 0.9",
+            f"{of_losses:.2f}",
+        ),
+        Row(
+            f"Y Fig. 6 ({training.data}, classes)",
+            "Pearson's r of a class's average ε and its test accuracy",
+            "a plot, negative",
+            f"{of_classes:.2f}",
+        ),
+        Row(
+            f"Y Fig. 6 ({training.data}, classes)",
+            f"average ε of the least accurate class ({worst}) above that of the most ({best})",
+            "44.2 % on CIFAR-10",
+            f"{of_ends:.0%}",
+        ),
+    ]
 
 
 def rounding(training: Training, out: Path) -> list[Row]:
