@@ -78,7 +78,7 @@ class Setting:
 
 SETTINGS: Final = (
     Setting("monthly", 30, "summary", 3, (2, 4, 8), (0.5, 1.5, 5.0, 15.0, 50.0)),
-    Setting("weekly", 7, "summary", 1, (4, 8, 16, 32), (0.05, 0.15, 0.5, 1.5, 5.0)),
+    Setting("weekly", 7, "summary", 1, (4, 8, 16, 32), (0.05, 0.15, 0.5, 1.5, 5.0, 15.0)),
     Setting("monthly, raw history", 30, "history", 3, (2, 4, 8), (0.05, 0.15, 0.5, 1.5, 5.0)),
 )
 CLIP_NORMS: Final = (1.0, 0.5, 0.25)

@@ -76,6 +76,8 @@ class Report:
         gains = []
         for axes, setting in zip(figure.subplots(1, 2), SETTINGS[:2], strict=True):
             self._draw_auc(axes, setting)
+            if setting == SETTINGS[0]:
+                axes.legend(frameon=False, loc="lower right", fontsize=9)
             gain = with_error(self._gains(setting, TITLED, "contribution bounding"))
             gains.append(f"{gain} ({setting.name})")
         figure.suptitle(
@@ -155,7 +157,6 @@ class Report:
         axes.set_title(
             f"trained {setting.name}: AUC (%)", loc="left", fontsize=11, color=_INK, pad=10
         )
-        axes.legend(frameon=False, loc="lower right", fontsize=9)
 
 
 def with_error(values: Sequence[float] | np.ndarray, sign: str = "-") -> str:
