@@ -83,6 +83,10 @@ class IndividualDPLoader:
         batch_size: examples in every batch.
         charge_ahead: charge the next step of a pass while the current one is computed.
         is_private: whether the generators of masks are seeded by the operating system.
+
+    Attributes:
+        is_last: whether the last batch that was returned completes its step. Step a learning-rate
+            scheduler only then: the number of batches depends on the drawn users.
     """
 
     def __init__(
