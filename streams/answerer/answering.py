@@ -443,7 +443,7 @@ class Answering:
                     self._correctors[number] = QueryAnswerer(
                         run,
                         noise_stddev=corrections[number],
-                        clip_norm=one.bound * query.block,
+                        clip_norm=one.bound * query.block_limit,
                         noise=noise,
                     )
             except InvalidRequest as error:

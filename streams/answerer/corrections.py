@@ -14,8 +14,9 @@ With B windows in a block, noisy answers r of noise s, and what was left out, L,
 
 The ratio grows while users run out of budget, so it follows a line within the block. If R is less
 than four standard deviations of its own noise, there is no ratio: L / B is added to each answer.
-The interval has the noise of the answer, of L and of the ratio before, and a quarter of the slope
-for a ratio that follows no line. Counts cannot leave out less than nothing, so a negative L is 0.
+The interval has the noise of the answer, of L and of the ratio before, and about a third of the
+slope for a ratio that follows no line. Counts cannot leave out less than nothing, so a negative L
+is 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from streams.queries.answerer import quantile_of_noise
 
 _CLEAR: Final = 4.0
 """The standard deviations of its noise that a sum of answers needs for a ratio."""
-_UNEVEN: Final = 0.25
+_UNEVEN: Final = 0.35
 """The part of the slope by which a ratio may miss the line."""
 
 

@@ -7,9 +7,11 @@ public, because it follows from the file and the policies alone. No user spends 
 A part of the budget is reserved for corrections: windows are charged with ``reserve``, and blocks
 without it. A user can be left out only after the first window that a worst-case user cannot pay
 for. So at most the n windows of the horizon from there on are left out. In a block of B windows a
-user's part of the correction is at most B times the bound of a window, so the squares of these
-parts add up to at most n B times the square of the bound. The noise of the correction is that for
-this sum: whatever users do, the reserve pays for all of their corrections.
+user's part of the correction is at most B times the bound of a window, and is cut to
+``block_limit`` times the bound. So the squares of these parts add up to at most n B, and to at most
+the number of blocks times block_limit^2, in squares of the bound. The noise of the correction is
+that for this sum: whatever users do, the reserve pays for all of their corrections. A file may ask
+for less noise with ``paid_blocks``. Users who need more blocks are then missing from corrections.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
         or _noise(
             one.query,
             one.query.active_windows * one.bound**2,
-            _rho(policy) * share * (1.0 - one.query.left_out),
+            rho_of(policy) * share * (1.0 - one.query.left_out),
         )
         for one, share in zip(asked, shares, strict=True)
     ]
@@ -78,9 +80,10 @@ def correction_noises(
             found.append(0.0)
             continue
         first = worst_case.exhaustible_since(calendar, number, query.horizon - 1)
-        windows = 1 if first is None else query.horizon - first
-        squares = windows * query.block * one.bound**2
-        found.append(_noise(query, squares, _rho(policy) * share * query.left_out))
+        missed = 1 if first is None else query.horizon - first
+        blocks = query.paid_blocks or -(-missed // query.block)
+        squares = min(missed * query.block, blocks * query.block_limit**2)
+        found.append(_noise(query, squares * one.bound**2, rho_of(policy) * share * query.left_out))
     return found
 
 
@@ -95,7 +98,7 @@ def _noise(query: Query, squares: float, rho: float) -> float:
         ) from error
 
 
-def _rho(policy: Policy) -> float:
+def rho_of(policy: Policy) -> float:
     """Return the budget of a policy as zCDP, rounded down."""
     rho = measure_of(policy).gaussian_rho(policy.budget[0])
     if rho is None:

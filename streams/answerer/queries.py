@@ -125,6 +125,8 @@ class Query:
         share: the share of the budget for these windows; 0 for an equal share.
         left_out: the part of that share that is kept back for corrections; 0 for none.
         block: the number of windows that are corrected together; 0 without corrections.
+        block_limit: how many full windows of one user a correction of a block adds back at most.
+        paid_blocks: for how many such blocks of a user the budget pays; 0 for all that can need it.
         blocks: the number of blocks that are corrected.
     """
 
@@ -152,6 +154,8 @@ class Query:
     share: float = 0.0
     left_out: float = 0.0
     block: int = 0
+    block_limit: float = 0.0
+    paid_blocks: float = 0.0
     blocks: int = 0
 
     @property
@@ -330,9 +334,10 @@ def _correction(table: _Table, active: float, windows: int, every: int) -> dict[
     """Read how the answers of a query are corrected, and fill in what the file leaves open.
 
     With a share f for corrections, the variance of an answer is proportional to active / (1 - f),
-    and that of its correction to (windows - active) / (block f). The default of f makes their sum
-    least. Without ``left_out`` and ``block``, answers are corrected only if f is at most a half and
-    that sum is less than ``windows``, the variance with which no user is ever left out.
+    and that of its correction to squares / (block^2 f), where squares is the largest sum over the
+    blocks of the square of the windows that a user can be left out of. The default of f makes the
+    sum of both least. Without any of these keys, answers are corrected only if f is at most a half
+    and that sum is less than ``windows``, the variance with which no user is ever left out.
 
     Args:
         table: of the query.
@@ -340,7 +345,7 @@ def _correction(table: _Table, active: float, windows: int, every: int) -> dict[
         windows: in the horizon; 0 if the file switches corrections off.
         every: from one window to the next, in ms.
     """
-    given = "left_out" in table.content or "block" in table.content
+    given = bool({"left_out", "block", "block_limit", "paid_blocks"} & table.content.keys())
     part = table.number("left_out", -1.0, least=0.0, below=1.0)
     length = table.duration("block", 0)
     if length % every or length // every > MOST_IN_BLOCK:
@@ -352,16 +357,27 @@ def _correction(table: _Table, active: float, windows: int, every: int) -> dict[
     if part == 0.0 or windows <= active:
         return {}
     block = length // every or min(
-        max(math.ceil(windows / _BLOCKS), math.ceil(0.6 * active)),
+        max(math.ceil(windows / _BLOCKS), math.ceil(active * 2 / 3)),
         math.ceil(active),
         MOST_IN_BLOCK,
     )
-    answers, corrections = math.sqrt(active), math.sqrt((windows - active) / block)
+    limit = table.number("block_limit", float(block), above=0.0, most=block)
+    missed = windows - active
+    paid = table.number("paid_blocks", 0.0, least=0.0)
+    squares = min(missed * block, (paid or math.ceil(missed / block)) * limit**2)
+    answers, corrections = math.sqrt(active), math.sqrt(squares) / block
     best = corrections / (answers + corrections)
     if not given and (best > 0.5 or (answers + corrections) ** 2 >= windows):
         return {}
     left_out = best if part < 0.0 else part
-    return {"left_out": left_out, "block": block, "blocks": math.ceil(windows / block)}
+    blocks = math.ceil(windows / block)
+    return {
+        "left_out": left_out,
+        "block": block,
+        "block_limit": limit,
+        "paid_blocks": paid,
+        "blocks": blocks,
+    }
 
 
 def _add_labels(table: _Table, settings: dict[str, Any], needed: bool) -> None:

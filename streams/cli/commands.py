@@ -401,7 +401,19 @@ _RECORDS: Final = (
         (
             arg("file", "the queries", path_of, metavar="QUERIES.toml"),
             arg("--input FILE", "past events: .csv, .jsonl or .parquet", path_of, rivals="events"),
-            flag("--check", "show the queries and charge nothing", rivals="events"),
+            flag("--check", "show the queries and their noise; charge nothing", rivals="events"),
+            flag(
+                "--plan",
+                "show the error of answers for several active_windows, computed from old, public "
+                "or synthetic --events; charge nothing",
+                rivals="events",
+            ),
+            arg("--events FILE", "the events of --plan: .csv, .jsonl or .parquet", path_of),
+            arg("--query NAME", "the query of --plan (default: the first that can be planned)"),
+            arg("--epsilon", "for --plan and --check, instead of the dataset's budget", float),
+            arg("--delta", "the delta of --epsilon", float),
+            arg("--plot FILE", "draw the plan: .png, .svg or .pdf; needs the extra demo", path_of),
+            flag("--public", "the events of --plan are public, so do not mark it as private"),
             flag(
                 "--charge-again",
                 "answer windows that another run has answered; their users are charged again",
@@ -409,7 +421,7 @@ _RECORDS: Final = (
             TAKE_OVER,
             log_level("WARNING"),
         ),
-        ("answer", "query"),
+        ("answer", "correction", "query", "plan"),
         "Events come from the topic that the file names, or from --input. Every window is charged "
         "for each user and released once, to the topic `answers`. After a crash, start the command "
         "again and it continues. docs/answering.md describes the file.",
@@ -420,7 +432,7 @@ _RECORDS: Final = (
         "show the private answers that were published, each once",
         CLIENT,
         (OF_DATASET, OF_RUN, FOLLOW),
-        ("answer",),
+        ("answer", "correction"),
         "With the setting answer_keys, only those that an answerer signed: docs/security.md.",
     ),
 )

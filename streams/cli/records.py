@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,9 @@ from msgspec import UnsetType
 
 from streams.answerer.queries import Label, QueryFile, read_query_file
 from streams.cli.output import Exit, log_as_json, note, plain, say, show
+from streams.cli.plans import check, plan
 from streams.cli.subjects import (
     ids,
-    is_known_absent,
-    no_dataset,
     nothing_of,
     user_of,
     warn_of_absent,
@@ -178,14 +177,13 @@ def _rejects(config: Config, reading: Reading) -> Iterator[Followed]:
         yield from file.read(Channel.REJECTS, reading)
 
 
-_CHECK_SECONDS = 2.0
-
-
 def answer(options: argparse.Namespace, config: Config) -> int:
-    """Answer the queries of a file, or only check it."""
+    """Answer the queries of a file, or only check or plan it."""
+    if options.plan:
+        return plan(options, config)
     query_file = read_query_file(options.file)
     if options.check:
-        return _check(query_file, config, options.json)
+        return check(query_file, options, config)
     announce = Printer(options.json)
     if options.input is not None:
         return _answer_file(options.input, query_file, config, options, announce)
@@ -346,29 +344,4 @@ def _answer_file(
         )
     if answering.state.skipped:
         note(f"skipped events: {answering.state.skipped_text()}")
-    return Exit.OK
-
-
-def _check(query_file: QueryFile, config: Config, as_json: bool) -> int:
-    from streams.answerer.kinds import AskedQuery
-
-    for query in query_file.queries:
-        asked = AskedQuery(query)
-        shown = {
-            "query": query.name,
-            "kind": query.kind,
-            "window_seconds": query.window / 1000,
-            "every_seconds": query.every / 1000,
-            "numbers": asked.dimension,
-            "norm_of_a_user": asked.bound,
-            "noise_stddev": query.noise or None,
-            "active_windows": query.active_windows or None,
-        }
-        show("query", shown, as_json)
-    # A file can be checked without a service, so this waits for one only for a moment.
-    hasty = replace(config, timeout=min(config.timeout, _CHECK_SECONDS))
-    if is_known_absent(query_file.dataset, hasty):
-        return no_dataset(query_file.dataset)
-    if not as_json:
-        note("the file is usable; nothing was charged")
     return Exit.OK

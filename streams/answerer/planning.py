@@ -1,0 +1,545 @@
+"""Plans: the errors of a query's answers for several settings, computed from old events.
+
+A plan charges nothing and draws no noise from the operating system. It closes the windows of a file
+of events as an answerer does, and applies the ledger's rule to them, for all users at once. Its
+admissions are those of the service, if nothing else charges the dataset and it has no parent.
+
+A plan is a function of the events, without noise. It is as private as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import Gaussian, noise_for_norm_budget
+from accounting.release.clipping import clip_rows, row_norms
+from streams.answerer.corrections import Ratio, correct, ratio_of
+from streams.answerer.events import EventFile, EventPlace
+from streams.answerer.kinds import AskedQuery, Floats
+from streams.answerer.pricing import (
+    WorstCase,
+    correction_noises,
+    noises,
+    reserve_of,
+    rho_of,
+    shares_of,
+)
+from streams.answerer.queries import Query, QueryFile, UnusableQueries, parse_queries
+from streams.answerer.windows import Calendar, InputState, Window
+from streams.ledger.rule import Before, Rule
+from streams.queries.answerer import quantile_of_noise
+from streams.records import Policy, User
+
+_REPETITIONS: Final = 20
+_SEED: Final = 1
+_SETTINGS: Final = 12
+
+
+class Part(NamedTuple):
+    """The contributions to one window.
+
+    Attributes:
+        users: (n,) numbers of users, in the order of the charge.
+        rows: (n, d).
+        norms: (n,).
+    """
+
+    users: NDArray[np.int64]
+    rows: Floats
+    norms: Floats
+
+
+@dataclass(frozen=True)
+class Population:
+    """The contributions of all users to all windows of a file of queries.
+
+    Attributes:
+        users: the ids, by number.
+        parts: by query and window number.
+    """
+
+    users: list[User]
+    parts: dict[tuple[int, int], Part]
+
+    def windows(self, query: int) -> int:
+        """Return the number of windows of a query that the events cover."""
+        return sum(one == query for one, _ in self.parts)
+
+
+def population_of(query_file: QueryFile, file: EventFile) -> Population:
+    """Return the contributions to every window that ends within a file of events.
+
+    Raises:
+        UnusableQueries: no window ends within the file.
+    """
+    queries = tuple(replace(one, left_out=0.0, block=0, blocks=0) for one in query_file.queries)
+    state = InputState(replace(query_file, queries=queries), text=file.text)
+    numbers: dict[User, int] = {}
+    parts: dict[tuple[int, int], Part] = {}
+
+    def close(clock: int | None) -> None:
+        while state.is_due(clock):
+            window = state.calendar.next
+            users, rows = state.content_of(window)
+            norms = row_norms(rows) if len(rows) else np.zeros(0)
+            present = np.flatnonzero(norms)
+            found = [numbers.setdefault(users[place], len(numbers)) for place in present.tolist()]
+            bound = state.asked[window.query].bound
+            parts[window.query, window.number] = Part(
+                np.array(found, dtype=np.int64), rows[present], np.minimum(norms[present], bound)
+            )
+            state.close(window)
+
+    for offset, row in enumerate(file.rows()):
+        state.take_row(EventPlace(0, offset), row)
+        close(state.clock(1, {}))
+    close(state.end_of_window(state.clock(1, {})))
+    if not parts:
+        raise UnusableQueries("no window of the queries ends within these events: nothing to plan")
+    return Population(list(numbers), parts)
+
+
+class Charges(NamedTuple):
+    """The result of charging a population.
+
+    Attributes:
+        admitted: by query, the sums of the admitted contributions to each window, (T, d).
+        truth: by query, the sums of all contributions, (T, d).
+        left_out: by query and window, the numbers of the users who were not admitted in full.
+        added_back: by query and block, the sum of what the windows left out, within the limit of a
+            block, (d,).
+        spent: (users, ...) in units.
+    """
+
+    admitted: dict[int, Floats]
+    truth: dict[int, Floats]
+    left_out: dict[tuple[int, int], NDArray[np.int64]]
+    added_back: dict[tuple[int, int], Floats]
+    spent: NDArray[np.int64]
+
+
+class _Accounts:
+    """The balances of all users under one policy."""
+
+    def __init__(self, policy: Policy, users: int) -> None:
+        self._rule, self._clips = Rule(policy), policy.on_exhaustion == "clip"
+        shape = (users,) if self._rule.orders is None else (users, self._rule.orders)
+        self.spent = np.zeros(shape, dtype=np.int64)
+        self._order = np.zeros(users, dtype=np.uint8) if self._rule.binds else None
+        self._bound = np.zeros(users, dtype=np.bool_)
+
+    def charge(self, part: Part, noise: float, reserve: float) -> Floats:
+        """Charge users for a step, and return the granted norms."""
+        users, rule = part.users, self._rule
+        spent = self.spent[users]
+        order = None if self._order is None else self._order[users]
+        rows = Before(spent, spent, order, None if order is None else self._bound[users])
+        mechanism = Gaussian(noise)
+        bill = rule.bill(rows, mechanism, part.norms, clips=self._clips, reserve=reserve)
+        admitted = rule.fits(rows, bill, reserve) if bill.admitted is None else bill.admitted
+        granted = np.where(admitted, part.norms, 0.0)
+        granted[bill.clipped] = bill.granted
+        cost = bill.cost.copy()
+        np.multiply(cost.T, admitted, out=cost.T)
+        self.spent[users] = spent + cost
+        if self._order is not None and bill.bound is not None and bill.order is not None:
+            self._order[users], self._bound[users] = bill.order, bill.bound
+        return granted
+
+
+def charge_all(query_file: QueryFile, policy: Policy, population: Population) -> Charges:
+    """Charge every window and every block of a file to a population, as an answerer does."""
+    costs = costs_of(query_file, policy)
+    accounts = _Accounts(policy, len(population.users))
+    queries, dimensions = query_file.queries, [one.dimension for one in costs.asked]
+    windows = [population.windows(number) for number in range(len(queries))]
+    admitted = {n: np.zeros((windows[n], dimensions[n])) for n in range(len(queries))}
+    truth = {n: np.zeros((windows[n], dimensions[n])) for n in range(len(queries))}
+    left_out: dict[tuple[int, int], NDArray[np.int64]] = {}
+    missing: defaultdict[int, list[Part]] = defaultdict(list)
+    lost_in: dict[tuple[int, int], Floats] = {}
+    calendar = Calendar(query_file)
+    while calendar.step < sum(windows) + len(lost_in) or calendar.next.is_block:
+        if (window := calendar.next).is_block:
+            lost_in[window.query, window.number] = _charge_block(
+                accounts, costs, window, missing[window.query]
+            )
+            missing[window.query] = []
+            calendar.advance()
+            continue
+        query, part = window.query, population.parts[window.query, window.number]
+        granted = accounts.charge(part, costs.noises[query], costs.reserve)
+        rows = clip_rows(part.rows, granted) if len(part.rows) else part.rows
+        admitted[query][window.number] = rows.sum(axis=0)
+        truth[query][window.number] = part.rows.sum(axis=0)
+        lost = part.rows - rows
+        places = np.flatnonzero(lost.any(axis=1))
+        left_out[query, window.number] = part.users[places]
+        if window.number < queries[query].horizon:
+            missing[query].append(Part(part.users[places], lost[places], part.norms[places]))
+        calendar.advance()
+    return Charges(admitted, truth, left_out, lost_in, accounts.spent)
+
+
+def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: list[Part]) -> Floats:
+    """Charge a block, and return the admitted sum of what its windows left out, (d,)."""
+    asked = costs.asked[window.query]
+    users = np.concatenate([part.users for part in missing])
+    unique, places = np.unique(users, return_inverse=True)
+    rows = np.zeros((len(unique), asked.dimension))
+    np.add.at(rows, places, np.concatenate([part.rows for part in missing]))
+    if not len(unique):
+        return np.zeros(asked.dimension)
+    norms = np.minimum(row_norms(rows), asked.bound * asked.query.block_limit)
+    part = Part(unique, rows, norms)
+    granted = accounts.charge(part, costs.corrections[window.query], 0.0)
+    return np.asarray(clip_rows(rows, granted).sum(axis=0))
+
+
+class Costs(NamedTuple):
+    """The noise of all queries of a file under a policy.
+
+    Attributes:
+        asked: the queries.
+        noises: the standard deviation of each query's noise.
+        corrections: of the noise of its corrections; 0 without any.
+        reserve: the share of every budget that windows leave to corrections.
+        worst_case: the spending of a worst-case user.
+    """
+
+    asked: list[AskedQuery]
+    noises: list[float]
+    corrections: list[float]
+    reserve: float
+    worst_case: WorstCase
+
+
+def costs_of(query_file: QueryFile, policy: Policy) -> Costs:
+    """Return the noise of all queries.
+
+    Raises:
+        UnusableQueries: the policy cannot charge them; names the query.
+    """
+    asked = [AskedQuery(query) for query in query_file.queries]
+    reserve, stddevs = reserve_of(query_file.queries), noises(asked, policy)
+    worst_case = WorstCase(asked, stddevs, [policy], reserve)
+    corrections = correction_noises(asked, policy, worst_case, Calendar(query_file))
+    return Costs(asked, stddevs, corrections, reserve, worst_case)
+
+
+class Errors(NamedTuple):
+    """The errors of answers; (T, d) each, and (repetitions, T, d) for the noisy ones."""
+
+    truth: Floats
+    bias: Floats
+    off: Floats
+    half: Floats
+
+
+def errors_of(
+    raw: Floats, truth: Floats, noise: float, *, dimension: int, confidence: float, seed: int
+) -> Errors:
+    """Return the errors of answers that are not corrected."""
+    random = np.random.default_rng(seed)
+    off = raw - truth + noise * random.standard_normal((_REPETITIONS, *raw.shape))
+    half = noise * quantile_of_noise(confidence, dimension)
+    return Errors(truth, raw - truth, off, np.full(off.shape, half))
+
+
+def added_back(charges: Charges, query: int, dimension: int) -> Floats:
+    """Return what the corrections of a query add back, (blocks, d)."""
+    sums = [found for (one, _), found in sorted(charges.added_back.items()) if one == query]
+    return np.array(sums).reshape(-1, dimension)
+
+
+def corrected_errors(
+    query: Query,
+    raw: Floats,
+    truth: Floats,
+    added_back: Floats,
+    noise: float,
+    stddev: float,
+    first: int | None,
+    *,
+    confidence: float,
+    seed: int,
+) -> Errors:
+    """Return the errors of corrected answers.
+
+    Windows after the last whole block, and after the horizon, are not corrected.
+
+    Args:
+        query: the query.
+        raw: (T, d), the admitted sums.
+        truth: (T, d), the sums of all users.
+        added_back: (blocks, d), the sums of what the windows of each block left out.
+        noise: the standard deviation of the noise in answers.
+        stddev: of the noise in corrections.
+        first: the first window of which a user can be left out; None if there is none.
+        confidence: of the intervals.
+        seed: of the noise.
+    """
+    random, (windows, dimension) = np.random.default_rng(seed), raw.shape
+    width = noise * quantile_of_noise(confidence, dimension)
+    noiseless = np.zeros((1, windows, dimension))
+    noisy = noise * random.standard_normal((_REPETITIONS, windows, dimension))
+    values = raw + np.concatenate([noiseless, noisy])  # the first one for the bias
+    half = np.full(values.shape, width)
+    blocks = len(added_back)
+    drawn = stddev * random.standard_normal((_REPETITIONS + 1, blocks, dimension))
+    drawn[0] = 0.0
+    for run in range(len(values)):
+        before: Ratio | None = None
+        for block in range(blocks):
+            where = slice(block * query.block, (block + 1) * query.block)
+            answers, spread = values[run, where].copy(), stddev
+            left_out = added_back[block] + drawn[run, block]
+            if first is None or where.stop <= first:
+                left_out, spread = np.zeros(dimension), 0.0
+            elif query.of != "sum":
+                left_out = np.maximum(left_out, 0.0)
+            found = correct(answers, noise, left_out, spread, before, confidence)
+            values[run, where] = found.value
+            half[run, where] = (found.upper - found.lower) / 2.0
+            before = ratio_of(answers, noise, left_out, spread)
+    return Errors(truth, values[0] - truth, values[1:] - truth, half[1:])
+
+
+@dataclass(frozen=True)
+class Month:
+    """The errors of one month, as those of a ``Setting``."""
+
+    month: str
+    rmse: float
+    bias: float
+    halted_users: int
+    interval_half_width: float
+    coverage: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The errors of a query's answers with one setting.
+
+    Attributes:
+        active_windows: in how many windows the budget lets every user count fully.
+        block_windows: the number of windows that are corrected together; 0 without corrections.
+        left_out: the part of the query's budget that is kept back for corrections.
+        noise_stddev: of the noise in an answer, before the correction.
+        rmse: the root mean square error of a window, against the sum of all users' bounded
+            contributions: noise and missing users together.
+        bias: the mean error of a window, without noise.
+        halted_users: users who were left out of a window.
+        interval_half_width: the mean over the windows.
+        coverage: the share of windows whose interval contains the sum of all users.
+        months: the same by month, in which the window begins.
+
+    Windows whose block ends after the events are not in these figures: their answers would still be
+    provisional.
+    """
+
+    active_windows: float
+    block_windows: int
+    left_out: float
+    noise_stddev: float
+    rmse: float
+    bias: float
+    halted_users: int
+    interval_half_width: float
+    coverage: float
+    months: list[Month]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The errors of a query's answers for several settings.
+
+    Attributes:
+        query: the name of the query.
+        settings: with individual accounting, as the answerer does it.
+        worst_case: every user can pay for all windows.
+        contribution_bounding: a user counts in the first few windows with a contribution, as many
+            as give the least error.
+        recommended: the setting with the least error.
+    """
+
+    query: str
+    settings: list[Setting]
+    worst_case: Setting
+    contribution_bounding: Setting
+    recommended: Setting
+
+
+def plan_of(content: Mapping[str, Any], query: str | None, policy: Policy, file: EventFile) -> Plan:
+    """Return the plan of a query.
+
+    Args:
+        content: the tables of a file of queries.
+        query: the name of the query; None for the first one that can be planned.
+        policy: of the dataset.
+        file: the events.
+
+    Raises:
+        UnusableQueries: the query cannot be planned, or no window ends within the events.
+    """
+    query_file = parse_queries(content).for_a_file()
+    number = _planned(query_file, query)
+    population = population_of(query_file, file)
+    windows, asked = population.windows(number), query_file.queries[number]
+    if not windows:
+        raise UnusableQueries(f"no window of query {asked.name!r} ends within these events")
+    settings = []
+    for active in _grid(windows, asked.active_windows):
+        changed = copy.deepcopy(dict(content))
+        changed["query"][number]["active_windows"] = active
+        one = parse_queries(changed).for_a_file()
+        settings.append(_setting(one, number, policy, population))
+    share = rho_of(policy) * shares_of(query_file.queries)[number]
+    return Plan(
+        asked.name,
+        settings,
+        _bounded(query_file, number, share, population, windows),
+        min(
+            (
+                _bounded(query_file, number, share, population, count)
+                for count in _grid(windows, asked.active_windows)
+            ),
+            key=lambda setting: setting.rmse,
+        ),
+        min(settings, key=lambda setting: setting.rmse),
+    )
+
+
+def _planned(query_file: QueryFile, name: str | None) -> int:
+    """Return the index of the query to plan."""
+    names = [query.name for query in query_file.queries]
+    if name is not None and name not in names:
+        raise UnusableQueries(f"no query is named {name!r}; the file has {', '.join(names)}")
+    for number, query in enumerate(query_file.queries):
+        can_plan = query.active_windows and query.kind in ("count", "distinct", "sum")
+        if can_plan and name in (None, query.name):
+            return number
+    raise UnusableQueries(
+        "a plan is about a count, a distinct or a sum whose noise follows from active_windows"
+        + (f"; query {name!r} is not" if name else "; the file has none")
+    )
+
+
+def _grid(windows: int, own: float) -> list[int]:
+    """Return the settings of ``active_windows`` to try, among them the file's own."""
+    steps = np.geomspace(max(1.0, windows / 50.0), windows, _SETTINGS)
+    return sorted({*np.unique(np.rint(steps).astype(int)).tolist(), min(math.ceil(own), windows)})
+
+
+def _setting(query_file: QueryFile, number: int, policy: Policy, people: Population) -> Setting:
+    costs, query = costs_of(query_file, policy), query_file.queries[number]
+    charges = charge_all(query_file, policy, people)
+    raw, truth, noise = charges.admitted[number], charges.truth[number], costs.noises[number]
+    if query.block:
+        first = costs.worst_case.exhaustible_since(Calendar(query_file), number, len(raw) - 1)
+        errors = corrected_errors(
+            query,
+            raw,
+            truth,
+            added_back(charges, number, raw.shape[1]),
+            noise,
+            costs.corrections[number],
+            first,
+            confidence=query_file.confidence,
+            seed=_SEED,
+        )
+        errors = Errors(*(part[..., : _final(query, len(raw), first), :] for part in errors))
+    else:
+        errors = errors_of(
+            raw,
+            truth,
+            noise,
+            dimension=raw.shape[1],
+            confidence=query_file.confidence,
+            seed=_SEED,
+        )
+    left_out = [charges.left_out[number, window] for window in range(len(errors.bias))]
+    return _described(query_file, query, number, noise, errors, left_out)
+
+
+def _final(query: Query, windows: int, first: int | None) -> int:
+    """Return how many windows have final answers: those in blocks that close within the events."""
+    blocks = windows // query.block
+    is_open = blocks < query.blocks and first is not None and first < (blocks + 1) * query.block
+    return blocks * query.block if is_open and blocks else windows
+
+
+def _bounded(
+    query_file: QueryFile, number: int, rho: float, people: Population, count: int
+) -> Setting:
+    """Return the errors if every user counts in the first so many windows with a contribution."""
+    asked = AskedQuery(query_file.queries[number])
+    counted = np.zeros(len(people.users), dtype=np.int64)
+    raw, truth, left_out = [], [], []
+    for window in range(people.windows(number)):
+        part = people.parts[number, window]
+        counts = counted[part.users] < count
+        raw.append(part.rows[counts].sum(axis=0))
+        truth.append(part.rows.sum(axis=0))
+        left_out.append(part.users[~counts])
+        counted[part.users] += 1
+    noise = noise_for_norm_budget(count * asked.bound**2, rho)
+    errors = errors_of(
+        np.array(raw),
+        np.array(truth),
+        noise,
+        dimension=asked.dimension,
+        confidence=query_file.confidence,
+        seed=_SEED,
+    )
+    query = replace(asked.query, active_windows=float(count), left_out=0.0, block=0)
+    return _described(query_file, query, number, noise, errors, left_out)
+
+
+def _described(
+    query_file: QueryFile,
+    query: Query,
+    number: int,
+    noise: float,
+    errors: Errors,
+    left_out: Sequence[NDArray[np.int64]],
+) -> Setting:
+    calendar = Calendar(query_file)
+    starts = [calendar.window(number, window).start for window in range(len(left_out))]
+    names = [datetime.fromtimestamp(start / 1000, UTC).strftime("%Y-%m") for start in starts]
+    months = []
+    for name in dict.fromkeys(names):
+        places = np.flatnonzero(np.array(names) == name)
+        months.append(Month(name, **_summary(errors, places, left_out)))
+    return Setting(
+        active_windows=query.active_windows,
+        block_windows=query.block,
+        left_out=query.left_out,
+        noise_stddev=noise,
+        **_summary(errors, np.arange(len(names)), left_out),
+        months=months,
+    )
+
+
+def _summary(
+    errors: Errors, places: NDArray[np.int64], left_out: Sequence[NDArray[np.int64]]
+) -> dict[str, Any]:
+    """Return the errors of some windows."""
+    off, half = errors.off[:, places], errors.half[:, places]
+    halted = np.unique(np.concatenate([left_out[place] for place in places.tolist()]))
+    return {
+        "rmse": float(np.sqrt(np.square(off).mean())),
+        "bias": float(errors.bias[places].mean()),
+        "halted_users": len(halted),
+        "interval_half_width": float(half.mean()),
+        "coverage": float((np.abs(off) <= half).all(axis=2).mean()),
+    }

@@ -1,0 +1,195 @@
+"""What ``turnstile answer`` shows before it charges anything: the check of a file, and a plan."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streams.answerer.queries import QueryFile, read_query_file
+from streams.cli.output import Exit, UnusableInput, note, plain, say, show, show_table
+from streams.cli.subjects import no_dataset
+from streams.config import Config
+from streams.operations.status import Unavailable, read_datasets
+from streams.sdk.datasets import policy_from
+
+if TYPE_CHECKING:
+    from streams.answerer.planning import Plan, Setting
+    from streams.records import Policy
+
+_SECONDS: Final = 2.0
+"""A file can be checked and planned without a service, so this waits for one only for a moment."""
+
+
+def check(query_file: QueryFile, options: argparse.Namespace, config: Config) -> int:
+    """Show each query with its noise, or refuse what the answerer would refuse."""
+    from streams.answerer.kinds import AskedQuery
+    from streams.answerer.planning import costs_of
+    from streams.queries.answerer import quantile_of_noise
+
+    policy, is_absent = _policy_of(query_file, options, config)
+    costs = None if policy is None else costs_of(query_file, policy)
+    for number, query in enumerate(query_file.queries):
+        asked = AskedQuery(query)
+        stddev = query.noise or (None if costs is None else costs.noises[number])
+        half = None
+        if stddev is not None and query.kind not in ("mean", "quantiles"):
+            half = stddev * quantile_of_noise(query_file.confidence, asked.dimension)
+        shown = {
+            "query": query.name,
+            "kind": query.kind,
+            "window_seconds": query.window / 1000,
+            "every_seconds": query.every / 1000,
+            "numbers": asked.dimension,
+            "norm_of_a_user": asked.bound,
+            "noise_stddev": stddev,
+            "interval_half_width": half,
+            "active_windows": query.active_windows or None,
+            "block_windows": query.block or None,
+            "left_out": query.left_out or None,
+            "correction_stddev": None if costs is None else costs.corrections[number] or None,
+        }
+        show("query", shown, options.json)
+    if is_absent:
+        return no_dataset(query_file.dataset)
+    if not options.json:
+        note("the file is usable; nothing was charged")
+    return Exit.OK
+
+
+def plan(options: argparse.Namespace, config: Config) -> int:
+    """Show the errors of a query's answers for several settings, computed from old events."""
+    from streams.answerer.events import EventFile
+    from streams.answerer.planning import plan_of
+
+    if options.events is None:
+        raise UnusableInput("--plan needs old, public or synthetic events: give --events FILE")
+    query_file = read_query_file(options.file)
+    policy, is_absent = _policy_of(query_file, options, config)
+    if policy is None:
+        if is_absent:
+            no_dataset(query_file.dataset)
+        raise UnusableInput(
+            f"the budget of dataset {query_file.dataset!r} is not known: create the dataset, or "
+            "give --epsilon and --delta"
+        )
+    content = tomllib.loads(options.file.read_text(encoding="utf-8"))
+    file = EventFile(options.events, query_file.for_a_file())
+    found = plan_of(content, options.query, policy, file)
+    if options.json:
+        show("plan", {"private": not options.public, **asdict(found)}, as_json=True)
+    else:
+        _show(found, is_private=not options.public)
+    if options.plot is not None:
+        _plot(found, options.plot, is_private=not options.public)
+    return Exit.OK
+
+
+def _policy_of(
+    query_file: QueryFile, options: argparse.Namespace, config: Config
+) -> tuple[Policy | None, bool]:
+    """Return the policy of the dataset, or of --epsilon and --delta; None if there is none.
+
+    The second value is True if the dataset certainly does not exist.
+    """
+    if options.epsilon is not None or options.delta is not None:
+        policy = policy_from(
+            query_file.dataset,
+            partitions=1,
+            measure="gdp",
+            epsilon=options.epsilon,
+            delta=options.delta,
+            budget=None,
+            orders=None,
+            odometer_step=None,
+            on_exhaustion="halt",
+            user_ids=None,
+        )
+        return policy, False
+    try:
+        datasets = read_datasets(replace(config, timeout=min(config.timeout, _SECONDS)))
+    except Unavailable:
+        return None, False
+    held = datasets.get(query_file.dataset)
+    return (None, True) if held is None else (held.policy, False)
+
+
+_COLUMNS: Final = (
+    "active_windows", "noise", "error", "bias", "users left out", "interval", "covered", "corrected"
+)  # fmt: skip
+
+
+def _show(found: Plan, *, is_private: bool) -> None:
+    if is_private:
+        say("PRIVATE: this table is computed from the events without noise; do not publish it.")
+    rows = [_row(setting) for setting in found.settings]
+    rows.append(["worst case", *_row(found.worst_case)[1:]])
+    first = f"bounding, {found.contribution_bounding.active_windows:g}"
+    rows.append([first, *_row(found.contribution_bounding)[1:]])
+    show_table(_COLUMNS, rows)
+    best, others = found.recommended, (found.worst_case, found.contribution_bounding)
+    say(f"Recommended for {plain(found.query)}: active_windows = {best.active_windows:g}")
+    if any(other.rmse < best.rmse for other in others):
+        say("The worst case or contribution bounding has less error on these events.")
+    months = [month for month in best.months if month.coverage < 0.9]
+    if months:
+        names = ", ".join(month.month for month in months)
+        say(f"With it, less than 90 % of the intervals hold in {names}.")
+
+
+def _row(setting: Setting) -> list[str]:
+    return [
+        f"{setting.active_windows:g}",
+        f"{setting.noise_stddev:.4g}",
+        f"{setting.rmse:.4g}",
+        f"{setting.bias:+.3g}",
+        f"{setting.halted_users:,}",
+        f"+-{setting.interval_half_width:.4g}",
+        f"{setting.coverage:.0%}",
+        f"by {setting.block_windows}" if setting.block_windows else "no",
+    ]
+
+
+def _plot(found: Plan, path: Path, *, is_private: bool) -> None:
+    """Plot error and bias by active_windows, with both baselines.
+
+    Raises:
+        UnusableInput: matplotlib is missing, or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise UnusableInput(
+            "--plot needs matplotlib: install dp-turnstile with the extra `demo`"
+        ) from error
+    figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    active = [setting.active_windows for setting in found.settings]
+    axes.plot(active, [setting.rmse for setting in found.settings], "o-", color="#1f6f8b")
+    axes.plot(active, [setting.noise_stddev for setting in found.settings], ":", color="#1f6f8b")
+    axes.axhline(found.worst_case.rmse, color="#8a9099", linestyle="--")
+    axes.axhline(found.contribution_bounding.rmse, color="#d9772b", linestyle="--")
+    best = found.recommended
+    axes.plot([best.active_windows], [best.rmse], "o", color="#23282e", markersize=9)
+    axes.legend(
+        [
+            "error (RMSE)",
+            "noise alone",
+            "worst case",
+            f"contribution bounding, {found.contribution_bounding.active_windows:g} windows",
+            "recommended",
+        ],
+        frameon=False,
+    )
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("active_windows")
+    axes.set_ylabel("error of one window")
+    axes.set_title(found.query + (" (private: do not publish)" if is_private else ""), loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise UnusableInput(f"cannot write the plot to {path}: {error}") from error

@@ -1,0 +1,286 @@
+"""Plans admit whom the ledger admits, and say how far corrected answers are from the truth."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accounting import noise_for_norm_budget
+from streams.answerer.answering import Answering, answer_file
+from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
+from streams.answerer.events import EventFile
+from streams.answerer.planning import (
+    added_back,
+    charge_all,
+    corrected_errors,
+    costs_of,
+    plan_of,
+    population_of,
+)
+from streams.answerer.queries import UnusableQueries, parse_queries
+from streams.answerer.windows import Calendar
+from streams.records import Policy
+from tests.benchmarks.corrections import bounded, corrected, policy_of
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.unit.answerer.years import MONTHS, YEAR, Year, daily, population, year
+from tests.unit.sdk.partitions import Partitions
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+CONTENT: dict[str, Any] = {
+    "dataset": "d",
+    "run": "r",
+    "horizon": "60d",
+    "input": {
+        "user": "user",
+        "users": "integer",
+        "time": "time",
+        "start": FIRST,
+        "clock": "events",
+    },
+    "query": [
+        {
+            "name": "buyers",
+            "kind": "distinct",
+            "window": "1d",
+            "active_windows": 8,
+            "block": "6d",
+            "share": 0.6,
+        },
+        {
+            "name": "spent",
+            "kind": "sum",
+            "column": "amount",
+            "by": "shop",
+            "labels": ["a", "b"],
+            "clip": 40.0,
+            "window": "3d",
+            "every": "1d",
+            "active_windows": 10,
+            "left_out": 0.3,
+            "block": "5d",
+            "block_limit": 2,
+        },
+        {
+            "name": "mean",
+            "kind": "mean",
+            "column": "amount",
+            "lower": 0,
+            "upper": 80,
+            "each": 1,
+            "window": "2d",
+            "noise": 40.0,
+        },
+    ],
+}
+
+
+def events_file(path: Path, users: int = 300, days: int = 60) -> Path:
+    """Write events of very different users: some buy every day."""
+    random = np.random.default_rng(5)
+    with path.open("w", newline="", encoding="ascii") as lines:
+        out = csv.writer(lines)
+        out.writerow(["user", "time", "amount", "shop"])
+        for day in range(days):
+            for user in range(users):
+                for _ in range(random.poisson(min(1.5, 9.0 / (user + 1)))):
+                    moment = FIRST + timedelta(days=day, hours=int(random.integers(24)))
+                    amount = random.lognormal(3.0, 0.8)
+                    out.writerow([user, moment.isoformat(), f"{amount:.2f}", "abc"[user % 3]])
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"measure": "gdp", "budget": 1.0},
+        {"measure": "zcdp", "budget": 0.5, "on_exhaustion": "clip"},
+        {"measure": "approx-dp", "epsilon": 2.0, "delta": 1e-6},
+    ],
+    ids=lambda policy: policy["measure"],
+)
+def test_plan_admits_and_charges_whom_the_ledger_does(
+    policy: dict[str, Any], tmp_path: Path
+) -> None:
+    query_file = parse_queries(CONTENT)
+    file = EventFile(events_file(tmp_path / "events.csv"), query_file)
+    service = Partitions(2)
+    with service.turnstile as turnstile:
+        held = turnstile.create_dataset("d", user_ids="integer", **policy)
+        records: list[AnswerRecord] = []
+        left_out: dict[tuple[int, int], set[int]] = {}
+        granted: defaultdict[str, list[float]] = defaultdict(list)
+        numbers: defaultdict[str, int] = defaultdict(int)
+        names = [query.name for query in query_file.queries]
+
+        def record(answer: AnswerRecord) -> None:
+            records.append(answer)
+            charge = answering.last_charge
+            assert charge is not None
+            lost = np.flatnonzero(charge.left_out.any(axis=1)).tolist()
+            users = list(charge.users)
+            if isinstance(answer, PrivateAnswer):
+                key = names.index(answer.query), numbers[answer.query]
+                left_out[key] = {users[place] for place in lost}
+                numbers[answer.query] += 1
+            granted[answer.query] += charge.decision.granted.tolist()
+
+        answering = Answering(
+            query_file,
+            file.source,
+            lambda released: turnstile.run("d", "r", released=released),
+            MemoryJournal(MemoryTopics(), "d", "r"),
+            record,
+            text=file.text,
+        )
+        answer_file(answering, file)
+        charged = service.spent_units()
+    people = population_of(query_file, file)
+    charges = charge_all(query_file, held, people)
+    ours = {
+        key: {people.users[number] for number in found.tolist()}
+        for key, found in charges.left_out.items()
+    }
+    assert ours == left_out
+    assert sum(map(len, left_out.values())) > 100
+    assert {
+        people.users[number]: int(units) for number, units in enumerate(charges.spent)
+    } == charged
+    costs = costs_of(query_file, held)
+    for answer in records:
+        query = names.index(answer.query)
+        if isinstance(answer, Correction):
+            assert answer.left_out_stddev in (0.0, costs.corrections[query])
+        else:
+            assert answer.noise_stddev == costs.noises[query]
+
+
+def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
+    policy = policy_of(1.0, 1e-6)
+    query_file = parse_queries(CONTENT)
+    file = EventFile(events_file(tmp_path / "events.csv"), query_file.for_a_file())
+    plan = plan_of(CONTENT, "buyers", policy, file)
+    assert plan.query == "buyers"
+    active = [setting.active_windows for setting in plan.settings]
+    assert active == sorted(set(active))
+    assert 8.0 in active
+    assert active[-1] == 60.0
+    assert plan.recommended in plan.settings
+    assert plan.recommended.rmse == min(setting.rmse for setting in plan.settings)
+    assert (plan.worst_case.halted_users, plan.worst_case.bias) == (0, 0.0)
+    for setting in (*plan.settings, plan.worst_case, plan.contribution_bounding):
+        assert [month.month for month in setting.months] == ["2026-01", "2026-02", "2026-03"]
+        assert setting.rmse >= abs(setting.bias)
+    noises = [setting.noise_stddev for setting in plan.settings]
+    assert min(noises) == noises[0]
+    (own,) = [setting for setting in plan.settings if setting.active_windows == 8.0]
+    assert own.noise_stddev == pytest.approx(costs_of(query_file, policy).noises[0])
+    assert own.halted_users > plan.settings[-1].halted_users
+    share = 0.6 * (policy.row.gaussian_rho(policy.budget[0]) or 0.0)
+    assert plan.worst_case.noise_stddev == pytest.approx(noise_for_norm_budget(60.0, share))
+
+
+@pytest.mark.parametrize("query", ["mean", "other"])
+def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Path) -> None:
+    file = EventFile(events_file(tmp_path / "e.csv", 3, 9), parse_queries(CONTENT).for_a_file())
+    with pytest.raises(UnusableQueries):
+        plan_of(CONTENT, query, policy_of(1.0, 1e-6), file)
+
+
+def test_share_for_corrections_makes_the_noise_least() -> None:
+    def noise(kind: str, choice: float, **settings: Any) -> float:
+        query_file = daily(kind, choice, **settings)
+        costs, (query,) = costs_of(query_file, POLICY), query_file.queries
+        return float(np.hypot(costs.noises[0], costs.corrections[0] / query.block))
+
+    for choice in (30, 60, 150):
+        (query,) = daily("distinct", choice).queries
+        assert 0.0 < query.left_out <= 0.5
+        assert query.block <= choice
+        best = noise("distinct", choice)
+        for factor in (0.8, 1.25):
+            other = noise(
+                "distinct", choice, left_out=query.left_out * factor, block=f"{query.block}d"
+            )
+            assert other > best * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("choice", "settings"),
+    [
+        (365, {}),  # no user is ever left out
+        (60, {"left_out": 0.0}),
+        (3, {}),  # corrections would need most of the budget
+        (60, {"horizon": "60d"}),
+    ],
+)
+def test_answers_are_not_corrected_where_it_cannot_help(
+    choice: float, settings: dict[str, Any]
+) -> None:
+    assert daily("distinct", choice, **settings).queries[0].block == 0
+
+
+POLICY: Policy = policy_of(1.0, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["distinct", "sum"])
+def test_intervals_hold_in_every_month_of_a_year(kind: str) -> None:
+    """A smaller version of ``python -m tests.benchmarks.corrections``."""
+    mu = float(np.sqrt(2.0 * (POLICY.row.gaussian_rho(POLICY.budget[0]) or 0.0)))
+    squares: defaultdict[float, list[float]] = defaultdict(list)
+    covered: defaultdict[float, list[Any]] = defaultdict(list)
+    best: defaultdict[int, list[float]] = defaultdict(list)
+    for seed in range(4):
+        events = year(seed)
+        of_year = Year(*(column[events.days < YEAR] for column in events))
+        values = np.minimum(of_year.amounts, 60.0) if kind == "sum" else np.ones(len(of_year.days))
+        truth = np.bincount(of_year.days, values, YEAR)
+        cap = 60.0 if kind == "sum" else 1.0
+        for days, error in bounded(of_year, values, truth, mu, cap).items():
+            best[days].append(error**2)
+        for choice in (30, 60, 150):
+            off, holds = corrected(events, kind, choice, POLICY, seed)
+            squares[choice].append(float(np.square(off).mean()))
+            covered[choice].append([holds[:, month == MONTHS].mean() for month in range(12)])
+    bounding = min(np.sqrt(np.mean(found)) for found in best.values())
+    errors = {choice: np.sqrt(np.mean(found)) for choice, found in squares.items()}
+    assert min(errors.values()) < 0.95 * bounding
+    for choice, error in errors.items():
+        # Four years are too few to tell 93 % from 92 % in a single month.
+        assert np.mean(covered[choice], axis=0).min() > 0.915
+        assert np.mean(covered[choice]) > 0.94
+        if kind == "distinct":
+            assert error < 1.07 * bounding
+
+
+def test_answers_without_corrections_miss_december() -> None:
+    query_file = daily("distinct", 60)
+    (query,) = query_file.queries
+    events = year(1, users=4_000)
+    people = population(events, query_file, YEAR // query.block * query.block)
+    policy = policy_of(3.0, 1e-6)
+    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, policy)
+    raw, truth = charges.admitted[0], charges.truth[0]
+    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, len(raw) - 1)
+    errors = corrected_errors(
+        query,
+        raw,
+        truth,
+        added_back(charges, 0, 1),
+        costs.noises[0],
+        costs.corrections[0],
+        first,
+        confidence=0.95,
+        seed=1,
+    )
+    december = slice(335, None)
+    missing = float((raw - truth)[december].mean())
+    assert missing < -2.0 * costs.noises[0]
+    assert abs(float(errors.bias[december].mean())) < 0.1 * abs(missing)
