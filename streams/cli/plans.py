@@ -1,4 +1,4 @@
-"""What ``turnstile answer`` shows before it charges anything: the check of a file, and a plan."""
+"""The check and the plan of ``turnstile answer``, which charge nothing."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _plot(found: Plan, path: Path, *, is_private: bool) -> None:
         frameon=False,
     )
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0.0)
+    axes.set_ylim(0.0, 2.0 * found.worst_case.rmse)
     axes.set_xlabel("active_windows")
     axes.set_ylabel("error of one window")
     axes.set_title(found.query + (" (private: do not publish)" if is_private else ""), loc="left")

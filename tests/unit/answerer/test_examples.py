@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,11 +15,13 @@ import pytest
 
 from streams import Turnstile
 from streams.answerer.answering import Answering, answer_file
+from streams.answerer.answers import AnswerRecord, PrivateAnswer
 from streams.answerer.events import EventFile
 from streams.answerer.queries import read_query_file
+from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.readme import TOP, page
+from tests.readme import TOP
 
 HERE = TOP / "examples" / "answering"
 DAYS = 113  # four windows of four weeks, and who came first in each of six fortnights
@@ -30,25 +33,78 @@ def run(script: str, monkeypatch: pytest.MonkeyPatch, *arguments: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_the_choice_of_active_windows_gives() -> None:
-    example = runpy.run_path(str(HERE / "active_windows.py"))
-    rows = {row.active_windows: row for row in example["compare"](example["simulated_year"]())}
-    worst = rows[365]
-    assert rows[60].error > 1.3 * worst.error
-    assert rows[60].covered < 0.5
-    assert rows[60].covered_in_december < 0.01
-    assert rows[150].error < 0.7 * worst.error
-    assert rows[150].covered > 0.9
-    assert (worst.left_out, worst.bias) == (0, 0.0)
-    assert worst.covered == pytest.approx(0.95)
-    shown = re.findall(r"^\| (\d+(?: \| [-\d.,%]+){6}) \|$", page("answering"), re.MULTILINE)
-    table = [[float(re.sub("[,%]", "", cell)) for cell in line.split(" | ")] for line in shown]
-    assert [line[0] for line in table] == list(rows)
-    for line in table:
-        *numbers, covered, in_december = rows[int(line[0])]
-        assert line == pytest.approx(
-            [*numbers, 100 * covered, 100 * in_december], rel=0.02, abs=1.5
+def test_the_simulated_year_is_planned_and_its_answers_are_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(HERE / "year.py"))["main"](2_000)
+    events = tmp_path / "year.csv"
+    events.write_text(capsys.readouterr().out)
+    plot = tmp_path / "plan.png"
+    arguments = ["answer", str(HERE / "year.toml"), "--plan", "--events", str(events)]
+    budget = ["--epsilon", "6", "--delta", "1e-6"]
+    assert main([*arguments, *budget, "--json", "--plot", str(plot)]) == 0
+    plan = msgspec.json.decode(capsys.readouterr().out)
+    assert (plan["type"], plan["private"], plan["query"]) == ("plan", True, "buyers")
+    assert plan["recommended"]["rmse"] < plan["worst_case"]["rmse"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert main([*arguments, *budget, "--public"]) == 0
+    assert "PRIVATE" not in capsys.readouterr().out
+    (own,) = [one for one in plan["settings"] if one["active_windows"] == 60.0]
+
+    query_file = read_query_file(HERE / "year.toml").for_a_file()
+    records: list[AnswerRecord] = []
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset(query_file.dataset, epsilon=6.0, delta=1e-6, user_ids="integer")
+        file = EventFile(events, query_file)
+        answering = Answering(
+            query_file,
+            file.source,
+            lambda released: turnstile.run(query_file.dataset, query_file.run, released=released),
+            MemoryJournal(MemoryTopics(), query_file.dataset, query_file.run),
+            records.append,
+            text=file.text,
+            noise=np.random.default_rng(5),
         )
+        answer_file(answering, file)
+    truth = Counter(line.split(",")[1] for line in events.read_text().splitlines()[1:])
+    raw, corrected, covered = [], [], []
+    for record in records:
+        if isinstance(record, PrivateAnswer):
+            assert isinstance(record.value, float)
+            assert record.noise_stddev == pytest.approx(own["noise_stddev"])
+            raw.append(record.value - truth[record.start[:10]])
+            continue
+        for window in record.windows:
+            true = truth[window.start[:10]]
+            corrected.append(float(np.subtract(window.value, true)))
+            covered.append(window.lower <= true <= window.upper)
+    assert len(raw) == 365
+    assert float(np.sqrt(np.mean(np.square(corrected)))) == pytest.approx(own["rmse"], rel=0.35)
+    assert np.sqrt(np.mean(np.square(raw))) > 1.5 * own["rmse"]
+    assert np.mean(covered) > 0.85
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--plan"],
+        ["--plan", "--events", "none.csv", "--epsilon", "1", "--delta", "1e-6"],
+        ["--check", "--epsilon", "1"],
+    ],
+)
+def test_plans_without_events_or_a_budget_are_refused(arguments: list[str]) -> None:
+    assert main(["answer", str(HERE / "year.toml"), *arguments]) == 2
+
+
+def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--check", "--json", "--epsilon", "1", "--delta", "1e-6"]
+    assert main(["answer", str(HERE / "year.toml"), *arguments]) == 0
+    shown = msgspec.json.decode(capsys.readouterr().out)
+    assert shown["interval_half_width"] == pytest.approx(1.959964 * shown["noise_stddev"])
+    assert shown["noise_stddev"] == pytest.approx(38.1, rel=0.01)
+    assert shown["block_windows"] == 40
+    assert 0.0 < shown["left_out"] < 0.5
+    assert shown["correction_stddev"] > shown["noise_stddev"]
 
 
 @pytest.mark.slow
