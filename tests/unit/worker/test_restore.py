@@ -529,7 +529,8 @@ def test_a_log_that_is_whole_is_applied_under_another_key_when_nothing_else_is_l
         await after.decide()
         ledger = after.processor.ledger
         (name,) = ledger.state.erased.values()
-        known = ledger.state.erased.known_as(UserIds([user]), ledger.state.datasets["d"])
+        outermost = ledger.state.datasets["d"]
+        known = ledger.state.erased.known_as(UserIds([user]), outermost, [outermost.erased])
         assert list(known) == [name]
         assert [number for (number, *_) in ledger.state.erasure] == [
             ledger.state.erasure.ring.first
