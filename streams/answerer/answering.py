@@ -40,7 +40,7 @@ from streams.answerer.answers import (
 )
 from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.events import EventFile, EventPlace, SkipReason
-from streams.answerer.journal import Journal, JournalEntry, LeftOut, RunHistory, Superseded
+from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
 from streams.answerer.kinds import Answered, Floats
 from streams.answerer.pricing import WorstCase, correction_noises, noises, reserve_of
 from streams.answerer.queries import QueryFile, UnusableQueries
@@ -224,7 +224,7 @@ class Answering:
         if not is_entered:
             self._write("closing", self._run, window.step)
         record: AnswerRecord
-        block, left_out = "", LeftOut()
+        block, left_out = "", LeftOutAmounts()
         if window.is_block:
             record = self._correction(window)
         else:
@@ -243,7 +243,7 @@ class Answering:
         self._journal.delete(self._history.pop_obsolete())
         self._log_skipped()
 
-    def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOut]:
+    def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOutAmounts]:
         """Charge a window; return its answer, and what it left out for the block that it is in."""
         self._check_unanswered(window)
         state, query = self.state, self.query_file.queries[window.query]
@@ -255,13 +255,13 @@ class Answering:
         )
         answer = self._answer_of(window, release, answered)
         if window.number >= query.horizon:
-            return answer, "", LeftOut()
+            return answer, "", LeftOutAmounts()
         charged = answerer.last_charge
         assert charged is not None
         places = np.flatnonzero(charged.left_out.any(axis=1))
         users: list[User] = list(charged.users.select(places))
         amounts = charged.left_out[places].astype("<f8").tobytes()
-        return answer, query.name, LeftOut(users, amounts)
+        return answer, query.name, LeftOutAmounts(users, amounts)
 
     def _correction(self, window: Window) -> Correction:
         """Charge a block for what its windows left out, and return their corrected answers."""

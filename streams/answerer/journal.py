@@ -53,7 +53,7 @@ class Superseded(Exception):
     """A newer attempt answers this run, so this one must stop."""
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class LeftOutAmounts(msgspec.Struct, frozen=True):
     """The contributions that a window did not admit. They are data about users.
 
     Attributes:
@@ -105,7 +105,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     answer: bytes = b""
     answers_end: int = 0
     block: str = ""
-    left_out: LeftOut = LeftOut()
+    left_out: LeftOutAmounts = LeftOutAmounts()
     corrects: str = ""
     v: int = VERSION
 

@@ -360,7 +360,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueryPlan:
     """The errors of a query's answers for several settings.
 
     Attributes:
@@ -379,7 +379,9 @@ class Plan:
     recommended: Setting
 
 
-def plan_of(content: Mapping[str, Any], query: str | None, policy: Policy, file: EventFile) -> Plan:
+def plan_of(
+    content: Mapping[str, Any], query: str | None, policy: Policy, file: EventFile
+) -> QueryPlan:
     """Return the plan of a query.
 
     Args:
@@ -404,7 +406,7 @@ def plan_of(content: Mapping[str, Any], query: str | None, policy: Policy, file:
         one = parse_queries(changed).for_a_file()
         settings.append(_setting(one, number, policy, population))
     share = rho_of(policy) * shares_of(query_file.queries)[number]
-    return Plan(
+    return QueryPlan(
         asked.name,
         settings,
         _bounded(query_file, number, share, population, windows),

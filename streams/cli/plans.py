@@ -16,7 +16,7 @@ from streams.operations.status import Unavailable, read_datasets
 from streams.sdk.datasets import policy_from
 
 if TYPE_CHECKING:
-    from streams.answerer.planning import Plan, Setting
+    from streams.answerer.planning import QueryPlan, Setting
     from streams.records import Policy
 
 _SECONDS: Final = 2.0
@@ -121,7 +121,7 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _show(found: Plan, *, is_private: bool) -> None:
+def _show(found: QueryPlan, *, is_private: bool) -> None:
     if is_private:
         say("PRIVATE: this table is computed from the events without noise; do not publish it.")
     rows = [_row(setting) for setting in found.settings]
@@ -152,7 +152,7 @@ def _row(setting: Setting) -> list[str]:
     ]
 
 
-def _plot(found: Plan, path: Path, *, is_private: bool) -> None:
+def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
     """Plot error and bias by active_windows, with both baselines.
 
     Raises:

@@ -58,7 +58,7 @@ WAYS: Final[tuple[Way, ...]] = ("worst case", "individual", "smaller clip norm")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """How to train. They are chosen with a look at the data, which is not charged.
 
     Attributes:
@@ -89,7 +89,9 @@ class Settings:
         return math.sqrt(steps) * CLIP_NORM / gdp_budget(self.epsilon, self.delta)
 
 
-DIGITS: Final = Settings(2.0, 1e-5, population=1_438, full_steps=30, steps=90, learning_rate=10.0)
+DIGITS: Final = TrainingSettings(
+    2.0, 1e-5, population=1_438, full_steps=30, steps=90, learning_rate=10.0
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +119,7 @@ class TrainingResult:
     """
 
     images: Images
-    settings: Settings
+    settings: TrainingSettings
     accuracy: dict[Way, NDArray[np.float64]]
     charged: list[ChargedDataset]
 
@@ -130,7 +132,7 @@ def train_all_ways(
     turnstile: Turnstile,
     datasets: Sequence[str],
     images: Images,
-    settings: Settings,
+    settings: TrainingSettings,
     *,
     progress: Progress = lambda: None,
 ) -> TrainingResult:
@@ -171,7 +173,7 @@ def train_all_ways(
 
 def descend(
     images: Images,
-    settings: Settings,
+    settings: TrainingSettings,
     way: Way,
     *,
     seed: int,

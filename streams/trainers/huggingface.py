@@ -1,6 +1,6 @@
 """A Hugging Face ``Trainer`` whose training is private for every user.
 
-    trainer = PrivateTrainer(
+    trainer = HuggingFaceTrainer(
         model=model, args=args, train_dataset=dataset, data_collator=default_data_collator,
         engine=PrivacyEngine(turnstile, dataset="reviews", run="night-7"), users=user_ids,
         target_epsilon=3.0, target_delta=1e-5,
@@ -38,7 +38,7 @@ from streams.trainers.torch import PrivacyEngine
 _RELEASED_ONLY: Final = ("loss", "train_loss", "grad_norm")
 
 
-class PrivateTrainer(Trainer):
+class HuggingFaceTrainer(Trainer):
     """``transformers.Trainer``, charged step by step.
 
     Args:
@@ -109,7 +109,7 @@ class PrivateTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """Return the charged steps, each with its batches."""
-        return Steps(self._loader)
+        return LoaderSteps(self._loader)
 
     def train(self, resume_from_checkpoint: Any = None, **arguments: Any) -> Any:
         """Train, as ``Trainer.train`` does.
@@ -184,7 +184,7 @@ class Batches:
         return False
 
 
-class Steps:
+class LoaderSteps:
     """The steps of a loader, each with its batches."""
 
     def __init__(self, loader: IndividualDPLoader) -> None:

@@ -23,8 +23,8 @@ from streams.demo.training import (
     FEATURE_NORM,
     WAYS,
     Images,
-    Settings,
     TrainingResult,
+    TrainingSettings,
     Way,
     descend,
     features,
@@ -33,7 +33,7 @@ from streams.demo.training import (
 )
 from streams.trainers.loop import row_products, softmax
 
-SMALL = Settings(3.0, 1e-5, population=1_438, full_steps=6, steps=24, learning_rate=10.0)
+SMALL = TrainingSettings(3.0, 1e-5, population=1_438, full_steps=6, steps=24, learning_rate=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,9 @@ def test_no_gradient_is_longer_than_the_clip_norm(digits: Images) -> None:
 
 @pytest.mark.parametrize("settings", [DIGITS, SMALL], ids=["digits", "small"])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_noise_pays_for_the_same_guarantee_in_every_way(way: Way, settings: Settings) -> None:
+def test_the_noise_pays_for_the_same_guarantee_in_every_way(
+    way: Way, settings: TrainingSettings
+) -> None:
     charged = settings.full_steps if way == "individual" else settings.steps
     mu = math.sqrt(charged) * settings.clip_norm(way) / settings.noise_stddev(way)
     assert mu == pytest.approx(gdp_budget(settings.epsilon, settings.delta))

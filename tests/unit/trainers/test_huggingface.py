@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
-from streams.trainers.huggingface import PrivateTrainer  # noqa: E402
+from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
 
 USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
 TOKENS = np.random.default_rng(0).integers(5, 30, size=(80, 6))
@@ -80,7 +80,7 @@ def trainer_of(service: Turnstile, folder: Path, name: str = "a", **changes: Any
     }
     engine = PrivacyEngine(service, dataset="reviews", run=name, measure="renyi")
     args = transformers.TrainingArguments(**settings)
-    return PrivateTrainer(engine=engine, args=args, **arguments)
+    return HuggingFaceTrainer(engine=engine, args=args, **arguments)
 
 
 def test_one_step_of_the_trainer_is_one_charged_step(service: Turnstile, tmp_path: Path) -> None:
