@@ -41,6 +41,17 @@ BAD = {
     "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where.x"),
     "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "where.x"),
     "share": ("noise = 1.0", "active_windows = 2\nshare = 1.5", "share"),
+    "correct": ('run = "r"', 'run = "r"\ncorrect = 1', "correct"),
+    "horizon": ('run = "r"', 'run = "r"\nhorizon = 9', "horizon"),
+    "left out": ("noise = 1.0", "active_windows = 2\nleft_out = 1.0", "left_out"),
+    "left out of a noise": ("each = 2", "each = 2\nleft_out = 0.1", "left_out"),
+    "block": ("noise = 1.0", 'active_windows = 2\nblock = "15ms"', "block"),
+    "long block": ("noise = 1.0", 'active_windows = 2\nblock = "1d"', "block"),
+    "block limit": (
+        "noise = 1.0",
+        'active_windows = 2\nblock = "20ms"\nblock_limit = 3',
+        "block_limit",
+    ),
     "confidence": ('run = "r"', 'run = "r"\nconfidence = 95', "confidence"),
 }
 
@@ -82,7 +93,8 @@ def test_digest_depends_on_the_settings_alone() -> None:
 def test_file_in_the_docs_is_valid() -> None:
     page = (TOP / "docs" / "answering.md").read_text(encoding="utf-8")
     (file,) = re.findall(r"```\n(dataset = .*?)```", page, re.DOTALL)
-    assert asked_of(file).queries[0].block > 0
+    (query,) = asked_of(file).queries
+    assert (query.active_windows, query.block) == (60.0, 40)
     kinds = re.findall(r"^\| `([a-z]+)` \| ", page, re.MULTILINE)
     assert set(KINDS) <= set(kinds)
 
