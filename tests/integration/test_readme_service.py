@@ -14,8 +14,8 @@ from tests.integration.service import Service
 from tests.readme import blocks, blocks_of_the_service, blocks_with_an_event_loop, page
 
 USERS = np.arange(20)
-STEPS = 40  # steps of norm 1 at noise 4; their epsilon exceeds 8 at delta 1e-5
-CHARGE_OF_A_STEP = 1.0 / (2 * 4.0**2)
+STEPS = 60  # steps of norm 1 at noise 4; their epsilon exceeds 8 at delta 1e-5
+CHARGE_OF_A_STEP = 1 / 16  # of mu squared
 
 
 class Crash(Exception):
