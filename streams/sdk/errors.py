@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accounting import InvalidInput
-from streams.kafka.security import ConnectionFailure
 from streams.records import Measure, Policy, Reason, Rejected, Rejection
+
+if TYPE_CHECKING:
+    from streams.kafka.security import ConnectionFailure
 
 
 class TurnstileError(Exception):
