@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from streams import Turnstile
-from streams.demo.training import DIGITS, WAYS, Images, Settings, train_all_ways
+from streams.demo.training import DIGITS, WAYS, Images, TrainingSettings, train_all_ways
 from tests.papers.dpsgd import Sampled, train_individually, train_worst_case
 
 MNIST = replace(DIGITS, epsilon=1.0, population=8_000, full_steps=30, steps=75, learning_rate=20.0)
 
 
-def full_batches(images: Images, settings: Settings, seeds: int) -> np.ndarray:
+def full_batches(images: Images, settings: TrainingSettings, seeds: int) -> np.ndarray:
     """Return the accuracy of each of the WAYS, all images in all steps, (seeds, 3)."""
     service = Turnstile.in_memory(partitions=1)
     datasets = [f"images-{seed}" for seed in range(seeds)]
