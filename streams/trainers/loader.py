@@ -158,8 +158,8 @@ class IndividualDPLoader:
     def _filled(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
         """Collate examples, padded with copies of the last one, or of any, to the batch size."""
         collate = self._source.collate_fn
-        nobody = np.zeros(1, dtype=np.int64)  # of a batch without users; its gradients are dropped
-        filled = [batch if len(batch) else nobody for batch in batches]
+        filler = np.zeros(1, dtype=np.int64)  # of a batch without users; its gradients are dropped
+        filled = [batch if len(batch) else filler for batch in batches]
         if type(self.dataset) is TensorDataset and collate is default_collate:
             # Index the tensors once instead of collating single examples.
             for batch in filled:

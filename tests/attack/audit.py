@@ -77,7 +77,7 @@ class Found(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Whether the attacker does better than the claim allows."""
+        """Return whether the attacker does better than the claim allows."""
         return self.largest > self.claimed or not self.is_allowed
 
 

@@ -118,7 +118,7 @@ class Auditor(Policies):
                 self.access[partition].check_request(self._lists(partition, each), request)
 
     def _may_erase(self, partition: int, family: list[str], request: dict[str, Any]) -> bool:
-        """Whether who asks may manage all outermost datasets of a family."""
+        """Return whether the sender may manage all outermost datasets of a family."""
         try:
             for name in family:
                 self.access[partition].check_request(self._lists(partition, name), request)

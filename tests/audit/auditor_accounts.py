@@ -127,7 +127,7 @@ class Dataset:
         )
 
     def left(self, account: Account, reserve: float = 0.0) -> tuple[int, ...]:
-        """What is left to spend, if a share of the budget has to remain."""
+        """Return what is left to spend if a share of the budget has to remain."""
         budget = self.at_orders(account, self.budget)
         kept = [math.ceil(units * Fraction(reserve)) for units in budget]
         return tuple(max(b - k - s, 0) for b, k, s in zip(budget, kept, account.spent, strict=True))

@@ -72,7 +72,7 @@ def interrupted_steps_sent_everywhere_at_once() -> Patches:
 
 @mutation
 def older_step_handed_back() -> Patches:
-    """Of two unreleased steps the first one is handed back."""
+    """Hand the first of two unreleased steps back."""
     real = opening._next_step
 
     def next_step(name: str, opened: Any, released: int | None, at_once: int) -> int:
