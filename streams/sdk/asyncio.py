@@ -116,6 +116,11 @@ class AsyncTurnstile:
         return self.blocking.partitions
 
     @property
+    def is_broken(self) -> bool:
+        """Return whether answers can no longer be received."""
+        return self.blocking.is_broken
+
+    @property
     def log_name(self) -> str:
         """Return the log's name in metrics."""
         return self.blocking.log_name
@@ -127,6 +132,13 @@ class AsyncTurnstile:
     async def run(self, dataset: str, name: str, **options: Any) -> AsyncRun:
         """Open a run, as ``Turnstile.run`` does."""
         return AsyncRun(await asyncio.to_thread(self.blocking.run, dataset, name, **options))
+
+    async def resume(
+        self, dataset: str, name: str, attempt: int, token: str, **options: Any
+    ) -> AsyncRun:
+        """Continue an attempt that was opened before, as ``Turnstile.resume`` does."""
+        resume = self.blocking.resume
+        return AsyncRun(await asyncio.to_thread(resume, dataset, name, attempt, token, **options))
 
     close = _awaited(Turnstile.close)
     create_dataset = _awaited(Turnstile.create_dataset)
@@ -151,6 +163,7 @@ class AsyncRun:
 
     step: int
     attempt: int
+    token: str
     interrupted: bool
     policy: Policy
     outer: tuple[Policy, ...]

@@ -150,19 +150,35 @@ class Ahead(Generic[D_co]):
 class Attempt:
     """The state of one attempt, and all that it sends to the service.
 
+    Args:
+        connection: to the service.
+        opened: the answers of all partitions to the opening.
+        step: the next step.
+        is_shared: other processes may charge this attempt as well.
+
     Attributes:
+        token: partition 0 knows this attempt by it.
         step: the next step.
         state: of that step, or of the whole attempt.
-        handed_back: the partitions in which an earlier attempt has decided ``step``.
+        handed_back: the partitions in which an earlier attempt has decided ``step``; if the attempt
+            is shared, an earlier call.
+        is_shared: other processes may charge this attempt as well.
     """
 
-    def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        opened: Mapping[int, RunOpened],
+        step: int,
+        *,
+        is_shared: bool = False,
+    ) -> None:
         first = opened[0]
         self.dataset, self.run, self.number = first.dataset, first.run, first.attempt
         self.step = step
         self.handed_back = frozenset(p for p, answer in opened.items() if answer.last_step == step)
         self.state = self._undecided()
-        self._token = first.request  # partition 0 knows this attempt by it
+        self.token, self.is_shared = first.request, is_shared
         self._partitions = range(first.policy.partitions)
         self._connection = connection
         self._witness = connection.watch(self.dataset, self.run)
@@ -262,7 +278,7 @@ class Attempt:
             run=self.run,
             attempt=self.number,
             request=token,
-            confirms=self._token,
+            confirms=self.token,
         )
         self._connection.ask(token, {0: encode(question)}, deadline)
 
@@ -333,13 +349,15 @@ class Attempt:
         return {partition: part.decided(answers[partition]) for partition, part in parts.items()}
 
     def _check_content(self, answer: Answer, digest: bytes) -> None:
-        """Reject a late answer to other content that this attempt has sent for the step.
+        """Reject a late answer to other content that was sent for the step.
+
+        A shared attempt does not know what other processes have sent.
 
         Raises:
             StepContentChanged: the step was decided with that content.
         """
         other = answer.digest if isinstance(answer, Decision | RosterDecision) else digest
-        if other != digest and other in self._sent[answer.partition]:
+        if other != digest and (self.is_shared or other in self._sent[answer.partition]):
             raise StepContentChanged(
                 Reason.STEP_CONTENT_CHANGED,
                 f"step {self.step} was decided with other content, which was charged before",

@@ -21,7 +21,7 @@ from streams.records import (
     UserIdKind,
 )
 from streams.records.users import normal_form
-from streams.sdk.connection import Connection, Deadline
+from streams.sdk.connection import Connection, Deadline, SignsRequests
 from streams.sdk.datasets import (
     access_list,
     close,
@@ -42,7 +42,7 @@ from streams.sdk.followers import (
 )
 from streams.sdk.layout import Pseudonyms
 from streams.sdk.observing import ClientTraces, Observer
-from streams.sdk.opening import close_run, open_run
+from streams.sdk.opening import close_run, open_run, resume_run
 from streams.sdk.run import Run
 
 _PARTITIONS = 4
@@ -66,6 +66,8 @@ class Turnstile:
             under another key every user would begin with nothing spent.
         request_key: the private key that signs requests, as ``turnstile keys new`` makes it.
             Datasets accept them whose access list contains its public key.
+        signer: instead of ``request_key``, an object that signs requests, for a program that acts
+            for several clients.
         connection: another connection to the service than Kafka; no settings are read then.
 
     Raises:
@@ -82,6 +84,7 @@ class Turnstile:
         prefix: str | None = None,
         pseudonym_key: str | bytes | None = None,
         request_key: str | None = None,
+        signer: SignsRequests | None = None,
         connection: Connection | None = None,
     ) -> None:
         if connection is None:
@@ -89,7 +92,7 @@ class Turnstile:
                 config = Config.load(config, kafka=kafka, timeout=timeout, prefix=prefix)
             pseudonym_key = pseudonym_key or config.pseudonym_key
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
-            signer = signer_of(request_key or config.request_key)
+            signer = signer or signer_of(request_key or config.request_key)
             connection = _connect(config)
             if config.traces:
                 try:
@@ -98,7 +101,7 @@ class Turnstile:
                     raise lacking("traces", "otel", error) from error
         else:
             pseudonyms = Pseudonyms(pseudonym_key) if pseudonym_key else None
-            signer = signer_of(request_key)
+            signer = signer or signer_of(request_key)
         connection.pseudonyms = self._pseudonyms = pseudonyms
         connection.signer = signer
         self._connection = connection
@@ -191,6 +194,11 @@ class Turnstile:
     def partitions(self) -> int:
         """Return P, the number of partitions that users are spread over."""
         return self._connection.partitions
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether answers can no longer be received: open another Turnstile."""
+        return self._connection.is_broken
 
     @property
     def log_name(self) -> str:
@@ -475,6 +483,47 @@ class Turnstile:
             charges_ahead=charges_ahead,
             take_over=take_over,
             deadline=deadline,
+        )
+
+    def resume(
+        self,
+        dataset: str,
+        name: str,
+        attempt: int,
+        token: str,
+        *,
+        step: int | None = None,
+        timeout: float | None = None,
+    ) -> Run:
+        """Continue an attempt that this or another process has opened, without fencing it.
+
+        This is for programs that keep no run between two calls, such as several servers behind one
+        address. A step that was charged before, by any of them, is handed back: charging it with
+        the same users and norms returns the decision that was made, charged once. With other
+        content ``charge`` raises StepContentChanged.
+
+        The caller is responsible for releasing each step once: a step that is handed back may have
+        been released by the process that charged it.
+
+        Args:
+            dataset: the dataset of the run.
+            name: of the run.
+            attempt: the ``attempt`` of the run that ``Turnstile.run`` returned.
+            token: its ``token``.
+            step: the step to charge or charge again: the next one, or the last one that was
+                charged. None: the next one, or the one that only some partitions have decided.
+            timeout: seconds to wait for all partitions.
+
+        Raises:
+            InvalidRequest: a name, the attempt or the step is invalid.
+            Fenced: a newer attempt exists, or the token belongs to another one.
+            RequestRejected: the dataset or the run does not exist, the step is not the next or the
+                last one (STEP_OUT_OF_ORDER), or another run holds the budget.
+            DecisionTimeout: not all partitions answered; try again.
+        """
+        deadline = self._connection.deadline(timeout)
+        return resume_run(
+            self._connection, dataset, name, attempt, token, step=step, deadline=deadline
         )
 
     def close_run(self, dataset: str, name: str, *, timeout: float | None = None) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic, sleep, time_ns
+from typing import Protocol
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -37,7 +38,6 @@ from streams.records import (
     decode_request,
 )
 from streams.records.digests import NO_TOPIC
-from streams.records.signatures import RequestSigner
 from streams.sdk.decisions import UNREADABLE, Witness
 from streams.sdk.errors import (
     DecisionTimeout,
@@ -79,6 +79,13 @@ class Deadline:
     def left(self) -> float:
         """Return the seconds that are left, at least 0."""
         return max(0.0, self.at - monotonic())
+
+
+class SignsRequests(Protocol):
+    """Signs the requests of a connection, as ``RequestSigner`` does."""
+
+    def sign(self, log: bytes, partition: int, request: bytes) -> bytes:
+        """Return a request as a signed record, encoded."""
 
 
 class PendingRequest:
@@ -176,7 +183,7 @@ class Connection(ABC):
         self.partitions = partitions
         self.log = log
         self.pseudonyms: Pseudonyms | None = None
-        self.signer: RequestSigner | None = None
+        self.signer: SignsRequests | None = None
         self._timeout = timeout
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -189,6 +196,11 @@ class Connection(ABC):
     def observe(self, observer: Observer) -> None:
         """Register an observer that wraps every request."""
         self._observers.append(observer)
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether answers can no longer be received, so that every request fails."""
+        return self._broken is not None
 
     @abstractmethod
     def check_partitions(self) -> None:

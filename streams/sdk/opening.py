@@ -11,6 +11,11 @@ Opening a run makes a new attempt in every partition, under one policy:
    ids in the same form as this client: plain, or pseudonyms of the same key.
 5. Find the next step from the last step that the partitions decided and the one released.
 
+Resuming an attempt asks every partition whether it is still the newest, and changes nothing. Steps
+2, 4 and 5 are the same. A step may be resumed that all partitions have decided: charging it again
+returns the stored decision. So a process that knows the number and the token of an attempt needs no
+other state.
+
 Closing a run needs no policy and no agreement:
 
 1. Ask one partition to close attempt 1; its rejection names the attempt that it has, if another.
@@ -56,6 +61,7 @@ from streams.sdk.run import Run
 _OPENINGS = 10
 _PAUSE = 0.05
 """Upper bound of a random pause, in seconds, so that two trainers do not collide again."""
+_LONGEST_TOKEN = 64
 _HIGHEST_ASKED = 2**62
 """The highest attempt that a request may name; partitions count on above it one by one."""
 
@@ -96,6 +102,44 @@ def open_run(
                 connection, opened, _next_step(name, opened, released, 2 if charges_ahead else 1)
             )
     raise Fenced(Reason.OLDER_ATTEMPT, f"other trainers keep opening run {name!r}", None)
+
+
+def resume_run(
+    connection: Connection,
+    dataset: str,
+    name: str,
+    attempt: int,
+    token: str,
+    *,
+    step: int | None,
+    deadline: Deadline,
+) -> Run:
+    """Continue an attempt that was opened before, as ``Turnstile.resume`` does."""
+    check_names(dataset, name)
+    with invalid_requests():
+        number = whole_number("attempt", attempt, 1, _HIGHEST_ASKED)
+        asked = None if step is None else whole_number("step", step, 0, _HIGHEST_ASKED)
+    if not 1 <= len(token) <= _LONGEST_TOKEN:
+        raise InvalidRequest("token must be the token of the attempt, as the run has it")
+    # The question has a token of its own, so that no copy of an earlier answer answers it.
+    request = connection.new_token()
+    question = OpenRun(dataset=dataset, run=name, attempt=number, request=request, confirms=token)
+    everywhere = dict.fromkeys(range(connection.partitions), encode(question))
+    answers = connection.ask(request, everywhere, deadline)
+    check_agreement(dataset, answers, connection.partitions)
+    opened = {p: replace(a, request=token) for p, a in answers.items() if isinstance(a, RunOpened)}
+    _check_separations(name, opened)
+    check_key(opened[0].policy, connection.pseudonyms)
+    due = _next_step(name, opened, None, 1)
+    newest = max(answer.last_step for answer in opened.values())
+    if asked is not None and asked not in (due, newest):
+        raise RequestRejected(
+            Reason.STEP_OUT_OF_ORDER,
+            f"step {asked} is neither the last step of run {name!r} nor the next one, which is "
+            f"step {due}",
+            None,
+        )
+    return Run(connection, opened, due if asked is None else asked, is_shared=True)
 
 
 def close_run(connection: Connection, dataset: str, name: str, deadline: Deadline) -> bool:

@@ -185,6 +185,8 @@ class Roster:
             )
         step = attempt.step
         again = {p: self._decided_before(p, step, priced) for p in attempt.handed_back}
+        if sets_norms and attempt.is_shared:
+            self._check_repeated_levels(again.keys())
         parts = None
         if self._parts is not None and self._parts[:2] == (step, priced.digest):
             parts = self._parts[2]
@@ -198,6 +200,21 @@ class Roster:
             parts,
             lambda decided: self.put_together(step, priced, parts, again | decided, again.keys()),
         )
+
+    def _check_repeated_levels(self, partitions: Iterable[int]) -> None:
+        """Check that the levels set for a repeated step are those that it was charged with.
+
+        Raises:
+            StepContentChanged: they are not, in one of these partitions that decided it.
+        """
+        for partition in partitions:
+            mine = self._layout.positions[partition]
+            if not np.array_equal(self._level[mine], self._sent[mine]):
+                raise StepContentChanged(
+                    Reason.STEP_CONTENT_CHANGED,
+                    f"step {self._attempt.step} was charged with other norms",
+                    partition,
+                )
 
     @contextmanager
     def _levels_for(self, norms: ArrayLike | None) -> Iterator[None]:

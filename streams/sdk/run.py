@@ -42,14 +42,21 @@ class Run:
             None: at the next step.
     """
 
-    def __init__(self, connection: Connection, opened: Mapping[int, RunOpened], step: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        opened: Mapping[int, RunOpened],
+        step: int,
+        *,
+        is_shared: bool = False,
+    ) -> None:
         first = opened[0]
         self.dataset, self.name = first.dataset, first.run
         self.policy: Policy = first.policy
         self.outer: tuple[Policy, ...] = tuple(first.outer or ())
         self.min_separation: int | None = first.min_separation or None
         self._connection = connection
-        self._attempt = Attempt(connection, opened, step)
+        self._attempt = Attempt(connection, opened, step, is_shared=is_shared)
         self._known_users = KnownUsers()
         self._layout: Layout | None = None
         self._roster: Roster | None = None  # the one that was enrolled last
@@ -69,6 +76,14 @@ class Run:
     def attempt(self) -> int:
         """Return the number of this attempt."""
         return self._attempt.number
+
+    @property
+    def token(self) -> str:
+        """Return the secret with which another process can continue this attempt.
+
+        See ``Turnstile.resume``.
+        """
+        return self._attempt.token
 
     @property
     def interrupted(self) -> bool:
