@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
@@ -87,6 +88,24 @@ def as_cell(value: Any) -> Any:
     gets one apostrophe before it. To read the string back, drop one leading apostrophe.
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+@contextmanager
+def complete_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Yield the path of a draft, which replaces a file once it is complete.
+
+    Args:
+        path: the file, which is unchanged after an error.
+        mode: who may read and write the file, before the process's umask.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def note(message: object) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -18,7 +17,17 @@ from typing import Any, TextIO
 import numpy as np
 
 from accounting import InvalidInput
-from streams.cli.output import Exit, UnusableInput, as_cell, note, plain, say, show, show_table
+from streams.cli.output import (
+    Exit,
+    UnusableInput,
+    as_cell,
+    complete_file,
+    note,
+    plain,
+    say,
+    show,
+    show_table,
+)
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
 from streams.operations.rejected import utc
@@ -607,21 +616,12 @@ def _write_report(losses: Sequence[Losses], given: dict[str, Any], path: Path) -
 
     Each row is confidential, so only the owner of the file may read it.
     """
-    draft = path.with_name(f".{path.name}.draft")
-    with suppress(FileNotFoundError):
-        draft.unlink()
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
-    try:
+    with complete_file(path, _PRIVATE) as draft:
         if path.suffix == ".csv":
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            with draft.open("w", encoding="utf-8", newline="") as file:
                 _write_csv(losses, given, file)
         else:
-            os.close(descriptor)
             _write_parquet(losses, given, draft)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _write_csv(losses: Sequence[Losses], given: dict[str, Any], file: TextIO) -> None:
