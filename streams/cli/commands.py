@@ -412,7 +412,7 @@ _RECORDS: Final = (
             arg("--query NAME", "the query of --plan (default: the first that can be planned)"),
             arg("--epsilon", "for --plan and --check, instead of the dataset's budget", float),
             arg("--delta", "the delta of --epsilon", float),
-            arg("--plot FILE", "draw the plan: .png, .svg or .pdf; needs the extra demo", path_of),
+            arg("--plot FILE", "draw the plan: .png, .svg or .pdf; needs the extra plot", path_of),
             flag("--public", "the events of --plan are public, so do not mark it as private"),
             flag(
                 "--charge-again",
@@ -428,12 +428,30 @@ _RECORDS: Final = (
     ),
     Command(
         "answers",
-        "records:answers",
-        "show the private answers that were published, each once",
+        "answers:answers",
+        "show the private answers that were published, each once, or write them to files",
         CLIENT,
-        (OF_DATASET, OF_RUN, FOLLOW),
-        ("answer", "correction"),
-        "With the setting answer_keys, only those that an answerer signed: docs/security.md.",
+        (
+            OF_DATASET,
+            OF_RUN,
+            arg("--query NAME", "only this query"),
+            FOLLOW,
+            arg("--csv FILE", "write a row for each number of each window", path_of),
+            arg(
+                "--parquet FILE",
+                "the same rows, with their types; needs the extra report",
+                path_of,
+            ),
+            arg(
+                "--plot FILE",
+                "draw each query over time: .svg, .png or .pdf; needs the extra plot",
+                path_of,
+            ),
+        ),
+        ("answer", "correction", "file"),
+        "Answers are public, and so are these files. In the table and the files, corrections "
+        "replace the answers of their windows; --json and --follow show every record. With the "
+        "setting answer_keys, only those that an answerer signed: docs/security.md.",
     ),
 )
 

@@ -162,7 +162,7 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise UnusableInput(
-            "--plot needs matplotlib: install dp-turnstile with the extra `demo`"
+            "--plot needs matplotlib: install dp-turnstile with the extra `plot`"
         ) from error
     figure: Any = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()

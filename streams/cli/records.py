@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UnsetType
@@ -42,6 +42,12 @@ from streams.sdk.kafka import read_topic
 
 if TYPE_CHECKING:
     from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
+
+MISSING_USERS: Final = (
+    "turnstile: from the time of `provisional` or `admitted only since` on, users can have "
+    "exhausted their budgets, and are missing. Provisional answers are corrected for all users "
+    "when their block ends: docs/answering.md"
+)
 
 
 def halts(options: argparse.Namespace, config: Config) -> int:
@@ -201,21 +207,6 @@ def answer(options: argparse.Namespace, config: Config) -> int:
     )
 
 
-def answers(options: argparse.Namespace, config: Config) -> int:
-    """Show the published answers, from the first one on."""
-    from streams.answerer.answers import read_answers
-
-    if options.follow:
-        warn_of_absent(options.dataset, config)
-    printed = Printer(options.json)
-    for answered in read_answers(
-        config, dataset=options.dataset, run=options.run, follow=options.follow
-    ):
-        printed(answered)
-    what = "answers" if options.run is None else f"answers of run {options.run!r}"
-    return Exit.OK if printed.count else nothing_of(options.dataset, what, config)
-
-
 class Printer:
     """Prints answers, and explains once to people what `admitted only` means.
 
@@ -242,11 +233,7 @@ class Printer:
         is_provisional = answered.provisional_until is not None
         if (is_provisional or answered.exhaustible_since) and not self._has_explained:
             self._has_explained = True
-            note(
-                "turnstile: from the time of `provisional` or `admitted only since` on, users can "
-                "have exhausted their budgets, and are missing. Provisional answers "
-                "are corrected for all users when their block ends: docs/answering.md"
-            )
+            note(MISSING_USERS)
         say(line_of(answered))
 
 

@@ -1,0 +1,238 @@
+"""Plots of published answers over time, with their intervals and with the times without an answer.
+
+Each query has a panel with one line, or one panel for each of a few labels. Quantiles share a
+panel. Histograms, the largest labels, and queries with many labels are a grid of colours, in which
+a missing cell has no answer.
+
+A line is level for as long as its window lasts. It is dashed and orange where users can be missing:
+provisional answers, and answers about admitted users only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from streams.answerer.answer_table import AnswerRow, AnswerSeries, AnswerTable
+from streams.answerer.queries import Kind, Label
+from streams.config import lacking
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS: Final = ("pdf", "png", "svg")
+_WIDTH, _HEIGHT = 9.0, 2.6
+_MOST_PANELS: Final = 6
+"""A query with more labels is a grid."""
+_MOST_ROWS: Final = 30
+"""The labels of a grid: those with the largest values."""
+_BLUE, _ORANGE, _GREY, _INK = "#1f6f8b", "#b85c16", "#8a9099", "#23282e"
+_LINES: Final = ("#1f6f8b", "#7a4d9f", "#3a7d44", "#8c6d1f", "#a33b52", "#4a5560")
+_UNITS: Final[dict[Kind, str]] = {
+    "count": "events",
+    "distinct": "users",
+    "histogram": "events",
+    "sum": "sum",
+    "mean": "mean",
+    "quantiles": "quantiles",
+    "top": "value",
+    "threshold": "value",
+}
+_LENGTHS: Final = (
+    ("week", timedelta(weeks=1)),
+    ("day", timedelta(days=1)),
+    ("hour", timedelta(hours=1)),
+    ("minute", timedelta(minutes=1)),
+    ("second", timedelta(seconds=1)),
+    ("millisecond", timedelta(milliseconds=1)),
+)
+
+
+def plot_answers(table: AnswerTable) -> Figure:
+    """Return a figure with the answers to every query of a table.
+
+    Raises:
+        ConfigurationError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise lacking("a plot", "plot", error) from error
+    panels = [panel for series in table.series() for panel in _panels_of(series)]
+    figure = Figure(figsize=(_WIDTH, _HEIGHT * max(len(panels), 1) + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    subplots = figure.subplots(max(len(panels), 1), squeeze=False)[:, 0]
+    first: dict[tuple[str, str], Any] = {}
+    for axes, (series, labels) in zip(subplots, panels, strict=False):
+        if labels is None:
+            _draw_grid(axes, series)
+        else:
+            _draw_lines(axes, series, labels)
+            shared = first.setdefault((series.dataset, series.query), axes)
+            if shared is not axes:
+                axes.sharey(shared)
+        _describe(axes, series, labels)
+    subplots[-1].set_xlabel("time (UTC)", fontsize=8)
+    return figure
+
+
+def save_plot(table: AnswerTable, path: Path, format_: str) -> None:
+    """Write a plot to a file.
+
+    Args:
+        table: the answers.
+        path: the file.
+        format_: one of ``FORMATS``.
+
+    Raises:
+        ConfigurationError: matplotlib is not installed.
+    """
+    figure = plot_answers(table)
+    from matplotlib import rc_context
+
+    # Text stays text, and the same answers give the same file.
+    metadata = {"Date": None} if format_ == "svg" else None
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "turnstile"}):
+        figure.savefig(path, format=format_, dpi=150, metadata=metadata)
+
+
+def length_in_words(length: timedelta) -> str:
+    """Return the length of a window, such as "day" or "4 weeks"."""
+    name, unit = next((name, unit) for name, unit in _LENGTHS if length % unit == timedelta())
+    number = length // unit
+    return name if number == 1 else f"{number:,} {name}s"
+
+
+def unit_of(series: AnswerSeries) -> str:
+    """Return the unit of the numbers of a query, such as "users per day"."""
+    row = series.windows[-1][0]
+    of = "in each" if series.kind in ("mean", "quantiles") else "per"
+    return f"{_UNITS[series.kind]} {of} {length_in_words(row.end - row.start)}"
+
+
+def _panels_of(
+    series: AnswerSeries,
+) -> Iterator[tuple[AnswerSeries, Sequence[Label | None] | None]]:
+    labels = series.labels
+    if series.kind in ("histogram", "top") or len(labels) > _MOST_PANELS:
+        yield series, None
+    elif series.kind == "quantiles":
+        yield series, labels
+    else:
+        yield from ((series, [label]) for label in labels)
+
+
+def _draw_lines(axes: Any, series: AnswerSeries, labels: Sequence[Label | None]) -> None:
+    for label, colour in zip(labels, _LINES, strict=False):
+        rows = [row for window in series.windows for row in window if row.label == label]
+        named = set()
+        for can_miss_users, part in _segments(rows):
+            name = "users can be missing" if can_miss_users else "all users"
+            shown = _ORANGE if can_miss_users and len(labels) == 1 else colour
+            times = np.array([*(row.start for row in part), part[-1].end], dtype=object)
+            values, lower, upper = (
+                np.array([*numbers, numbers[-1]], dtype=float)
+                for numbers in zip(
+                    *((row.value, row.lower, row.upper) for row in part), strict=True
+                )
+            )
+            text = name if len(labels) == 1 else f"{label}"
+            axes.fill_between(
+                times, lower, upper, step="post", color=shown, alpha=0.22, linewidth=0
+            )
+            axes.plot(
+                times,
+                values,
+                drawstyle="steps-post",
+                color=shown,
+                linestyle=(0, (3, 1)) if can_miss_users else "-",
+                linewidth=1.1,
+                label="_" if text in named else text,
+            )
+            named.add(text)
+    _mark_gaps(axes, series)
+    axes.set_ylabel(unit_of(series))
+    if len(labels) > 1 or series.gaps or any(_can_miss(window) for window in series.windows):
+        axes.legend(fontsize=8, ncols=4, loc="best", edgecolor="white")
+
+
+def _can_miss(window: Sequence[AnswerRow]) -> bool:
+    return window[0].can_miss_users
+
+
+def _segments(rows: Sequence[AnswerRow]) -> Iterator[tuple[bool, list[AnswerRow]]]:
+    """Yield windows that follow one another without a gap, all of one kind of answer."""
+    part: list[AnswerRow] = []
+    for row in rows:
+        if part and (row.start > part[-1].end or row.can_miss_users != part[-1].can_miss_users):
+            yield part[-1].can_miss_users, part
+            part = []
+        part.append(row)
+    if part:
+        yield part[-1].can_miss_users, part
+
+
+def _draw_grid(axes: Any, series: AnswerSeries) -> None:
+    sums: dict[Label | None, float] = dict.fromkeys(series.labels, 0.0)
+    for window in series.windows:
+        for row in window:
+            sums[row.label] += row.value or 0.0
+    labels = list(sums)
+    if series.kind != "histogram":  # the bins of a histogram have an order of their own
+        labels = sorted(labels, key=lambda label: -sums[label])[:_MOST_ROWS][::-1]
+    place = {label: number for number, label in enumerate(labels)}
+    edges, columns = [], []
+    for window, following in zip(series.windows, (*series.windows[1:], None), strict=True):
+        column = np.full(len(labels), np.nan)
+        for row in window:
+            if row.label in place and row.value is not None:
+                column[place[row.label]] = row.value
+        edges.append(window[0].start)
+        columns.append(column)
+        if following is not None and following[0].start > window[0].end:
+            edges.append(window[0].end)
+            columns.append(np.full(len(labels), np.nan))
+    edges.append(series.windows[-1][0].end)
+    cells = np.ma.masked_invalid(np.array(columns).T)
+    drawn = axes.pcolormesh(np.array(edges), np.arange(len(labels) + 1), cells, cmap="YlGnBu")
+    _mark_gaps(axes, series)
+    axes.set_yticks(np.arange(len(labels)) + 0.5, [str(label) for label in labels], fontsize=8)
+    axes.figure.colorbar(drawn, ax=axes, label=unit_of(series), pad=0.01)
+
+
+def _mark_gaps(axes: Any, series: AnswerSeries) -> None:
+    for number, gap in enumerate(series.gaps):
+        span = axes.axvspan(
+            gap.start, gap.end, facecolor="#eef0f2", edgecolor=_GREY, hatch="///", linewidth=0
+        )
+        span.set_label("_" if number else "not answered")
+
+
+def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None] | None) -> None:
+    dates: Any = import_module("matplotlib.dates")
+    label = f": {labels[0]}" if labels and len(labels) == 1 and labels[0] is not None else ""
+    axes.set_title(f"{series.query}{label}", loc="left", fontsize=10, color=_INK, weight="bold")
+    confidences = {row.confidence for window in series.windows for row in window}
+    held = ", ".join(f"{100 * confidence:g} %" for confidence in sorted(confidences))
+    if labels is None:
+        widths = [(row.upper - row.lower) / 2 for window in series.windows for row in window]
+        held += f", at most ±{max(widths):.3g}"
+    axes.set_title(
+        f"dataset {series.dataset}, interval {held}", loc="right", fontsize=8, color=_GREY
+    )
+    axes.set_xlim(series.windows[0][0].start, series.windows[-1][0].end)
+    locator = dates.AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if labels is not None:
+        axes.grid(axis="y", color="#e4e7ea", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.yaxis.set_major_formatter("{x:,.10g}")

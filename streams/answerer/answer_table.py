@@ -1,0 +1,238 @@
+"""Published answers as a table, with one row for each number of each window.
+
+    table = AnswerTable()
+    for record in read_answers(config):
+        table.add(record)
+    rows = list(table.rows())
+
+A correction replaces the values of its windows; ``raw_value`` keeps the answer. Every column comes
+from the topic ``answers``, whose records are public. The table has no number of admitted users, and
+nothing from the answerer's journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from streams.answerer.answers import AnswerRecord, CorrectedWindow, Correction, PrivateAnswer
+from streams.answerer.queries import Kind, Label
+
+T = TypeVar("T")
+
+
+class AnswerRow(msgspec.Struct, frozen=True):
+    """One number of one window.
+
+    Times are in UTC. A column that does not apply is None.
+    """
+
+    dataset: str
+    run: str
+    step: int
+    query: str
+    kind: Kind
+    start: datetime
+    """The first moment of the window."""
+    end: datetime
+    """The first moment after the window."""
+    label: Label | None
+    """The label, if the answer has several numbers."""
+    value: float | None
+    """The corrected value, or the answer's. None if the noise allows no estimate."""
+    raw_value: float | None
+    """The value of the answer."""
+    corrected: bool
+    """True if ``value``, ``lower`` and ``upper`` are about all users, from a correction."""
+    lower: float
+    upper: float
+    confidence: float
+    """The probability that all intervals of one window hold together."""
+    noise_stddev: float | None
+    """The standard deviation of the noise in the answer's noisy sum. None if the answer was
+    not read."""
+    block_end: datetime | None
+    """The end of the block of windows that is corrected together."""
+    provisional: bool
+    """True if a correction follows at ``block_end``."""
+    exhaustible_since: datetime | None
+    """The start of the first window from which users can be missing. None if it has not come."""
+    above: bool | None
+    """True if the noisy value is above the threshold."""
+
+    @property
+    def can_miss_users(self) -> bool:
+        """Return whether users can be missing, because their budgets are exhausted."""
+        return not self.corrected and (self.provisional or self.exhaustible_since is not None)
+
+
+COLUMNS = AnswerRow.__struct_fields__
+AnsweredWindow: TypeAlias = tuple[AnswerRow, ...]
+"""The rows of one window: one, or one for each label."""
+
+
+class UnansweredTime(NamedTuple):
+    """A stretch of time between two windows that no window covers."""
+
+    start: datetime
+    end: datetime
+
+
+class AnswerSeries(NamedTuple):
+    """The answers to one query, over all runs that asked it.
+
+    Attributes:
+        windows: in the order of their starts. If runs answered a window again, only the latest
+            answer is here.
+        gaps: the times between the first and the last window that no window covers.
+    """
+
+    dataset: str
+    query: str
+    kind: Kind
+    windows: Sequence[AnsweredWindow]
+    gaps: Sequence[UnansweredTime]
+
+    @property
+    def labels(self) -> list[Label | None]:
+        """Return the labels in the order in which they first appear; [None] for single numbers."""
+        return list(dict.fromkeys(row.label for window in self.windows for row in window))
+
+
+class AnswerTable:
+    """Collects answers and corrections.
+
+    Args:
+        most: the windows that are kept for each query of a run, the newest ones; None: all.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._runs: dict[tuple[str, str, str], dict[int, AnsweredWindow]] = {}
+
+    def add(self, record: AnswerRecord) -> None:
+        """Add an answer, or replace the values of the windows of a correction."""
+        name = record.dataset, record.query, record.run
+        windows = self._runs.setdefault(name, {})
+        if isinstance(record, PrivateAnswer):
+            windows[record.step] = _answered(record)
+        else:
+            for window in record.windows:
+                windows[window.step] = _corrected(record, window, windows.get(window.step))
+        while self._most is not None and len(windows) > self._most:
+            del windows[min(windows)]
+
+    def rows(self) -> Iterator[AnswerRow]:
+        """Yield the rows by query, and then in the order of steps and labels."""
+        for windows in self._runs.values():
+            for _, rows in sorted(windows.items()):
+                yield from rows
+
+    def series(self) -> list[AnswerSeries]:
+        """Return the answers to each query, in the order in which the queries first appeared."""
+        latest: dict[tuple[str, str], dict[datetime, AnsweredWindow]] = {}
+        for (dataset, query, _), runs in self._runs.items():
+            chosen = latest.setdefault((dataset, query), {})
+            chosen.update((rows[0].start, rows) for rows in runs.values())
+        found = []
+        for (dataset, query), chosen in latest.items():
+            windows = [chosen[start] for start in sorted(chosen)]
+            gaps = list(gaps_of([(rows[0].start, rows[0].end) for rows in windows]))
+            found.append(AnswerSeries(dataset, query, windows[0][0].kind, windows, gaps))
+        return found
+
+
+def gaps_of(windows: Sequence[tuple[datetime, datetime]]) -> Iterator[UnansweredTime]:
+    """Yield the times between windows that none of them covers.
+
+    Args:
+        windows: start and end, in the order of starts.
+    """
+    covered = windows[0][1] if windows else None
+    for start, end in windows:
+        assert covered is not None
+        if start > covered:
+            yield UnansweredTime(covered, start)
+        covered = max(covered, end)
+
+
+def _answered(answer: PrivateAnswer) -> AnsweredWindow:
+    until, since = answer.provisional_until, answer.exhaustible_since
+    return tuple(
+        AnswerRow(
+            dataset=answer.dataset,
+            run=answer.run,
+            step=answer.step,
+            query=answer.query,
+            kind=answer.kind,
+            start=datetime.fromisoformat(answer.start),
+            end=datetime.fromisoformat(answer.end),
+            label=label,
+            value=value,
+            raw_value=value,
+            corrected=False,
+            lower=lower,
+            upper=upper,
+            confidence=answer.confidence,
+            noise_stddev=answer.noise_stddev,
+            block_end=None if until is None else datetime.fromisoformat(until),
+            provisional=until is not None,
+            exhaustible_since=None if since is None else datetime.fromisoformat(since),
+            above=answer.above,
+        )
+        for label, value, lower, upper in zip(
+            _labels_of(answer),
+            _listed(answer.value),
+            _listed(answer.lower),
+            _listed(answer.upper),
+            strict=True,
+        )
+    )
+
+
+def _corrected(
+    correction: Correction, window: CorrectedWindow, answered: AnsweredWindow | None
+) -> AnsweredWindow:
+    first = answered[0] if answered else None
+    return tuple(
+        AnswerRow(
+            dataset=correction.dataset,
+            run=correction.run,
+            step=window.step,
+            query=correction.query,
+            kind=correction.kind,
+            start=datetime.fromisoformat(window.start),
+            end=datetime.fromisoformat(window.end),
+            label=label,
+            value=value,
+            raw_value=raw,
+            corrected=True,
+            lower=lower,
+            upper=upper,
+            confidence=correction.confidence,
+            noise_stddev=first.noise_stddev if first else None,
+            block_end=datetime.fromisoformat(correction.end),
+            provisional=False,
+            exhaustible_since=first.exhaustible_since if first else None,
+            above=None,
+        )
+        for label, value, raw, lower, upper in zip(
+            _labels_of(correction),
+            _listed(window.value),
+            _listed(window.raw),
+            _listed(window.lower),
+            _listed(window.upper),
+            strict=True,
+        )
+    )
+
+
+def _labels_of(record: AnswerRecord) -> list[Label | None]:
+    return [*record.labels] if record.labels else [None]
+
+
+def _listed(numbers: T | list[T]) -> list[T]:
+    return numbers if isinstance(numbers, list) else [numbers]
