@@ -45,7 +45,7 @@ _KEPT = 1024
 """Answers remembered per run, to notice different answers to the same steps."""
 
 Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-"""A moment in UTC, in ISO 8601."""
+"""A moment in ISO 8601: in UTC, or with the offset of the time zone of the file."""
 
 
 class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="answer"):
@@ -68,9 +68,9 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="a
     kind: Kind
     """The kind of the query, as in the file."""
     start: Moment
-    """The first moment of the window, UTC."""
+    """The first moment of the window."""
     end: Moment
-    """The first moment after the window, UTC."""
+    """The first moment after the window."""
     value: float | list[float | None] | None
     """A number, or one for each of ``labels``. It is null if the noise allows no estimate."""
     lower: float | list[float]
@@ -112,9 +112,9 @@ class CorrectedWindow(msgspec.Struct):
     step: Annotated[int, Meta(ge=0)]
     """The step of the answer that is corrected."""
     start: Moment
-    """The first moment of the window, UTC."""
+    """The first moment of the window."""
     end: Moment
-    """The first moment after the window, UTC."""
+    """The first moment after the window."""
     raw: float | list[float]
     """The value of the answer: a number, or one for each of ``labels`` of the correction."""
     value: float | list[float]
@@ -145,9 +145,9 @@ class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="corr
     kind: Kind
     """The kind of the query, as in the file."""
     start: Moment
-    """The first moment of the first window, UTC."""
+    """The first moment of the first window."""
     end: Moment
-    """The first moment after the last window, UTC."""
+    """The first moment after the last window."""
     windows: list[CorrectedWindow]
     """The windows of the block, in their order."""
     left_out: float | list[float]
@@ -180,7 +180,7 @@ def answer_of(
     block_end: int | None = None,
 ) -> PrivateAnswer:
     """Return the record of a release."""
-    query = query_file.queries[window.query]
+    query, zone = query_file.queries[window.query], query_file.timezone
     return PrivateAnswer(
         v=VERSION,
         dataset=query_file.dataset,
@@ -188,8 +188,8 @@ def answer_of(
         step=release.step,
         query=query.name,
         kind=query.kind,
-        start=iso(window.start),
-        end=iso(window.end),
+        start=iso(window.start, zone),
+        end=iso(window.end, zone),
         value=answered.value,
         lower=answered.lower,
         upper=answered.upper,
@@ -197,10 +197,10 @@ def answer_of(
         confidence=query_file.confidence,
         noise_stddev=release.noise_stddev,
         worst_case_left=worst_case_left,
-        exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since.start),
+        exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since.start, zone),
         labels=answered.labels,
         above=answered.above,
-        provisional_until=None if block_end is None else iso(block_end),
+        provisional_until=None if block_end is None else iso(block_end, zone),
     )
 
 
@@ -234,8 +234,8 @@ def correction_of(
         step=window.step,
         query=query.name,
         kind=query.kind,
-        start=iso(window.start),
-        end=iso(window.end),
+        start=iso(window.start, query_file.timezone),
+        end=iso(window.end, query_file.timezone),
         windows=[
             CorrectedWindow(one.step, one.start, one.end, raw, *map(shown, numbers))
             for one, raw, *numbers in zip(

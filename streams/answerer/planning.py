@@ -14,7 +14,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ from streams.answerer.pricing import (
     shares_of,
 )
 from streams.answerer.queries import Query, QueryFile, UnusableQueries, parse_queries
-from streams.answerer.windows import Calendar, InputState, Window
+from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.ledger.rule import Before, Rule
 from streams.queries.answerer import quantile_of_noise
 from streams.records import Policy, User
@@ -517,7 +516,7 @@ def _described(
 ) -> Setting:
     calendar = Calendar(query_file)
     starts = [calendar.window(number, window).start for window in range(len(left_out))]
-    names = [datetime.fromtimestamp(start / 1000, UTC).strftime("%Y-%m") for start in starts]
+    names = [iso(start, query_file.timezone)[: len("2026-01")] for start in starts]
     months = []
     for name in dict.fromkeys(names):
         places = np.flatnonzero(np.array(names) == name)

@@ -13,10 +13,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from zoneinfo import ZoneInfo
+
+from streams.answerer.spacing import Spacing, Unit, spacing_of
 
 Kind: TypeAlias = Literal[
     "count", "distinct", "sum", "mean", "histogram", "quantiles", "top", "threshold"
@@ -28,6 +31,7 @@ KINDS: Final[tuple[str, ...]] = get_args(Kind)
 _OF: Final[tuple[str, ...]] = get_args(Of)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
+_PERIOD: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w|mo)")
 _MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 MOST_LABELS: Final = 1024
 MOST_PANES: Final = 1024
@@ -109,8 +113,9 @@ class Query:
         labels: the values of ``by`` that are counted; others are not.
         edges: of the bins of a histogram, k + 1 for k bins.
         where: the conditions on events.
-        window: its length in ms.
-        every: from the beginning of one window to the next, in ms; divides ``window``.
+        window: its length.
+        every: from the beginning of one window to the next; divides ``window``.
+        unit: of both: ms, or days or months of the file's time zone.
         each: the largest contribution of a user to one number; 0 if ``clip`` is given.
         groups: the largest number of numbers that a user contributes to.
         clip: the largest L2 norm of a user's vector; 0 if ``each`` is given.
@@ -135,6 +140,7 @@ class Query:
     of: Of
     window: int
     every: int
+    unit: Unit = "ms"
     column: str = ""
     by: str = ""
     labels: tuple[Label, ...] = ()
@@ -159,6 +165,11 @@ class Query:
     blocks: int = 0
 
     @property
+    def panes(self) -> int:
+        """Return the number of panes in a window; one window begins with each pane."""
+        return self.window // self.every
+
+    @property
     def horizon(self) -> int:
         """Return the number of windows that are corrected, from the first one on."""
         return self.block * self.blocks
@@ -175,6 +186,7 @@ class QueryFile:
         confidence: of the intervals in answers.
         source: of the events.
         queries: in the order of the file.
+        timezone: the IANA name of the time zone of days and months.
     """
 
     dataset: str
@@ -182,6 +194,13 @@ class QueryFile:
     confidence: float
     source: Source
     queries: tuple[Query, ...]
+    timezone: str = "UTC"
+
+    @property
+    def spacings(self) -> list[Spacing]:
+        """Return the panes of each query."""
+        start = self.source.start
+        return [spacing_of(start, one.every, one.unit, self.timezone) for one in self.queries]
 
     def for_a_file(self) -> QueryFile:
         """Return the same queries for a file, whose events come in the order of their times."""
@@ -233,18 +252,20 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     if not isinstance(source, dict):
         raise file.fault("input", source, "a table with the source of the events")
     correct = file.flag("correct", True)
-    horizon = file.duration("horizon", 52 * _MS["w"])
-    query_file = QueryFile(
-        dataset=file.name("dataset"),
-        run=file.name("run"),
-        confidence=file.number("confidence", 0.95, above=0.0, below=1.0),
-        source=_source(_Table("[input]", source)),
-        queries=tuple(
-            _query(number, query, horizon if correct else 0)
-            for number, query in enumerate(given, start=1)
-        ),
+    zone = file.zone("timezone")
+    dataset, run = file.name("dataset"), file.name("run")
+    confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
+    events = _source(_Table("[input]", source), zone)
+    length, unit = file.period("horizon", zone, Period(52 * _MS["w"], "ms"))
+    horizon = spacing_of(events.start, length, unit, zone or "UTC").begin(1 if correct else 0)
+    queries = tuple(
+        _query(number, query, events.start, horizon, zone)
+        for number, query in enumerate(given, start=1)
     )
+    query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
     file.finish()
+    for query, spacing in zip(queries, query_file.spacings, strict=True):
+        _check_start(query, spacing, query_file)
     names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
@@ -256,7 +277,21 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     return query_file
 
 
-def _source(table: _Table) -> Source:
+def _check_start(query: Query, spacing: Spacing, query_file: QueryFile) -> None:
+    """Check that days begin with the first moment of a day, and months on a day they all have."""
+    start, zone = query_file.source.start, ZoneInfo(query_file.timezone)
+    local = datetime.fromtimestamp(start / 1000, zone)
+    if spacing.begin(0) != start or (query.unit == "mo" and local.day > 28):
+        allowed = "the first moment of a day" + (" up to the 28th" if query.unit == "mo" else "")
+        raise UnusableQueries(
+            f"[input]: start is {local.isoformat()}; query {query.name!r} has windows of whole "
+            f"{'months' if query.unit == 'mo' else 'days'}, so it must be {allowed} in "
+            f"{query_file.timezone}, as {local.date().replace(day=1)}",
+            "start",
+        )
+
+
+def _source(table: _Table, zone: str | None) -> Source:
     clock = table.choice("clock", ("arrival", "events"), "arrival")
     source = Source(
         topic=table.text("topic", ""),
@@ -264,7 +299,7 @@ def _source(table: _Table) -> Source:
         integers=table.choice("users", ("string", "integer"), "string") == "integer",
         time=table.text("time"),
         time_unit=table.choice("time_unit", ("iso", "s", "ms"), "iso"),
-        start=table.moment("start"),
+        start=table.moment("start", zone),
         lateness=table.duration("lateness", 0),
         by_arrival=clock == "arrival",
         ahead=table.duration("ahead", _MS["d"]),
@@ -274,20 +309,24 @@ def _source(table: _Table) -> Source:
     return source
 
 
-def _query(number: int, content: Mapping[str, Any], horizon: int) -> Query:
+def _query(
+    number: int, content: Mapping[str, Any], start: int, horizon: int, zone: str | None
+) -> Query:
+    """Read a query whose answers are corrected from ``start`` up to the horizon, in ms."""
     name = content.get("name")
     table = _Table(f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content)
     kind: Any = table.choice("kind", KINDS)
     of: Any = kind if kind in _OF else "count"
     if kind in ("top", "threshold"):
         of = table.choice("of", _OF, "count")
-    window = table.duration("window")
-    every = table.duration("every", window)
-    if window < 1 or every < 1 or window % every or window // every > MOST_PANES:
+    window, unit = table.period("window", zone)
+    every, parts = table.period("every", zone, Period(window, unit))
+    if parts != unit or not 1 <= every <= window or window % every or window // every > MOST_PANES:
         raise table.fault(
             "every",
             content.get("every"),
-            f"a duration that divides the window into at most {MOST_PANES} parts",
+            f"a duration that divides the window into at most {MOST_PANES} parts: months divide "
+            "months and, in a time zone, days and weeks divide days and weeks",
         )
     settings: dict[str, Any] = {"where": _conditions(table)}
     numbers = of == "sum" or kind in ("mean", "histogram", "quantiles")
@@ -323,14 +362,25 @@ def _query(number: int, content: Mapping[str, Any], horizon: int) -> Query:
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
         if kind in _OF:
-            windows = -(-horizon // every)
-            settings |= _correction(table, settings["active_windows"], windows, every)
-    query = Query(name=table.name("name"), kind=kind, of=of, window=window, every=every, **settings)
+            windows = spacing_of(start, every, unit, zone or "UTC").last(horizon - 1) + 1
+            block = table.period("block", zone, Period(0, unit))
+            settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
+    query = Query(
+        name=table.name("name"),
+        kind=kind,
+        of=of,
+        window=window,
+        every=every,
+        unit=unit,
+        **settings,
+    )
     table.finish()
     return query
 
 
-def _correction(table: _Table, active: float, windows: int, every: int) -> dict[str, Any]:
+def _correction(
+    table: _Table, active: float, windows: int, every: int, unit: Unit, given_block: Period
+) -> dict[str, Any]:
     """Read how the answers of a query are corrected, and fill in what the file leaves open.
 
     With a share f for corrections, the variance of an answer is proportional to active / (1 - f),
@@ -343,12 +393,14 @@ def _correction(table: _Table, active: float, windows: int, every: int) -> dict[
         table: of the query.
         active: its active_windows.
         windows: in the horizon; 0 if the file switches corrections off.
-        every: from one window to the next, in ms.
+        every: from one window to the next.
+        unit: of ``every``.
+        given_block: the length of a block; 0 if it is left open.
     """
     given = bool({"left_out", "block", "block_limit", "paid_blocks"} & table.content.keys())
     part = table.number("left_out", -1.0, least=0.0, below=1.0)
-    length = table.duration("block", 0)
-    if length % every or length // every > MOST_IN_BLOCK:
+    length = given_block.length
+    if given_block.unit != unit or length % every or length // every > MOST_IN_BLOCK:
         raise table.fault(
             "block",
             table.content["block"],
@@ -447,6 +499,18 @@ def _condition(table: _Table, column: str, wanted: Any) -> Condition:
         wanted,
         "a string, an integer, a list of them, or { at_least = ..., below = ... }",
     )
+
+
+class Period(NamedTuple):
+    """A length of time.
+
+    Attributes:
+        length: in the unit.
+        unit: fixed milliseconds, or days or months of the file's time zone.
+    """
+
+    length: int
+    unit: Unit
 
 
 _MISSING: Final[Any] = object()
@@ -559,13 +623,41 @@ class _Table:
             raise self.fault(key, value, 'a number and a unit, as "90s", "15m", "6h", "1d", "1w"')
         return int(found[1]) * _MS[found[2]]
 
-    def moment(self, key: str) -> int:
-        """Take a moment, in ms since 1970; without a time zone it is UTC."""
-        value = self.take(key)
+    def period(self, key: str, zone: str | None, default: Any = _MISSING) -> Period:
+        """Take a length of time; days and weeks are of the time zone, if the file has one."""
+        value = self.take(key, default)
+        if isinstance(value, Period):
+            return value
+        found = _PERIOD.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            raise self.fault(key, value, 'a number and a unit, as "90s", "6h", "1d", "1w", "1mo"')
+        length = int(found[1])
+        match found[2]:
+            case "mo":
+                return Period(length, "mo")
+            case "d" | "w" as unit if zone is not None:
+                return Period(length * (7 if unit == "w" else 1), "d")
+            case unit:
+                return Period(length * _MS[unit], "ms")
+
+    def zone(self, key: str) -> str | None:
+        """Take the name of a time zone; None if there is none."""
+        value = self.take(key, None)
+        if value is None:
+            return None
+        try:
+            return ZoneInfo(value).key
+        except (ValueError, TypeError, AttributeError, OSError, KeyError) as error:
+            allowed = 'the IANA name of a time zone, as "Europe/Berlin"'
+            raise self.fault(key, value, allowed) from error
+
+    def moment(self, key: str, zone: str | None) -> int:
+        """Take a moment, in ms since 1970; without an offset it is of the zone, or else UTC."""
+        value, local = self.take(key), ZoneInfo(zone or "UTC")
         if isinstance(value, datetime):
-            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+            moment = value if value.tzinfo else value.replace(tzinfo=local)
         elif isinstance(value, date):
-            moment = datetime(value.year, value.month, value.day, tzinfo=UTC)
+            moment = datetime(value.year, value.month, value.day, tzinfo=local)
         else:
             raise self.fault(
                 key,

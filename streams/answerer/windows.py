@@ -1,8 +1,9 @@
 """Windows of time: the events in them, when they close, and the state of the whole input.
 
-A window consists of panes as long as the interval from one window to the next. So an event is
-stored once, in however many windows it is. Contributions are stored as integers, so their sums do
-not depend on the order of events, and a rebuilt window is charged exactly as before.
+A window consists of panes, each from the beginning of one window to that of the next
+(``spacing``). So an event is stored once, in however many windows it is. Contributions are stored
+as integers, so their sums do not depend on the order of events, and a rebuilt window is charged
+exactly as before.
 
 Windows close in the order of their ends. Windows with the same end close in the order of the file.
 A block of windows, whose answers are corrected together, closes after its last window, and after
@@ -23,12 +24,14 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from streams.answerer.events import EventPlace, EventReader, SkipReason, UserEvent
 from streams.answerer.kinds import AskedQuery, Content, Floats
-from streams.answerer.queries import Query, QueryFile
+from streams.answerer.queries import QueryFile
+from streams.answerer.spacing import Spacing
 from streams.records import User
 
 
@@ -54,18 +57,34 @@ class Window(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """The windows of a query, or its blocks."""
+    """The windows of a query, or its blocks: so many panes each, of which one begins ``every``
+    panes.
+    """
 
     query: int
-    length: int
-    every: int
+    spacing: Spacing
+    panes: int
+    every: int = 1
     limit: int = 2**62
     is_block: bool = False
 
+    def begin(self, number: int) -> int:
+        """Return when a window or a block begins, in ms since 1970."""
+        return self.spacing.begin(number * self.every)
 
-def iso(ms: int) -> str:
-    """Return a moment in ms since 1970 as ISO 8601, in UTC."""
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    def end(self, number: int) -> int:
+        """Return when a window or a block ends, in ms since 1970."""
+        return self.spacing.begin(number * self.every + self.panes)
+
+    def ended(self, time: int) -> int:
+        """Return how many of them have ended at a time."""
+        number = (self.spacing.last(time) - self.panes) // self.every + 1
+        return min(max(0, number), self.limit)
+
+
+def iso(ms: int, timezone: str = "UTC") -> str:
+    """Return a moment in ms since 1970 as ISO 8601, with the offset of a time zone."""
+    moment = datetime.fromtimestamp(ms / 1000, ZoneInfo(timezone))
     precision = "seconds" if ms % 1000 == 0 else "milliseconds"
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
@@ -80,12 +99,14 @@ class Calendar:
     def __init__(self, query_file: QueryFile, step: int = 0) -> None:
         self._source = query_file.source
         self._queries = query_file.queries
-        windows = [_Span(n, query.window, query.every) for n, query in enumerate(self._queries)]
+        spacings = query_file.spacings
+        windows = [_Span(n, spacings[n], query.panes) for n, query in enumerate(self._queries)]
         blocks = [
             _Span(
                 number,
-                (query.block - 1) * query.every + query.window,
-                query.block * query.every,
+                spacings[number],
+                query.block - 1 + query.panes,
+                query.block,
                 query.blocks,
                 is_block=True,
             )
@@ -139,19 +160,15 @@ class Calendar:
 
     def _window(self, place: int, number: int) -> Window:
         span = self._spans[place]
-        start = self._source.start + number * span.every
-        end = start + span.length
+        start, end = span.begin(number), span.end(number)
         step = sum(self._closed_before(place, number))
         closes = end + self._source.lateness
         return Window(step, span.query, number, start, end, closes, span.is_block)
 
     def _closed_before(self, place: int, number: int) -> list[int]:
-        span = self._spans[place]
-        after = number * span.every + span.length  # from ``start`` to its end, in ms
+        end = self._spans[place].end(number)
         return [
-            min(max(0, (after - other.length - (at > place)) // other.every + 1), other.limit)
-            if at != place
-            else number
+            other.ended(end - (at > place)) if at != place else number
             for at, other in enumerate(self._spans)
         ]
 
@@ -169,7 +186,9 @@ class Calendar:
 
     def _jump_towards(self, step: int) -> None:
         """Advance to a step that is not after this one, and at most a few windows before it."""
-        frequent = min(range(len(self._queries)), key=lambda query: self._queries[query].every)
+        frequent = min(
+            range(len(self._queries)), key=lambda query: self._spans[query].spacing.longest(1)
+        )
 
         def step_of(number: int) -> int:
             return sum(self._closed_before(frequent, number))
@@ -179,11 +198,11 @@ class Calendar:
             self._numbers = self._closed_before(frequent, number)
 
     def _next(self) -> Window:
-        after = [
-            number * span.every + span.length if number < span.limit else 2**62
+        ends = [
+            span.end(number) if number < span.limit else 2**62
             for number, span in zip(self._numbers, self._spans, strict=True)
         ]
-        place = after.index(min(after))
+        place = ends.index(min(ends))
         return self._window(place, self._numbers[place])
 
 
@@ -199,15 +218,15 @@ class Panes:
     """The events of one query that may still count.
 
     Args:
-        query: the query.
-        start: when its first window begins.
+        spacing: of its panes.
+        panes: how many of them a window has.
         lateness: how long after its end a window waits.
     """
 
-    def __init__(self, query: Query, start: int, lateness: int) -> None:
-        self._every, self._start = query.every, start
-        self._panes = query.window // query.every
-        self._closes_after = query.window + lateness  # from the beginning of a window
+    def __init__(self, spacing: Spacing, panes: int, lateness: int) -> None:
+        self._last_pane = spacing.last
+        self._panes = panes
+        self._lateness = lateness
         self._buckets: dict[tuple[int, int], _Bucket] = {}
 
     def windows_of(self, time: int, closed: int, arrived: int | None) -> tuple[int, int, int]:
@@ -222,11 +241,11 @@ class Panes:
             The first window that the event counts in, the first whose time contains it, and the
             last one, for both.
         """
-        last = (time - self._start) // self._every
+        last = self._last_pane(time)
         belongs = max(last - self._panes + 1, 0)
         first = max(belongs, closed)
         if arrived is not None:
-            first = max(first, (arrived - self._closes_after - self._start) // self._every + 1)
+            first = max(first, self._last_pane(arrived - self._lateness) - self._panes + 1)
         return first, belongs, last
 
     def add(
@@ -292,7 +311,11 @@ class InputState:
         self.incomplete: Counter[tuple[str, str]] = Counter()
         self._source = source
         self._reader = EventReader(source, text)
-        self._panes = [Panes(q, source.start, source.lateness) for q in query_file.queries]
+        self._spacings = query_file.spacings
+        self._panes = [
+            Panes(spacing, query.panes, source.lateness)
+            for spacing, query in zip(self._spacings, query_file.queries, strict=True)
+        ]
         self._replaying: Mapping[int, int] = {}
 
     def resume(
@@ -432,10 +455,10 @@ class InputState:
         if time is None:
             return None
         closing = []
-        for query in (one.query for one in self.asked):
-            last = (time - self._source.start) // query.every
-            first = max(last - query.window // query.every + 1, 0)
-            closing.append(self._source.start + first * query.every + query.window)
+        for asked, spacing in zip(self.asked, self._spacings, strict=True):
+            panes = asked.query.panes
+            first = max(spacing.last(time) - panes + 1, 0)
+            closing.append(spacing.begin(first + panes))
         return min(closing) + self._source.lateness
 
     @property
@@ -445,8 +468,11 @@ class InputState:
         The input topic must retain events for that long. An event's time can lie in the future, at
         the beginning of the longest window.
         """
-        source = self._source
-        return source.ahead + max(one.query.window for one in self.asked) + source.lateness
+        longest = max(
+            spacing.longest(one.query.panes)
+            for one, spacing in zip(self.asked, self._spacings, strict=True)
+        )
+        return self._source.ahead + longest + self._source.lateness
 
     def begins(self) -> dict[int, int]:
         """Return the offsets by partition from which the state can be rebuilt."""

@@ -34,14 +34,16 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
     for number, query in enumerate(query_file.queries):
         asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])
-        half = None
+        half, is_fixed = None, query.unit == "ms"
         if stddev is not None and query.kind not in ("mean", "quantiles"):
             half = stddev * quantile_of_noise(query_file.confidence, asked.dimension)
         shown = {
             "query": query.name,
             "kind": query.kind,
-            "window_seconds": query.window / 1000,
-            "every_seconds": query.every / 1000,
+            "window": None if is_fixed else f"{query.window}{query.unit}",
+            "every": None if is_fixed else f"{query.every}{query.unit}",
+            "window_seconds": query.window / 1000 if is_fixed else None,
+            "every_seconds": query.every / 1000 if is_fixed else None,
             "numbers": asked.dimension,
             "norm_of_a_user": asked.bound,
             "noise_stddev": stddev,

@@ -1,0 +1,142 @@
+"""Where the windows of a query begin: pure functions between numbers and moments.
+
+The time of a query is divided into panes, numbered from 0. Pane n lasts from ``begin(n)`` to
+``begin(n + 1)``, and windows and blocks consist of consecutive panes. So panes tile time from
+``start`` on without a gap or an overlap, whatever their lengths.
+
+Panes have a fixed length, or consist of days or months in a time zone. Calendar panes begin with
+the first moment of a local day. A day has 23 or 25 hours where the clock changes. A day that a
+place has skipped, as Samoa did on 30 December 2011, has a pane of length 0.
+
+The rules of time zones are the IANA database of the machine, or else of the package ``tzdata``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from typing import Final, Literal, Protocol, TypeAlias
+from zoneinfo import ZoneInfo
+
+Unit: TypeAlias = Literal["ms", "d", "mo"]
+"""The unit of a length: fixed milliseconds, or local days or months."""
+
+DAY: Final = 86_400_000
+_LAST_DAY: Final = date(9999, 12, 28).toordinal()  # later ones overflow in some time zones
+_NEVER: Final = 2**62
+
+
+class Spacing(Protocol):
+    """The moments at which the panes of a query begin."""
+
+    def begin(self, number: int) -> int:
+        """Return when a pane begins, in ms since 1970; it does not fall with the number."""
+
+    def last(self, time: int) -> int:
+        """Return the number of the last pane that begins at a time or before it.
+
+        It is negative for a time before the first pane.
+        """
+
+    def longest(self, panes: int) -> int:
+        """Return a length that so many consecutive panes do not exceed, in ms."""
+
+
+@dataclass(frozen=True)
+class FixedSpacing:
+    """Panes of a fixed length.
+
+    Attributes:
+        start: when pane 0 begins, in ms since 1970.
+        every: the length of a pane, in ms.
+    """
+
+    start: int
+    every: int
+
+    def begin(self, number: int) -> int:
+        """Return when a pane begins."""
+        return self.start + number * self.every
+
+    def last(self, time: int) -> int:
+        """Return the number of the last pane that begins at a time or before it."""
+        return (time - self.start) // self.every
+
+    def longest(self, panes: int) -> int:
+        """Return the length of so many panes."""
+        return panes * self.every
+
+
+@dataclass(frozen=True)
+class CalendarSpacing:
+    """Panes of whole days or months in a time zone.
+
+    Attributes:
+        start: when pane 0 begins, in ms since 1970: the first moment of a local day. For months, it
+            is at most day 28 of a month.
+        every: the length of a pane, in units.
+        unit: days or months.
+        timezone: its IANA name.
+    """
+
+    start: int
+    every: int
+    unit: Literal["d", "mo"]
+    timezone: str
+
+    def begin(self, number: int) -> int:
+        """Return when a pane begins: the first moment of a local day."""
+        first = _local_date(self.start, self.timezone)
+        if self.unit == "d":
+            day = first.toordinal() + number * self.every
+        else:
+            year, month = divmod(12 * first.year + first.month - 1 + number * self.every, 12)
+            day = date(year, month + 1, first.day).toordinal() if year < 10_000 else _LAST_DAY + 1
+        return _first_moment(day, self.timezone) if day <= _LAST_DAY else _NEVER
+
+    def last(self, time: int) -> int:
+        """Return the number of the last pane that begins at a time or before it."""
+        if time < self.start:
+            return -1
+        time = min(time, (_LAST_DAY - _EPOCH) * DAY)
+        first, local = (_local_date(moment, self.timezone) for moment in (self.start, time))
+        if self.unit == "d":
+            number = (local.toordinal() - first.toordinal()) // self.every
+        else:
+            number = (12 * (local.year - first.year) + local.month - first.month) // self.every
+        # A month can begin on a later day, and a local date can be repeated.
+        while self.begin(number) > time:
+            number -= 1
+        while self.begin(number + 1) <= time:
+            number += 1
+        return number
+
+    def longest(self, panes: int) -> int:
+        """Return a length that so many panes do not exceed: clocks change by a day at most."""
+        return (panes * self.every * (1 if self.unit == "d" else 31) + 1) * DAY
+
+
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+
+
+def _local_date(time: int, timezone: str) -> date:
+    return datetime.fromtimestamp(time // 1000, ZoneInfo(timezone)).date()
+
+
+@lru_cache(maxsize=1 << 16)
+def _first_moment(day: int, timezone: str) -> int:
+    """Return the first moment of a local day, in ms since 1970.
+
+    If the clock skips midnight, Python takes the offset before the change, which gives the moment
+    of the change. If midnight comes twice, it takes the first one.
+    """
+    midnight = datetime.fromordinal(day).replace(tzinfo=ZoneInfo(timezone))
+    return round(midnight.timestamp()) * 1000
+
+
+def spacing_of(start: int, every: int, unit: Unit, timezone: str) -> Spacing:
+    """Return the panes of a length in a unit, from ``start`` on."""
+    if unit == "ms":
+        return FixedSpacing(start, every)
+    return CalendarSpacing(start, every, unit, timezone)

@@ -1,0 +1,310 @@
+"""Days and months in a time zone: windows tile time, whatever the clocks do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.answerer.answering import Answering, answer_file
+from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
+from streams.answerer.events import EventFile, SkipReason
+from streams.answerer.planning import plan_of
+from streams.answerer.queries import QueryFile, UnusableQueries, parse_queries
+from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
+from streams.answerer.windows import Calendar, InputState
+from tests.benchmarks.corrections import policy_of
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
+from tests.unit.sdk.partitions import Partitions
+
+ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Sao_Paulo",  # midnight was skipped until 2018
+    "America/St_Johns",  # midnight came twice until 2011
+    "Australia/Lord_Howe",  # half an hour
+    "Asia/Kathmandu",
+    "Pacific/Apia",  # skipped a whole day in 2011
+    "Africa/Cairo",
+]
+
+
+def midnight(zone: str, year: int, month: int, day: int) -> int:
+    return round(datetime(year, month, day, tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+
+
+def text_of(zone: str, start: str, **query: Any) -> str:
+    file = FILE.replace("1970-01-01", start).replace('run = "r"', f'run = "r"\ntimezone = "{zone}"')
+    settings = {"window": '"1d"', **query}
+    text = COUNT.replace('window = "10ms"\n', "")
+    return file + text + "".join(f"{key} = {value}\n" for key, value in settings.items())
+
+
+@given(
+    zone=st.sampled_from(ZONES),
+    day=st.dates(datetime(1990, 1, 1).date(), datetime(2060, 1, 1).date()),
+    every=st.integers(1, 40),
+    unit=st.sampled_from(["d", "mo"]),
+    number=st.integers(0, 400),
+    beyond=st.integers(0, 3 * DAY),
+)
+def test_panes_tile_time_without_gap_or_overlap(
+    zone: str, day: Any, every: int, unit: Unit, number: int, beyond: int
+) -> None:
+    day = day.replace(day=min(day.day, 28))
+    spacing = spacing_of(midnight(zone, day.year, day.month, day.day), every, unit, zone)
+    begin, end = spacing.begin(number), spacing.begin(number + 1)
+    assert begin <= end
+    assert end - begin <= spacing.longest(1)
+    for time in (begin, begin + beyond, end - 1, end, end + beyond):
+        found = spacing.last(time)
+        assert spacing.begin(found) <= time < spacing.begin(found + 1)
+    assert spacing.last(spacing.begin(0) - 1) < 0
+
+
+@given(
+    start=st.integers(-(10**12), 10**12), every=st.integers(1, 10**9), time=st.integers(0, 2**53)
+)
+def test_fixed_panes_are_found_by_division(start: int, every: int, time: int) -> None:
+    spacing: Spacing = FixedSpacing(start, every)
+    assert spacing.begin(spacing.last(time)) <= time < spacing.begin(spacing.last(time) + 1)
+
+
+def test_days_have_23_and_25_hours_where_the_clock_changes() -> None:
+    start = midnight("Europe/Berlin", 2026, 1, 1)
+    spacing = CalendarSpacing(start, 1, "d", "Europe/Berlin")
+    hours = [(spacing.begin(n + 1) - spacing.begin(n)) / 3_600_000 for n in range(365)]
+    assert {n: length for n, length in enumerate(hours) if length != 24.0} == {87: 23.0, 297: 25.0}
+    first = datetime(2026, 1, 1) + timedelta(days=87)
+    assert first == datetime(2026, 3, 29)
+
+
+def test_months_begin_on_the_same_day_whatever_their_length() -> None:
+    for day in (1, 15, 28):
+        spacing = CalendarSpacing(
+            midnight("Europe/Berlin", 2023, 11, day), 1, "mo", "Europe/Berlin"
+        )
+        for number in range(40):
+            local = datetime.fromtimestamp(spacing.begin(number) / 1000, ZoneInfo("Europe/Berlin"))
+            assert (local.day, local.hour, local.minute) == (day, 0, 0)
+            assert 12 * local.year + local.month == 12 * 2023 + 11 + number
+
+
+def test_skipped_day_is_a_window_without_time() -> None:
+    """Samoa had no 30 December 2011."""
+    spacing = CalendarSpacing(midnight("Pacific/Apia", 2011, 12, 28), 1, "d", "Pacific/Apia")
+    lengths = [spacing.begin(n + 1) - spacing.begin(n) for n in range(4)]
+    assert lengths == [DAY, DAY, 0, DAY]
+
+
+def test_moments_after_the_last_year_are_in_some_pane() -> None:
+    for unit in ("d", "mo"):
+        spacing = CalendarSpacing(midnight("Asia/Kathmandu", 2026, 1, 1), 1, unit, "Asia/Kathmandu")
+        number = spacing.last(2**62 - 1)
+        assert spacing.last(2**53) == number
+        assert spacing.begin(number) < spacing.begin(number + 2)
+
+
+def test_sliding_windows_of_months_contain_the_events_of_their_months() -> None:
+    query_file = asked_of(text_of("Europe/Berlin", "2026-01-01", window='"3mo"', every='"1mo"'))
+    state = InputState(query_file)
+    for month in range(12):
+        begin = midnight("Europe/Berlin", 2026, month + 1, 1)
+        state.take(at(2 * month), event(month, begin), None)
+        state.take(at(2 * month + 1), event(50 + month, begin + 27 * DAY), None)
+    for number in range(9):
+        window = state.calendar.next
+        assert window.start == midnight("Europe/Berlin", 2026, number + 1, 1)
+        users, _ = state.content_of(window)
+        months = list(range(number, number + 3))
+        assert users == months + [50 + month for month in months]
+        state.close(window)
+
+
+@given(
+    windows=st.lists(
+        st.sampled_from(["1d", "1w", "1mo", "2mo", "3mo|1mo", "6d|2d", "36h"]),
+        min_size=1,
+        max_size=4,
+    ),
+    zone=st.sampled_from(["Europe/Berlin", "Pacific/Apia", "America/Sao_Paulo"]),
+    steps=st.integers(0, 50),
+)
+def test_window_number_determines_the_windows_closed_before(
+    windows: list[str], zone: str, steps: int
+) -> None:
+    file = FILE.replace("1970-01-01", "2011-10-01").replace('"r"', f'"r"\ntimezone = "{zone}"')
+    for number, window in enumerate(windows):
+        length, _, every = window.partition("|")
+        lines = f'"{length}"\nevery = "{every or length}"'
+        settings = f'active_windows = 2\nblock = "{_times(every or length, 2)}"'
+        query = COUNT.replace('"10ms"', lines).replace("noise = 1.0", settings)
+        file += query.replace("count", f"q{number}", 1)
+    query_file = asked_of(file)
+    calendar = Calendar(query_file)
+    for step in range(steps):
+        window_now = calendar.next
+        if not window_now.is_block:
+            closed = calendar.closed_before(window_now.query, window_now.number)
+            assert closed == calendar.numbers
+        assert Calendar(query_file, step).next == window_now
+        calendar.advance()
+        assert calendar.next.end >= window_now.end
+
+
+def _times(length: str, factor: int) -> str:
+    digits = length.rstrip("dhmow")
+    return f"{factor * int(digits)}{length[len(digits) :]}"
+
+
+def test_lateness_counts_from_the_local_end_of_a_month() -> None:
+    text = text_of("Europe/Berlin", "2026-03-01", window='"1mo"')
+    text = text.replace('clock = "events"', 'clock = "arrival"\nlateness = "2h"')
+    state = InputState(asked_of(text))
+    end = midnight("Europe/Berlin", 2026, 4, 1)
+    closes = end + 2 * 3_600_000
+    assert state.calendar.next.closes == closes
+    state.take(at(0), event(1, end - 1), closes - 1)
+    state.take(at(1), event(2, end - 1), closes)
+    state.take(at(2), event(3, end), closes)
+    assert state.content_of(state.calendar.next)[0] == [1]
+    assert state.skipped == {SkipReason.TOO_LATE: 1}
+
+
+BAD = {
+    "zone unknown": ({}, 'timezone = "Europe/Berlin"', 'timezone = "Europe/Atlantis"', "timezone"),
+    "zone a folder": ({}, 'timezone = "Europe/Berlin"', 'timezone = "Europe"', "timezone"),
+    "zone no text": ({}, 'timezone = "Europe/Berlin"', "timezone = 1", "timezone"),
+    "hours of a day": ({"every": '"6h"'}, "", "", "every"),
+    "days of a month": ({"window": '"1mo"', "every": '"1d"'}, "", "", "every"),
+    "months of a month": ({"window": '"3mo"', "every": '"2mo"'}, "", "", "every"),
+    "start in a day": ({}, "2026-01-01", "2026-01-01T06:00:00", "start"),
+    "start elsewhere": ({}, "2026-01-01", "2026-01-01T00:00:00Z", "start"),
+    "start at the end of a month": ({"window": '"1mo"'}, "2026-01-01", "2026-01-31", "start"),
+    "block of days": (
+        {"window": '"1mo"', "block": '"60d"'},
+        "noise = 1.0",
+        "active_windows = 2",
+        "block",
+    ),
+}
+
+
+@pytest.mark.parametrize(("query", "old", "new", "key"), BAD.values(), ids=BAD)
+def test_invalid_file_is_rejected_with_the_key(
+    query: dict[str, Any], old: str, new: str, key: str
+) -> None:
+    text = text_of("Europe/Berlin", "2026-01-01", **query)
+    assert old in text
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(text.replace(old, new, 1))
+    assert caught.value.key == key
+
+
+def test_start_with_an_offset_or_in_hours_is_taken() -> None:
+    for start in ("2026-07-01", "2026-07-01T00:00:00", "2026-07-01T00:00:00+02:00"):
+        query_file = asked_of(text_of("Europe/Berlin", start))
+        assert query_file.source.start == midnight("Europe/Berlin", 2026, 7, 1)
+    asked_of(text_of("Europe/Berlin", "2026-07-01T06:30:00", window='"2h"'))
+
+
+MONTHLY: dict[str, Any] = {
+    "dataset": "d",
+    "run": "r",
+    "timezone": "Europe/Berlin",
+    "horizon": "12mo",
+    "input": {
+        "user": "user",
+        "users": "integer",
+        "time": "time",
+        "start": datetime(2026, 1, 1),
+        "clock": "events",
+    },
+    "query": [
+        {
+            "name": "monthly",
+            "kind": "distinct",
+            "window": "1mo",
+            "active_windows": 3,
+            "left_out": 0.3,
+            "block": "3mo",
+        }
+    ],
+}
+
+
+def year_file(path: Path) -> Path:
+    """Write the first and the last second of each month in Berlin, of some users."""
+    lines = ["user,time"]
+    for month in range(13):
+        moment = midnight("Europe/Berlin", 2026 + month // 12, month % 12 + 1, 1)
+        for user in range(60):
+            for time in (moment - 1000, moment):
+                if user >= 4 * month or user < 10:
+                    stated = datetime.fromtimestamp(time / 1000, UTC).isoformat()
+                    lines.append(f"{user},{stated}")
+    path.write_text("\n".join(lines), encoding="ascii")
+    return path
+
+
+def answered(query_file: QueryFile, file: EventFile) -> list[AnswerRecord]:
+    service, records = Partitions(2), []
+    with service.turnstile as turnstile:
+        turnstile.create_dataset("d", user_ids="integer", measure="gdp", budget=50.0)
+        answering = Answering(
+            query_file,
+            file.source,
+            lambda released: turnstile.run("d", "r", released=released),
+            MemoryJournal(MemoryTopics(), "d", "r"),
+            records.append,
+            text=file.text,
+        )
+        answer_file(answering, file)
+    return records
+
+
+def test_blocks_of_months_are_answered_corrected_and_planned(tmp_path: Path) -> None:
+    query_file = parse_queries(MONTHLY).for_a_file()
+    assert (query_file.queries[0].block, query_file.queries[0].blocks) == (3, 4)
+    file = EventFile(year_file(tmp_path / "year.csv"), query_file)
+    records = answered(query_file, file)
+    answers = [one for one in records if isinstance(one, PrivateAnswer)]
+    corrections = [one for one in records if isinstance(one, Correction)]
+    assert [one.start for one in answers][:4] == [
+        "2026-01-01T00:00:00+01:00",
+        "2026-02-01T00:00:00+01:00",
+        "2026-03-01T00:00:00+01:00",
+        "2026-04-01T00:00:00+02:00",
+    ]
+    assert all(one.end == two.start for one, two in pairwise(answers))
+    assert [(one.start[:10], one.end[:10]) for one in corrections] == [
+        ("2026-01-01", "2026-04-01"),
+        ("2026-04-01", "2026-07-01"),
+        ("2026-07-01", "2026-10-01"),
+        ("2026-10-01", "2027-01-01"),
+    ]
+    # The last second of a month and the first of the same month, of the users of either.
+    truth = [
+        len({u for u in range(60) if u >= 4 * month or u < 10 or u >= 4 * (month + 1)})
+        for month in range(12)
+    ]
+    windows = [window for one in corrections for window in one.windows]
+    for block in range(4):
+        months = slice(3 * block, 3 * block + 3)
+        assert sum(window.value for window in windows[months]) == pytest.approx(
+            sum(truth[months]), abs=1.0
+        )
+        if block:
+            assert corrections[block].left_out > 10.0
+    plan = plan_of(MONTHLY, None, policy_of(1.0, 1e-6), file)
+    assert [month.month for month in plan.worst_case.months[:12]] == [
+        f"2026-{month:02}" for month in range(1, 13)
+    ]
