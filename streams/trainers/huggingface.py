@@ -15,6 +15,12 @@ examples in a step, and the former is the number of examples that are computed a
 The training loss is not logged, because it is a release that is not charged. Evaluation on other
 data is as usual.
 
+**Resuming.** Whenever the ``Trainer`` saves, the content of its checkpoint folder and the released
+step are also written to one file, ``turnstile.npz`` in ``output_dir``, which is replaced
+atomically. ``train(resume_from_checkpoint=True)`` continues from this file: the folders are for
+other programs. Steps that were charged since it was written are given up: they stay charged, they
+count as steps of the learning-rate schedule, and nothing more of them is released.
+
 Examples must be padded to one length (``padding="max_length"``): padding to the longest example of
 a batch makes the gradient of a user depend on the other users' examples. Where a model shares
 ``position_ids`` between examples, as BERT and GPT-2 do, add them to each example. transformers and
@@ -23,19 +29,32 @@ accelerate are the extra ``huggingface``.
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader
-from transformers import Trainer
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from streams.sdk.errors import InvalidRequest
+from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.loader import IndividualDPLoader
 from streams.trainers.ranks import rank_and_ranks
+from streams.trainers.steps import PrivateSteps
 from streams.trainers.torch import PrivacyEngine
 
 _RELEASED_ONLY: Final = ("loss", "train_loss", "grad_norm")
+_CHECKPOINT: Final = "turnstile.npz"
+_UNPACKED: Final = ".turnstile-unpacked"
+_BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
+
+logger = logging.getLogger(__name__)
 
 
 class HuggingFaceTrainer(Trainer):
@@ -51,11 +70,11 @@ class HuggingFaceTrainer(Trainer):
         arguments: of ``Trainer``, by name.
 
     Raises:
-        InvalidRequest: the arguments are invalid, or the run has been trained before; no user was
-            charged.
+        InvalidRequest: the arguments are invalid; no user was charged.
     """
 
     optimizer: Any
+    lr_scheduler: Any
 
     def __init__(
         self,
@@ -99,30 +118,104 @@ class HuggingFaceTrainer(Trainer):
             max_physical_batch_size=at_once,
             **(settings or {}),
         )
-        if loader.private.step:
-            raise InvalidRequest(
-                f"the run has made {loader.private.step} steps already: open a run of another name"
-            )
-        self._loader = loader
+        assert isinstance(loader.private, PrivateSteps)  # there is one process
+        assert loader.private.planned is not None
+        self._loader, self._private = loader, loader.private
+        self._pass = loader.private.planned // (int(args.num_train_epochs) if whole else 1)
+        self._missed = 0  # steps of the schedule since the checkpoint, which were given up
+        self._checkpoint = Checkpoint(Path(args.output_dir) / _CHECKPOINT)
         # A charged step is one step here; its gradient is clipped by user, and private already.
         args.gradient_accumulation_steps, args.max_grad_norm = 1, 0.0
 
     def get_train_dataloader(self) -> Any:
-        """Return the charged steps, each with its batches."""
-        return LoaderSteps(self._loader)
+        """Return the charged steps of one pass, each with its batches."""
+        steps = LoaderSteps(self._loader, self._pass)
+        return DataLoader(steps, batch_size=None, collate_fn=_unchanged)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Return the number of examples, as ``Trainer`` does."""
+        is_charged = isinstance(dataloader.dataset, LoaderSteps)
+        return int(super().num_examples(self._loader if is_charged else dataloader))
 
     def train(self, resume_from_checkpoint: Any = None, **arguments: Any) -> Any:
         """Train, as ``Trainer.train`` does.
 
+        Args:
+            resume_from_checkpoint: True to continue the run from its last checkpoint in
+                ``output_dir``. A run that ended before its first one goes on with the model as it
+                was given; its steps so far are given up.
+            arguments: of ``Trainer.train``.
+
         Raises:
-            InvalidRequest: ``resume_from_checkpoint`` was given.
+            InvalidRequest: ``resume_from_checkpoint`` is a path; or the run has made steps before,
+                and it is not True; or the file is not a checkpoint of this run.
+            Fenced, ReleasedTwice: another trainer has taken over the run.
         """
-        if resume_from_checkpoint:
+        if resume_from_checkpoint not in (None, False, True):
             raise InvalidRequest(
-                "resume_from_checkpoint is not possible: steps after the checkpoint stay charged, "
-                "and must not be made again. Begin a run of another name with the saved model"
+                f"resume_from_checkpoint is {resume_from_checkpoint!r}: give True, which continues "
+                f"from {self._checkpoint.path}. To train on from an older model, load it and open "
+                "a run of another name"
             )
-        return super().train(**arguments)
+        step = self._private.step
+        if not resume_from_checkpoint:
+            if step:
+                raise InvalidRequest(
+                    f"the run has made {step} steps already: give resume_from_checkpoint=True, or "
+                    "open a run of another name"
+                )
+            return super().train(**arguments)
+        folder = self._unpack()
+        try:
+            return super().train(resume_from_checkpoint=str(folder), **arguments)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _unpack(self) -> Path:
+        """Write the folder that ``Trainer`` resumes from, at the next step of the run."""
+        folder = Path(self.args.output_dir) / _UNPACKED
+        shutil.rmtree(folder, ignore_errors=True)
+        saved = self._private.resume(self._checkpoint)
+        step, state, made = self._private.step, self.state, 0
+        if saved is None:
+            logger.warning("%s does not exist: the model is as given", self._checkpoint.path)
+            self.save_model(str(folder), _internal_call=True)
+            state.train_batch_size = self._train_batch_size
+        else:
+            for name, content in saved.arrays.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.tobytes())
+            state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
+            made = state.global_step
+        self._missed = step - made
+        state.global_step, state.epoch = step, step / self._pass
+        state.save_to_json(str(folder / TRAINER_STATE_NAME))
+        return folder
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load both, and move the schedule on to the next step of the run."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.args.lr_scheduler_type not in _BY_METRIC:
+            for _ in range(self._missed):
+                self.lr_scheduler.step()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save a checkpoint, as ``Trainer`` does, and the file to resume from.
+
+        Raises:
+            Fenced, ReleasedTwice: another trainer has taken over the run.
+        """
+        self._private.check_attempt()
+        super()._save_checkpoint(model, trial)
+        step = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        folder = Path(self._get_output_dir(trial)) / step
+        content = {
+            str(path.relative_to(folder)): np.fromfile(path, dtype=np.uint8)
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        self._private.save(self._checkpoint, content)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Charge a step, and add up all its batches but the last, which the caller releases.
@@ -184,18 +277,21 @@ class Batches:
         return False
 
 
-class LoaderSteps:
-    """The steps of a loader, each with its batches."""
+class LoaderSteps(IterableDataset):
+    """The steps of one pass, each with its batches. A step that is skipped is not charged."""
 
-    def __init__(self, loader: IndividualDPLoader) -> None:
-        self._loader = loader
-        self.dataset = loader.dataset
+    def __init__(self, loader: IndividualDPLoader, steps: int) -> None:
+        self._loader, self._steps = loader, steps
 
     def __len__(self) -> int:
-        """Return the number of steps in the next pass."""
-        return len(self._loader)
+        """Return the number of steps in one pass."""
+        return self._steps
 
     def __iter__(self) -> Iterator[Batches]:
         batches = iter(self._loader)
-        for _ in range(len(self._loader)):
+        for _ in range(self._steps):
             yield Batches(batches)
+
+
+def _unchanged(step: Batches) -> Batches:
+    return step

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streams import InvalidRequest, Turnstile
+from streams import Fenced, InvalidRequest, Turnstile
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-huggingface")
 transformers = pytest.importorskip("transformers", reason="make test-huggingface")
 pytest.importorskip("opacus", reason="Opacus is not installed: make test-huggingface")
 from streams.trainers import PrivacyEngine  # noqa: E402
 from streams.trainers.huggingface import HuggingFaceTrainer  # noqa: E402
-
-USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
-TOKENS = np.random.default_rng(0).integers(5, 30, size=(80, 6))
-LABELS = (TOKENS[:, 0] < 17).astype(int)
-
-
-class Reviews(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return len(TOKENS)
-
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return {
-            "input_ids": TOKENS[place].tolist(),
-            "labels": int(LABELS[place]),
-            "position_ids": list(range(6)),  # BERT would share them between examples
-            "name": f"review {place}",  # a column that the model does not take
-        }
-
-
-def network() -> Any:
-    torch.manual_seed(0)
-    return transformers.BertForSequenceClassification(
-        transformers.BertConfig(
-            vocab_size=30,
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=8,
-        )
-    )
+from tests.unit.trainers import finetuning  # noqa: E402
+from tests.unit.trainers.finetuning import STEPS, USERS, Death, Reviews, network  # noqa: E402
 
 
 @pytest.fixture
@@ -136,7 +108,107 @@ def test_trainings_that_cannot_be_private_are_rejected(
 def test_a_run_is_not_trained_twice(service: Turnstile, tmp_path: Path) -> None:
     trainer = trainer_of(service, tmp_path, args={"max_steps": 2})
     with pytest.raises(InvalidRequest):
-        trainer.train(resume_from_checkpoint=True)
+        trainer.train(resume_from_checkpoint=str(tmp_path))
     trainer.train()
-    with pytest.raises(InvalidRequest):
-        trainer_of(service, tmp_path, args={"max_steps": 4})
+    for again in (trainer, trainer_of(service, tmp_path, args={"max_steps": 4})):
+        with pytest.raises(InvalidRequest):
+            again.train()
+    assert service.run("reviews", "a").step == 2
+
+
+# --- killed and resumed ---------------------------------------------------------------------------
+
+Lives = Callable[..., "np.ndarray[Any, np.dtype[np.float32]]"]
+SIGKILL = -9
+
+
+@pytest.fixture(scope="module")
+def lives() -> Lives:
+    """Return a function that trains in processes, of which all but the last are killed."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([finetuning.__name__])
+
+    def trained(folder: Path, *deaths: Death, **settings: Any) -> Any:
+        for death in (*deaths, None):
+            process = forks.Process(
+                target=finetuning.train, args=(folder,), kwargs={**settings, "death": death}
+            )
+            process.start()
+            process.join(120)
+            process.kill()
+            assert process.exitcode == (SIGKILL if death else 0)
+        with np.load(folder / "model.npz") as model:
+            return np.concatenate([model[str(n)].ravel() for n in range(len(model.files))])
+
+    return trained
+
+
+def charged_steps(folder: Path) -> tuple[int, bool]:
+    """Return how many steps the run has made, and whether every user can pay for another one."""
+    with Turnstile.open(folder / "budgets.db") as service:
+        run = service.run("reviews", "a")
+        roster = run.enrol(np.unique(USERS), clip_norm=1.0)
+        decision = roster.charge(
+            noise_stddev=run.policy.noise_multiplier, sampling_rate=finetuning.RATE
+        )
+        assert decision.admitted.all() or not decision.admitted.any()
+        return decision.step, bool(decision.admitted.all())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "death", [Death("step begin", 7), Death("save", 5), Death("step begin", 0)], ids=str
+)
+def test_a_training_killed_between_steps_ends_with_the_model_of_one_that_was_not_bit_for_bit(
+    lives: Lives, tmp_path: Path, death: Death
+) -> None:
+    whole = lives(tmp_path / "whole", dropout=0.1)
+    resumed = lives(tmp_path / "resumed", death, dropout=0.1)
+    assert np.array_equal(whole, resumed)
+    assert charged_steps(tmp_path / "resumed") == (STEPS, False)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("save_every", "deaths", "given_up"),
+    [
+        (1, [], []),
+        (1, [Death("forward", 7)], [7]),
+        (1, [Death("step end", 8)], [7]),
+        (1, [Death("forward", 3), Death("forward", 4), Death("forward", 14)], [3, 4, 14]),
+        (4, [Death("forward", 10)], [8, 9, 10]),
+        (4, [Death("forward", 2)], [0, 1, 2]),  # before the first checkpoint
+    ],
+)
+def test_a_killed_training_releases_the_noisy_sums_of_all_steps_but_those_given_up(
+    lives: Lives, tmp_path: Path, save_every: int, deaths: list[Death], given_up: list[int]
+) -> None:
+    model = lives(tmp_path / "a", *deaths, save_every=save_every)
+    with Turnstile.open(tmp_path / "a" / "budgets.db") as service:
+        noise = service.run("reviews", "a").policy.noise_multiplier
+    assert isinstance(noise, float)
+    expected = finetuning.by_hand(noise, [n for n in range(STEPS) if n not in given_up])
+    assert model == pytest.approx(expected, abs=2e-6)
+    assert charged_steps(tmp_path / "a") == (STEPS, False)
+
+
+def test_a_trainer_whose_successor_has_taken_over_saves_nothing(
+    service: Turnstile, tmp_path: Path
+) -> None:
+    trainer = trainer_of(service, tmp_path, args={"save_strategy": "steps", "save_steps": 1})
+
+    class Succeeded(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 3:
+                service.run("reviews", "a")
+
+    trainer.add_callback(Succeeded())
+    with pytest.raises(Fenced):
+        trainer.train()
+    assert not (tmp_path / "checkpoint-3").exists()
+    resumed = trainer_of(service, tmp_path, args={"save_strategy": "steps", "save_steps": 1})
+    done = resumed.train(resume_from_checkpoint=True)
+    assert done.global_step == STEPS
+    assert [entry["step"] for entry in resumed.state.log_history if "learning_rate" in entry] == [
+        2, 4, 6, 8, 10, 12, 14
+    ]  # fmt: skip

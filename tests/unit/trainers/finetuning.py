@@ -1,0 +1,175 @@
+"""A training with Hugging Face's Trainer whose process may be killed, and its hand computation.
+
+Coins and noise of a step come from a seed of the step alone. So a step that is computed after a
+restart is the one that an uninterrupted training makes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Collection
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from accounting.release.exact_normals import ExactNormals
+from streams import Turnstile
+from streams.sdk.roster_steps import poisson_sample
+from streams.trainers import PrivacyEngine
+from streams.trainers.huggingface import HuggingFaceTrainer
+from streams.trainers.steps import GRID_BITS
+
+USERS = np.repeat(np.arange(40), [1, 2, 3, 2] * 10)
+TOKENS = np.random.default_rng(0).integers(5, 30, size=(80, 6))
+LABELS = (TOKENS[:, 0] < 17).astype(int)
+STEPS, RATE = 15, 0.2  # three passes of five steps
+LEARNING_RATE, MOMENTUM = 0.5, 0.5
+
+
+class Reviews(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return len(TOKENS)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return {
+            "input_ids": TOKENS[place].tolist(),
+            "labels": int(LABELS[place]),
+            "position_ids": list(range(6)),  # BERT would share them between examples
+            "name": f"review {place}",  # a column that the model does not take
+        }
+
+
+def network(dropout: float = 0.1) -> Any:
+    torch.manual_seed(0)
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=30,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=8,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+        )
+    )
+
+
+class Death(NamedTuple):
+    """When a training is killed: at a callback, or in the forward pass, of the Trainer's step."""
+
+    where: str
+    step: int
+
+
+class Life(transformers.TrainerCallback):
+    """Seed each step by its number, and end the process at the appointed place."""
+
+    def __init__(self, trainer: Any, generator: np.random.Generator, death: Death | None) -> None:
+        self._trainer, self._generator, self._death = trainer, generator, death
+        self.rates: list[float] = []
+        trainer.model.register_forward_hook(lambda *_: self._die("forward", trainer.state))
+
+    def _die(self, where: str, state: Any) -> None:
+        if self._death == (where, state.global_step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._die("step begin", state)
+        step = self._trainer.engine.statement()["steps"]
+        assert step == state.global_step
+        self._generator.bit_generator.state = seeded(step).bit_generator.state
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._die("step end", state)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._die("save", state)
+
+
+def seeded(step: int) -> np.random.Generator:
+    return np.random.default_rng([7, step])
+
+
+def train(
+    folder: Path, *, save_every: int = 1, dropout: float = 0.0, death: Death | None = None
+) -> None:
+    """Train, or continue, until the appointed death; write the model if there is none."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    folder.mkdir(exist_ok=True)
+    generator, model = np.random.default_rng(), network(dropout)
+    with Turnstile.open(folder / "budgets.db", partitions=2) as service:
+        trainer = HuggingFaceTrainer(
+            engine=PrivacyEngine(service, dataset="reviews", run="a"),
+            target_epsilon=8.0,
+            target_delta=1e-5,
+            users=USERS,
+            settings={"not_private_generator": generator},
+            model=model,
+            train_dataset=Reviews(),
+            optimizers=(
+                torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
+                None,
+            ),
+            args=transformers.TrainingArguments(
+                output_dir=str(folder / "out"),
+                num_train_epochs=3,
+                per_device_train_batch_size=8,
+                gradient_accumulation_steps=2,
+                save_strategy="steps",
+                save_steps=save_every,
+                save_total_limit=1,
+                logging_steps=1,
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=True,
+            ),
+        )
+        trainer.add_callback(Life(trainer, generator, death))
+        trainer.train(resume_from_checkpoint=trainer.engine.statement()["steps"] > 0)
+        np.savez(folder / "model.npz", **{str(n): p for n, p in enumerate(values(model))})
+
+
+def values(model: Any) -> list[NDArray[np.float32]]:
+    return [parameter.detach().numpy() for parameter in model.parameters()]
+
+
+def by_hand(noise_multiplier: float, steps: Collection[int]) -> NDArray[np.float64]:
+    """Return the parameters after these steps: one user at a time, in float64."""
+    model = network(0.0).double()
+    parameters = list(model.parameters())
+    velocity = np.zeros(sum(parameter.numel() for parameter in parameters))
+    spacing = 2.0 ** (np.frexp(noise_multiplier)[1] - GRID_BITS)
+    for step in steps:
+        generator = seeded(step)
+        total = np.zeros_like(velocity)
+        drawn = poisson_sample(np.ones(40, dtype=np.bool_), RATE, not_private_generator=generator)
+        for user in drawn:
+            model.zero_grad()
+            mine = np.flatnonzero(user == USERS)
+            loss = model(
+                input_ids=torch.tensor(TOKENS[mine]),
+                labels=torch.tensor(LABELS[mine]),
+                position_ids=torch.arange(6).expand(len(mine), 6),
+            ).loss
+            (loss * len(mine)).backward()
+            row = np.concatenate([parameter.grad.numpy().ravel() for parameter in parameters])
+            total += row * min(1.0, 1.0 / np.linalg.norm(row))
+        stddev = Fraction(noise_multiplier) / Fraction(spacing)
+        noise = ExactNormals(generator).draw(stddev, len(total)) * spacing
+        velocity = MOMENTUM * velocity + (total + noise) / (RATE * 40)
+        moved = np.cumsum([0, *(parameter.numel() for parameter in parameters)])
+        with torch.no_grad():
+            for place, parameter in enumerate(parameters):
+                part = velocity[moved[place] : moved[place + 1]]
+                rate = LEARNING_RATE * (1.0 - step / STEPS)
+                parameter -= rate * torch.from_numpy(part).view_as(parameter)
+    return np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters])
