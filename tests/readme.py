@@ -19,10 +19,7 @@ BLOCKS = {
 }
 """Pages with blocks of Python that need what a reader brings along, and who runs them."""
 PAGES = "\n".join(
-    [
-        README,
-        *((TOP / "docs" / page).read_text(encoding="utf-8") for page in ("using.md", "library.md")),
-    ]
+    (TOP / "docs" / page).read_text(encoding="utf-8") for page in ("using.md", "library.md")
 )
 """Those whose blocks of Python the tests run, each once however often it stands there."""
 DOCUMENTS = sorted(

@@ -98,13 +98,13 @@ def test_every_code_block_has_a_tested_language() -> None:
         assert kinds <= {"python", "sh", "", *shown}, path
 
 
-# What the page on PyTorch imports, the tests of the trainers import where PyTorch is installed.
-@pytest.mark.parametrize(
-    "path", [p for p in DOCUMENTS if p.name != "pytorch.md"], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documented_python_parses_and_imports(path) -> None:
     for block in blocks(path.read_text(encoding="utf-8")):
-        for node in ast.walk(ast.parse(block)):
+        tree = ast.parse(block)
+        if "PrivacyEngine" in block:  # needs PyTorch: the tests of the trainers run it
+            continue
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for name in node.names:
                     import_module(name.name)

@@ -17,7 +17,7 @@ from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Plan, planned
 from streams.trainers.steps import OpenStep
 from streams.trainers.sums import Outer
-from tests.readme import blocks, page
+from tests.readme import README, blocks, page
 from tests.unit.trainers.rosters import FilterRun, FilterService
 from tests.unit.trainers.test_steps import silenced
 
@@ -815,6 +815,24 @@ def test_batches_are_put_together_as_the_loader_of_the_caller_does(workers: int)
             optimizer.step()
         moved.append(flat(module))
     assert np.array_equal(*moved)
+
+
+def test_the_readme_makes_an_opacus_script_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script,) = (block for block in blocks(README) if "PrivacyEngine" in block)
+    monkeypatch.chdir(tmp_path)
+    module = network()
+    exec(
+        script,
+        {
+            "model": module,
+            "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
+            "loader": loader_of(batch_size=16),
+            "user_ids": USERS,
+        },
+    )
+    assert 2.99 < float(capsys.readouterr().out) <= 3.0
 
 
 @pytest.mark.slow
