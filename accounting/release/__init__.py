@@ -13,12 +13,14 @@ from accounting.release.aggregates import (
 from accounting.release.clipping import clip_factors, clip_rows, norm_products, round_to, row_norms
 from accounting.release.counter import ContinualCounter
 from accounting.release.exact_noise import ExactNoise
+from accounting.release.key_selection import KeySelection
 from accounting.release.sparse_vector import SparseVector
 from accounting.release.stated_cost import StatedCost
 
 __all__ = [
     "ContinualCounter",
     "ExactNoise",
+    "KeySelection",
     "MeanRelease",
     "QuantilesRelease",
     "SparseVector",

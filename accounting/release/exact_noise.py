@@ -9,6 +9,7 @@ for differential privacy", 2012). Here sums are integers, in units of a grid, an
   So all that is proven for `Gaussian` holds, in every measure. (A discrete Gaussian would cost the
   same in zCDP, but it is not Gaussian DP.)
 - `ExactNoise.laplace` is the discrete Laplace distribution: P(x) in proportion to exp(-|x| / b).
+- `ExactNoise.poisson` and `ExactNoise.below` are a Poisson count and a uniform integer.
 
 The remaining assumption is that the random bits are independent and fair. They come
 from the operating system (`os.urandom`, a cryptographic source), every one of them, unless a numpy
@@ -23,13 +24,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from accounting.exact.errors import InvalidInput
 
 _POOL_BYTES: Final = 512
+_Size = TypeVar("_Size", Fraction, int)
 _DIGIT_BITS: Final = 32  # bits that refine a uniform deviate while a comparison is undecided
 
 
@@ -67,7 +69,18 @@ class ExactNoise:
         """
         return self._alone(self._laplace, scale)
 
-    def _alone(self, draw: Callable[[Fraction], int], size: Fraction) -> int:
+    def poisson(self, mean: Fraction) -> int:
+        """Return an integer k >= 0 with probability in proportion to `mean`^k / k!.
+
+        `mean`: above 0 and below 1. Exact: a geometric count k, kept with probability 1 / k!.
+        """
+        return self._alone(self._poisson, mean)
+
+    def below(self, bound: int) -> int:
+        """Return a uniform integer from 0 to `bound` - 1."""
+        return self._alone(self._below, bound)
+
+    def _alone(self, draw: Callable[[_Size], int], size: _Size) -> int:
         """Draw with fresh bits."""
         self._forget()
         try:
@@ -110,6 +123,12 @@ class ExactNoise:
             if not (negative and magnitude == 0):
                 break
         return -magnitude if negative else magnitude
+
+    def _poisson(self, mean: Fraction) -> int:
+        while True:
+            count = self._successes(lambda: self._below(mean.denominator) < mean.numerator)
+            if all(self._below(number) == 0 for number in range(2, count + 1)):
+                return count
 
     def _exp_minus_half(self) -> bool:
         return self._exp_minus(1, 2)

@@ -30,6 +30,8 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
+from accounting import InvalidInput
+from accounting.release import KeySelection
 from streams.answerer.answers import (
     AnswerRecord,
     Correction,
@@ -45,7 +47,7 @@ from streams.answerer.kinds import Answered, Floats
 from streams.answerer.pricing import WorstCase, correction_noises, noises, reserve_of
 from streams.answerer.queries import QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar, InputState, Window, iso
-from streams.queries.answerer import ChargedUsers, QueryAnswerer, Release
+from streams.queries.answerer import ChargedUsers, KeyRelease, QueryAnswerer, Release
 from streams.records import User
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
@@ -250,9 +252,12 @@ class Answering:
         answerer = self._answerers[window.query]
         release = self._charge(answerer, window, *state.content_of(window))
         state.close(window)
-        answered = state.asked[window.query].answered(
-            np.atleast_1d(release.value), release.noise_stddev, self.query_file.confidence
-        )
+        asked, confidence = state.asked[window.query], self.query_file.confidence
+        if isinstance(release, KeyRelease):
+            answered = asked.answered_keys(release, confidence)
+        else:
+            value = np.atleast_1d(release.value)
+            answered = asked.answered(value, release.noise_stddev, confidence)
         answer = self._answer_of(window, release, answered)
         if window.number >= query.horizon:
             return answer, "", LeftOutAmounts()
@@ -294,9 +299,14 @@ class Answering:
         self, answerer: QueryAnswerer, window: Window, users: list[User], rows: Floats
     ) -> Release:
         """Charge and release a step."""
+        selection = None if window.is_block else self._selections[window.query]
+        keys = [] if selection is None else self.state.keys_of(window)
         while True:
             try:
-                release = answerer.answer(users, rows)
+                if selection is None:
+                    release = answerer.answer(users, rows)
+                else:
+                    release = answerer.answer_keys(users, rows, keys, selection)
                 break
             except DecisionTimeout as error:
                 logger.warning("step %d is not decided yet; asking again: %s", window.step, error)
@@ -428,6 +438,7 @@ class Answering:
             asked, run.policy, self._worst_case, Calendar(self.query_file)
         )
         self._answerers = []
+        self._selections: list[KeySelection | None] = []
         self._correctors: dict[int, QueryAnswerer] = {}
         for number, one in enumerate(asked):
             query, noise = one.query, self._noise
@@ -439,6 +450,7 @@ class Answering:
                     reserve=reserve,
                     noise=noise,
                 )
+                self._selections.append(one.selection(stddevs[number]))
                 if query.block:
                     self._correctors[number] = QueryAnswerer(
                         run,
@@ -446,7 +458,7 @@ class Answering:
                         clip_norm=one.bound * query.block_limit,
                         noise=noise,
                     )
-            except InvalidRequest as error:
+            except (InvalidInput, InvalidRequest) as error:
                 raise UnusableQueries(f"query {query.name!r}: {error}") from error
             self._answerers.append(answerer)
         kinds = {"integer": True, "string": False}

@@ -96,7 +96,8 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="a
     null if that window has not come yet. It follows from the file of queries and the policies, not
     from data about users."""
     labels: list[Label] | None = None
-    """The labels of the values, if there are several."""
+    """The labels of the values, if there are several. If the keys of the groups are private, these
+    are the published keys, and there may be none."""
     above: bool | None = None
     """True if the noisy value is above the threshold. Only answers of the kind threshold have
     it."""

@@ -13,6 +13,10 @@ user is charged for the norm of that vector, whatever other users do (``bound`` 
     quantiles                 of a column: events by levels of the range, times the square root of
                               the matrix of running sums (``accounting.release.factorisations``)
 
+A count, distinct or sum by a column without labels has private keys (``keys``). A user has two
+numbers for each own key: ``each``, by whose noisy sum over the users keys are selected, and the
+value.
+
 Bounds: with ``each``, a user's numbers are clipped to it, and all but the largest ``groups`` of
 them are dropped; ties are broken by the order of the labels. With ``clip`` the vector is scaled
 down. For means and quantiles, the contribution of a user with more than ``each`` events is scaled
@@ -35,10 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from accounting.release import KeySelection
 from accounting.release.factorisations import SquareRoot
 from streams.answerer.events import UserEvent, number_of
+from streams.answerer.keys import KeyUniverse
 from streams.answerer.queries import Condition, Label, Query
-from streams.queries.answerer import quantile_of_noise
+from streams.queries.answerer import KeyRelease, quantile_of_noise
 from streams.records import User
 
 Floats = NDArray[np.float64]
@@ -80,15 +86,20 @@ class AskedQuery:
     Attributes:
         query: the query.
         bound: the largest L2 norm of a user's vector.
-        dimension: the number of coordinates of the noisy sum.
+        dimension: the number of coordinates of the noisy sum; with private keys, of the row of a
+            user.
+        keys: the possible keys, if they are private; else None.
     """
 
     def __init__(self, query: Query, text: bool = False) -> None:
         self.query = query
         self._text = text
         self._places = {_key(label, text): n for n, label in enumerate(query.labels)}
+        self.keys = KeyUniverse(query, text) if query.has_private_keys else None
         groups = max(len(query.labels), 1)
         match query.kind:
+            case _ if self.keys is not None:
+                self.dimension = 2 * query.groups
             case "histogram":
                 self.dimension = len(query.edges) - 1
             case "mean":
@@ -105,7 +116,8 @@ class AskedQuery:
             case "quantiles":
                 longest = query.each * float(np.linalg.norm(self._root[:, 0]))
             case _:
-                longest = query.clip or query.each * math.sqrt(query.groups)
+                numbers = query.groups * (1 if self.keys is None else 2)
+                longest = query.clip or query.each * math.sqrt(numbers)
         self.bound = longest * _ABOVE
 
     @property
@@ -134,8 +146,13 @@ class AskedQuery:
             if not _holds(condition, columns.get(condition.column), self._text):
                 return []
         group = 0
-        if query.labels:
-            found = self._places.get(_key(columns.get(query.by), self._text))
+        if query.by:
+            value = columns.get(query.by)
+            found = (
+                self._places.get(_key(value, self._text))
+                if self.keys is None
+                else self.keys.number(value)
+            )
             if found is None:
                 return []
             group = found
@@ -165,6 +182,26 @@ class AskedQuery:
             self._fill(row, content[user])
         return users, rows
 
+    def selection(self, stddev: float) -> KeySelection | None:
+        """Return the selection of private keys by sums with this noise; None without them.
+
+        Raises:
+            InvalidInput: the noise is too large for ``each``.
+        """
+        return KeySelection(self.keys.size, self.query.each, stddev) if self.keys else None
+
+    def keys_of(self, content: Content) -> list[list[int]]:
+        """Return the private keys of each user that count, in the order of ``rows``."""
+        users = sorted(content, key=lambda user: (isinstance(user, str), user))
+        return [[key for key, _ in self._kept(content[user])] for user in users]
+
+    def _kept(self, sums: dict[int, int]) -> list[tuple[int, int]]:
+        """Return the numbers of a user that count, the largest first."""
+        if self.query.of == "distinct":
+            sums = {coordinate: 1 for coordinate, amount in sums.items() if amount}
+        ordered = sorted(sums.items(), key=lambda one: (-abs(one[1]), one[0]))
+        return ordered[: self.query.groups]
+
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         query = self.query
         if query.kind in ("mean", "quantiles"):
@@ -176,18 +213,31 @@ class AskedQuery:
             if query.kind == "quantiles":
                 row[:] = self._root @ row
             return
-        if query.of == "distinct":
-            sums = {coordinate: 1 for coordinate, amount in sums.items() if amount}
         if query.clip:
+            if query.of == "distinct":
+                sums = {coordinate: 1 for coordinate, amount in sums.items() if amount}
             _scale_to(row, sums, self._exponent)
             norm = float(np.linalg.norm(row))
             if norm > query.clip:
                 row *= query.clip / norm
             return
-        kept = sorted(sums.items(), key=lambda one: (-abs(one[1]), one[0]))[: query.groups]
-        for coordinate, amount in kept:
-            number = _ldexp(amount, self._exponent)
-            row[coordinate] = min(max(number, -query.each), query.each)
+        for place, (coordinate, amount) in enumerate(self._kept(sums)):
+            number = min(max(_ldexp(amount, self._exponent), -query.each), query.each)
+            if self.keys is None:
+                row[coordinate] = number
+            else:
+                row[2 * place : 2 * place + 2] = query.each, number
+
+    def answered_keys(self, found: KeyRelease, confidence: float) -> Answered:
+        """Return the answer for the private keys that were selected."""
+        assert self.keys is not None
+        pairs = zip(map(self.keys.label, found.keys), found.value.tolist(), strict=True)
+        named = {label: value for label, value in pairs if label is not None}
+        labels: list[Label] = sorted(named, key=lambda label: (isinstance(label, str), label))
+        width = found.noise_stddev * quantile_of_noise(confidence, len(labels))
+        values = np.array([named[label] for label in labels])
+        lower, upper = (values - width).tolist(), (values + width).tolist()
+        return Answered(values.tolist(), lower, upper, labels)
 
     def answered(self, value: Floats, stddev: float, confidence: float) -> Answered:
         """Return the answer for a noisy sum (d,)."""

@@ -34,6 +34,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
 _PERIOD: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w|mo)")
 _MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 MOST_LABELS: Final = 1024
+MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
 MOST_IN_BLOCK: Final = 1024
 _BLOCKS: Final = 13
@@ -110,7 +111,10 @@ class Query:
         of: what is added up: "count" of events, "distinct" users, or the "sum" of ``column``.
         column: the column with numbers.
         by: the column with labels; empty if there are none.
-        labels: the values of ``by`` that are counted; others are not.
+        labels: the values of ``by`` that are counted; others are not. Empty without ``by``, or if
+            the keys of the groups are private.
+        key_bytes: the longest private key of a group, in bytes; 0 for other keys.
+        keys_below: private keys are integers from 0 to below this; 0 for other keys.
         edges: of the bins of a histogram, k + 1 for k bins.
         where: the conditions on events.
         window: its length.
@@ -144,6 +148,8 @@ class Query:
     column: str = ""
     by: str = ""
     labels: tuple[Label, ...] = ()
+    key_bytes: int = 0
+    keys_below: int = 0
     edges: tuple[float, ...] = ()
     where: tuple[Condition, ...] = ()
     each: float = 0.0
@@ -168,6 +174,11 @@ class Query:
     def panes(self) -> int:
         """Return the number of panes in a window; one window begins with each pane."""
         return self.window // self.every
+
+    @property
+    def has_private_keys(self) -> bool:
+        """Return whether the keys of the groups are private."""
+        return bool(self.key_bytes or self.keys_below)
 
     @property
     def horizon(self) -> int:
@@ -333,7 +344,7 @@ def _query(
     if numbers:
         settings["column"] = table.text("column")
     if kind in ("count", "distinct", "sum", "mean", "top"):
-        _add_labels(table, settings, needed=kind == "top")
+        _add_labels(table, settings, needed=kind == "top", has_keys=kind in _OF)
     if kind == "histogram":
         settings["edges"] = table.rising("edges", least=2, most=MOST_LABELS + 1)
     if kind in ("mean", "quantiles"):
@@ -361,7 +372,7 @@ def _query(
         settings["active_windows"] = table.number("active_windows", least=1.0)
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
-        if kind in _OF:
+        if kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}:
             windows = spacing_of(start, every, unit, zone or "UTC").last(horizon - 1) + 1
             block = table.period("block", zone, Period(0, unit))
             settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
@@ -432,10 +443,14 @@ def _correction(
     }
 
 
-def _add_labels(table: _Table, settings: dict[str, Any], needed: bool) -> None:
+def _add_labels(table: _Table, settings: dict[str, Any], needed: bool, has_keys: bool) -> None:
     if not needed and "by" not in table.content and "labels" not in table.content:
         return
     settings["by"] = table.text("by")
+    for key, most in (("key_bytes", MOST_KEY_BYTES), ("keys_below", 2**53)):
+        if has_keys and key in table.content and "labels" not in table.content:
+            settings[key] = table.whole(key, 1 if key == "key_bytes" else 2, most)
+            return
     labels = table.take("labels", None)
     if (
         not isinstance(labels, list)
@@ -447,19 +462,25 @@ def _add_labels(table: _Table, settings: dict[str, Any], needed: bool) -> None:
             "labels",
             labels,
             f"a list of 1 to {MOST_LABELS} distinct strings or integers. They are published, "
-            "whether any event has them or not, so do not take them from the events",
+            "whether any event has them or not, so do not take them from the events. If the keys "
+            "are not known, give key_bytes, the longest key in bytes, or keys_below for integers, "
+            "with a count, a distinct or a sum",
         )
     settings["labels"] = tuple(labels)
 
 
 def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> None:
     """Read the bounds on one user's contribution."""
-    several = bool(settings.get("labels")) or kind == "histogram"
+    has_keys = bool(settings.keys() & {"key_bytes", "keys_below"})
+    several = bool(settings.get("labels")) or has_keys or kind == "histogram"
     if kind in ("mean", "quantiles"):
         settings["each"] = table.number("each", above=0.0)
         return
     if several and "clip" not in table.content:
-        numbers = len(settings.get("labels", ())) or len(settings["edges"]) - 1
+        if has_keys:
+            numbers = MOST_LABELS
+        else:
+            numbers = len(settings.get("labels", ())) or len(settings["edges"]) - 1
         settings["groups"] = table.whole("groups", 1, numbers)
     if of == "distinct" and "clip" not in table.content:
         settings["each"] = 1.0
@@ -472,6 +493,12 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
     else:
         bound = "clip" if "clip" in table.content else "each"
         settings[bound] = table.number(bound, above=0.0)
+    if has_keys and settings.get("clip"):
+        raise UnusableQueries(
+            f"{table.where}: clip is {settings['clip']:g}; private keys need the bounds each and "
+            "groups instead",
+            "clip",
+        )
 
 
 def _conditions(table: _Table) -> tuple[Condition, ...]:

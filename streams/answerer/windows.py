@@ -488,6 +488,11 @@ class InputState:
         asked = self.asked[window.query]
         return asked.rows(self._panes[window.query].content(window.number))
 
+    def keys_of(self, window: Window) -> list[list[int]]:
+        """Return the private keys of these users, in their order."""
+        asked = self.asked[window.query]
+        return asked.keys_of(self._panes[window.query].content(window.number))
+
     def close(self, window: Window) -> None:
         """Advance to the next window or block."""
         if not window.is_block:

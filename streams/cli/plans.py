@@ -35,8 +35,10 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])
         half, is_fixed = None, query.unit == "ms"
+        numbers = 1 if asked.keys else asked.dimension
         if stddev is not None and query.kind not in ("mean", "quantiles"):
-            half = stddev * quantile_of_noise(query_file.confidence, asked.dimension)
+            half = stddev * quantile_of_noise(query_file.confidence, numbers)
+        selection = None if stddev is None else asked.selection(stddev)
         shown = {
             "query": query.name,
             "kind": query.kind,
@@ -44,13 +46,15 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
             "every": None if is_fixed else f"{query.every}{query.unit}",
             "window_seconds": query.window / 1000 if is_fixed else None,
             "every_seconds": query.every / 1000 if is_fixed else None,
-            "numbers": asked.dimension,
+            "numbers": numbers,
             "norm_of_a_user": asked.bound,
             "noise_stddev": stddev,
             "interval_half_width": half,
             "active_windows": query.active_windows or None,
             "block_windows": query.block or None,
             "left_out": query.left_out or None,
+            "users_of_a_published_key": selection and selection.threshold / query.each,
+            "chance_of_a_lone_key": selection and selection.chance(1),
             "correction_stddev": None if costs is None else costs.corrections[number] or None,
         }
         show("query", shown, options.json)

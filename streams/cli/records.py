@@ -266,6 +266,8 @@ def line_of(answered: PrivateAnswer) -> str:
     """Return an answer as one line for people."""
     parts = [_moment(answered.start, answered.end), plain(answered.query)]
     parts += _numbers(answered.value, answered.lower, answered.upper, answered.labels)
+    if answered.labels == []:
+        parts.append("no keys")
     if answered.above is not None:
         parts.append("above" if answered.above else "not above")
     if answered.provisional_until is not None:

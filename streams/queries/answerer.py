@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
-from accounting.release import ExactNoise
+from accounting.release import ExactNoise, KeySelection
 from accounting.release.clipping import clip_rows, row_norms
 from streams.ledger.validation import measure_of
 from streams.queries.frames import read_frame, side_by_side
@@ -103,6 +103,21 @@ class Release:
         return self.value - width, self.value + width
 
 
+@dataclass(frozen=True, eq=False)
+class KeyRelease(Release):
+    """The public answer to a query about keys that are not known beforehand.
+
+    Attributes:
+        step: the step of the run.
+        value: the private sum of each published key's values, (m,).
+        noise_stddev: standard deviation of the noise in each value. It is independent of the choice
+            of the keys.
+        keys: the numbers of the published keys, sorted.
+    """
+
+    keys: list[int]
+
+
 def quantile_of_noise(confidence: float, coordinates: int) -> float:
     """Return the number of standard deviations that holds all coordinates' noise with this
     probability.
@@ -156,6 +171,7 @@ class QueryAnswerer:
                 f"2**{_NOISE_EXPONENTS}: choose another unit for the contributions"
             )
         self._grid = exponent - _GRID_BITS  # the spacing is 2**grid
+        self._spread = Fraction(self.noise_stddev) / Fraction(2) ** self._grid
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise InvalidRequest(f"clip_norm is {clip_norm}; it must be finite and positive")
         self.clip_norm = clip_norm
@@ -298,7 +314,99 @@ class QueryAnswerer:
             )
         return answers
 
+    def answer_keys(
+        self,
+        users: ArrayLike,
+        contributions: ArrayLike,
+        keys: Sequence[Sequence[int]],
+        selection: KeySelection,
+    ) -> KeyRelease:
+        """Charge one query about keys that are not known beforehand, and answer it, once.
+
+        Which keys have users is private. So the answer has the keys that are selected, with a noisy
+        sum of values for each (``accounting.release.key_selection``). A user is charged for the L2
+        norm of the whole row. Only users who are admitted in full count.
+
+        Args:
+            users: n distinct ids.
+            contributions: (n, 2 g): for a user's j-th key, ``selection.contribution`` in column
+                2 j, and the value in column 2 j + 1. Columns of further keys are 0.
+            keys: n lists of the distinct numbers of each user's keys, at most g each.
+            selection: selects keys; its noise is ``noise_stddev``.
+
+        Raises:
+            InvalidRequest: the arguments cannot be charged; nothing was published.
+            TurnstileError: as ``answer``.
+        """
+        ids = read_users(users)
+        rows = read_contributions(contributions, len(ids))
+        self._check_keys(rows, keys, selection)
+        step, present, admitted = self._admitted(ids, rows)
+        counts: dict[int, int] = {}
+        values: dict[int, int] = {}
+        charged, whole = self.last_charge, self._on_grid(admitted).tolist()
+        assert charged is not None
+        is_whole = ~charged.left_out.any(axis=1)
+        for place in np.flatnonzero(is_whole).tolist():
+            row = whole[place]
+            for number, key in enumerate(keys[present[place]]):
+                counts[key] = counts.get(key, 0) + int(row[2 * number])
+                values[key] = values.get(key, 0) + int(row[2 * number + 1])
+        # Step 4.
+        found = selection.selected(counts, self._grid, self._noise)
+        value = np.array([self._noisy(values.get(key, 0)) for key in found])
+        return KeyRelease(step, value, self.noise_stddev, found)
+
+    def _check_keys(
+        self, rows: NDArray[np.float64], keys: Sequence[Sequence[int]], selection: KeySelection
+    ) -> None:
+        if selection.noise_stddev != self.noise_stddev:
+            raise InvalidRequest(
+                f"the selection has a noise of {selection.noise_stddev} and the answerer one of "
+                f"{self.noise_stddev}: give both the same"
+            )
+        if rows.ndim != 2 or rows.shape[1] % 2 or len(keys) != len(rows):
+            raise InvalidRequest(
+                f"contributions has shape {rows.shape} and keys has {len(keys)} lists; two columns "
+                "per key and a list of keys per user are required"
+            )
+        counts = np.array([len(own) for own in keys], dtype=np.intp)
+        is_used = np.arange(rows.shape[1] // 2) < counts[:, np.newaxis]
+        wanted = np.where(is_used, selection.contribution, 0.0)
+        if (
+            any(len(set(own)) < len(own) for own in keys)
+            or any(not 0 <= key < selection.universe for own in keys for key in own)
+            or counts.max(initial=0) > rows.shape[1] // 2
+            or not np.array_equal(rows[:, ::2], wanted)
+            or rows[:, 1::2][~is_used].any()
+        ):
+            raise InvalidRequest(
+                "contributions and keys do not agree: each distinct key of the universe has "
+                f"{selection.contribution} and a value, and all other columns are 0"
+            )
+        longest = float(row_norms(rows).max(initial=0.0)) if len(rows) else 0.0
+        if self.clip_norm is not None and longest > self.clip_norm:
+            raise InvalidRequest(
+                f"a contribution has the norm {longest}, above clip_norm = {self.clip_norm}: such "
+                "a user would pay and not count"
+            )
+
     def _answer(self, ids: UserIds, rows: NDArray[np.float64]) -> Release:
+        step, _, admitted = self._admitted(ids, rows)
+        sums = _whole_sums(self._on_grid(admitted))
+        # Step 4.
+        noisy = [self._noisy(total) for total in sums]
+        value = np.array(noisy if rows.ndim == 2 else noisy[0])
+        return Release(step, value, self.noise_stddev)
+
+    def _noisy(self, total: int) -> float:
+        """Return a sum in grid spacings with noise, in the units of the contributions."""
+        return math.ldexp(total + self._noise.rounded_normal(self._spread), self._grid)
+
+    def _admitted(
+        self, ids: UserIds, rows: NDArray[np.float64]
+    ) -> tuple[int, NDArray[np.intp], NDArray[np.float64]]:
+        """Charge a step; return it, the users with a contribution, and their admitted parts."""
         # Step 1.
         with np.errstate(over="ignore"):
             size = float(np.abs(self._on_grid(rows)).sum())
@@ -330,14 +438,7 @@ class QueryAnswerer:
         self._released = decision.step
         admitted = clip_rows(rows[present], decision.granted)
         self.last_charge = ChargedUsers(senders, decision, rows[present] - admitted)
-        sums = _whole_sums(self._on_grid(admitted))
-        # Step 4.
-        stddev = Fraction(self.noise_stddev) / Fraction(2) ** self._grid
-        noisy = [
-            math.ldexp(total + self._noise.rounded_normal(stddev), self._grid) for total in sums
-        ]
-        value = np.array(noisy if rows.ndim == 2 else noisy[0])
-        return Release(decision.step, value, self.noise_stddev)
+        return decision.step, present, admitted
 
     def _on_grid(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return rows in grid spacings, rounded towards zero, so that no norm grows."""

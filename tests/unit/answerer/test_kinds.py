@@ -28,6 +28,11 @@ KINDS = {
     "sum": 'kind = "sum"\ncolumn = "x"\neach = 3.7',
     "sum by": f'kind = "sum"\ncolumn = "x"\neach = 3.7\ngroups = 1\n{LABELS}',
     "sum by, clipped": f'kind = "sum"\ncolumn = "x"\nclip = 0.3\n{LABELS}',
+    "count by private keys": 'kind = "count"\neach = 2\ngroups = 2\nby = "c"\nkey_bytes = 1',
+    "sum by private keys": (
+        'kind = "sum"\ncolumn = "x"\neach = 3.7\ngroups = 1\nby = "c"\nkey_bytes = 3'
+    ),
+    "distinct by private keys": 'kind = "distinct"\ngroups = 3\nby = "c"\nkey_bytes = 64',
     "mean": 'kind = "mean"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2',
     "mean by": f'kind = "mean"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2\n{LABELS}',
     "histogram": 'kind = "histogram"\ncolumn = "x"\nedges = [-1, 0, 2, 8]\neach = 1\ngroups = 2',

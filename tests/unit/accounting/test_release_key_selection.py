@@ -1,0 +1,193 @@
+"""Key selection: which keys are published tells no more than the Gaussian step that is charged."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.stats import chisquare, norm, poisson
+
+from accounting.conversions.gdp import gdp_budget
+from accounting.release import ExactNoise, KeySelection
+from accounting.release.key_selection import MARKS
+from tests.unit.accounting.refusals import refused
+
+EPSILONS = np.concatenate([np.linspace(-1.0, 12.0, 79), [20.0, 40.0, 80.0]])
+"""Also negative ones: a pair is dominated if its curve is below at every factor."""
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The hockey-stick divergences of two laws at all epsilons."""
+    return np.maximum(p[:, np.newaxis] - np.exp(EPSILONS) * q[:, np.newaxis], 0.0).sum(axis=0)
+
+
+def gdp_deltas(mu: float) -> np.ndarray:
+    """The hockey-stick divergences of N(mu, 1) and N(0, 1) at all epsilons."""
+    if mu == 0.0:
+        return np.maximum(0.0, -np.expm1(EPSILONS))
+    factor = np.exp(EPSILONS + log_ndtr(-EPSILONS / mu - mu / 2))
+    return ndtr(-EPSILONS / mu + mu / 2) - factor
+
+
+def chance(selection: KeySelection, users: int, marks: bool = True) -> float:
+    """The probability that a key is published, from the model, without the code's formula."""
+    if users == 0:
+        return -math.expm1(-float(MARKS) / selection.universe) if marks else 0.0
+    distance = selection.threshold - users * selection.contribution
+    return float(norm.sf(distance / selection.noise_stddev))
+
+
+def law(selection: KeySelection, users: tuple[int, ...], marks: bool = True) -> np.ndarray:
+    """The probability of each set of published keys."""
+    chances = [chance(selection, count, marks) for count in users]
+    return np.array(
+        [
+            math.prod(p if is_out else 1.0 - p for p, is_out in zip(chances, sets, strict=True))
+            for sets in itertools.product((False, True), repeat=len(users))
+        ]
+    )
+
+
+def excess(selection: KeySelection, count: int) -> float:
+    """The largest excess over the charged Gaussian's divergence, of all neighbours."""
+    found = []
+    for others in itertools.product((0, 1, 3, 9), repeat=count):
+        for own in itertools.product((0, 1), repeat=count):
+            both = tuple(a + b for a, b in zip(others, own, strict=True))
+            bound = gdp_deltas(math.sqrt(sum(own)) / selection.noise_stddev)
+            p, q = law(selection, both), law(selection, others)
+            found += [hockey_stick(p, q) - bound, hockey_stick(q, p) - bound]
+    return float(np.max(found))
+
+
+CASES = [(2, 0.4), (2, 3.0), (3, 1.0), (10**6, 0.7)]
+
+
+@pytest.mark.parametrize(("universe", "stddev"), CASES)
+def test_no_selection_tells_more_than_the_charged_gaussian(universe: int, stddev: float) -> None:
+    """All neighbours with up to three keys, in both directions."""
+    selection = KeySelection(universe, 1.0, stddev)
+    assert excess(selection, min(universe, 3)) <= 1e-12
+    selection.threshold *= 0.99
+    assert excess(selection, 2) > 1e-7
+
+
+def test_without_marks_an_own_key_would_need_a_delta() -> None:
+    selection = KeySelection(2, 1.0, 0.4)
+    p, q = law(selection, (1, 0), marks=False), law(selection, (0, 0), marks=False)
+    assert hockey_stick(p, q)[-1] > 0.1
+    assert gdp_deltas(1.0 / 0.4)[-1] < 1e-12
+
+
+@pytest.mark.parametrize("value", [-3.0, 0.0, 0.5, 2.0])
+@pytest.mark.parametrize("stddev", [0.3, 1.0, 4.0])
+def test_selection_and_value_of_an_own_key_tell_no_more_than_the_charged_gaussian(
+    value: float, stddev: float
+) -> None:
+    """Exactly: the ratio of the densities of the value rises or falls with it."""
+    selection = KeySelection(2, 1.0, stddev)
+    p, q = chance(selection, 1), chance(selection, 0)
+    shift = abs(value) / stddev
+    bound = gdp_deltas(math.hypot(1.0, value) / stddev)
+    for first, second in ((p, q), (q, p)):
+        factor = np.exp(EPSILONS)
+        unpublished = np.maximum(0.0, 1.0 - first - factor * (1.0 - second))
+        level = EPSILONS - math.log(first / second)
+        published = np.maximum(0.0, first - factor * second)
+        if shift:
+            published = first * ndtr(-level / shift + shift / 2)
+            published -= factor * second * ndtr(-level / shift - shift / 2)
+        assert (unpublished + published <= bound + 1e-12).all()
+
+
+@pytest.mark.parametrize("universe", [2, 1000, 10**9, 256**8, 256**64])
+def test_threshold_is_above_the_quantile_by_less_than_the_margin(universe: int) -> None:
+    """Against forty digits: a mark is as likely as noise above the threshold, or likelier."""
+    selection = KeySelection(universe, 1.0, 1.0)
+    with mpmath.workdps(40):
+        marked = -mpmath.expm1(-mpmath.mpf(MARKS.numerator) / MARKS.denominator / universe)
+        tail = mpmath.erfc(mpmath.mpf(selection.threshold) / mpmath.sqrt(2)) / 2
+        assert tail <= marked
+        lower = mpmath.mpf(selection.threshold) - 2.0**-25 * (1.0 - 1e-6)
+        assert mpmath.erfc(lower / mpmath.sqrt(2)) / 2 > marked
+    assert selection.chance(0) == pytest.approx(float(marked))
+
+
+@pytest.mark.slow
+def test_published_keys_have_the_probabilities_of_the_model() -> None:
+    selection, noise = KeySelection(4, 1.0, 1.0), ExactNoise(np.random.default_rng(3))
+    exponent, users, repetitions = -40, {0: 2, 1: 3, 3: 5}, 6000
+    sums = {key: count << 40 for key, count in users.items()}
+    found = [selection.selected(sums, exponent, noise) for _ in range(repetitions)]
+    assert all(keys == sorted(keys) for keys in found)
+    for key, count in users.items():
+        expected = repetitions * selection.chance(count)
+        seen = sum(key in keys for keys in found)
+        assert abs(seen - expected) < 5.0 * math.sqrt(expected) + 1.0
+    assert sum(2 in keys for keys in found) < 12  # marked only: 1.5 on average
+
+
+def test_marks_are_uniform_poisson_numbers_of_keys() -> None:
+    noise = ExactNoise(np.random.default_rng(4))
+    mean = Fraction(3, 5)
+    counts = np.bincount([noise.poisson(mean) for _ in range(20_000)], minlength=12)
+    expected = 20_000 * poisson.pmf(np.arange(5), 0.6)
+    tail = counts[5:].sum()
+    observed = np.append(counts[:5], tail)
+    wanted = np.append(expected, 20_000 - expected.sum())
+    assert chisquare(observed, wanted).pvalue > 1e-4
+    uniform = np.bincount([noise.below(7) for _ in range(14_000)], minlength=7)
+    assert chisquare(uniform).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("universe", "contribution", "stddev", "argument"),
+    [
+        (1, 1.0, 1.0, "universe"),
+        (256**65, 1.0, 1.0, "universe"),
+        (2, 0.0, 1.0, "contribution"),
+        (2, 1.0, 0.0, "noise_stddev"),
+        (2, 1.0, 2.0**21, "contribution"),
+    ],
+)
+def test_invalid_argument_is_rejected(
+    universe: int, contribution: float, stddev: float, argument: str
+) -> None:
+    with refused(argument):
+        KeySelection(universe, contribution, stddev)
+
+
+def users_needed(probability: np.ndarray) -> int:
+    """The smallest number of users with which a key is published in half of the cases."""
+    return int(np.argmax(probability >= 0.5))
+
+
+def test_users_that_a_key_needs_compare_with_thresholds_that_have_a_delta() -> None:
+    """One key per user at (1, 1e-6), by the published formulas of PipelineDP's strategies."""
+    epsilon, delta, users = 1.0, 1e-6, np.arange(200)
+    # Desfontaines et al. 2022, Thm 4: truncated geometric, the best for one key.
+    grow = math.exp(epsilon)
+    first = 1 + math.floor(math.log((grow + 2.0 * delta - 1.0) / ((grow + 1.0) * delta)) / epsilon)
+    low = delta * np.expm1(users * epsilon) / math.expm1(epsilon)
+    left = np.exp(-np.maximum(users - first, 0) * epsilon)
+    high = (1.0 - left) * (1.0 + delta / math.expm1(epsilon)) + left * low[first]
+    geometric = np.where(users <= first, low, np.minimum(high, 1.0))
+    # Laplace noise, and Gaussian noise with half of delta for each part.
+    laplace = 1.0 - np.log(2.0 * delta) / epsilon <= users
+    mu = gdp_budget(epsilon, delta / 2.0)
+    gaussian = ndtr((users - 1.0) * mu - ndtri(1.0 - delta / 2.0))
+    assert (users_needed(geometric), users_needed(laplace), users_needed(gaussian)) == (14, 15, 23)
+    # Here the whole of delta is for the noise, and the number of possible keys has a price.
+    mu = gdp_budget(epsilon, delta)
+    needed = {}
+    for universe in (1000, 10**6, 256**4, 256**8, 256**16):
+        selection = KeySelection(universe, 1.0, 1.0 / mu)
+        needed[universe] = users_needed(
+            np.exp(log_ndtr((users - selection.threshold) * selection.noise_stddev**-1))
+        )
+    assert list(needed.values()) == [21, 26, 31, 42, 58]

@@ -1,0 +1,190 @@
+"""Private keys: a popular key is published, one of a single user hardly ever, each window once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.answerer.answering import Answering
+from streams.answerer.answers import PrivateAnswer
+from streams.answerer.keys import KeyUniverse
+from streams.answerer.queries import UnusableQueries
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.unit.answerer.asking import FILE, asked_of, at, event, query_of
+from tests.unit.answerer.lives import Doom, Killed, World
+from tests.unit.sdk.partitions import Partitions
+
+PRODUCTS = """
+[[query]]
+name = "products"
+kind = "sum"
+column = "x"
+window = "10ms"
+by = "c"
+key_bytes = 8
+each = 10
+groups = 2
+noise = 8.0
+"""
+
+
+def universe(text: bool = False, **settings: Any) -> KeyUniverse:
+    return KeyUniverse(query_of('kind = "distinct"\nby = "c"\ngroups = 1', **settings), text)
+
+
+SHORT, BYTES = universe(key_bytes=6), universe(keys_below=256)
+
+
+@given(st.text(max_size=5), st.integers(-5, 300))
+def test_number_of_a_key_leads_back_to_it(text: str, number: int) -> None:
+    keys, integers = SHORT, BYTES
+    found = keys.number(text)
+    if 1 <= len(text.encode()) <= 6:
+        assert found is not None
+        assert 0 <= found < keys.size
+        assert keys.label(found) == text
+    else:
+        assert found is None
+    assert keys.number(number) is None
+    assert integers.number(number) == (number if 0 <= number < 256 else None)
+    assert integers.size == 256
+    assert integers.label(17) == 17
+
+
+def test_only_keys_of_the_universe_count() -> None:
+    keys = universe(key_bytes=2)
+    assert keys.size == 256 + 256**2
+    assert (keys.number("ab"), keys.number("é")) != (None, None)
+    assert [keys.number(one) for one in ("", "abc", "éa", "\ud800", 7, None, True)] == [None] * 7
+    assert keys.label(200) is None  # not UTF-8
+    assert keys.label(keys.size - 1) is None
+    text = universe(text=True, keys_below=1000)
+    assert [text.number(one) for one in ("7", "999", "007")] == [7, 999, 7]
+    assert [text.number(one) for one in ("1000", "-1", "1.0", "², ", "9" * 5000)] == [None] * 5
+    assert universe(keys_below=1000).number(True) is None
+
+
+BAD = {
+    "no keys": ("key_bytes = 8", "", "labels"),
+    "long keys": ("key_bytes = 8", "key_bytes = 65", "key_bytes"),
+    "few keys": ("key_bytes = 8", "keys_below = 1", "keys_below"),
+    "two universes": ("key_bytes = 8", "key_bytes = 8\nkeys_below = 9", "keys_below"),
+    "labels, too": ("key_bytes = 8", 'key_bytes = 8\nlabels = ["a", "b"]', "key_bytes"),
+    "clip": ("each = 10\ngroups = 2", "clip = 10.0", "clip"),
+    "no groups": ("groups = 2", "", "groups"),
+    "correction": ("noise = 8.0", "active_windows = 2\nleft_out = 0.1", "left_out"),
+    "mean": (
+        'kind = "sum"',
+        'kind = "mean"\nlower = 0\nupper = 1',
+        "labels",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "key"), BAD.values(), ids=BAD)
+def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> None:
+    assert old in PRODUCTS
+    with pytest.raises(UnusableQueries) as caught:
+        asked_of(FILE + PRODUCTS.replace(old, new, 1))
+    assert caught.value.key == key
+
+
+def answers_of(
+    events: list[bytes], text: str = FILE + PRODUCTS, seed: int = 1, **policy: Any
+) -> list[PrivateAnswer]:
+    query_file, service, records = asked_of(text), Partitions(2), []
+    service.create(user_ids="integer", **{"budget": 1e5, **policy})
+    answering = Answering(
+        query_file,
+        "x",
+        lambda released: service.open("r", released=released),
+        MemoryJournal(MemoryTopics(), "d", "r"),
+        records.append,
+        noise=np.random.default_rng(seed),
+    )
+    answering.start()
+    for offset, value in enumerate(events):
+        answering.state.take(at(offset), value, None)
+        answering.close_due(answering.state.clock(1, {}))
+    return records
+
+
+USERS = 200
+"""Those who buy the popular product; every one of them also buys one of their own."""
+
+
+PRICE = (10.0**2 + 4.0**2 + 10.0**2 + 10.0**2) / (2.0 * 8.0**2)
+"""What a user pays for a window: two keys with a contribution of 10, and values of 4 and 10."""
+
+
+def shopping(windows: int) -> list[bytes]:
+    return [
+        event(user, 10 * window, c=key, x=x)
+        for window in range(windows + 1)
+        for user in range(USERS)
+        for key, x in (("bread", 4.0), (f"own{user}", 20.0))
+    ]
+
+
+@pytest.mark.slow
+def test_popular_keys_are_published_with_intervals_that_hold() -> None:
+    answers = answers_of(shopping(80))
+    assert len(answers) == 80
+    holds = 0
+    for answer in answers:
+        assert answer.labels == ["bread"]
+        assert isinstance(answer.lower, list)
+        assert isinstance(answer.upper, list)
+        holds += answer.lower[0] <= 4.0 * USERS <= answer.upper[0]
+    assert 70 <= holds <= 80  # 76 on average
+
+
+def test_window_without_keys_is_answered() -> None:
+    few = [event(user, 0, c="bread", x=1.0) for user in range(3)]
+    (answer,) = answers_of([*few, event(1, 10, c="bread", x=1.0)])
+    assert (answer.value, answer.lower, answer.upper, answer.labels) == ([], [], [], [])
+
+
+def test_users_without_budget_do_not_count() -> None:
+    """Each can pay for two windows: in the third none is admitted, so no key has users."""
+    answers = answers_of(shopping(3), budget=2.5 * PRICE)
+    assert [answer.labels for answer in answers] == [["bread"], ["bread"], []]
+
+
+def test_users_who_are_clipped_do_not_count() -> None:
+    answers = answers_of(shopping(3), budget=2.9 * PRICE, on_exhaustion="clip")
+    assert [answer.labels for answer in answers] == [["bread"], ["bread"], []]
+
+
+def test_order_of_events_does_not_change_the_answer() -> None:
+    events = shopping(1)
+    first = events[: 2 * USERS]
+    mixed = [first[place] for place in np.random.default_rng(2).permutation(len(first))]
+    last = events[2 * USERS :]
+    one, other = (answers_of([*some, *last]) for some in (first, mixed))
+    assert msgspec.json.encode(one) == msgspec.json.encode(other)
+
+
+@pytest.mark.slow
+def test_every_window_is_answered_once_whenever_an_answerer_is_killed() -> None:
+    query_file = asked_of(FILE + PRODUCTS.replace("noise = 8.0", "noise = 2.0"))
+    events = [value for value in shopping(2) if b"own" not in value]
+    for doom in range(3, 27, 3):
+        world = World(query_file)
+        world.events = events
+        killed = 0
+        try:
+            world.live(Doom(doom))
+        except Killed:
+            killed = 1
+        world.live()
+        assert killed
+        assert {step: len(found) for step, found in world.answers.items()} == {0: 1, 1: 1}
+        (answer,) = world.answers[1]
+        assert msgspec.json.decode(answer)["labels"] == ["bread"]
+        assert all(len(contents) == 1 for contents in world.contents.values())
