@@ -8,7 +8,6 @@ from pathlib import Path
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
-COMMANDS = (TOP / "docs" / "commands.md").read_text(encoding="utf-8")
 DOCS = sorted(set((TOP / "docs").glob("**/*.md")) - set((TOP / "docs" / "wire").iterdir()))
 BLOCKS = {
     "answering": "tests/unit/answerer",

@@ -6,6 +6,7 @@ Its source is this repository as it is, so that links work in the site and in th
 from __future__ import annotations
 
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -35,13 +36,9 @@ include_patterns = [
 exclude_patterns = [".*", "build", "dist", "docs/wire", "out", "tests"]  # not pages of the site
 extensions = [
     "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "docstrings",
     "first_page",
     "no_breaks",
-    "protocol_page",
     "pictures",
 ]
 
@@ -49,17 +46,13 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # documents that are read as files begin at any level
 
-autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_typehints_format = "short"
-python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 88
-napoleon_use_ivar = True
-napoleon_custom_sections = [("Raises (in ``update``)", "Raises")]
 copybutton_prompt_text = "$ "
 
 html_theme = "furo"
 html_title = "dp-turnstile"
+html_baseurl = tomllib.loads((SITE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]["urls"]["Documentation"]
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False

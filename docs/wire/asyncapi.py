@@ -334,7 +334,7 @@ def field_texts(record: type) -> dict[str, str]:
     texts = dict(_COMMON)
     for base in reversed(record.__mro__):
         if base.__module__.startswith("streams."):
-            texts |= _texts_below(base)
+            texts |= texts_below(base)
     names = [field.name for field in msgspec.structs.fields(record)]
     if missing := [name for name in names if name not in texts]:
         raise LookupError(f"{record.__name__}: {missing} have no text")
@@ -343,11 +343,12 @@ def field_texts(record: type) -> dict[str, str]:
 
 def reason_texts() -> dict[str, str]:
     """Return the text of every reason of a rejection."""
-    texts = _texts_below(records.Reason)
+    texts = texts_below(records.Reason)
     return {reason.value: texts[reason.name] for reason in records.Reason}
 
 
-def _texts_below(owner: type) -> dict[str, str]:
+def texts_below(owner: type) -> dict[str, str]:
+    """Return the string below each member or field of a class, by its name."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
     assert isinstance(definition, ast.ClassDef)
     texts: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """Prometheus metrics and health of an answerer, for its operator.
 
-``docs/metrics.md`` lists them. Its charges are in ``turnstile_client_*``
+``docs/reference/metrics.md`` lists them. Its charges are in ``turnstile_client_*``
 (``streams.sdk.observing``). Every sample has the label ``log``, which names the log that is
 charged. No metric names a user or an answer. The number of events is data nevertheless: show the
 metrics only to people who may see the input.

@@ -31,8 +31,8 @@ from streams.sdk.errors import (
 
 _EPILOG = """\
 Settings come from options, then from environment variables (TURNSTILE_KAFKA and so on), then from
-the TOML file that --config or TURNSTILE_CONFIG names. docs/commands.md lists all settings. Put
-passwords into a variable or a file: other users of this machine can read options.
+the TOML file that --config or TURNSTILE_CONFIG names. docs/reference/settings.md lists all of them.
+Put passwords into a variable or a file: other users of this machine can read options.
 
 exit codes: 0 done; 1 rejected, or verify or doctor found something; 2 unusable arguments or input;
 69 Kafka, Redis or the workers do not answer, or status found a problem; 70 a bug or contradicting

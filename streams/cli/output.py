@@ -30,11 +30,17 @@ class Exit(IntEnum):
     """Exit codes that scripts can rely on."""
 
     OK = 0
-    REFUSED = 1  # the request was rejected, or a check found something
-    USAGE = 2  # arguments or input are unusable
-    UNAVAILABLE = 69  # Kafka, Redis or the workers do not answer
-    SOFTWARE = 70  # a bug, or decisions that contradict each other
+    """Done."""
+    REFUSED = 1
+    """The request was rejected, or a check found something."""
+    USAGE = 2
+    """Arguments or input are unusable."""
+    UNAVAILABLE = 69
+    """Kafka, Redis or the workers do not answer, or ``status`` found a problem."""
+    SOFTWARE = 70
+    """A bug, or decisions that contradict each other."""
     INTERRUPTED = 130
+    """Ctrl-C."""
 
 
 class UnusableInput(ValueError):

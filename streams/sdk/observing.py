@@ -1,8 +1,9 @@
 """Observers of a client's requests, for metrics and traces. Both are off by default.
 
-``measure`` counts and times a client's requests for Prometheus (``docs/metrics.md``). The time of a
-step that is charged ahead ends when the caller asks for its decision. The label ``log`` is
-``Turnstile.log_name``. A request is a "charge" or "other", for example the opening of a run.
+``measure`` counts and times a client's requests for Prometheus
+(``docs/reference/metrics.md``). The time of a step that is charged ahead ends when the caller asks
+for its decision. The label ``log`` is ``Turnstile.log_name``. A request is a "charge" or "other",
+for example the opening of a run.
 
 ``ClientTraces`` makes an OpenTelemetry span of each request, if the setting ``traces`` is on. The
 span's context travels in the headers of the records, so that the workers' spans belong to the same

@@ -232,20 +232,34 @@ class Store(Protocol):
 class SuspensionReason(StrEnum):
     """The reasons for a suspension, in the order in which an acquisition checks them."""
 
-    OTHER_LAYOUT = "other-layout"  # another release wrote the state
-    DAMAGED = "damaged"  # a part of the state is missing, and cannot be restored
-    OTHER_LOG = "other-log"  # the topic was deleted and created again
-    OTHER_PARTITIONS = "other-partitions"  # partitions were added to the topic
-    TOPICS = "topics"  # settings under which records would be lost
-    LOG_ENDS_EARLY = "log-ends-early"  # records that were applied are gone
-    LOG_BEGINS_LATE = "log-begins-late"  # records that were not applied are gone
-    LOG_REWRITTEN = "log-rewritten"  # the last record applied is another one now
-    HOLE = "hole"  # a record that has to be applied next is missing
-    SNAPSHOT = "snapshot"  # the last snapshot is needed, and is incomplete
-    IMPORT_PENDING = "import-pending"  # the imported state that the log begins with is missing
-    ERASURE_KEY = "erasure-key"  # users were erased under a key that this worker does not have
-    CANNOT_VERIFY = "cannot-verify"  # the package that verifies signatures is not installed
-    RESTORING = "restoring"  # not permanent: the state is being restored, and decisions follow
+    OTHER_LAYOUT = "other-layout"
+    """The state was written by a release with another layout."""
+    DAMAGED = "damaged"
+    """A part of the state in Redis is missing, and snapshot and log do not replace it."""
+    OTHER_LOG = "other-log"
+    """The topic ``norms`` was deleted and created again."""
+    OTHER_PARTITIONS = "other-partitions"
+    """Partitions were added to the topic ``norms``."""
+    TOPICS = "topics"
+    """A topic has settings under which records would be lost."""
+    LOG_ENDS_EARLY = "log-ends-early"
+    """Kafka lost records that were decided."""
+    LOG_BEGINS_LATE = "log-begins-late"
+    """Records were deleted before they were decided, or before a snapshot covered them."""
+    LOG_REWRITTEN = "log-rewritten"
+    """The last decided record was replaced by another one."""
+    HOLE = "hole"
+    """The next record of the log is missing."""
+    SNAPSHOT = "snapshot"
+    """Redis is empty, the log was trimmed, and the last snapshot is incomplete."""
+    IMPORT_PENDING = "import-pending"
+    """The log continues another one, and the snapshot with the imported state is missing."""
+    ERASURE_KEY = "erasure-key"
+    """The state has keyed hashes of erased users, by a key that the worker lacks."""
+    CANNOT_VERIFY = "cannot-verify"
+    """A signed request must be verified, and the package for it is not installed."""
+    RESTORING = "restoring"
+    """The state is being restored, and decisions follow without any action."""
 
 
 class Pulse(msgspec.Struct, frozen=True):

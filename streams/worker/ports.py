@@ -151,15 +151,24 @@ class SnapshotTopic(Protocol):
 class Ending(StrEnum):
     """The reasons for which a worker ends by itself."""
 
-    FENCED = "fenced"  # another worker owns the partition, or Redis was emptied
-    REWOUND = "rewound"  # Redis does not have the version that the owner left
-    DAMAGED = "damaged"  # entries that the owner wrote are missing in Redis
-    REJECTED = "rejected"  # Redis rejected a write for another reason
-    UNKNOWN_PARTITION = "unknown-partition"  # Kafka assigned a partition that the topic lacks
-    OTHER_LEADER_EPOCH = "other-leader-epoch"  # the log has another epoch than the delivered record
-    NOT_DELIVERED = "not-delivered"  # Kafka skipped a record of the log
-    SLOW_COMMIT = "slow-commit"  # another worker may own the partition by now
-    FAILED = "failed"  # an unexpected exception
+    FENCED = "fenced"
+    """Another worker owns the partition, or Redis was emptied."""
+    REWOUND = "rewound"
+    """Redis lost the last write of this worker."""
+    DAMAGED = "damaged"
+    """Entries that this worker wrote are missing in Redis."""
+    REJECTED = "rejected"
+    """Redis rejected a write for another reason."""
+    UNKNOWN_PARTITION = "unknown-partition"
+    """Kafka assigned a partition that the topic does not have."""
+    OTHER_LEADER_EPOCH = "other-leader-epoch"
+    """The log has another leader epoch than the delivered record."""
+    NOT_DELIVERED = "not-delivered"
+    """Kafka skipped a record of the log."""
+    SLOW_COMMIT = "slow-commit"
+    """A commit took so long that another worker may own the partition."""
+    FAILED = "failed"
+    """An unexpected exception; the log has its traceback."""
 
 
 _ENDING_OF = {

@@ -1,19 +1,13 @@
-"""``{asyncapi} FILE``: channels, records and their fields, from an AsyncAPI document.
+"""Pages about the wire in Markdown: topics, records and their fields, from an AsyncAPI document.
 
-Of AsyncAPI and JSON Schema it knows what that document uses; what it does not know is an error of
-the build, so that nothing is left out of the page in silence.
+A page shows everything in its document. A part of JSON Schema that is unknown here raises an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import yaml
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
 _KNOWN = {
     *("$ref", "type", "description", "title", "const", "enum", "format", "pattern", "default"),
@@ -33,76 +27,65 @@ _BOUNDS = {
     "minItems": "at least {} entries",
     "maxItems": "at most {} entries",
     "pattern": "matches `{}`",
-    "default": "`{}` if it is not given",
+    "default": "default `{}`",
 }
 
 
-class AsyncApi(SphinxDirective):
-    """Renders a document as sections in Markdown, which the page's own parser reads."""
+class WirePage:
+    """The page of one AsyncAPI document, whose references are followed."""
 
-    required_arguments = 1
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
 
-    def run(self) -> list[nodes.Node]:
-        """The sections."""
-        _, path = self.env.relfn2path(self.arguments[0])
-        self.env.note_dependency(path)
-        document = Document(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
-        return self.parse_text_to_nodes("\n".join(document.lines()), allow_section_headings=True)
+    def text(self) -> str:
+        """Return the page without its title."""
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(self._lines())).strip("\n") + "\n"
 
-
-class Document:
-    """An AsyncAPI document whose references are followed."""
-
-    def __init__(self, whole: dict[str, Any]) -> None:
-        self._whole = whole
-
-    def lines(self) -> Iterator[str]:
-        """The page, in Markdown."""
-        yield from ("## In general", "", self._whole["info"]["description"])
+    def _lines(self) -> Iterator[str]:
+        yield self._document["info"]["description"]
         yield from ("", "## Topics", "")
-        for channel in self._whole["channels"].values():
+        for channel in self._document["channels"].values():
             yield from (f"### `{channel['address']}`", "", channel.get("description", ""), "")
             names = filter(_is_shown, (_name(message) for message in channel["messages"].values()))
-            yield "Records: " + ", ".join(f"[{name}](#{self._anchor(name)})" for name in names)
+            yield f"Records: {', '.join(self._link(name) for name in names)}."
             yield ""
         yield from ("## Records", "")
-        for name, message in self._whole["components"]["messages"].items():
-            if _is_shown(name):
-                yield from self._message(name, self._followed(message))
-        records = self._whole["components"]["messages"]
-        schemas = self._whole["components"]["schemas"].items()
-        parts = [(name, schema) for name, schema in schemas if name not in records]
+        messages = self._document["components"]["messages"]
+        for name in filter(_is_shown, messages):
+            message = self._followed(messages[name])
+            yield from (f"### {self._title(name)}", "", message.get("description", ""), "")
+            yield from self._schema(message["payload"])
+        schemas = self._document["components"]["schemas"]
+        parts = [name for name in schemas if name not in messages]
         if parts:
             yield from ("## Parts of records", "")
-        for name, schema in parts:
-            yield from (f"({self._anchor(name)})=", f"### {name}", "")
-            yield from self._schema(schema)
+        for name in parts:
+            yield from (f"### {name}", "")
+            yield from self._schema(schemas[name])
 
-    @staticmethod
-    def _anchor(name: str) -> str:
-        return f"record-{name.lower()}"
+    def _title(self, name: str) -> str:
+        message = self._document["components"]["messages"].get(name, {})
+        return str(message.get("title", name))
 
-    def _message(self, name: str, message: dict[str, Any]) -> Iterator[str]:
-        yield from (f"({self._anchor(name)})=", f"### {message.get('title', name)}", "")
-        yield from (message.get("summary", ""), "", message.get("description", ""), "")
-        yield from self._schema(message["payload"])
+    def _link(self, name: str) -> str:
+        return f"[{name}](#{self._title(name).lower().replace(' ', '-')})"
 
     def _schema(self, schema: dict[str, Any]) -> Iterator[str]:
         schema = self._flat(schema)
         fields = schema.get("properties")
         if not fields:
-            yield from (self._words(schema), "")
+            yield from (f"{self._kind(schema)}. {self._rest(schema)}", "")
             return
         yield from (schema.get("description", ""), "")
-        yield from ("| field | | |", "| --- | --- | --- |")
+        yield from ("| field | type | meaning |", "| --- | --- | --- |")
         required = set(schema.get("required", ()))
-        for field, of in fields.items():
+        for field, content in fields.items():
             given = "" if field in required else "*optional* "
-            yield f"| `{field}` | {given}{self._kind(of)} | {_cell(self._rest(of))} |"
+            yield f"| `{field}` | {given}{self._kind(content)} | {_cell(self._rest(content))} |"
         yield ""
 
     def _flat(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """A schema with what it is made of (``allOf``, references at its top) merged into it."""
+        """Return a schema with its ``allOf`` and its own reference merged into it."""
         if "$ref" in schema:
             schema = {**self._followed(schema), **{k: v for k, v in schema.items() if k != "$ref"}}
         _check_known(schema)
@@ -118,10 +101,9 @@ class Document:
         return merged | {key: value for key, value in schema.items() if key not in rest}
 
     def _kind(self, schema: dict[str, Any]) -> str:
-        """Of a field: a link to its part, or its type."""
+        """Return the type of a field, or a link to its part."""
         if "$ref" in schema:
-            name = _name(schema)
-            return f"[{name}](#{self._anchor(name)})"
+            return self._link(_name(schema))
         if "const" in schema:
             return f"`{schema['const']}`"
         if "enum" in schema:
@@ -136,17 +118,13 @@ class Document:
 
     def _rest(self, schema: dict[str, Any]) -> str:
         _check_known(schema)
-        bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
+        bounds = [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
         return " ".join([schema.get("description", ""), "; ".join(bounds)]).strip()
-
-    def _words(self, schema: dict[str, Any]) -> str:
-        kind = self._kind({key: value for key, value in schema.items() if key != "$ref"})
-        return f"{kind}. {self._rest(schema)}"
 
     def _followed(self, reference: dict[str, Any]) -> dict[str, Any]:
         found: Any = reference
         while "$ref" in found:
-            place: Any = self._whole
+            place: Any = self._document
             for step in found["$ref"].removeprefix("#/").split("/"):
                 place = place[step]
             found = place
@@ -154,25 +132,19 @@ class Document:
 
 
 def _name(reference: dict[str, Any]) -> str:
-    """What a reference refers to."""
+    """Return the name to which a reference leads."""
     return str(reference["$ref"].rpartition("/")[2])
 
 
 def _check_known(schema: dict[str, Any]) -> None:
     if unknown := set(schema) - _KNOWN:
-        raise ValueError(f"the page does not know {sorted(unknown)} of a schema")
+        raise ValueError(f"the page cannot show {sorted(unknown)} of a schema")
 
 
 def _is_shown(name: str) -> bool:
-    """The form in JSON is not: its fields are those of the record, which is shown."""
+    """Return False for the form in JSON, which has the fields of the record."""
     return not name.endswith("Json")
 
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
-    app.add_directive("asyncapi", AsyncApi)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
