@@ -92,11 +92,13 @@ audit: $(TOOLS)/installed         ## known vulnerabilities of locked packages; U
 	$(TOOLS)/bin/python requirements/audit.py $(if $(UNAUDITED),--allow-unaudited) \
 		$(TOOLS)/bin/pip-audit requirements/*.txt
 
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
 image:                            ## the worker image to publish; PYTHON_IMAGE=python:...@sha256:... names its base
 	@case "$(PYTHON_IMAGE)" in *@sha256:*) ;; *) \
 		echo "PYTHON_IMAGE='$(PYTHON_IMAGE)' has no digest. Look it up in a registry that you trust:"; \
 		echo "  docker buildx imagetools inspect python:3.11-slim-bookworm"; exit 1;; esac
-	docker build --build-arg "PYTHON_IMAGE=$(PYTHON_IMAGE)" -f deploy/Dockerfile -t dp-turnstile .
+	docker build --build-arg "PYTHON_IMAGE=$(PYTHON_IMAGE)" -f deploy/Dockerfile -t dp-turnstile:$(VERSION) .
 
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
 	$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.readme import TOP
+from tests.readme import DOCUMENTS, TOP
 
 PYPROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
 COMPOSE = yaml.safe_load((TOP / "docker-compose.yml").read_text())
@@ -83,6 +83,17 @@ def test_an_image_to_publish_is_built_on_a_base_with_a_digest_only(
     )
     assert (done.returncode == 0) == asked.exists() == is_built
     assert not is_built or f"--build-arg PYTHON_IMAGE={base}" in asked.read_text()
+
+
+def test_every_file_names_the_image_with_the_version_of_the_package() -> None:
+    files = [TOP / "docker-compose.yml", *DOCUMENTS, *(TOP / "deploy").rglob("*.yaml")]
+    tag = re.compile(r"\bdp-turnstile:(\S+)|^ +newTag: \"(.*?)\"", re.MULTILINE)
+    tags = {
+        found[1] or found[2]
+        for file in files
+        for found in tag.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert tags == {PYPROJECT["project"]["version"]}
 
 
 def test_all_that_the_package_is_made_of_is_copied() -> None:
