@@ -352,7 +352,7 @@ _DATASETS: Final = (
         ),
         ("erased_user",),
         "A keyed hash replaces the id in the workers' state. The log and its snapshots contain "
-        "the id until they are trimmed: docs/erasure.md. The command may be repeated.",
+        "the id until they are trimmed: docs/operate/erasure.md. The command may be repeated.",
     ),
 )
 
@@ -451,7 +451,7 @@ _RECORDS: Final = (
         ("answer", "correction", "file"),
         "Answers are public, and so are these files. In the table and the files, corrections "
         "replace the answers of their windows; --json and --follow show every record. With the "
-        "setting answer_keys, only those that an answerer signed: docs/security.md.",
+        "setting answer_keys, only those that an answerer signed: docs/operate/security.md.",
     ),
 )
 
@@ -694,7 +694,7 @@ _REPLAY: Final = (
         ),
         ("imported", "repartition"),
         "Close all runs first. The old log then refuses every request. If the command is "
-        "interrupted, run it again. docs/operations.md has the steps.",
+        "interrupted, run it again. docs/operate/repartition.md has the steps.",
     ),
     Command(
         "import",

@@ -94,7 +94,7 @@ another way, the broker would have to expand them, and 600 KB can expand to more
 Only workers write to rejects. Every client can read gzip.
 """
 
-_LINGERS = "Ids of erased users stay longer on the broker's disk than docs/erasure.md says"
+_LINGERS = "Ids of erased users stay longer on the broker's disk than docs/operate/erasure.md says"
 _AT_MOST = ("segment.ms", "max.compaction.lag.ms", "delete.retention.ms")
 """Settings whose value is a maximum; the value of any other numeric setting is a minimum."""
 

@@ -57,8 +57,8 @@ class LostErasureKey(PartitionError):
             "spent",
             "Add that key to erasure_keys, after the first one if it is not to be used for new "
             "hashes. Keep a key as long as the state has hashes by it. If the key is lost, delete "
-            "nothing before you read docs/erasure.md: if the log was trimmed, what was spent is "
-            "only in Redis and in the topic snapshots",
+            "nothing before you read docs/operate/erasure.md: if the log was trimmed, what was "
+            "spent is only in Redis and in the topic snapshots",
         )
 
 

@@ -93,8 +93,8 @@ def _partitions(facts: Facts) -> Iterator[Finding]:
             Level.WARNING,
             f"users were erased without a key in partitions {facts.overview.erased_without_key}",
             "A reader of the state or the log can test guesses of their ids",
-            "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/erasure.md); it protects "
-            "users who are erased later",
+            "Give all workers a key (TURNSTILE_ERASURE_KEYS_FILE, docs/operate/erasure.md); it "
+            "protects users who are erased later",
         )
 
 
@@ -197,7 +197,7 @@ def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
                 Level.WARNING,
                 f"unknown variables: {', '.join(facts.unknown)}",
                 "They have no effect, although a setting may be meant",
-                "Check the spelling: docs/commands.md and docs/security.md list all settings",
+                "Check the spelling: docs/reference/settings.md lists all settings",
             )
         )
     if config.signing_key and not (config.trusted_keys or config.answer_keys):

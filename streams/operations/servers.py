@@ -25,7 +25,7 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
             facts.kafka,
             "Nothing can be charged or decided",
             "Start the broker, or set TURNSTILE_KAFKA and the settings for its login "
-            "(docs/security.md)",
+            "(docs/operate/security.md)",
         )
         return
     brokers = facts.kafka.brokers
@@ -40,7 +40,7 @@ def of_kafka(facts: Facts, config: Config) -> Iterator[Finding]:
             f"the connection to {config.kafka} is not encrypted",
             "An observer of the network reads norms and HALTs, and could change them",
             "Set TURNSTILE_KAFKA_SECURITY=SASL_SSL, and give each role its rights: "
-            "docs/security.md",
+            "docs/operate/security.md",
         )
 
 
@@ -198,7 +198,7 @@ def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
             facts.redis,
             "Nothing is decided. Nothing is lost, because the log has all records",
             "Start Redis, or set TURNSTILE_REDIS. If its data are lost, start the workers with an "
-            "empty Redis (docs/operations.md)",
+            "empty Redis (docs/operate/redis.md)",
         )
         return
     for server in facts.redis:
@@ -213,7 +213,7 @@ def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:
             "the connection is not encrypted",
             "An observer of the network reads the users' spending, and could change it",
             "Use a URL that begins with rediss, and a user with the rights of the role: "
-            "docs/security.md",
+            "docs/operate/security.md",
         )
 
 

@@ -550,7 +550,8 @@ class Turnstile:
 
         Spending stays spent, and the rest of the user's budget is spent with it: a later charge of
         the id halts the user, with ``StepDecision.erased``. Nested datasets erase a user
-        together. Older records of the log keep the id until the log is trimmed (docs/erasure.md).
+        together. Older records of the log keep the id until the log is trimmed
+        (docs/operate/erasure.md).
 
         Args:
             user: the id.

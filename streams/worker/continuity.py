@@ -17,7 +17,7 @@ Limitations:
   applied again instead of the state.
 - A rollback of all Kafka directories to a copy is not detected if the log was written on, up to the
   same last record: elections are counted from the copy on, so the same leader epochs return.
-  Therefore no client may write before the workers have checked the log (docs/operations.md).
+  Therefore no client may write before the workers have checked the log (docs/operate/backup.md).
 - A broker without leader epochs reports -1 for every record, and so does a state from before they
   were stored. Then only the content is compared.
 

@@ -13,7 +13,7 @@ from streams.ledger.errors import PartitionError
 from streams.store.layout import KEYS, LAYOUT, key_of
 from streams.store.port import SuspensionReason
 
-SNAPSHOT_SECTION = "docs/operations.md, 'Deleting the snapshot of one partition'"
+SNAPSHOT_SECTION = "docs/operate/runbooks.md, 'Rebuild a partition from the log'"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Suspensions:
             SuspensionReason.LOG_ENDS_EARLY,
             f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
             "Kafka lost records that were decided",
-            "Restore the log from a copy that has them (docs/operations.md). Until then only "
+            "Restore the log from a copy that has them (docs/operate/backup.md). Until then only "
             f"{self.holder} knows what they spent: delete nothing there",
         )
 

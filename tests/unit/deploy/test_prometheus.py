@@ -12,12 +12,15 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs import generated
+from docs.generated import RUNBOOKS
+from streams.store.port import SuspensionReason
 from tests.prometheus import RULES, Prometheus, expressions, needs_prometheus
 from tests.readme import TOP
 from tests.unit.worker.test_health import Served
 from tests.unit.worker.test_ownership import Cluster
 from tests.waiting import HANGS_AFTER
+
+METRICS = (TOP / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 
 
 def metrics_of_a_worker() -> set[str]:
@@ -39,7 +42,7 @@ def metrics_of_a_worker() -> set[str]:
 
 def metrics_of_others() -> set[str]:
     """Return the metrics of clients and answerers."""
-    names = set(re.findall(r"`(turnstile_\w+)`", generated.metrics()))
+    names = set(re.findall(r"`(turnstile_\w+)`", METRICS))
     return names | {f"{name}_bucket" for name in names if name.endswith("_seconds")}
 
 
@@ -63,16 +66,18 @@ def test_dashboard_and_alerts_never_mix_two_logs() -> None:
         assert set(matched) <= {"log"}, expression
 
 
-def test_every_alert_has_a_runbook() -> None:
-    path = "docs/runbooks.md"
-    headings = re.findall(r"^## (\w+)$", (TOP / path).read_text(), re.MULTILINE)
+def test_every_alert_and_every_suspension_has_a_runbook() -> None:
+    path = "docs/operate/runbooks.md"
+    headings = re.findall(r"^### ([\w-]+)$", (TOP / path).read_text(), re.MULTILINE)
     groups = yaml.safe_load((RULES / "turnstile.rules.yaml").read_text())["groups"]
     alerts = {
         rule["alert"]: rule["annotations"]["runbook_url"]
         for group in groups
         for rule in group["rules"]
     }
-    assert alerts == {heading: f"{path}#{heading.lower()}" for heading in headings}
+    assert alerts == {alert: f"{RUNBOOKS}#{alert.lower()}" for alert in alerts}
+    lasting = set(SuspensionReason) - {SuspensionReason.RESTORING}
+    assert sorted(headings) == sorted([*alerts, *lasting])
 
 
 def _words(expression: str) -> set[str]:

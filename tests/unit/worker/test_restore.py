@@ -513,7 +513,7 @@ def test_without_the_key_a_partition_is_suspended_as_long_as_anything_has_names_
         suspended = cluster.store.contents(0).suspended
         assert suspended["reason"] == reason
         if reason is SuspensionReason.ERASURE_KEY:
-            assert "docs/erasure.md" in suspended["remedy"]
+            assert "docs/operate/erasure.md" in suspended["remedy"]
         await after.leave()
 
     asyncio.run(scenario())
