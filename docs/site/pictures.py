@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import matplotlib
-import measured
 import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -99,8 +98,6 @@ def _active(ink: Ink) -> Figure:
 _PICTURES: dict[str, Callable[[Ink], Figure]] = {
     "filter": _filter,
     "active": _active,
-    "throughput": measured.throughput,
-    "latency": measured.latency,
 }
 
 
