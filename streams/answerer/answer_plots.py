@@ -11,7 +11,6 @@ provisional answers, and answers about admitted users only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from streams.answerer.answer_table import AnswerRow, AnswerSeries, AnswerTable
-from streams.answerer.queries import Kind, Label
+from streams.answerer.queries import Label
 from streams.config import lacking
 
 if TYPE_CHECKING:
@@ -33,24 +32,6 @@ _MOST_ROWS: Final = 30
 """The labels of a grid: those with the largest values."""
 _BLUE, _ORANGE, _GREY, _INK = "#1f6f8b", "#b85c16", "#8a9099", "#23282e"
 _LINES: Final = ("#1f6f8b", "#7a4d9f", "#3a7d44", "#8c6d1f", "#a33b52", "#4a5560")
-_UNITS: Final[dict[Kind, str]] = {
-    "count": "events",
-    "distinct": "users",
-    "histogram": "events",
-    "sum": "sum",
-    "mean": "mean",
-    "quantiles": "quantiles",
-    "top": "value",
-    "threshold": "value",
-}
-_LENGTHS: Final = (
-    ("week", timedelta(weeks=1)),
-    ("day", timedelta(days=1)),
-    ("hour", timedelta(hours=1)),
-    ("minute", timedelta(minutes=1)),
-    ("second", timedelta(seconds=1)),
-    ("millisecond", timedelta(milliseconds=1)),
-)
 
 
 def plot_answers(table: AnswerTable) -> Figure:
@@ -102,20 +83,6 @@ def save_plot(table: AnswerTable, path: Path, format_: str) -> None:
         figure.savefig(path, format=format_, dpi=150, metadata=metadata)
 
 
-def length_in_words(length: timedelta) -> str:
-    """Return the length of a window, such as "day" or "4 weeks"."""
-    name, unit = next((name, unit) for name, unit in _LENGTHS if length % unit == timedelta())
-    number = length // unit
-    return name if number == 1 else f"{number:,} {name}s"
-
-
-def unit_of(series: AnswerSeries) -> str:
-    """Return the unit of the numbers of a query, such as "users per day"."""
-    row = series.windows[-1][0]
-    of = "in each" if series.kind in ("mean", "quantiles") else "per"
-    return f"{_UNITS[series.kind]} {of} {length_in_words(row.end - row.start)}"
-
-
 def _panels_of(
     series: AnswerSeries,
 ) -> Iterator[tuple[AnswerSeries, Sequence[Label | None] | None]]:
@@ -130,7 +97,7 @@ def _panels_of(
 
 def _draw_lines(axes: Any, series: AnswerSeries, labels: Sequence[Label | None]) -> None:
     for label, colour in zip(labels, _LINES, strict=False):
-        rows = [row for window in series.windows for row in window if row.label == label]
+        rows = [row for window in series.windows for row in window.rows if row.label == label]
         named = set()
         for can_miss_users, part in _segments(rows):
             name = "users can be missing" if can_miss_users else "all users"
@@ -157,13 +124,9 @@ def _draw_lines(axes: Any, series: AnswerSeries, labels: Sequence[Label | None])
             )
             named.add(text)
     _mark_gaps(axes, series)
-    axes.set_ylabel(unit_of(series))
-    if len(labels) > 1 or series.gaps or any(_can_miss(window) for window in series.windows):
+    axes.set_ylabel(series.unit)
+    if len(labels) > 1 or series.gaps or any(window.can_miss_users for window in series.windows):
         axes.legend(fontsize=8, ncols=4, loc="best", edgecolor="white")
-
-
-def _can_miss(window: Sequence[AnswerRow]) -> bool:
-    return window[0].can_miss_users
 
 
 def _segments(rows: Sequence[AnswerRow]) -> Iterator[tuple[bool, list[AnswerRow]]]:
@@ -181,7 +144,7 @@ def _segments(rows: Sequence[AnswerRow]) -> Iterator[tuple[bool, list[AnswerRow]
 def _draw_grid(axes: Any, series: AnswerSeries) -> None:
     sums: dict[Label | None, float] = dict.fromkeys(series.labels, 0.0)
     for window in series.windows:
-        for row in window:
+        for row in window.rows:
             sums[row.label] += row.value or 0.0
     labels = list(sums)
     if series.kind != "histogram":  # the bins of a histogram have an order of their own
@@ -190,20 +153,20 @@ def _draw_grid(axes: Any, series: AnswerSeries) -> None:
     edges, columns = [], []
     for window, following in zip(series.windows, (*series.windows[1:], None), strict=True):
         column = np.full(len(labels), np.nan)
-        for row in window:
+        for row in window.rows:
             if row.label in place and row.value is not None:
                 column[place[row.label]] = row.value
-        edges.append(window[0].start)
+        edges.append(window.start)
         columns.append(column)
-        if following is not None and following[0].start > window[0].end:
-            edges.append(window[0].end)
+        if following is not None and following.start > window.end:
+            edges.append(window.end)
             columns.append(np.full(len(labels), np.nan))
-    edges.append(series.windows[-1][0].end)
+    edges.append(series.windows[-1].end)
     cells = np.ma.masked_invalid(np.array(columns).T)
     drawn = axes.pcolormesh(np.array(edges), np.arange(len(labels) + 1), cells, cmap="YlGnBu")
     _mark_gaps(axes, series)
     axes.set_yticks(np.arange(len(labels)) + 0.5, [str(label) for label in labels], fontsize=8)
-    axes.figure.colorbar(drawn, ax=axes, label=unit_of(series), pad=0.01)
+    axes.figure.colorbar(drawn, ax=axes, label=series.unit, pad=0.01)
 
 
 def _mark_gaps(axes: Any, series: AnswerSeries) -> None:
@@ -218,15 +181,15 @@ def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None] | 
     dates: Any = import_module("matplotlib.dates")
     label = f": {labels[0]}" if labels and len(labels) == 1 and labels[0] is not None else ""
     axes.set_title(f"{series.query}{label}", loc="left", fontsize=10, color=_INK, weight="bold")
-    confidences = {row.confidence for window in series.windows for row in window}
+    confidences = {window.confidence for window in series.windows}
     held = ", ".join(f"{100 * confidence:g} %" for confidence in sorted(confidences))
     if labels is None:
-        widths = [(row.upper - row.lower) / 2 for window in series.windows for row in window]
+        widths = [(row.upper - row.lower) / 2 for window in series.windows for row in window.rows]
         held += f", at most ±{max(widths):.3g}"
     axes.set_title(
         f"dataset {series.dataset}, interval {held}", loc="right", fontsize=8, color=_GREY
     )
-    axes.set_xlim(series.windows[0][0].start, series.windows[-1][0].end)
+    axes.set_xlim(series.windows[0].start, series.windows[-1].end)
     locator = dates.AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))

@@ -13,21 +13,40 @@ nothing from the answerer's journal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import NamedTuple, TypeAlias, TypeVar
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from streams.answerer.answers import AnswerRecord, CorrectedWindow, Correction, PrivateAnswer
 from streams.answerer.queries import Kind, Label
 
+_UNITS: Final[dict[Kind, str]] = {
+    "count": "events",
+    "distinct": "users",
+    "histogram": "events",
+    "sum": "sum",
+    "mean": "mean",
+    "quantiles": "quantiles",
+    "top": "value",
+    "threshold": "value",
+}
+_LENGTHS: Final = (
+    ("week", timedelta(weeks=1)),
+    ("day", timedelta(days=1)),
+    ("hour", timedelta(hours=1)),
+    ("minute", timedelta(minutes=1)),
+    ("second", timedelta(seconds=1)),
+    ("millisecond", timedelta(milliseconds=1)),
+)
 T = TypeVar("T")
 
 
 class AnswerRow(msgspec.Struct, frozen=True):
     """One number of one window.
 
-    Times are in UTC. A column that does not apply is None.
+    Times have the time zone of the record, which is UTC or that of the file of queries. A column
+    that does not apply is None.
     """
 
     dataset: str
@@ -70,8 +89,21 @@ class AnswerRow(msgspec.Struct, frozen=True):
 
 
 COLUMNS = AnswerRow.__struct_fields__
-AnsweredWindow: TypeAlias = tuple[AnswerRow, ...]
-"""The rows of one window: one, or one for each label."""
+
+
+class AnsweredWindow(NamedTuple):
+    """A window with its rows: one, or one for each label. Private keys can have none."""
+
+    start: datetime
+    end: datetime
+    kind: Kind
+    confidence: float
+    rows: tuple[AnswerRow, ...]
+
+    @property
+    def can_miss_users(self) -> bool:
+        """Return whether users can be missing, because their budgets are exhausted."""
+        return any(row.can_miss_users for row in self.rows)
 
 
 class UnansweredTime(NamedTuple):
@@ -99,7 +131,14 @@ class AnswerSeries(NamedTuple):
     @property
     def labels(self) -> list[Label | None]:
         """Return the labels in the order in which they first appear; [None] for single numbers."""
-        return list(dict.fromkeys(row.label for window in self.windows for row in window))
+        return list(dict.fromkeys(row.label for window in self.windows for row in window.rows))
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the numbers, such as "users per day"."""
+        window = self.windows[-1]
+        per = "in each" if self.kind in ("mean", "quantiles") else "per"
+        return f"{_UNITS[self.kind]} {per} {length_in_words(window.start, window.end)}"
 
 
 class AnswerTable:
@@ -128,21 +167,49 @@ class AnswerTable:
     def rows(self) -> Iterator[AnswerRow]:
         """Yield the rows by query, and then in the order of steps and labels."""
         for windows in self._runs.values():
-            for _, rows in sorted(windows.items()):
-                yield from rows
+            for _, window in sorted(windows.items()):
+                yield from window.rows
 
     def series(self) -> list[AnswerSeries]:
         """Return the answers to each query, in the order in which the queries first appeared."""
         latest: dict[tuple[str, str], dict[datetime, AnsweredWindow]] = {}
         for (dataset, query, _), runs in self._runs.items():
             chosen = latest.setdefault((dataset, query), {})
-            chosen.update((rows[0].start, rows) for rows in runs.values())
+            chosen.update((window.start, window) for window in runs.values())
         found = []
         for (dataset, query), chosen in latest.items():
             windows = [chosen[start] for start in sorted(chosen)]
-            gaps = list(gaps_of([(rows[0].start, rows[0].end) for rows in windows]))
-            found.append(AnswerSeries(dataset, query, windows[0][0].kind, windows, gaps))
+            gaps = list(gaps_of([(window.start, window.end) for window in windows]))
+            found.append(AnswerSeries(dataset, query, windows[-1].kind, windows, gaps))
         return found
+
+
+def length_in_words(start: datetime, end: datetime) -> str:
+    """Return the length of a window, such as "day" or "4 weeks".
+
+    Months, and days on which the clocks change, count as such.
+    """
+    start, end = start.replace(tzinfo=None), end.replace(tzinfo=None)
+    months = 12 * (end.year - start.year) + end.month - start.month
+    if start == start.replace(day=1, hour=0, minute=0) and end == start.replace(
+        year=start.year + (start.month + months - 1) // 12,
+        month=(start.month + months - 1) % 12 + 1,
+    ):
+        return "month" if months == 1 else f"{months} months"
+    length = end - start
+    name, unit = next((name, unit) for name, unit in _LENGTHS if length % unit == timedelta())
+    number = length // unit
+    return name if number == 1 else f"{number:,} {name}s"
+
+
+def shown_moment(*moments: datetime) -> str:
+    """Return the first of some moments as text, as precisely as the most precise one needs."""
+    shown = [f"{moment:%Y-%m-%dT%H:%M:%S.%f}"[:-3] for moment in moments]
+    for zeros in (".000", ":00", "T00:00"):
+        if not all(text.endswith(zeros) for text in shown):
+            break
+        shown = [text.removesuffix(zeros) for text in shown]
+    return shown[0]
 
 
 def gaps_of(windows: Sequence[tuple[datetime, datetime]]) -> Iterator[UnansweredTime]:
@@ -160,16 +227,24 @@ def gaps_of(windows: Sequence[tuple[datetime, datetime]]) -> Iterator[Unanswered
 
 
 def _answered(answer: PrivateAnswer) -> AnsweredWindow:
+    start, end = map(datetime.fromisoformat, (answer.start, answer.end))
     until, since = answer.provisional_until, answer.exhaustible_since
-    return tuple(
+    numbers = zip(
+        _labels_of(answer),
+        _listed(answer.value),
+        _listed(answer.lower),
+        _listed(answer.upper),
+        strict=True,
+    )
+    rows = (
         AnswerRow(
             dataset=answer.dataset,
             run=answer.run,
             step=answer.step,
             query=answer.query,
             kind=answer.kind,
-            start=datetime.fromisoformat(answer.start),
-            end=datetime.fromisoformat(answer.end),
+            start=start,
+            end=end,
             label=label,
             value=value,
             raw_value=value,
@@ -183,29 +258,33 @@ def _answered(answer: PrivateAnswer) -> AnsweredWindow:
             exhaustible_since=None if since is None else datetime.fromisoformat(since),
             above=answer.above,
         )
-        for label, value, lower, upper in zip(
-            _labels_of(answer),
-            _listed(answer.value),
-            _listed(answer.lower),
-            _listed(answer.upper),
-            strict=True,
-        )
+        for label, value, lower, upper in numbers
     )
+    return AnsweredWindow(start, end, answer.kind, answer.confidence, tuple(rows))
 
 
 def _corrected(
     correction: Correction, window: CorrectedWindow, answered: AnsweredWindow | None
 ) -> AnsweredWindow:
-    first = answered[0] if answered else None
-    return tuple(
+    start, end = map(datetime.fromisoformat, (window.start, window.end))
+    first = answered.rows[0] if answered and answered.rows else None
+    numbers = zip(
+        _labels_of(correction),
+        _listed(window.value),
+        _listed(window.raw),
+        _listed(window.lower),
+        _listed(window.upper),
+        strict=True,
+    )
+    rows = (
         AnswerRow(
             dataset=correction.dataset,
             run=correction.run,
             step=window.step,
             query=correction.query,
             kind=correction.kind,
-            start=datetime.fromisoformat(window.start),
-            end=datetime.fromisoformat(window.end),
+            start=start,
+            end=end,
             label=label,
             value=value,
             raw_value=raw,
@@ -219,19 +298,13 @@ def _corrected(
             exhaustible_since=first.exhaustible_since if first else None,
             above=None,
         )
-        for label, value, raw, lower, upper in zip(
-            _labels_of(correction),
-            _listed(window.value),
-            _listed(window.raw),
-            _listed(window.lower),
-            _listed(window.upper),
-            strict=True,
-        )
+        for label, value, raw, lower, upper in numbers
     )
+    return AnsweredWindow(start, end, correction.kind, correction.confidence, tuple(rows))
 
 
 def _labels_of(record: AnswerRecord) -> list[Label | None]:
-    return [*record.labels] if record.labels else [None]
+    return [None] if record.labels is None else [*record.labels]
 
 
 def _listed(numbers: T | list[T]) -> list[T]:

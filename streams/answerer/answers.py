@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
@@ -268,6 +269,7 @@ def read_answers(
     since: Since = "earliest",
     follow: bool = False,
     idle_timeout: float | None = None,
+    closed: threading.Event | None = None,
 ) -> Iterator[AnswerRecord]:
     """Yield answers and corrections, each once, in the order in which they were published.
 
@@ -278,6 +280,7 @@ def read_answers(
         since: where to begin.
         follow: wait for more answers after those that exist.
         idle_timeout: stop following after so many seconds without a record; None: never.
+        closed: set it to stop following.
 
     Raises:
         ConfigurationError: the keys of workers are set, but not those of answerers.
@@ -290,7 +293,7 @@ def read_answers(
             f"forged: set {ANSWERERS.trust_store} to the public keys of the answerers"
         )
     reading = Reading(since, follow, idle_timeout)
-    records = read_signed(config, config.topic(ANSWERS), ANSWERERS, reading)
+    records = read_signed(config, config.topic(ANSWERS), ANSWERERS, reading, closed)
     return distinct_answers((record.value for record in records), dataset, run)
 
 

@@ -7,7 +7,7 @@ import csv
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -121,7 +121,7 @@ def _write(name: str, path: Path, table: AnswerTable) -> None:
 
 
 def write_csv(rows: Iterator[AnswerRow], path: Path) -> None:
-    """Write rows as CSV: times in ISO 8601, numbers with all digits, and empty cells for None.
+    """Write rows as CSV: ISO 8601 times in UTC, all digits of numbers, and empty cells for None.
 
     A label that a spreadsheet could run as a formula has an apostrophe before it (``as_cell``).
     """
@@ -141,7 +141,7 @@ def _cell(value: Any) -> Any:
         case bool():
             return "true" if value else "false"
         case datetime():
-            return msgspec.to_builtins(value)
+            return msgspec.to_builtins(value.astimezone(UTC))
         case float():
             return repr(value)
     return as_cell(value)
@@ -177,6 +177,8 @@ def show_rows(rows: Sequence[AnswerRow]) -> None:
 
     Numbers have as many digits as the widest interval of their query allows.
     """
+    from streams.answerer.answer_table import shown_moment
+
     decimals: dict[str, int] = {}
     for row in rows:
         decimals[row.query] = min(decimals.get(row.query, 9), _decimals(row.upper - row.lower))
@@ -186,7 +188,7 @@ def show_rows(rows: Sequence[AnswerRow]) -> None:
         "dataset": lambda row: row.dataset,
         "run": lambda row: row.run,
         "query": lambda row: row.query,
-        "window from": lambda row: _moment(row.start, row.end),
+        "window from": lambda row: shown_moment(row.start, row.end),
         "label": lambda row: plain(row.label),
         "value": lambda row: _number(row.value, decimals[row.query]),
         interval: lambda row: " to ".join(
@@ -214,22 +216,14 @@ def _number(value: float | None, decimals: int) -> str:
     return "-" if value is None else f"{value:,.{decimals}f}"
 
 
-def _moment(*moments: datetime) -> str:
-    """Return the first of some moments in UTC, as precisely as the most precise one needs."""
-    shown = [f"{moment:%Y-%m-%dT%H:%M:%S.%f}"[:-3] for moment in moments]
-    for zeros in (".000", ":00", "T00:00"):
-        if not all(text.endswith(zeros) for text in shown):
-            break
-        shown = [text.removesuffix(zeros) for text in shown]
-    return shown[0]
-
-
 def _status(row: AnswerRow) -> str:
+    from streams.answerer.answer_table import shown_moment
+
     parts = [] if row.above is None else ["above" if row.above else "not above"]
     if row.corrected:
         parts.append("corrected")
     elif row.block_end is not None:
-        parts.append(f"provisional until {_moment(row.block_end)}")
+        parts.append(f"provisional until {shown_moment(row.block_end)}")
     elif row.exhaustible_since is not None:
-        parts.append(f"admitted only since {_moment(row.exhaustible_since)}")
+        parts.append(f"admitted only since {shown_moment(row.exhaustible_since)}")
     return ", ".join(parts)

@@ -557,14 +557,14 @@ _OPERATIONS: Final = (
     Command(
         "dashboard",
         "views:dashboard",
-        "serve a live, read-only page about the service until Ctrl-C or SIGTERM",
+        "serve live, read-only pages about the service and its answers until Ctrl-C or SIGTERM",
         OBSERVER,
         (*page_options("127.0.0.1:8480"), AT_DELTA, WORKERS),
         ("page",),
-        "All users of this machine see the state of the service. Numbers of users, runs, spending "
-        "and rejected records need the password in TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one "
-        "the command creates a password and prints it. If other machines can reach the page, it "
-        "needs a password for everything, and TLS.",
+        "All users of this machine see the state of the service and, at /answers, the published "
+        "answers. Numbers of users, runs, spending and rejected records need the password in "
+        "TURNSTILE_DASHBOARD_PASSWORD_FILE. Without one the command creates a password and prints "
+        "it. If other machines can reach the pages, they need a password for everything, and TLS.",
     ),
     Command(
         "portal",

@@ -31,6 +31,7 @@ from streams.operations.watching import Watch
 from streams.records import User
 from streams.records.users import normal_form
 from streams.sdk.layout import Pseudonyms
+from streams.web.answers import AnswerReader
 from streams.web.dashboard import Dashboard
 from streams.web.links import Claims, LinkKeys, Visits, link_to
 from streams.web.owner import Owners
@@ -277,15 +278,23 @@ async def _serve_dashboard(
 ) -> None:
     password = config.dashboard_password or secrets.token_urlsafe(9)
     watch = Watch(config, addresses, options.delta)
-    served = Dashboard(watch, Sessions(password), options.listen, certificate, page=options.url)
+    answers = AnswerReader(config)
+    served = Dashboard(
+        watch, answers, Sessions(password), options.listen, certificate, page=options.url
+    )
 
     def started() -> None:
         watch.start()
+        answers.start()
         show("page", {"page": options.url or served.url}, options.json)
         if not config.dashboard_password:
             note(f"The password until this command ends: {password}")
 
-    await serve_until_stopped(served, options.listen, started, watch.close)
+    def closed() -> None:
+        answers.close()
+        watch.close()
+
+    await serve_until_stopped(served, options.listen, started, closed)
 
 
 _DAY = 24 * 60 * 60

@@ -92,12 +92,13 @@ ROLES: Mapping[str, Role] = {
         redis="look",
     ),
     "dashboard": Role(
-        "shows operators the state of the service and, after a login, the events of its users",
+        "shows operators the state of the service, answers and, after a login, events of users",
         {
             **dict.fromkeys(_EVERY_TOPIC, ("Describe", "DescribeConfigs")),
             "halts": ("Describe", "DescribeConfigs", "Read"),
             "odometer": ("Describe", "DescribeConfigs", "Read"),
             "rejects": ("Describe", "DescribeConfigs", "Read"),
+            "answers": ("Describe", "DescribeConfigs", "Read"),
         },
         redis="look",
     ),

@@ -1,23 +1,29 @@
-"""Serves the dashboard for operators: one page, live and read-only.
+"""Serves the dashboard for operators: two pages, live and read-only.
 
-    GET  /         the page, without any content of the service
-    GET  /events   the state of the service, every second (server-sent events)
-    POST /login    {"password": ...}: sets a cookie
+    GET  /                 the page about the service, without any content of the service
+    GET  /events           the state of the service, every second (server-sent events)
+    GET  /answers          the page with the private answers, without any answer
+    GET  /answers-events   the queries and the numbers of their answers, every second
+    GET  /answers-of       ?dataset=...&query=...: the answers to one query
+    POST /login            {"password": ...}: sets a cookie
     POST /logout
 
-Requests change only sessions. On a loopback address every visitor sees the state of the service.
-Runs, spending, rejected records and numbers of users are data about users: only a logged-in
-operator sees them. On any other address only a logged-in operator sees anything.
+Requests change only sessions. On a loopback address every visitor sees the state of the service and
+the answers. Runs, spending, rejected records and numbers of users are data about users: only a
+logged-in operator sees them. On any other address only a logged-in operator sees anything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
 
 from streams.operations.watching import Watch
+from streams.web.answers import AnswerReader
 from streams.web.sessions import Sessions, TooManyTries
 from streams.web.site import PageEvent, Site
 
@@ -36,6 +42,7 @@ class Dashboard(Site):
     def __init__(
         self,
         watch: Watch,
+        answers: AnswerReader,
         sessions: Sessions,
         address: str,
         certificate: ssl.SSLContext | None = None,
@@ -45,13 +52,14 @@ class Dashboard(Site):
         """Describe the server; ``start`` listens.
 
         Args:
-            watch: collects the content of the page.
+            watch: collects the content of the page about the service.
+            answers: collects the content of the page with the answers.
             sessions: of operators, who may see data about users.
             address: host:port to listen on; port 0 takes a free port.
             certificate: for TLS.
             page: the URL at which browsers reach the page through a proxy.
         """
-        self._watch, self._sessions = watch, sessions
+        self._watch, self._answers, self._sessions = watch, answers, sessions
         super().__init__(
             "dashboard",
             address,
@@ -61,8 +69,11 @@ class Dashboard(Site):
             largest=2 * _LONGEST_PASSWORD,
             page=page,
             certificate=certificate,
+            further=("answers",),
         )
         self.get("/events", self._events)
+        self.get("/answers-events", self._answers_events)
+        self.get("/answers-of", self._answers_of)
         self.post("/login", self._login)
         self.post("/logout", self._logout)
 
@@ -85,23 +96,48 @@ class Dashboard(Site):
         return self.cookie.end(web.Response(status=204))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await self._sent(request, self._seen_by)
+
+    async def _answers_events(self, request: web.Request) -> web.StreamResponse:
+        return await self._sent(request, self._answers_seen_by)
+
+    async def _answers_of(self, request: web.Request) -> web.Response:
+        if not self._sees_service(self.cookie.of(request)):
+            raise web.HTTPForbidden(text="log in first")
+        wanted = request.query.get("dataset", ""), request.query.get("query", "")
+        found = await asyncio.to_thread(self._answers.answers_to, *wanted)
+        if found is None:
+            raise web.HTTPNotFound(text="this query has no answer")
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def _sent(
+        self, request: web.Request, seen_by: Callable[[str], PageEvent]
+    ) -> web.StreamResponse:
+        """Send events to a page, within the number of pages that its visitor may open."""
         token = self.cookie.of(request)
         if self._sessions.knows(token):
             holder, most = token, MOST_OF_A_SESSION
         elif self.is_local:
             holder, most = _VISITORS, MOST_OF_VISITORS
         else:
-            return self.event(self._seen_by(token).content)
-        return await self.events(request, holder, most, lambda: self._seen_by(token))
+            return self.event(seen_by(token).content)
+        return await self.events(request, holder, most, lambda: seen_by(token))
+
+    def _sees_service(self, token: str) -> bool:
+        return self.is_local or self._sessions.knows(token)
 
     def _seen_by(self, token: str) -> PageEvent:
-        is_known = self._sessions.knows(token)
-        sees_service = is_known or self.is_local
+        is_known, sees_service = self._sessions.knows(token), self._sees_service(token)
         seen = {
             "known": is_known,
             "service": self._watch.service() if sees_service else None,
             "people": self._watch.people() if is_known else None,
         }
+        return PageEvent(seen, goes_on=sees_service)
+
+    def _answers_seen_by(self, token: str) -> PageEvent:
+        sees_service = self._sees_service(token)
+        seen = {"answers": self._answers.overview() if sees_service else None}
         return PageEvent(seen, goes_on=sees_service)
 
 

@@ -1,6 +1,6 @@
-"""Serves one page with its files and its events.
+"""Serves pages with their files and their events.
 
-The page runs no foreign code, browsers store nothing of it, and no other site learns that it was
+The pages run no foreign code, browsers store nothing of them, and no other site learns that one was
 opened. ``streams.http_server`` decides which requests are answered.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from importlib import resources
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class PageEvent(NamedTuple):
 
 
 class Site(HttpServer):
-    """A server of one page."""
+    """A server of a page, and of further pages with the same sessions."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Site(HttpServer):
         largest: int,
         page: str | None = None,
         certificate: ssl.SSLContext | None = None,
+        further: Sequence[str] = (),
     ) -> None:
         """Describe the server; ``start`` listens.
 
@@ -58,6 +59,7 @@ class Site(HttpServer):
             largest: maximum size of a request body, in bytes.
             page: the URL at which browsers reach the page through a proxy.
             certificate: for TLS.
+            further: the names of further pages; each is at the path of its name.
         """
         super().__init__(address, page=page, certificate=certificate, largest=largest)
         self.cookie = SessionCookie(cookie, self.is_encrypted)
@@ -66,8 +68,10 @@ class Site(HttpServer):
         self._closing = asyncio.Event()
         for file in resources.files("streams.web").joinpath("static").iterdir():
             part, _, kind = file.name.partition(".")
-            if part in ("common", name):
-                path = "/" if kind == "html" else f"/{file.name}"
+            if part in ("common", name, *further):
+                path = f"/{file.name}"
+                if kind == "html":
+                    path = "/" if part == name else f"/{part}"
                 self.get(path, _file(file.read_bytes(), _KINDS[kind]))
 
     async def stop(self) -> None:

@@ -27,3 +27,27 @@ function post(path, content) {
     body: JSON.stringify(content),
   });
 }
+
+const number = (value, digits = 0) =>
+  value === null || value === undefined
+    ? "–"
+    : value.toLocaleString("en", { maximumFractionDigits: digits });
+
+function table(columns, rows) {
+  const head = made("tr");
+  for (const [name, kind] of columns) head.append(made("th", { class: kind, text: name }));
+  const body = made("tbody");
+  for (const row of rows) {
+    const line = made("tr");
+    row.forEach((value, place) => {
+      const [name, kind] = columns[place];
+      const cell = made("td", { class: kind, "data-name": name });
+      cell.append(value instanceof Node ? value : String(value));
+      line.append(cell);
+    });
+    body.append(line);
+  }
+  return made("table", {}, made("thead", {}, head), body);
+}
+
+const nothing = (text) => made("p", { class: "quiet", text });

@@ -1,11 +1,6 @@
 // Shows the content of /events to an operator.
 "use strict";
 
-const number = (value, digits = 0) =>
-  value === null || value === undefined
-    ? "–"
-    : value.toLocaleString("en", { maximumFractionDigits: digits });
-
 const shown = new Map();
 
 // Fills an element unless it shows the same content already, so that a text selection stays.
@@ -15,25 +10,6 @@ function fill(id, content, build) {
   shown.set(id, key);
   at(id).replaceChildren(...build(content));
 }
-
-function table(columns, rows) {
-  const head = made("tr");
-  for (const [name, kind] of columns) head.append(made("th", { class: kind, text: name }));
-  const body = made("tbody");
-  for (const row of rows) {
-    const line = made("tr");
-    row.forEach((value, place) => {
-      const [name, kind] = columns[place];
-      const cell = made("td", { class: kind, "data-name": name });
-      cell.append(value instanceof Node ? value : String(value));
-      line.append(cell);
-    });
-    body.append(line);
-  }
-  return made("table", {}, made("thead", {}, head), body);
-}
-
-const nothing = (text) => made("p", { class: "quiet", text });
 
 // Partitions as short text: "1, 3-5, 9".
 function ranges(numbers) {

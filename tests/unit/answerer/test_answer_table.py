@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from streams.answerer.answer_plots import length_in_words, plot_answers, save_plot
-from streams.answerer.answer_table import COLUMNS, AnswerTable, gaps_of
+from streams.answerer.answer_plots import plot_answers, save_plot
+from streams.answerer.answer_table import (
+    COLUMNS,
+    AnswerTable,
+    gaps_of,
+    length_in_words,
+    shown_moment,
+)
 from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer, distinct_answers
 from streams.answerer.journal import JournalEntry
 from tests.unit.answerer.asking import FILE, asked_of, event
@@ -53,9 +59,10 @@ def test_answers_of_every_kind_have_a_row_for_each_number(query: str) -> None:
     for one in answers:
         assert isinstance(one, PrivateAnswer)
         values = one.value if isinstance(one.value, list) else [one.value]
-        expected += list(zip(one.labels or [None], values, strict=True))
+        labels = [None] if one.labels is None else one.labels
+        expected += list(zip(labels, values, strict=True))
     assert [(row.label, row.value) for row in rows] == expected
-    assert {row.raw_value == row.value and not row.corrected for row in rows} == {True}
+    assert all(row.raw_value == row.value and not row.corrected for row in rows)
 
 
 def test_a_correction_replaces_the_values_of_its_windows_and_keeps_the_answers() -> None:
@@ -97,7 +104,7 @@ def test_series_continue_over_runs_and_the_later_run_counts() -> None:
     first = [answer(at, 1.0) for at in range(3)]
     second = [answer(at, 2.0, run="s", step=at - 2) for at in (2, 5)]
     (series,) = table_of(*first, *second).series()
-    assert [window[0].value for window in series.windows] == [1.0, 1.0, 2.0, 2.0]
+    assert [window.rows[0].value for window in series.windows] == [1.0, 1.0, 2.0, 2.0]
     assert [*series.gaps] == [(day(3), day(5))]
     assert len(list(table_of(*first, *second).rows())) == 5
 
@@ -108,8 +115,27 @@ def test_the_table_keeps_the_newest_windows() -> None:
 
 
 def test_lengths_are_in_the_largest_whole_unit() -> None:
-    lengths = [timedelta(**given) for given in ({"days": 1}, {"weeks": 2}, {"hours": 6})]
-    assert [length_in_words(length) for length in lengths] == ["day", "2 weeks", "6 hours"]
+    ends = {"2026-03-01": "month", "2026-05-01": "3 months", "2026-02-03": "2 days"}
+    ends |= {"2026-02-15": "2 weeks", "2026-02-01T06:00": "6 hours", "2027-02-01": "12 months"}
+    begin = datetime(2026, 2, 1)
+    found = {end: length_in_words(begin, datetime.fromisoformat(end)) for end in ends}
+    assert found == ends
+
+
+def test_a_local_day_on_which_the_clocks_change_is_a_day() -> None:
+    changing = answer(0, 1.0, start="2026-03-29T00:00:00+01:00", end="2026-03-30T00:00:00+02:00")
+    (series,) = table_of(changing).series()
+    assert series.unit == "events per day"
+    assert shown_moment(series.windows[0].start, series.windows[0].end) == "2026-03-29"
+
+
+def test_a_window_without_a_published_key_is_answered_and_has_no_row() -> None:
+    empty = answer(1, [], labels=[])
+    table = table_of(answer(0, [1.0], labels=["a"]), empty, answer(2, [2.0], labels=["b"]))
+    (series,) = table.series()
+    assert (len(series.windows), series.labels, [*series.gaps]) == (3, ["a", "b"], [])
+    assert [row.step for row in table.rows()] == [0, 2]
+    assert table_of(empty).series()[0].labels == []
 
 
 @pytest.mark.slow

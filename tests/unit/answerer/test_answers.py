@@ -120,7 +120,9 @@ def test_example_in_the_docs_reads_signed_answers(
 ) -> None:
     asked: list[Any] = []
 
-    def read(config: Config, name: str, signers: Signers, how: Reading) -> Iterator[Followed]:
+    def read(
+        config: Config, name: str, signers: Signers, how: Reading, _: object
+    ) -> Iterator[Followed]:
         asked.append((config.answer_keys, name, signers, how.follow))
         return (Followed(0, forged(value, dataset="purchases"), 0.0) for value in published)
 

@@ -14,8 +14,11 @@ import pytest
 from streams.cli.main import main
 from streams.cli.output import Exit
 from streams.config import Config, ConfigurationError
+from streams.http_server import HEADERS
+from streams.web.answers import AnswerReader
 from streams.web.dashboard import MOST_OF_A_SESSION, MOST_OF_VISITORS, Dashboard
 from streams.web.sessions import TRIES, TRIES_OF_ALL, Sessions, TooManyTries
+from tests.unit.answerer.published import answer
 from tests.waiting import HANGS_AFTER
 
 PASSWORD = "correct horse"
@@ -38,7 +41,9 @@ def serve(
     """Ask a server on a loopback address, which browsers may reach at a ``page`` of a proxy."""
 
     async def asked() -> None:
-        dashboard = Dashboard(Fake(), Sessions(PASSWORD), "127.0.0.1:0", page=page)
+        answers = AnswerReader(Config())
+        answers.add(answer(0, 12.5))
+        dashboard = Dashboard(Fake(), answers, Sessions(PASSWORD), "127.0.0.1:0", page=page)
         await dashboard.start()
         try:
             jar = aiohttp.CookieJar(unsafe=True)  # it is an address, which has no domain
@@ -50,9 +55,11 @@ def serve(
     asyncio.run(asked())
 
 
-async def first(session: aiohttp.ClientSession, url: str, **headers: str) -> dict[str, Any]:
-    """What the page is told first."""
-    async with session.get(f"{url}events", headers=headers) as answer:
+async def first(
+    session: aiohttp.ClientSession, url: str, path: str = "events", **headers: str
+) -> dict[str, Any]:
+    """Return the first event of a page."""
+    async with session.get(f"{url}{path}", headers=headers) as answer:
         line = await answer.content.readline()
         assert line.startswith(b"data: ")
         told: dict[str, Any] = msgspec.json.decode(line.removeprefix(b"data: "))
@@ -80,6 +87,40 @@ def test_people_are_behind_the_login(page: str | None) -> None:
         assert (await first(session, url))["people"] is None
 
     serve(ask, page=page)
+
+
+@pytest.mark.parametrize("page", [None, "http://own.example/"])
+def test_answers_need_a_login_if_other_machines_reach_the_page(page: str | None) -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        path = f"{url}answers-of?dataset=shop&query=q"
+        before = await first(session, url, "answers-events")
+        if page is not None:
+            assert before == {"answers": None}
+            async with session.get(path) as refused:
+                assert refused.status == 403
+            assert await login(session, url, PASSWORD) == 204
+        seen = (await first(session, url, "answers-events"))["answers"]
+        assert seen == {
+            "problem": None,
+            "queries": [{"dataset": "shop", "query": "q", "records": 1}],
+        }
+        async with session.get(path) as found:
+            shown = await found.json()
+        assert (shown["unit"], shown["lines"][0]["value"]) == ("events per day", [12.5])
+        async with session.get(f"{url}answers-of?dataset=shop&query=other") as missing:
+            assert missing.status == 404
+
+    serve(ask, page=page)
+
+
+def test_the_page_with_answers_has_the_same_security_headers() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str) -> None:
+        for path in ("answers", "answers.js", "answers-events"):
+            async with session.get(f"{url}{path}") as answer:
+                assert answer.status == 200
+                assert {**HEADERS, **answer.headers} == {**answer.headers, **HEADERS}
+
+    serve(ask)
 
 
 @pytest.mark.parametrize(
