@@ -38,7 +38,8 @@ _MARGIN: Final = 2.0**-30
 """The threshold is larger by this factor than the quantile, which covers every rounding."""
 _LEAST: Final = 2.0**-20
 """The smallest contribution, in standard deviations of the noise: twice the margin at least."""
-_LARGEST_UNIVERSE: Final = 256**64
+_LARGEST_UNIVERSE: Final = (256**65 - 256) // 255
+"""The number of strings of 1 to 64 bytes."""
 
 
 class KeySelection:
