@@ -75,7 +75,7 @@ class PythonPage:
         if isinstance(node, ast.ClassDef):
             yield from _class(module, node, self.members.get(name))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield _code(_signature(node))
+            yield _code(_signature(module, node))
             yield _prose(_docstring(node))
         else:
             yield _code(_shortened(ast.unparse(node)))
@@ -93,7 +93,7 @@ def _class(module: str, node: ast.ClassDef, shown: tuple[str, ...] | None) -> It
     bases = [ast.unparse(base) for base in node.bases if not ast.unparse(base).startswith("_")]
     head = f"class {node.name}" + (f"({', '.join(bases)})" if bases else "")
     if start is not None:
-        head = _signature(start, name=f"class {node.name}", skip=1)
+        head = _signature(module, start, name=f"class {node.name}", skip=1)
     elif _is_dataclass(node):
         fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
         given = [ast.unparse(one) for one in fields if not ast.unparse(one.target).startswith("_")]
@@ -112,7 +112,9 @@ def _class(module: str, node: ast.ClassDef, shown: tuple[str, ...] | None) -> It
         yield f"#### {node.name}.{title}"
         returns = f": {ast.unparse(member.returns)}" if member.returns else ""
         is_static = "staticmethod" in decorators
-        yield _code(f"{name}{returns}" if is_property else _signature(member, skip=not is_static))
+        yield _code(
+            f"{name}{returns}" if is_property else _signature(module, member, skip=not is_static)
+        )
         yield _prose(_docstring(member))
 
 
@@ -138,21 +140,28 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _signature(
-    node: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "", skip: int | bool = 0
+    module: str,
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    name: str = "",
+    skip: int | bool = 0,
 ) -> str:
-    """Return a signature without its first ``skip`` arguments, in lines that fit a page."""
+    """Return a signature without its first ``skip`` arguments, in lines that fit a page.
+
+    Default values that are constants of the module are shown as their values.
+    """
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(plain) - len(given.defaults)) + list(given.defaults)
     words = []
     for position, (argument, default) in enumerate(zip(plain, defaults, strict=True)):
         if position >= skip:
-            words.append(_argument(argument, default))
+            words.append(_argument(argument, _value(module, default)))
     if given.vararg:
         words.append(f"*{_argument(given.vararg, None)}")
     elif given.kwonlyargs:
         words.append("*")
-    words += map(_argument, given.kwonlyargs, given.kw_defaults)
+    values = [_value(module, default) for default in given.kw_defaults]
+    words += map(_argument, given.kwonlyargs, values)
     if given.kwarg:
         words.append(f"**{_argument(given.kwarg, None)}")
     kind = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
@@ -168,6 +177,18 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
     if default is not None:
         text += f" = {ast.unparse(default)}" if argument.annotation else f"={ast.unparse(default)}"
     return text
+
+
+def _value(module: str, default: ast.expr | None) -> ast.expr | None:
+    """Return the value of a default that names a constant, or the default itself."""
+    if not isinstance(default, ast.Name):
+        return default
+    home, name = _home(module, default.id)
+    try:
+        value = getattr(_definition(home, name)[0], "value", None)
+    except LookupError:
+        return default
+    return value if isinstance(value, ast.Constant) else default
 
 
 def _wrapped(head: str, words: list[str], tail: str) -> str:

@@ -111,6 +111,8 @@ def test_documented_shell_commands_parse(command) -> None:
             parse(arguments)
         case ["docker", "compose", verb, *_]:  # no container engine is needed to test this
             assert verb in {"up", "down", "logs"}
+        case ["docker", "tag" | "push", *images]:  # test_image compares their tags
+            assert all("dp-turnstile:" in image for image in images)
         case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
             assert (TOP / folder / "kustomization.yaml").exists()
         case ["kubectl", *arguments]:
