@@ -114,7 +114,7 @@ def _check_content(request: Request) -> None:
         users = [request.user]
     if isinstance(users, bytes):
         return
-    if (reserved := _first_reserved(users)) is not None:
+    if (reserved := first_reserved(users)) is not None:
         detail = f"user {reserved!a} begins with {RESERVED!r}, which is reserved for erased users"
         raise Rejection(Reason.MALFORMED, detail, request)
     user = None if isinstance(request, Erase) else first_irregular(users)
@@ -126,7 +126,8 @@ def _check_content(request: Request) -> None:
         raise Rejection(Reason.MALFORMED, detail, request)
 
 
-def _first_reserved(users: Sequence[User]) -> str | None:
+def first_reserved(users: Sequence[User]) -> str | None:
+    """Return the first id that begins like the hash of an erased user; None if there is none."""
     strings = [user for user in users if isinstance(user, str)]
     if RESERVED not in "".join(strings):
         return None

@@ -32,7 +32,8 @@ from streams.ledger.validation import (
     check_noise,
     mechanism_of,
 )
-from streams.records import MechanismName, Policy, RosterMechanism, User
+from streams.records import RESERVED, MechanismName, Policy, RosterMechanism, User
+from streams.records.codec import first_reserved
 from streams.records.digests import cost_table_digest
 from streams.records.users import UserIds
 from streams.sdk.errors import InvalidRequest, invalid_requests
@@ -201,6 +202,10 @@ def check_strings(users: list[str]) -> None:
     Raises:
         InvalidRequest: names the first invalid string.
     """
+    if (reserved := first_reserved(users)) is not None:
+        raise InvalidRequest(
+            f"user {reserved!r} begins with {RESERVED!r}, which is reserved for erased users"
+        )
     lengths = set(map(len, users))
     if all(1 <= length <= _LONGEST_ID for length in lengths) and "".join(users).isascii():
         return

@@ -36,6 +36,7 @@ BAD_ARGUMENTS: dict[str, dict[str, Any]] = {
     "user twice among both types": {"users": ["1", 1, "1"], "norms": [1.0] * 3},
     "user empty": {"users": ["", "a"]},
     "user too long": {"users": ["x" * 257, "a"]},
+    "user reserved": {"users": ["a", "erased:s:00"]},
     "user not UTF-8": {"users": ["\ud800", "a"]},
     "user a float": {"users": [1.0, 2]},
     "user a bool": {"users": [True, 2]},
