@@ -15,7 +15,7 @@ from pathlib import Path
 from docs import service_pages
 from docs.markdown import page
 from docs.python_pages import PAGES, PythonPage
-from docs.wire import asyncapi
+from docs.wire import asyncapi, openapi
 from docs.wire.pages import WirePage
 
 TOP = Path(__file__).parents[1]
@@ -116,6 +116,7 @@ def with_runbooks(name: str) -> str:
 FILES: Mapping[str, Callable[[], str]] = {
     "deploy/asyncapi.yaml": asyncapi.text,
     "deploy/asyncapi-answers.yaml": asyncapi.answers_text,
+    "deploy/openapi.json": openapi.text,
     **{name: partial(with_runbooks, name) for name in ALERTS},
     "docs/reference/protocol.md": protocol,
     "docs/reference/answers.md": answers,

@@ -212,6 +212,9 @@ class Config:
         "", "answerers and readers of `answers`: the public keys whose signatures count", file=True
     )
     request_key: str = _setting("", "clients: the key that signs their requests", secret=True)
+    gateway_keys: str = _setting(
+        "", "`turnstile gateway`: the public keys of the callers that it serves", file=True
+    )
     pseudonym_key: str = _setting(
         "", "clients: the key of pseudonyms, which replace user ids in requests", secret=True
     )

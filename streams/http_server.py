@@ -94,6 +94,9 @@ class HttpServer:
         """Answer POST requests at a path, unless the page of another site sends them."""
         self._app.router.add_post(path, handler)
 
+    def describe(self, error: web.Response) -> None:
+        """Give a response to a request that failed another body than text; does nothing here."""
+
     async def start(self) -> None:
         """Listen.
 
@@ -143,11 +146,14 @@ class HttpServer:
                 raise web.HTTPForbidden(text="the page of another site sent this")
             answer = await handler(request)
         except web.HTTPException as error:
+            self.describe(error)
             error.headers.update(HEADERS)
             raise
         except Exception as error:
             logger.error("a request failed: %s", failure_of(error))
-            return web.Response(status=500, text="this failed", headers=HEADERS)
+            failed = web.Response(status=500, text="this failed", headers=HEADERS)
+            self.describe(failed)
+            return failed
         if not answer.prepared:
             answer.headers.update(HEADERS)
         return answer

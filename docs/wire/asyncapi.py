@@ -302,7 +302,7 @@ def _schemas() -> dict[str, Any]:
             generated[name] = _described_record(schema, RECORDS[name])
     generated["Reason"]["enum"] = [reason.value for reason in records.Reason]
     generated["Reason"]["description"] = (
-        f"{_plain(inspect.getdoc(records.Reason) or '')}\n\n{reasons}\n"
+        f"{plain(inspect.getdoc(records.Reason) or '')}\n\n{reasons}\n"
     )
     return generated
 
@@ -313,7 +313,7 @@ def _described_record(schema: dict[str, Any], record: type[msgspec.Struct]) -> d
         field: _described(content, texts.get(field, ""))
         for field, content in schema["properties"].items()
     }
-    text = _plain(inspect.getdoc(record) or "")
+    text = plain(inspect.getdoc(record) or "")
     described = {**schema, "description": text, "properties": properties}
     described.pop("title", None)
     return described
@@ -357,11 +357,11 @@ def texts_below(owner: type) -> dict[str, str]:
             named.targets[0] if isinstance(named, ast.Assign) else getattr(named, "target", None)
         )
         if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
-            texts[target.id] = _plain(str(ast.literal_eval(below.value)))
+            texts[target.id] = plain(str(ast.literal_eval(below.value)))
     return texts
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return paragraphs, one line each, with single quotes of code."""
     paragraphs = text.strip().split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs).replace("``", "`")

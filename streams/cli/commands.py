@@ -567,6 +567,32 @@ _OPERATIONS: Final = (
         "it. If other machines can reach the pages, they need a password for everything, and TLS.",
     ),
     Command(
+        "gateway",
+        "gateway:gateway",
+        "serve an HTTP API for callers without a Kafka client, until Ctrl-C or SIGTERM",
+        FILE_OBSERVER,
+        (
+            *page_options("127.0.0.1:8482"),
+            arg(
+                "--most N",
+                "the requests that are handled at the same time; others get status 429",
+                whole(1, 1024),
+                default=32,
+            ),
+            arg(
+                "--largest BYTES",
+                "the largest body of a request",
+                whole(1024, 2**30),
+                default=2**23,
+            ),
+        ),
+        ("page",),
+        "It holds no state and no key: any number of gateways can run side by side. A caller sends "
+        "its private key with each request, and the gateway signs the request with it. If other "
+        "machines can reach the gateway, it needs TLS, and the callers' public keys in "
+        "TURNSTILE_GATEWAY_KEYS_FILE. docs/gateway.md has the paths and the errors.",
+    ),
+    Command(
         "portal",
         "views:portal",
         "serve a page that shows users what was spent of their budgets, until Ctrl-C or SIGTERM",

@@ -70,6 +70,9 @@ ROLES: Mapping[str, Role] = {
         {**_ASK, **dict.fromkeys(_OF_ANSWERERS, ("Describe", "DescribeConfigs", "Read", "Write"))},
         consumes=True,
     ),
+    "gateway": Role(
+        "charges runs for its callers, and returns the decisions to them", _ASK, redis="look"
+    ),
     "worker": Role(
         "applies the log, decides, and signs its decisions",
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,9 +16,12 @@ from streams import (
 )
 from streams.local import LocalStack
 from streams.sdk.budget_file import create_file
+from streams.sdk.file import FileConnection
 from streams.sdk.memory import MemoryConnection
 from tests.conformance.turnstile import PARTITIONS
 from tests.conformance.turnstile.blocking import BlockingTurnstile
+from tests.conformance.turnstile.http_client import HttpTurnstile
+from tests.gateways import listening
 from tests.keys import private_key
 from tests.waiting import HANGS_AFTER
 
@@ -29,8 +33,22 @@ def stack(servers: LocalStack) -> Iterator[LocalStack]:
         yield running
 
 
+@pytest.fixture
+def over_http(tmp_path: Path) -> Iterator[Callable[..., HttpTurnstile]]:
+    """Return a function that opens a client, with a key or without, of one gateway."""
+    path = str(tmp_path / "budgets.db")
+    create_file(path, PARTITIONS)
+    with listening(FileConnection(path, HANGS_AFTER), budgets=path) as gateway:
+
+        def client(name: str | None = None) -> HttpTurnstile:
+            key = None if name is None else private_key(name)
+            return HttpTurnstile(gateway.url, Turnstile.open(path, request_key=key), key)
+
+        yield client
+
+
 @pytest.fixture(
-    params=["memory", "file", "awaited", pytest.param("kafka", marks=pytest.mark.process)]
+    params=["memory", "file", "awaited", "http", pytest.param("kafka", marks=pytest.mark.process)]
 )
 def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
     opened: Any
@@ -41,6 +59,8 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
         opened = Turnstile.open(path, partitions=PARTITIONS)
     elif request.param == "awaited":
         opened = BlockingTurnstile(AsyncTurnstile.in_memory(partitions=PARTITIONS))
+    elif request.param == "http":
+        opened = request.getfixturevalue("over_http")()
     else:
         running = request.getfixturevalue("stack")
         opened = Turnstile(running.kafka, prefix=running.prefix, timeout=HANGS_AFTER)
@@ -49,7 +69,7 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
 
 
 @pytest.fixture(
-    params=["memory", "file", "awaited", pytest.param("kafka", marks=pytest.mark.process)]
+    params=["memory", "file", "awaited", "http", pytest.param("kafka", marks=pytest.mark.process)]
 )
 def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], Any]]:
     """Return a function that opens a client with a key, or with none, to one service."""
@@ -65,6 +85,8 @@ def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], A
             address = {"kafka": shared.kafka, "prefix": "signed.", "timeout": HANGS_AFTER}
 
         def client(name: str | None) -> Any:
+            if request.param == "http":
+                return request.getfixturevalue("over_http")(name)
             who = {} if name is None else {"request_key": private_key(name)}
             if request.param == "file":
                 return opened.enter_context(Turnstile.open(path, **who))

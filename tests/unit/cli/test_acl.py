@@ -76,7 +76,7 @@ def test_only_workers_write_halts_and_only_trimmers_delete(
         who for who, _, name, _, what in rights if (name, what) == ("turnstile.halts", "Write")
     }
     in_transactions = {who for who, resource, *_ in rights if resource == "transactional-id"}
-    assert writers == {"User:trainer", "User:answerer"}
+    assert writers == {"User:trainer", "User:answerer", "User:gateway"}
     assert deciders == in_transactions == {"User:worker"}
     assert {who for who, *_, what in rights if what == "Delete"} == {"User:trimmer"}
 

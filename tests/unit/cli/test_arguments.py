@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "--worker --answerer",
     "top": "--worker",
     "dashboard": "--worker --certificate --key --listen",
+    "gateway": "--certificate --key --listen --url --most --largest",
     "portal": "--certificate --key --listen --url --most",
     "portal link": "--user --dataset --days --url",
     "portal revoke": "NAME",

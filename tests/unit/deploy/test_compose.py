@@ -58,7 +58,7 @@ def test_other_parts_have_a_profile_and_a_limit_of_memory(name: str) -> None:
 
 
 def test_pages_listen_on_the_loopback_address_of_the_host() -> None:
-    for name in ("dashboard", "portal"):
+    for name in ("dashboard", "gateway", "portal"):
         part = PARTS[name]
         assert part["network_mode"] == "host"
         (address,) = (

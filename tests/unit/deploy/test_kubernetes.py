@@ -35,7 +35,7 @@ def manifests(folder: Path) -> Iterator[dict[str, Any]]:
             yield from yaml.safe_load_all(path.read_text())
 
 
-PARTS = ("base", "answerer", "dashboard", "portal", "trim")
+PARTS = ("base", "answerer", "dashboard", "gateway", "portal", "trim")
 MANIFESTS = [(part, manifest) for part in PARTS for manifest in manifests(FOLDER / part)]
 POLICIES = {part: found for part, found in MANIFESTS if found["kind"] == "NetworkPolicy"}
 WORKLOADS = {part: found for part, found in MANIFESTS if found["kind"] in ("Deployment", "CronJob")}
@@ -174,7 +174,8 @@ def test_probes_and_policies_name_the_port_that_is_served(part: str) -> None:
     probes = {key: container[key]["httpGet"] for key in container if key.endswith("Probe")}
     assert {probe["port"] for probe in probes.values()} == {name}
     # A suspended partition is no reason to restart a worker.
-    live, ready = ("/livez", "/readyz") if name == "health" else ("/", "/")
+    paths = {"health": ("/livez", "/readyz"), "api": ("/livez", "/livez"), "page": ("/", "/")}
+    live, ready = paths[name]
     assert probes["livenessProbe"]["path"] == live
     assert probes["readinessProbe"]["path"] == ready
     annotations = template_of(WORKLOADS[part])["metadata"].get("annotations", {})

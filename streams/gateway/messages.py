@@ -1,0 +1,286 @@
+"""The bodies of requests and responses, in JSON.
+
+A field has the name of the SDK's argument or attribute, and takes its text from there unless it has
+one here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from streams.records import (
+    Measure,
+    MinSeparation,
+    Name,
+    OnExhaustion,
+    Right,
+    UserIdKind,
+)
+from streams.records.fields import Positive, Rate, Reserve
+from streams.sdk.followers import Halt
+
+AttemptHandle: TypeAlias = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,17}-[0-9a-f]{32}$(?!\n)")]
+"""The number and the token of an attempt. Only a caller that knows it can charge the attempt."""
+
+UserId: TypeAlias = (
+    Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+    | Annotated[str, Meta(min_length=1, max_length=256)]
+)
+NormAsked: TypeAlias = Annotated[float, Meta(ge=0.0)]
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of the bodies of requests."""
+
+
+class NewDataset(Body, frozen=True):
+    """A dataset to create: its name and policy."""
+
+    name: Name
+    measure: Measure = "gdp"
+    epsilon: float | None = None
+    delta: float | None = None
+    budget: float | list[float] | None = None
+    orders: list[float] | None = None
+    sampling_rate: float | None = None
+    noise_multiplier: float | None = None
+    records_per_user: int | None = None
+    odometer_step: float | list[float] | None = None
+    on_exhaustion: OnExhaustion = "halt"
+    user_ids: UserIdKind | None = None
+    parents: list[Name] = []
+    share_of: Name | None = None
+    """Another dataset of the same users. The new dataset has a fixed share of its budget, and the
+    same measure and orders."""
+    share: float | None = None
+    assume_independent_timing: bool = False
+    sampled_levels: bool | None = None
+    allow: dict[str, list[Right]] | None = None
+
+
+class NewAttempt(Body, frozen=True):
+    """An attempt to open, which fences all earlier ones of the run."""
+
+    released: Annotated[int, Meta(ge=-1, le=2**53)] | None = None
+    min_separation: MinSeparation | None = None
+    charges_ahead: bool = False
+    take_over: bool = False
+
+
+class GaussianNoise(Body, frozen=True, tag_field="type", tag="gaussian"):
+    """Gaussian noise of a standard deviation, in the unit of the norms."""
+
+    noise_stddev: Positive
+    """The standard deviation, not multiplied by the clip norm."""
+
+
+class LaplaceNoise(Body, frozen=True, tag_field="type", tag="laplace"):
+    """Laplace noise of a scale, in the unit of the norms."""
+
+    scale: Positive
+    """The scale of the noise."""
+
+
+class PureNoise(Body, frozen=True, tag_field="type", tag="pure-dp"):
+    """A mechanism with a pure epsilon, which is the norm of each user."""
+
+
+class SampledGaussianNoise(Body, frozen=True, tag_field="type", tag="poisson-gaussian"):
+    """Gaussian noise on a sum over users who are drawn by independent coins. For rosters only."""
+
+    noise_stddev: Positive
+    """The standard deviation, not multiplied by the clip norm."""
+    sampling_rate: Rate
+    """The probability with which each user is drawn."""
+
+
+class NewCharge(Body, frozen=True):
+    """The users of one step, and their norms."""
+
+    users: list[UserId]
+    norms: list[NormAsked]
+    mechanism: GaussianNoise | LaplaceNoise | PureNoise
+    """The noise of the step."""
+    clip_norm: float | None = None
+    reserve: Reserve = 0.0
+
+
+class NewRoster(Body, frozen=True):
+    """Users to enrol in the run."""
+
+    users: list[UserId]
+    clip_norm: Positive
+    levels: Annotated[int, Meta(ge=1, le=255)] = 100
+
+
+class NewRosterCharge(NewRoster, frozen=True, kw_only=True):
+    """The users of the roster, all of them at every step, and the norms of the step.
+
+    Users who are not on the roster yet are enrolled.
+    """
+
+    mechanism: GaussianNoise | LaplaceNoise | PureNoise | SampledGaussianNoise
+    """The noise of the step."""
+    norms: list[NormAsked] | None = None
+    """Bounds on the users' contributions from this step on, in the order of the users. Null: as in
+    the step before; new users have ``clip_norm``."""
+
+
+class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset and its policy, with budgets in the unit of the measure, rounded down."""
+
+    dataset: Name
+    partitions: int
+    measure: Measure
+    budget: list[float]
+    """Each user's budget: one number per order for renyi, else one."""
+    odometer_step: list[float]
+    """The growth of a user's bound from one odometer record to the next."""
+    orders: list[float]
+    on_exhaustion: OnExhaustion
+    user_ids: UserIdKind | None
+    per_user_order: bool | None
+    parents: list[Name] | None
+    pseudonyms: str | None
+    allow: dict[str, list[Right]] | None
+    """The access list with which the dataset began: public keys and their rights."""
+    share_of: Name | None
+    assume_independent_timing: bool | None
+    sampled_levels: bool | None
+    sampling_rate: float | None
+    noise_multiplier: float | None
+    records_per_user: int | None
+    closed: bool = False
+    """The dataset was closed permanently when the workers last reported it."""
+
+
+class AttemptState(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a run, and its next step."""
+
+    dataset: Name
+    run: Name
+    attempt: str
+    """The number and the token of the attempt, for the paths of its requests. It is a secret."""
+    number: int
+    """The number of the attempt."""
+    step: int
+    interrupted: bool
+    """``step`` was handed back: it was charged before, in some partitions or in all, and not
+    released. Charging it with the same content completes it; ``abandon`` gives it up."""
+    min_separation: int | None
+    policy: Dataset
+    outer: list[Dataset]
+
+
+class HaltedUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user who is not admitted to a step."""
+
+    position: int
+    """The index of the user in ``users``."""
+    reason: str
+    refused_by: str | None
+
+
+class ChargeDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of all partitions about one step. Arrays are in the order of ``users``."""
+
+    dataset: Name
+    run: Name
+    attempt: str
+    """The number and the token of the attempt."""
+    step: int
+    admitted: list[bool]
+    """Users who may contribute to the release."""
+    granted: list[float]
+    """The norm to which each contribution must be clipped; 0 if halted."""
+    exhausted: list[bool]
+    """Users who have nothing left after this step."""
+    halted: list[HaltedUser]
+    """The users to leave out, and why; they were charged nothing."""
+
+
+class EnrolledRoster(msgspec.Struct, frozen=True, kw_only=True):
+    """The roster of a run."""
+
+    members: int
+    """The number of users on the roster."""
+
+
+class RosterStepDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """All partitions' decision about one roster step. Arrays are in the order of ``users``."""
+
+    dataset: Name
+    run: Name
+    attempt: str
+    """The number and the token of the attempt."""
+    step: int
+    admitted: list[bool]
+    """Users who were charged and may be drawn."""
+    exhausted: list[bool]
+    """Users who have nothing left for any step with a cost."""
+    clip_norms: list[float]
+    """The norm to which each contribution must be clipped; 0 if not admitted."""
+    halted: list[int]
+    """Positions of the users who are not admitted from this step on."""
+    readmitted: list[int]
+    """Positions of the users who are admitted again from this step on."""
+    sampling_rate: float
+    """The probability with which each admitted user is drawn."""
+    may_be_drawn: bool
+    """The step was decided before this request, and is sampled. Draw its users only if you are
+    certain that they were not drawn before."""
+
+
+class RunIsOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is closed permanently."""
+
+    dataset: Name
+    run: Name
+    closed: bool = True
+    """True."""
+
+
+class HaltList(msgspec.Struct, frozen=True, kw_only=True):
+    """HALT events of a run that Kafka still has."""
+
+    halts: list[Halt]
+    """The events, the oldest first within each partition."""
+    is_complete: bool
+    """False if there are more events than one response can have."""
+
+
+class HolderRun(msgspec.Struct, frozen=True):
+    """The run that holds a budget."""
+
+    dataset: str
+    run: str
+
+
+class HttpProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request failed (RFC 9457). After any problem nothing may be released."""
+
+    status: int
+    """The HTTP status code."""
+    reason: str
+    """The reason, for programs."""
+    detail: str
+    """The reason as text, for people. Programs read the other fields."""
+    partition: int | None = None
+    """The partition that rejected the request."""
+    current_attempt: int | None = None
+    """The number of the newest attempt of the run."""
+    held: Dataset | None = None
+    """The policy that the dataset has, if another one was requested."""
+    holder: HolderRun | None = None
+    """The run that holds the budget, if another run requested it."""
+    released: int | None = None
+    """The step that the caller named as released."""
+    newest: int | None = None
+    """The last step that all partitions have decided."""
+    measure: Measure | None = None
+    """The measure that cannot charge the step."""
+    covered_by: list[Measure] | None = None
+    """The measures that can charge it."""

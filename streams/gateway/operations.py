@@ -1,0 +1,386 @@
+"""The operations of the gateway: a method and a path, the bodies, and the calls of the SDK.
+
+Each operation of an attempt asks all partitions for its state and continues it
+(``Turnstile.resume``). So no operation depends on an earlier one at the same gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from threading import BoundedSemaphore
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import asdict
+
+from accounting import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
+from streams.gateway.messages import (
+    AttemptHandle,
+    AttemptState,
+    Body,
+    ChargeDecision,
+    Dataset,
+    EnrolledRoster,
+    GaussianNoise,
+    HaltedUser,
+    HaltList,
+    LaplaceNoise,
+    NewAttempt,
+    NewCharge,
+    NewDataset,
+    NewRoster,
+    NewRosterCharge,
+    PureNoise,
+    RosterStepDecision,
+    RunIsOver,
+    SampledGaussianNoise,
+)
+from streams.gateway.problems import ProblemReason, RequestFailed, dataset_of
+from streams.operations.status import DatasetStatus
+from streams.records import Counter, Name, Reason, halt_reason
+from streams.sdk.client import Turnstile
+from streams.sdk.connection import Deadline
+from streams.sdk.decisions import StepDecision, refusing_budget
+from streams.sdk.errors import RequestRejected, RunIsClosed, invalid_requests
+from streams.sdk.roster import Roster
+from streams.sdk.run import Run
+
+MOST_HALTS: Final = 100_000
+"""The maximum number of HALT events of a response."""
+_READS_OF_HALTS: Final = 2
+"""Each reads all that Kafka still has of the topic halts."""
+
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "dataset": Name,
+    "run": Name,
+    "attempt": AttemptHandle,
+    "step": Counter,
+}
+"""The type of each parameter in a path."""
+
+
+class GatewayCall(NamedTuple):
+    """One request, and what is needed to answer it.
+
+    Attributes:
+        turnstile: a client of the service.
+        datasets: returns all datasets, with their policies.
+        deadline: until when all partitions have to answer.
+        place: the parameters of the path.
+        body: the body of the request.
+    """
+
+    turnstile: Turnstile
+    datasets: Callable[[], Mapping[str, DatasetStatus]]
+    deadline: Deadline
+    place: Mapping[str, Any]
+    body: Any
+
+    def resumed(self, step: int | None = None) -> Run:
+        """Return the run in the path, continued at a step."""
+        number, token = self.place["attempt"].split("-")
+        return self.turnstile.resume(
+            self.place["dataset"],
+            self.place["run"],
+            int(number),
+            token,
+            step=step,
+            timeout=self.deadline.left(),
+        )
+
+    def known(self, name: str) -> DatasetStatus:
+        """Return a dataset that exists.
+
+        Raises:
+            RequestRejected: it does not exist.
+        """
+        found = self.datasets().get(name)
+        if found is None:
+            raise RequestRejected(Reason.UNKNOWN_DATASET, f"dataset {name!r} does not exist", None)
+        return found
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path.
+
+    Attributes:
+        name: the operation's id in the OpenAPI document.
+        method: GET or POST.
+        path: with the parameters in braces.
+        summary: what it does.
+        answer: the function that does it.
+        response: the type of the body of a response.
+        body: the type of the body of a request; None if it has none.
+    """
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    answer: Callable[[GatewayCall], msgspec.Struct]
+    response: type[msgspec.Struct]
+    body: type[Body] | None = None
+
+
+def create_dataset(call: GatewayCall) -> Dataset:
+    """Create a dataset, or confirm that it has this policy."""
+    given = asdict(call.body)
+    name, share_of = given.pop("name"), given.pop("share_of")
+    whole = None if share_of is None else call.known(share_of).policy
+    policy = call.turnstile.create_dataset(
+        name, **given, share_of=whole, timeout=call.deadline.left()
+    )
+    return dataset_of(policy)
+
+
+def show_dataset(call: GatewayCall) -> Dataset:
+    """Return the policy of a dataset."""
+    found = call.known(call.place["dataset"])
+    return dataset_of(found.policy, closed=found.closed)
+
+
+def open_attempt(call: GatewayCall) -> AttemptState:
+    """Open a new attempt of a run."""
+    dataset, run = call.place["dataset"], call.place["run"]
+    timeout = call.deadline.left()
+    return _state(call.turnstile.run(dataset, run, **asdict(call.body), timeout=timeout))
+
+
+def show_attempt(call: GatewayCall) -> AttemptState:
+    """Return the state of an attempt, if it is the newest."""
+    return _state(call.resumed())
+
+
+def close_run(call: GatewayCall) -> RunIsOver:
+    """Close a run permanently."""
+    dataset, run = call.place["dataset"], call.place["run"]
+    if not call.turnstile.close_run(dataset, run, timeout=call.deadline.left()):
+        detail = f"run {run!r} of dataset {dataset!r} was never opened"
+        raise RequestRejected(Reason.UNKNOWN_RUN, detail, None)
+    return RunIsOver(dataset=dataset, run=run)
+
+
+def charge(call: GatewayCall) -> ChargeDecision:
+    """Charge one step, or return the decision that was made about it."""
+    run, body = call.resumed(call.place["step"]), call.body
+    decision = run.charge(
+        body.users,
+        body.norms,
+        mechanism=_mechanism(body.mechanism),
+        clip_norm=body.clip_norm,
+        reserve=body.reserve,
+        timeout=call.deadline.left(),
+    )
+    return ChargeDecision(
+        **_names(call.place),
+        step=decision.step,
+        admitted=decision.admitted.tolist(),
+        granted=decision.granted.tolist(),
+        exhausted=decision.exhausted.tolist(),
+        halted=_halted(run, decision),
+    )
+
+
+def abandon(call: GatewayCall) -> AttemptState:
+    """Give up a step that was handed back."""
+    run = call.resumed(call.place["step"])
+    run.abandon(call.deadline.left())
+    return _state(run)
+
+
+def enrol(call: GatewayCall) -> EnrolledRoster:
+    """Enrol users on the roster of the run."""
+    return EnrolledRoster(members=len(_roster(call, call.resumed())))
+
+
+def charge_roster(call: GatewayCall) -> RosterStepDecision:
+    """Charge one step to all members of the roster, or return the decision about it."""
+    roster = _roster(call, call.resumed(call.place["step"]))
+    step = roster.charge(
+        mechanism=_mechanism(call.body.mechanism),
+        norms=call.body.norms,
+        timeout=call.deadline.left(),
+    )
+    return RosterStepDecision(
+        **_names(call.place),
+        step=step.step,
+        admitted=step.admitted.tolist(),
+        exhausted=step.exhausted.tolist(),
+        clip_norms=step.clip_norms.tolist(),
+        halted=step.halted.tolist(),
+        readmitted=step.readmitted.tolist(),
+        sampling_rate=step.sampling_rate,
+        may_be_drawn=step.may_be_drawn,
+    )
+
+
+_reading_halts = BoundedSemaphore(_READS_OF_HALTS)
+
+
+def list_halts(call: GatewayCall) -> HaltList:
+    """Return the HALT events of a run, to a caller that may charge it."""
+    with suppress(RunIsClosed):  # workers have checked the caller's right before they say so
+        call.resumed()
+    if not _reading_halts.acquire(blocking=False):
+        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS)
+    try:
+        dataset, run = call.place["dataset"], call.place["run"]
+        events = call.turnstile.halts(dataset, run=run, follow=False)
+        halts = list(islice(events, MOST_HALTS + 1))
+    finally:
+        _reading_halts.release()
+    return HaltList(halts=halts[:MOST_HALTS], is_complete=len(halts) <= MOST_HALTS)
+
+
+def _names(place: Mapping[str, Any]) -> dict[str, str]:
+    return {name: place[name] for name in ("dataset", "run", "attempt")}
+
+
+def _state(run: Run) -> AttemptState:
+    return AttemptState(
+        dataset=run.dataset,
+        run=run.name,
+        attempt=f"{run.attempt}-{run.token}",
+        number=run.attempt,
+        step=run.step,
+        interrupted=run.interrupted,
+        min_separation=run.min_separation,
+        policy=dataset_of(run.policy),
+        outer=[dataset_of(policy) for policy in run.outer],
+    )
+
+
+def _halted(run: Run, decision: StepDecision) -> list[HaltedUser]:
+    budgets = [run.policy.dataset, *(policy.dataset for policy in run.outer)]
+    positions = decision.halted.nonzero()[0].tolist()
+    reasons = decision.reasons[decision.halted].tolist()
+    return [
+        HaltedUser(
+            position=position,
+            reason=halt_reason(reason),
+            refused_by=refusing_budget(reason, budgets),
+        )
+        for position, reason in zip(positions, reasons, strict=True)
+    ]
+
+
+def _roster(call: GatewayCall, run: Run) -> Roster:
+    body: NewRoster = call.body
+    return run.enrol(
+        body.users,
+        clip_norm=body.clip_norm,
+        levels=body.levels,
+        timeout=call.deadline.left(),
+    )
+
+
+def _mechanism(
+    noise: GaussianNoise | LaplaceNoise | PureNoise | SampledGaussianNoise,
+) -> Mechanism:
+    with invalid_requests():
+        match noise:
+            case GaussianNoise():
+                return Gaussian(noise.noise_stddev)
+            case LaplaceNoise():
+                return Laplace(noise.scale)
+            case PureNoise():
+                return PureDP()
+            case SampledGaussianNoise():
+                return PoissonGaussian(noise.noise_stddev, noise.sampling_rate)
+
+
+_RUN = "/v1/datasets/{dataset}/runs/{run}"
+_ATTEMPT = f"{_RUN}/attempts/{{attempt}}"
+
+OPERATIONS: Final = (
+    Operation(
+        "createDataset",
+        "POST",
+        "/v1/datasets",
+        "Create a dataset with a policy that never changes. The same request again confirms it.",
+        create_dataset,
+        Dataset,
+        NewDataset,
+    ),
+    Operation(
+        "showDataset",
+        "GET",
+        "/v1/datasets/{dataset}",
+        "Show the policy of a dataset.",
+        show_dataset,
+        Dataset,
+    ),
+    Operation(
+        "openAttempt",
+        "POST",
+        f"{_RUN}/attempts",
+        "Open a run, new or resumed: a new attempt, which fences all earlier ones.",
+        open_attempt,
+        AttemptState,
+        NewAttempt,
+    ),
+    Operation(
+        "closeRun",
+        "POST",
+        f"{_RUN}/close",
+        "Close a run permanently. It can never be charged or opened again.",
+        close_run,
+        RunIsOver,
+    ),
+    Operation(
+        "showAttempt",
+        "GET",
+        _ATTEMPT,
+        "Check that the attempt is the newest, and show its next step.",
+        show_attempt,
+        AttemptState,
+    ),
+    Operation(
+        "charge",
+        "POST",
+        f"{_ATTEMPT}/steps/{{step}}",
+        "Charge one step. The same request again returns the same decision, charged once.",
+        charge,
+        ChargeDecision,
+        NewCharge,
+    ),
+    Operation(
+        "abandonStep",
+        "POST",
+        f"{_ATTEMPT}/steps/{{step}}/abandon",
+        "Give up a step that was charged before. Its charges remain; never release it.",
+        abandon,
+        AttemptState,
+    ),
+    Operation(
+        "enrol",
+        "POST",
+        f"{_ATTEMPT}/roster",
+        "Enrol users on the run's roster: the same users in the same order, new ones at the end.",
+        enrol,
+        EnrolledRoster,
+        NewRoster,
+    ),
+    Operation(
+        "chargeRoster",
+        "POST",
+        f"{_ATTEMPT}/roster/steps/{{step}}",
+        "Charge one step to all users of the roster. The same request again is charged once.",
+        charge_roster,
+        RosterStepDecision,
+        NewRosterCharge,
+    ),
+    Operation(
+        "listHalts",
+        "GET",
+        f"{_ATTEMPT}/halts",
+        "List the HALT events of the run.",
+        list_halts,
+        HaltList,
+    ),
+)
+"""All operations. The routes of the server and the OpenAPI document are made from this table."""

@@ -1,0 +1,63 @@
+"""A gateway that listens in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from streams.config import Config
+from streams.gateway.callers import Callers, CallerSigner
+from streams.gateway.server import Gateway
+from streams.operations.status import DatasetStatus, read_datasets
+from streams.sdk.client import Turnstile
+from streams.sdk.connection import Connection
+from streams.sdk.memory import MemoryConnection
+from tests.waiting import HANGS_AFTER
+
+
+@contextmanager
+def listening(
+    connection: Connection,
+    *,
+    keys: str = "",
+    budgets: str = "",
+    timeout: float = HANGS_AFTER,
+    **options: Any,
+) -> Iterator[Gateway]:
+    """Start a gateway to a service in memory or in a file, and stop it."""
+
+    def datasets() -> Mapping[str, DatasetStatus]:
+        if not isinstance(connection, MemoryConnection):
+            return read_datasets(Config(budgets=budgets))
+        found = connection.ledgers[0].summary().datasets
+        return {name: DatasetStatus(one.policy, closed=one.closed) for name, one in found.items()}
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def started() -> Gateway:
+        served = Gateway(
+            Turnstile(connection=connection, signer=CallerSigner()),
+            datasets,
+            "127.0.0.1:0",
+            timeout=timeout,
+            callers=Callers(keys),
+            **options,
+        )
+        await served.start()
+        return served
+
+    try:
+        served = asyncio.run_coroutine_threadsafe(started(), loop).result()
+        try:
+            yield served
+        finally:
+            asyncio.run_coroutine_threadsafe(served.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,352 @@
+"""A step is charged once over HTTP, and only a complete decision is a response with status 200."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from streams.gateway.problems import PROBLEMS, REJECTIONS, ProblemReason
+from streams.gateway.server import Gateway
+from streams.ledger.ledger import Ledger
+from streams.ledger.outputs import Output
+from streams.records import Reason
+from tests.gateways import listening
+from tests.keys import private_key, public
+from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create, opened
+from tests.unit.sdk.partitions import Partitions
+
+SPENT = {1: 1 / 32, 2: 1 / 128, 3: 1 / 512}
+
+
+@pytest.fixture
+def service() -> Partitions:
+    return Partitions()
+
+
+@pytest.fixture
+def gateway(service: Partitions) -> Iterator[Gateway]:
+    with listening(service, timeout=0.0) as served:  # what does not answer at once never does
+        yield served
+
+
+def test_repeated_request_returns_the_same_decision_at_any_gateway(
+    service: Partitions, gateway: Gateway
+) -> None:
+    create(gateway)
+    path = opened(gateway)
+    first = ask(gateway, "POST", f"{path}/steps/0", STEP)
+    assert (first.status, first.body["admitted"]) == (200, [True] * 3)
+    with listening(service) as other:
+        again = ask(other, "POST", f"{path}/steps/0", STEP)
+        assert again.body == first.body
+        assert ask(other, "POST", f"{path}/steps/1", STEP).body["step"] == 1
+    assert service.spent() == {user: 2 * spent for user, spent in SPENT.items()}
+
+
+def test_other_content_for_a_step_is_a_conflict(service: Partitions, gateway: Gateway) -> None:
+    create(gateway)
+    path = opened(gateway)
+    ask(gateway, "POST", f"{path}/steps/0", STEP)
+    refused = ask(gateway, "POST", f"{path}/steps/0", OTHER_STEP)
+    assert (refused.status, refused.body["reason"]) == (409, "step-content-changed")
+    assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
+    assert service.spent() == SPENT
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_step_that_is_neither_the_last_nor_the_next_is_a_conflict(
+    gateway: Gateway, step: int
+) -> None:
+    create(gateway)
+    path = opened(gateway)
+    for each in (0, 1):
+        ask(gateway, "POST", f"{path}/steps/{each}", STEP)
+    refused = ask(gateway, "POST", f"{path}/steps/{step}", STEP)
+    assert (refused.status, refused.body["reason"]) == (409, "step-out-of-order")
+
+
+@pytest.mark.parametrize("lost", ["deaf", "mute"])
+def test_without_all_decisions_there_is_none_and_the_same_request_completes_it(
+    service: Partitions, gateway: Gateway, lost: str
+) -> None:
+    create(gateway)
+    path = opened(gateway)
+    before = service.before_result
+    # The question about the attempt is answered; then one partition is lost.
+    service.before_result = lambda: setattr(service, lost, {2})
+    late = ask(gateway, "POST", f"{path}/steps/0", STEP)
+    assert (late.status, late.body["reason"]) == (504, "decision-timeout")
+    assert int(late.headers["Retry-After"]) > 0
+    assert "admitted" not in late.body
+    service.before_result = before
+    setattr(service, lost, set())
+    assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
+    assert service.spent() == SPENT
+
+
+def test_identical_requests_at_the_same_time_charge_once(
+    service: Partitions, gateway: Gateway
+) -> None:
+    create(gateway)
+    path = opened(gateway)
+    with ThreadPoolExecutor(8) as threads:
+        sent = [threads.submit(ask, gateway, "POST", f"{path}/steps/0", STEP) for _ in range(8)]
+        responses = [each.result() for each in sent]
+    assert [response.status for response in responses] == [200] * 8
+    assert all(response.body == responses[0].body for response in responses)
+    assert service.spent() == SPENT
+
+
+def test_new_attempt_fences_the_one_before(gateway: Gateway) -> None:
+    create(gateway)
+    older = opened(gateway)
+    ask(gateway, "POST", f"{older}/steps/0", STEP)
+    newer = opened(gateway, released=-1)
+    for method, path, body in (("GET", "", None), ("POST", "/steps/1", STEP)):
+        refused = ask(gateway, method, older + path, body)
+        assert (refused.status, refused.body["reason"]) == (409, "older-attempt")
+        assert refused.body["current_attempt"] == 2
+    shown = ask(gateway, "GET", newer).body
+    assert (shown["number"], shown["step"]) == (2, 1)
+    given_up = ask(gateway, "POST", f"{newer}/steps/0/abandon", {}).body
+    assert (given_up["step"], given_up["interrupted"]) == (1, False)
+    assert ask(gateway, "POST", f"{newer}/steps/1", STEP).status == 200
+
+
+def test_number_of_an_attempt_without_its_token_charges_nothing(
+    service: Partitions, gateway: Gateway
+) -> None:
+    create(gateway)
+    opened(gateway)
+    guessed = f"/v1/datasets/d/runs/r/attempts/1-{'0' * 32}"
+    assert ask(gateway, "POST", f"{guessed}/steps/0", STEP).status == 409
+    assert service.spent() == {}
+
+
+def test_halted_users_are_named_with_the_reason_and_listed(gateway: Gateway) -> None:
+    create(gateway, budget=1 / 64)
+    path = opened(gateway)
+    decided = ask(gateway, "POST", f"{path}/steps/0", STEP).body
+    assert decided["admitted"] == [False, True, True]
+    assert decided["granted"] == [0.0, 0.5, 0.25]
+    assert decided["halted"] == [{"position": 0, "reason": "budget", "refused_by": "d"}]
+    listed = ask(gateway, "GET", f"{path}/halts").body
+    assert [(halt["user"], halt["step"]) for halt in listed["halts"]] == [(1, 0)]
+    assert listed["is_complete"]
+    assert ask(gateway, "POST", "/v1/datasets/d/runs/r/close", {}).body["closed"]
+    assert ask(gateway, "GET", f"{path}/halts").body == listed
+    again = ask(gateway, "POST", "/v1/datasets/d/runs/r/attempts", {})
+    assert (again.status, again.body["reason"]) == (409, "run-closed")
+
+
+def test_dataset_keeps_its_policy_and_is_shown(gateway: Gateway) -> None:
+    made = create(gateway, epsilon=1.0, delta=1e-5, budget=None, measure="gdp").body
+    assert ask(gateway, "GET", "/v1/datasets/d").body == made
+    other = create(gateway)
+    assert (other.status, other.body["reason"]) == (409, "policy-changed")
+    assert other.body["held"]["budget"] == made["budget"]
+    missing = ask(gateway, "GET", "/v1/datasets/e")
+    assert (missing.status, missing.body["reason"]) == (404, "unknown-dataset")
+
+
+def test_second_run_is_refused_with_the_holder_of_the_budget(gateway: Gateway) -> None:
+    create(gateway)
+    opened(gateway, "first")
+    refused = ask(gateway, "POST", "/v1/datasets/d/runs/second/attempts", {})
+    assert (refused.status, refused.body["reason"]) == (409, "budget-held")
+    assert refused.body["holder"] == {"dataset": "d", "run": "first"}
+
+
+def test_repeated_roster_step_is_charged_once(service: Partitions, gateway: Gateway) -> None:
+    create(gateway)
+    path = opened(gateway)
+    step = {
+        "users": ["ann", "bob"],
+        "clip_norm": 1.0,
+        "levels": 4,
+        "norms": [1.0, 0.5],
+        "mechanism": {"type": "gaussian", "noise_stddev": 4.0},
+    }
+    first = ask(gateway, "POST", f"{path}/roster/steps/0", step)
+    assert first.body["clip_norms"] == [1.0, 0.5]
+    spent = service.spent()
+    again = ask(gateway, "POST", f"{path}/roster/steps/0", step)
+    assert again.body["clip_norms"] == [1.0, 0.5]
+    other = ask(gateway, "POST", f"{path}/roster/steps/0", {**step, "norms": [0.5, 0.5]})
+    assert (other.status, other.body["reason"]) == (409, "step-content-changed")
+    assert service.spent() == spent
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_listed_dataset_is_charged_with_the_key_of_the_caller_only(service: Partitions) -> None:
+    allow = {public("alice"): ["charge"], public("mary"): ["manage"]}
+    with listening(service) as gateway:
+        assert create(gateway, allow=allow).status == 200
+        path = opened(gateway, key=private_key("alice"))
+        for caller in (None, "mary", "bob"):
+            key = None if caller is None else private_key(caller)
+            refused = ask(gateway, "POST", f"{path}/steps/0", STEP, key=key)
+            assert (refused.status, refused.body["reason"]) == (403, "not-allowed"), caller
+            assert ask(gateway, "GET", f"{path}/halts", key=key).status == 403
+        assert service.spent() == {}
+        assert ask(gateway, "POST", f"{path}/steps/0", STEP, key=private_key("alice")).status == 200
+    assert service.spent() == SPENT
+
+
+def test_only_known_callers_are_served_if_the_gateway_has_a_list(service: Partitions) -> None:
+    with listening(service, keys=public("alice")) as gateway:
+        assert create(gateway, key=private_key("alice")).status == 200
+        stranger = create(gateway, key=private_key("bob"))
+        assert (stranger.status, stranger.body["reason"]) == (403, "unknown-caller")
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic eDp5"}):
+            unknown = ask(gateway, "GET", "/v1/datasets/d", headers=headers)
+            assert (unknown.status, unknown.body["reason"]) == (401, "unauthenticated")
+            assert "WWW-Authenticate" in unknown.headers
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
+    service: Partitions,
+) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        may_end.wait()
+
+    with listening(service, most=1) as gateway:
+        create(gateway)
+        path = opened(gateway)
+        service.before_result = wait
+        with ThreadPoolExecutor(1) as threads:
+            held = threads.submit(ask, gateway, "POST", f"{path}/steps/0", STEP)
+            entered.wait()
+            refused = ask(gateway, "POST", f"{path}/steps/0", STEP)
+            service.before_result = lambda: None
+            may_end.set()
+            assert held.result().status == 200
+        assert (refused.status, refused.body["reason"]) == (429, "too-many-requests")
+        assert "Retry-After" in refused.headers
+        assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
+
+
+def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
+    service: Partitions,
+) -> None:
+    """Otherwise its next request could publish the step beside the first one."""
+    entered, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        may_end.wait()
+
+    with listening(service, most=1) as gateway:
+        create(gateway)
+        path = opened(gateway)
+        service.before_result = wait
+        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+            caller.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            entered.wait()
+        assert ask(gateway, "GET", path).status == 429
+        service.before_result = lambda: None
+        may_end.set()
+
+
+def test_large_body_is_refused_before_it_is_read(service: Partitions) -> None:
+    with listening(service, largest=2000) as gateway:
+        create(gateway)
+        step = {**STEP, "users": list(range(1000))}
+        refused = ask(gateway, "POST", f"{opened(gateway)}/steps/0", step)
+        assert (refused.status, refused.body["reason"]) == (413, "body-too-large")
+    assert service.spent() == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"norms": None}, 400),
+        ({"norms": [1.0, 1.0, -1.0]}, 400),
+        ({"user": [1]}, 400),
+        ({"mechanism": {"type": "uniform"}}, 400),
+        ({"mechanism": {"type": "gaussian"}}, 400),
+        ({"norms": [1.0]}, 422),
+        ({"users": [1, 1, 2]}, 422),
+        ({"users": [1, "a", 2]}, 422),
+        ({"users": ["a", "b", "erased:i:00"]}, 422),
+        ({"clip_norm": 0.5}, 422),
+        ({"mechanism": {"type": "laplace", "scale": 1.0}, "reserve": 0.5}, 200),
+    ],
+    ids=str,
+)
+def test_unusable_step_is_refused_and_changes_nothing(
+    service: Partitions, gateway: Gateway, change: Any, status: int
+) -> None:
+    create(gateway)
+    path = opened(gateway)
+    response = ask(gateway, "POST", f"{path}/steps/0", {**STEP, **change})
+    assert response.status == status, response.body
+    if status != 200:
+        assert service.spent() == {}
+        assert ask(gateway, "POST", f"{path}/steps/0", STEP).status == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"users": [NaN]}', b"\xff", b"[" * 100_000])
+def test_body_without_the_form_of_json_is_refused(gateway: Gateway, body: bytes) -> None:
+    refused = ask(gateway, "POST", "/v1/datasets", body)
+    assert (refused.status, refused.body["reason"]) == (400, "malformed-request")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [
+        ("GET", "/v2", 404, "not-found"),
+        ("DELETE", "/v1/datasets/d", 405, "method-not-allowed"),
+        ("GET", "/v1/datasets/%20", 400, "malformed-request"),
+        ("GET", "/v1/datasets/d/runs/r/attempts/1", 400, "malformed-request"),
+    ],
+)
+def test_errors_of_the_server_have_the_form_of_a_problem(
+    gateway: Gateway, method: str, path: str, status: int, reason: str
+) -> None:
+    response = ask(gateway, method, path)
+    assert (response.status, response.body["reason"]) == (status, reason)
+    assert response.headers["Content-Type"] == "application/problem+json"
+
+
+class Broken(Ledger):
+    """A ledger with a defect."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 3)
+
+    def apply(self, offset: int, value: bytes | None) -> list[Output]:
+        raise KeyError("a defect")
+
+
+def test_broken_connection_ends_the_gateway_and_decides_nothing(
+    service: Partitions, gateway: Gateway
+) -> None:
+    create(gateway)
+    path = opened(gateway)
+
+    service.ledgers[1] = Broken()
+    failed = ask(gateway, "POST", f"{path}/steps/0", STEP)
+    assert (failed.status, failed.body["reason"]) == (500, "failed")
+    assert gateway.broken.is_set()
+
+
+def test_every_reason_has_a_status() -> None:
+    assert PROBLEMS.keys() == set(ProblemReason)
+    assert REJECTIONS.keys() == set(Reason)
+    assert not {str(reason) for reason in ProblemReason} & {str(reason) for reason in Reason}
+    statuses = {*REJECTIONS.values(), *(meaning.status for meaning in PROBLEMS.values())}
+    assert all(status >= 400 for status in statuses)

@@ -1,0 +1,66 @@
+"""The OpenAPI document describes the gateway that serves it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from streams.gateway.operations import OPERATIONS
+from tests.gateways import listening
+from tests.readme import TOP
+from tests.unit.gateway.asking import STEP, ask, create, opened
+from tests.unit.sdk.partitions import Partitions
+
+STORED = (TOP / "deploy" / "openapi.json").read_text(encoding="utf-8")
+DOCUMENT: dict[str, Any] = json.loads(STORED)
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+
+
+def test_gateway_serves_the_stored_document() -> None:
+    with listening(Partitions()) as gateway:
+        assert ask(gateway, "GET", "/openapi.json").body == DOCUMENT
+
+
+def test_every_operation_and_every_field_is_described() -> None:
+    described = {
+        (method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods
+    }
+    assert described == {(operation.method, operation.path) for operation in OPERATIONS}
+    for name, schema in SCHEMAS.items():
+        assert schema["description"], name
+        for field, content in schema["properties"].items():
+            assert content.get("description") or field == "type", (name, field)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_are_valid(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
+
+
+def test_every_reference_is_defined() -> None:
+    references = re.findall(r'"\$ref": "#/([^"]+)"', STORED)
+    assert references
+    for reference in references:
+        found: Any = DOCUMENT
+        for part in reference.split("/"):
+            found = found[part]
+
+
+def test_responses_fit_their_schemas() -> None:
+    with listening(Partitions()) as gateway:
+        made = create(gateway)
+        path = opened(gateway)
+        responses = [
+            (made, "Dataset"),
+            (ask(gateway, "GET", path), "AttemptState"),
+            (ask(gateway, "POST", f"{path}/steps/0", STEP), "ChargeDecision"),
+            (ask(gateway, "GET", f"{path}/halts"), "HaltList"),
+            (create(gateway, budget=2.0), "HttpProblem"),
+        ]
+    for response, name in responses:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
+        jsonschema.Draft202012Validator(schema).validate(response.body)
