@@ -105,7 +105,8 @@ def _usage(argument: Argument) -> str:
         return f"`{_placeholder(argument)}`"
     has_value = given.get("action") not in {"store_true"} and "metavar" not in given
     choices = "|".join(str(choice) for choice in given.get("choices", ()))
-    value = given.get("metavar") or (choices or name.strip("-").upper() if has_value else "")
+    word = name.strip("-").replace("-", "_").upper()
+    value = given.get("metavar") or (choices or word if has_value else "")
     if given.get("nargs") == "+":
         value += " ..."
     if not isinstance(given.get("action", ""), str):  # --name and --no-name
@@ -115,7 +116,7 @@ def _usage(argument: Argument) -> str:
 
 def _meaning(argument: Argument) -> str:
     text = _plain(argument.given["help"])
-    if argument.given.get("action") == "append":
+    if argument.given.get("action") == "append" and "several times" not in text:
         text += "; may be repeated"
     if argument.given.get("required"):
         text = f"**required**; {text}"
@@ -149,7 +150,7 @@ def settings() -> str:
     rows = []
     for setting in fields(Config):
         facts, name = setting.metadata, setting.name
-        kind = types[name].__name__ if types[name] is not str else "text"
+        kind = {str: "text", int: "integer", float: "number"}[types[name]]
         if facts["choices"]:
             kind = ", ".join(f"`{choice}`" for choice in facts["choices"] if choice)
         elif facts["path"]:
