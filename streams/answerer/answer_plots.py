@@ -100,7 +100,8 @@ def _draw_lines(axes: Any, series: AnswerSeries, labels: Sequence[Label | None])
         rows = [row for window in series.windows for row in window.rows if row.label == label]
         named = set()
         for can_miss_users, part in _segments(rows):
-            name = "users can be missing" if can_miss_users else "all users"
+            missing = "provisional" if part[0].provisional else "admitted users only"
+            name = missing if can_miss_users else "all users"
             shown = _ORANGE if can_miss_users and len(labels) == 1 else colour
             times = np.array([*(row.start for row in part), part[-1].end], dtype=object)
             values, lower, upper = (
