@@ -11,6 +11,7 @@ dp-accounting 0.6.0
 - Conversions at orders up to 1.01 are left out. A divergence below -log(1 - delta^2) gives epsilon
   0, by a bound of its own that is right and not used here.
 - Deltas of its loss distributions carry rounding of 1e-15, in lower bounds as in upper ones.
+- `PLDAccountant.compose` ignores the count of a `RandomizedResponseDpEvent`.
 
 Opacus 1.6.0
 - Divergences at large fractional orders may be negative: see WRONG below.
@@ -41,6 +42,15 @@ from accounting import (
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.validation import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
+from tests.papers.side_by_side import (
+    LIBRARIES,
+    SETTINGS,
+    ComparedSetting,
+    cell,
+    certified,
+    installed,
+)
+from tests.readme import page
 
 RATES = [1e-4, 0.01, 0.1, 0.4, 0.9]
 NOISES = [0.3, 0.65, 1.0, 2.0, 12.0, 50.0]
@@ -79,6 +89,12 @@ OPACUS_RUNS = [
     (0.001, 2.0, 10000, 0.20127230462935622),
     (0.1, 4.0, 500, 2.5488368682177476),
 ]
+
+
+def published(setting: ComparedSetting) -> list[str]:
+    """The values of a setting in docs/comparison.md, in the order of its columns."""
+    (row,) = (line for line in page("comparison").splitlines() if f"| {setting.name} |" in line)
+    return [value.strip() for value in row.strip("|").split("|")][1:]
 
 
 def events(mechanism: PoissonGaussian, history: IntArray) -> list[tuple[float, int]]:
@@ -233,3 +249,26 @@ def test_pld_and_saddle_point_bounds_agree_with_the_loss_distributions_of_dp_acc
                 assert ask(below) <= upper + 1e-13
             estimate = bounds["pld"].estimate[user]
             assert estimate == pytest.approx(ask(above), rel=5e-3, abs=1e-12)
+
+
+# --------------------------------------------------------------------- the table of ten settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_published_epsilons_are_those_of_each_library(setting: ComparedSetting) -> None:
+    ours, *theirs = published(setting)
+    lower, _, upper = certified(setting)
+    assert cell(upper) == ours
+    names = {name for name, _ in installed()}
+    assert "dp-accounting" in names
+    for (name, library), value in zip(LIBRARIES.items(), theirs, strict=True):
+        if value != cell(None):
+            assert float(value) >= lower - 1e-3, name
+        if name not in names:
+            continue
+        epsilon = library(setting)
+        if epsilon is None:
+            assert value == cell(None), name
+        else:
+            assert float(value) == pytest.approx(epsilon, rel=1e-3), name

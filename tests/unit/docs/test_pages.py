@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.readme import BLOCKS, DOCS, blocks, page
+from tests.readme import BLOCKS, DOCS, TOP, blocks, page
 
 # Those that need nothing that is not on the page. The others are run by those who know what a
 # reader brings along (`tests.readme`); `test_every_block_is_run_by_some_test` sees to it that all
 # are.
-WHOLE = ("comparison", "federated", "index", "jax", "queries")
+WHOLE = ("federated", "index", "jax", "queries")
 
 
 @pytest.mark.slow
@@ -21,8 +23,6 @@ def test_a_page_that_is_whole_runs(name: str) -> None:
     names = run(blocks(page(name)))
     if name == "index":
         assert names["d"].admitted.tolist() == [True, True, True]
-    elif name == "comparison":
-        assert names["theirs"] <= names["ours"] <= names["theirs"] * 1.001
     elif name == "federated":
         # As many as a filter by itself admits: rho = 1 / (2 * 25) each.
         assert 0 < names["rounds"] < 100
@@ -59,6 +59,12 @@ def test_every_block_is_run_by_some_test() -> None:
     assert here.isdisjoint(BLOCKS)
     with_blocks = {path.stem for path in DOCS if blocks(path.read_text(encoding="utf-8"))}
     assert with_blocks == here | set(BLOCKS)
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (TOP / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [project["version"]]
 
 
 def run(parts: list[str]) -> dict[str, Any]:
