@@ -305,8 +305,8 @@ class Turnstile:
                 guarantee does not hold otherwise (docs/guarantees.md). Outermost datasets only.
             sampled_levels: whether norm levels may follow the users' own sampling coins. If they
                 may, only the whole budget is a guarantee, and no epsilon below it is shown. None:
-                True for renyi, False otherwise. Pass True for any measure if levels follow the
-                coins of another dataset's steps.
+                True for renyi and steps, False otherwise. Pass True for any measure if levels
+                follow the coins of another dataset's steps.
             allow: the access list: public keys, as ``turnstile keys new`` prints them, and their
                 rights. "charge": open, charge and close runs, and enrol users. "manage": withdraw
                 and close the dataset, erase users, create nested datasets, and change the list
