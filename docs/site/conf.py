@@ -39,7 +39,6 @@ extensions = [
     "sphinx_copybutton",
     "first_page",
     "no_breaks",
-    "pictures",
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
