@@ -1,8 +1,8 @@
 """Individual differential privacy accounting: pure functions of arrays, no I/O.
 
 Units are nats; norms and noise are in the same units; neighbouring datasets differ by adding or
-removing one user. Costs round up, budgets round down. `THEOREMS.md` lists the statement of a paper
-that each function rests on, and its tests.
+removing one user. Costs round up, budgets round down. `docs/research` in the repository has
+the theorem that each function rests on, and its tests.
 
 Functions raise `InvalidInput` for an argument outside what their docstring allows, and change
 nothing then. Docstrings name this error only where more than a range decides.

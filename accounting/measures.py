@@ -6,7 +6,7 @@
     gdp         mu               mu squared     Gaussian (and see below)    K Thm 11, 12
     approx-dp   rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Thm 4.9
     pure-dp     epsilon          epsilon        Laplace, PureDP             FZ Thm 4.3
-    steps       a number N       steps          those of one public shape   PROOFS.md, Counted steps
+    steps       a number N       steps          those of one public shape   docs/research/filters.md
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
 differ by adding or removing one user.
@@ -268,7 +268,7 @@ class Measure:
 
         With L the privacy loss of the outputs released up to a stopping time of these outputs, in
         either direction, E[(1 - exp(epsilon - L))_+] is at most delta. `epsilon` guarantees this
-        only for amounts that are fixed in advance. By measure (proofs in `PROOFS.md`):
+        only for amounts that are fixed in advance. Proofs: docs/research/any-time.md. By measure:
 
         - one Rényi order: the running sum at delta, with nothing added;
         - k Rényi orders: the running sums at delta / k;

@@ -13,7 +13,7 @@ depends on at most one participation, by C[r, t] x_t, known before the row is re
 a Gaussian step of norm C[r, t] c_t, and the rows t to t + b - 1 together cost the charge at t,
 which precedes the first of them. Neighbouring datasets differ by adding or removing one user. The
 selection of other users must not depend on this user's participations or halts; for example, no
-cohort may consist of users who were not admitted recently (`THEOREMS.md`, condition A1).
+cohort may consist of users who were not admitted recently (`docs/research/conditions.md`, A1).
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.

@@ -7,7 +7,7 @@ P(J = j), and without the user it is P = N(0, 1). The likelihood ratio of M agai
     w(y) = sum_j P(J = j) e^{j mu y - j^2 mu^2 / 2},
 
 which rises in y, and log w is convex. One vector per record of norm at most mu, in any directions,
-reveals no more (`PROOFS.md`, Records with coins of their own).
+reveals no more (`docs/research/sampled-levels.md`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ datasets differ by adding or removing one user.
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
     ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
     PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
-    StepsFilter     a number N        N copies of a public step             PROOFS.md, Counted steps
+    StepsFilter     a number N        N copies of a public step             docs/research/filters.md
     (`per_user_order` has the filter at one Rényi order per user)
 
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Run for every user, this
@@ -156,8 +156,9 @@ class StepsFilter(BudgetFilter):
     """Admit while a user has taken part in fewer than N steps of a public shape.
 
     All outputs together are dominated by N copies of the shape's step, for every epsilon, in both
-    directions, at every stopping time (`PROOFS.md`, "Counted steps"). A norm below the clip norm
-    costs as much as the clip norm; norm 0 costs nothing. Costs and remaining budgets are in steps.
+    directions, at every stopping time (`docs/research/sampled-levels.md`). A norm below the clip
+    norm costs as much as the clip norm; norm 0 costs nothing. Costs and remaining budgets are in
+    steps.
 
     Args:
         shape: of the steps.

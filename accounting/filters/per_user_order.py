@@ -16,7 +16,7 @@ bounds the divergence of order a between what follows in the two worlds by B_a, 
 same in both worlds, keeps (epsilon, delta).
 
 The running sum at this order, converted with the whole delta, also holds at every stopping time
-(`PROOFS.md`, epsilons at any time), as long as charges do not follow the user's own sampling coins.
+(`docs/research/any-time.md`), as long as charges do not follow the user's own sampling coins.
 
 "Whichever order still holds" is another rule, and is not proven for costs that are chosen
 adaptively. Here the order never changes. The state is one number per user instead of one per order,

@@ -25,7 +25,6 @@ version = release = metadata.version("dp-turnstile")
 root_doc = "docs/index"
 include_patterns = [
     "docs/**.md",
-    "accounting/*.md",
     "deploy/README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",

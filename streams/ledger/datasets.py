@@ -17,7 +17,7 @@ A request that is refused raises ``Rejection``, and nothing has changed.
 One run at a time may charge a budget, unless the policy states an assumption. If two runs draw on
 one budget, the admitted users depend on which charge comes first. That order follows from running
 times, and running times can depend on data, so one user's data could move other users'
-contributions from one release to another (``accounting/THEOREMS.md``, condition A2). Therefore a
+contributions from one release to another (``docs/research/conditions.md``, A2). Therefore a
 run holds each outermost budget that it charges. A request takes all of them or none:
 
     free --open-run of run R--> held by R

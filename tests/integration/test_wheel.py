@@ -73,7 +73,7 @@ def test_the_wheel_contains_all_files_that_are_not_python(wheel: Path) -> None:
     assert described == (TOP / "deploy" / "asyncapi.yaml").read_bytes()
     assert "Apache License" in text
     assert "TERMS AND CONDITIONS" in text
-    assert {"accounting/py.typed", "streams/py.typed", "accounting/THEOREMS.md"} <= names
+    assert {"accounting/py.typed", "streams/py.typed"} <= names
     scripts = {
         f"streams/store/lua/{path.name}" for path in (TOP / "streams" / "store" / "lua").iterdir()
     }

@@ -1,47 +1,82 @@
+"""Every theorem of docs/research names functions and tests that exist, and its source."""
+
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import NamedTuple
 
 import pytest
 
 import accounting
+from tests.readme import TOP
 
-TABLE = Path(accounting.__file__).with_name("THEOREMS.md")
 TESTS = Path(__file__).parent
+PAGES = TOP / "docs" / "research"
+GROUPS = ("mechanisms", "filters", "odometers", "reports", "release")
+NAMED = [*PAGES.glob("*.md"), TOP / "docs" / "guarantees.md"]
+SOURCES = ("Published: ", "New here, not peer reviewed: ", "Standard: ", "Heuristic, tested.")
 
 
-def rows() -> list[list[str]]:
-    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0] == ["statement", "assumptions", "function", "test"]
-    return cells[2:]
+class Theorem(NamedTuple):
+    """A section of a page: its title, its statement, and its fields by name."""
+
+    title: str
+    statement: str
+    fields: dict[str, str]
+
+    def names(self, field: str) -> list[str]:
+        """Return the names that a field has in code."""
+        return re.findall(r"`([^`]+)`", self.fields[field])
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:40])
-def test_every_row_names_a_function_and_a_test_that_exist(row: list[str]) -> None:
-    statement, assumptions, functions, tests = row
-    assert statement
-    assert assumptions
-    for column in (functions, tests):
-        assert re.findall(r"`([^`]+)`", column), column
-    for name in re.findall(r"`([^`]+)`", functions):
+def theorems() -> list[Theorem]:
+    found = []
+    for group in GROUPS:
+        _, *sections = re.split(r"^## ", (PAGES / f"{group}.md").read_text("utf-8"), flags=re.M)
+        for section in sections:
+            title, _, text = section.partition("\n")
+            statement, *items = re.split(r"^- \*\*", text, flags=re.M)
+            fields = dict(re.split(r":\*\*\s+", item, maxsplit=1) for item in items)
+            found.append(Theorem(title, statement.strip(), fields))
+    return found
+
+
+@pytest.mark.parametrize("theorem", theorems(), ids=lambda theorem: theorem.title)
+def test_every_theorem_names_functions_and_tests_that_exist(theorem: Theorem) -> None:
+    assert theorem.statement
+    assert list(theorem.fields) == ["Condition", "Source", "Code", "Tests"]
+    assert theorem.fields["Source"].startswith(SOURCES)
+    functions, tests = theorem.names("Code"), theorem.names("Tests")
+    assert functions
+    assert tests
+    for name in functions:
         assert callable(resolve_name(f"accounting.{name}")), name
-    for name in re.findall(r"`([^`]+)`", tests):
+    for name in tests:
         file, _, function = name.partition("::")
         assert f"def {function}(" in (TESTS / file).read_text(encoding="utf-8"), name
 
 
-NAMED = (TABLE, TABLE.with_name("PROOFS.md"), TABLE.parents[1] / "docs" / "guarantees.md")
+def test_every_theorem_has_an_anchor_of_its_own() -> None:
+    titles = [theorem.title for theorem in theorems()]
+    assert len(titles) > 50
+    assert len(set(titles)) == len(titles)
 
 
 @pytest.mark.parametrize("page", NAMED, ids=lambda page: page.name)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for file, function in re.findall(r"`([\w./]+\.py)::(\w+)`", text):
-        found = TESTS / file if (TESTS / file).exists() else TABLE.parents[1] / file
+        found = TESTS / file if (TESTS / file).exists() else TOP / file
         assert f"def {function}(" in found.read_text(encoding="utf-8"), function
+
+
+@pytest.mark.parametrize("page", NAMED, ids=lambda page: page.name)
+def test_formulas_do_not_cross_lines(page: Path) -> None:
+    """GitHub shows a formula in a line only if both of its signs are in that line."""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        assert re.sub(r"`[^`]*`|\$\$", "", line).count("$") % 2 == 0, line
 
 
 def test_every_name_that_is_exported_exists() -> None:
