@@ -38,11 +38,14 @@ def quick_brokers(
     """Let brokers map an archive of loaded classes, which halves their start time.
 
     The virtual machine ignores an archive of another version or class path. Without an archive,
-    brokers start more slowly.
+    or without pytest's cache to keep it in, brokers start more slowly.
     """
+    cache = getattr(request.config, "cache", None)
     with pytest.MonkeyPatch.context() as patch:
         with suppress(LocalStackError, OSError):
-            kept = Path(request.config.cache.mkdir("kafka-classes"))
+            if cache is None:
+                raise OSError("pytest runs without its cache")
+            kept = Path(cache.mkdir("kafka-classes"))
             archive = _archive_of_classes(kept, tmp_path_factory.mktemp("classes"))
             patch.setenv("JAVA_TOOL_OPTIONS", f"-XX:SharedArchiveFile={archive}")
         yield
