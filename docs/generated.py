@@ -27,8 +27,8 @@ RUNBOOKS = f"{PROJECT['urls']['Documentation']}/docs/operate/runbooks.html"
 
 def contact() -> str:
     """Return the address for reports of vulnerabilities."""
-    address = PROJECT["urls"]["Security"]
-    return f"[{address.removeprefix('mailto:')}]({address})\n"
+    (maintainer,) = PROJECT["maintainers"]
+    return f"[{maintainer['email']}](mailto:{maintainer['email']})\n"
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
