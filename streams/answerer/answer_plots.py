@@ -185,8 +185,13 @@ def _describe(axes: Any, series: AnswerSeries, labels: Sequence[Label | None] | 
     confidences = {window.confidence for window in series.windows}
     held = ", ".join(f"{100 * confidence:g} %" for confidence in sorted(confidences))
     if labels is None:
-        widths = [(row.upper - row.lower) / 2 for window in series.windows for row in window.rows]
-        held += f", at most ±{max(widths):.3g}"
+        widths = [
+            (row.upper - row.lower) / 2
+            for window in series.windows
+            for row in window.rows
+            if row.upper is not None and row.lower is not None
+        ]
+        held += f", at most ±{max(widths, default=0.0):.3g}"
     axes.set_title(
         f"dataset {series.dataset}, interval {held}", loc="right", fontsize=8, color=_GREY
     )

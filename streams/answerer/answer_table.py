@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,10 +27,14 @@ _UNITS: Final[dict[Kind, str]] = {
     "histogram": "events",
     "sum": "sum",
     "mean": "mean",
+    "variance": "variance",
+    "ratio": "ratio",
     "quantiles": "quantiles",
     "top": "value",
     "threshold": "value",
 }
+_OF_EVENTS: Final = ("mean", "variance", "ratio", "quantiles")
+"""Kinds whose numbers do not grow with the length of a window."""
 _LENGTHS: Final = (
     ("week", timedelta(weeks=1)),
     ("day", timedelta(days=1)),
@@ -39,7 +43,6 @@ _LENGTHS: Final = (
     ("second", timedelta(seconds=1)),
     ("millisecond", timedelta(milliseconds=1)),
 )
-T = TypeVar("T")
 
 
 class AnswerRow(msgspec.Struct, frozen=True):
@@ -66,8 +69,10 @@ class AnswerRow(msgspec.Struct, frozen=True):
     """The value of the answer."""
     corrected: bool
     """True if ``value``, ``lower`` and ``upper`` are about all users, from a correction."""
-    lower: float
-    upper: float
+    lower: float | None
+    """The lower end of the interval. None if the noise of a ratio leaves no ends."""
+    upper: float | None
+    """The upper end of the interval."""
     confidence: float
     """The probability that all intervals of one window hold together."""
     noise_stddev: float | None
@@ -137,7 +142,7 @@ class AnswerSeries(NamedTuple):
     def unit(self) -> str:
         """Return the unit of the numbers, such as "users per day"."""
         window = self.windows[-1]
-        per = "in each" if self.kind in ("mean", "quantiles") else "per"
+        per = "in each" if self.kind in _OF_EVENTS else "per"
         return f"{_UNITS[self.kind]} {per} {length_in_words(window.start, window.end)}"
 
 
@@ -307,5 +312,5 @@ def _labels_of(record: AnswerRecord) -> list[Label | None]:
     return [None] if record.labels is None else [*record.labels]
 
 
-def _listed(numbers: T | list[T]) -> list[T]:
-    return numbers if isinstance(numbers, list) else [numbers]
+def _listed(numbers: float | Sequence[float | None] | None) -> Sequence[float | None]:
+    return numbers if isinstance(numbers, Sequence) else [numbers]

@@ -74,11 +74,11 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="a
     """The first moment after the window."""
     value: float | list[float | None] | None
     """A number, or one for each of ``labels``. It is null if the noise allows no estimate."""
-    lower: float | list[float]
+    lower: float | list[float | None] | None
     """The lower end of the interval around the noise. It contains the true value of the users in
     ``coverage``, each within the bounds of the query. All intervals of an answer hold together with
-    the probability ``confidence``."""
-    upper: float | list[float]
+    the probability ``confidence``. It is null if the noise of a ratio leaves no ends."""
+    upper: float | list[float | None] | None
     """The upper end of that interval."""
     coverage: Literal["admitted"]
     """The users that ``value``, ``lower`` and ``upper`` are about. admitted: only users whose

@@ -10,6 +10,9 @@ user is charged for the norm of that vector, whatever other users do (``bound`` 
     threshold                 whether a count or sum is above a number
     mean                      of a column: the sum of the distances from the middle of its range, in
                               units of half the range, and the count
+    variance                  of a column: as a mean, and the sum of the squares minus 1/2
+    ratio                     of two numbers, each a count, a sum or distinct users, and each in
+                              units of its own ``each``
     quantiles                 of a column: events by levels of the range, times the square root of
                               the matrix of running sums (``accounting.release.factorisations``)
 
@@ -19,8 +22,8 @@ value.
 
 Bounds: with ``each``, a user's numbers are clipped to it, and all but the largest ``groups`` of
 them are dropped; ties are broken by the order of the labels. With ``clip`` the vector is scaled
-down. For means and quantiles, the contribution of a user with more than ``each`` events is scaled
-down to so many. None of this depends on the order of events.
+down. For means, variances and quantiles, the contribution of a user with more than ``each`` events
+is scaled down to so many. None of this depends on the order of events.
 
 A threshold compares a noisy sum. The sparse vector technique would pay once for many windows. But
 its cost is fixed before the first comparison by a user's largest contribution to any window
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -64,14 +68,14 @@ class Answered(NamedTuple):
     Attributes:
         value: a number or one for each label; None where the noise allows no estimate.
         lower, upper: the interval of the true value of the admitted users; all intervals hold
-            together with the confidence of the file.
+            together with the confidence of the file. None where it has no ends.
         labels: of the values, if there are several.
         above: whether a threshold was passed.
     """
 
     value: float | list[float | None] | None
-    lower: float | list[float]
-    upper: float | list[float]
+    lower: float | list[float | None] | None
+    upper: float | list[float | None] | None
     labels: list[Label] | None = None
     above: bool | None = None
 
@@ -102,15 +106,24 @@ class AskedQuery:
                 self.dimension = 2 * query.groups
             case "histogram":
                 self.dimension = len(query.edges) - 1
-            case "mean":
+            case "mean" | "ratio":
                 self.dimension = 2 * groups
+            case "variance":
+                self.dimension = 3 * groups
             case "quantiles":
                 self.dimension = query.levels
             case _:
                 self.dimension = groups
         # 0 where events are counted, so that counts are integers.
         self._exponent = math.frexp(query.each or query.clip)[1] - _BITS if self._sums else 0
+        self._exponents = [
+            math.frexp(term.each)[1] - _BITS if term.of == "sum" else 0 for term in query.terms
+        ]
         match query.kind:
+            case "variance":  # y^2 + (y^2 - 1/2)^2 + 1 is at most 9/4
+                longest = query.each * 1.5
+            case "ratio":
+                longest = math.sqrt(2.0 * query.groups)
             case "mean":
                 longest = query.each * math.sqrt(2.0)
             case "quantiles":
@@ -122,7 +135,7 @@ class AskedQuery:
 
     @property
     def _sums(self) -> bool:
-        return self.query.of == "sum" or self.query.kind == "mean"
+        return self.query.of == "sum"
 
     @cached_property
     def _root(self) -> Floats:
@@ -156,6 +169,8 @@ class AskedQuery:
             if found is None:
                 return []
             group = found
+        if query.terms:
+            return self._added_terms(columns, group)
         if not query.column:
             return [(group, 1)]
         number = number_of(columns.get(query.column), self._text)
@@ -167,12 +182,32 @@ class AskedQuery:
                 return [(place, 1)] if 0 <= place < self.dimension else []
             case "quantiles":
                 return [(self._level(number), 1)]
-            case "mean":
+            case "mean" | "variance":
                 half = (query.upper - query.lower) / 2.0
                 middle = query.lower + half
                 scaled = min(max((number - middle) / half, -1.0), 1.0)
-                return [(2 * group, int(math.ldexp(scaled, _BITS))), (2 * group + 1, 1)]
+                numbers = [scaled] if query.kind == "mean" else [scaled, scaled**2 - 0.5]
+                added = [int(math.ldexp(number, _BITS)) for number in numbers]
+                first = group * (len(added) + 1)
+                return [*enumerate([*added, 1], start=first)]
         return [(group, _whole(number, self._exponent))]
+
+    def _added_terms(self, columns: Mapping[str, Any], group: int) -> list[tuple[int, int]] | None:
+        """Return an event's contribution to the numerator and the denominator of a ratio."""
+        found = []
+        for place, (term, exponent) in enumerate(
+            zip(self.query.terms, self._exponents, strict=True)
+        ):
+            if not all(_holds(one, columns.get(one.column), self._text) for one in term.where):
+                continue
+            amount = 1
+            if term.of == "sum":
+                number = number_of(columns.get(term.column), self._text)
+                if number is None:
+                    return None
+                amount = _whole(number, exponent)
+            found.append((2 * group + place, amount))
+        return found
 
     def rows(self, content: Content) -> tuple[list[User], Floats]:
         """Return the users of a window, sorted, and their contributions (n, d)."""
@@ -204,14 +239,18 @@ class AskedQuery:
 
     def _fill(self, row: Floats, sums: dict[int, int]) -> None:
         query = self.query
-        if query.kind in ("mean", "quantiles"):
-            counted = sum(n for c, n in sums.items() if query.kind != "mean" or c % 2)
+        if query.kind in ("mean", "variance", "quantiles"):
+            numbers = {"mean": 2, "variance": 3}.get(query.kind, 1)  # the last one is the count
+            counted = sum(n for c, n in sums.items() if (c + 1) % numbers == 0)
             factor = min(1.0, query.each / counted) if counted else 0.0
             for coordinate, amount in sums.items():
-                scale = -_BITS if query.kind == "mean" and coordinate % 2 == 0 else 0
+                scale = 0 if (coordinate + 1) % numbers == 0 else -_BITS
                 row[coordinate] = math.ldexp(float(amount), scale) * factor
             if query.kind == "quantiles":
                 row[:] = self._root @ row
+            return
+        if query.kind == "ratio":
+            self._fill_terms(row, sums)
             return
         if query.clip:
             if query.of == "distinct":
@@ -227,6 +266,16 @@ class AskedQuery:
                 row[coordinate] = number
             else:
                 row[2 * place : 2 * place + 2] = query.each, number
+
+    def _fill_terms(self, row: Floats, sums: dict[int, int]) -> None:
+        """Write a user's part of both numbers in units of their bounds, for the largest groups."""
+        for coordinate, amount in sums.items():
+            term, exponent = self.query.terms[coordinate % 2], self._exponents[coordinate % 2]
+            number = _ldexp(min(amount, 1) if term.of == "distinct" else amount, exponent)
+            row[coordinate] = min(max(number, -term.each), term.each) / term.each
+        sizes = np.abs(row).reshape(-1, 2).sum(axis=1)
+        dropped = np.argsort(-sizes, kind="stable")[self.query.groups :]
+        row.reshape(-1, 2)[dropped] = 0.0
 
     def answered_keys(self, found: KeyRelease, confidence: float) -> Answered:
         """Return the answer for the private keys that were selected."""
@@ -244,7 +293,11 @@ class AskedQuery:
         query = self.query
         width = stddev * quantile_of_noise(confidence, self.dimension)
         if query.kind == "mean":
-            return self._mean(value, width)
+            return self._means(value, stddev, confidence)
+        if query.kind == "variance":
+            return self._variances(value, stddev, confidence)
+        if query.kind == "ratio":
+            return self._ratios(value, stddev, confidence)
         if query.kind == "quantiles":
             return self._quantiles(value, stddev, confidence)
         labels = self._labels
@@ -265,28 +318,77 @@ class AskedQuery:
             return [f"{lower:g} to {upper:g}" for lower, upper in ends]
         return list(query.labels) or None
 
-    def _mean(self, value: Floats, width: float) -> Answered:
-        query = self.query
-        half = (query.upper - query.lower) / 2.0
-        middle = query.lower + half
+    def _means(self, value: Floats, stddev: float, confidence: float) -> Answered:
+        rows = value.reshape(-1, 2)
+        width = stddev * quantile_of_noise(confidence, len(rows))
+        middle, half = self._range
         means: list[float | None] = []
-        bounds: list[tuple[float, float]] = []
-        for total, count in value.reshape(-1, 2).tolist():
-            means.append(middle + half * min(max(total / count, -1.0), 1.0) if count > 0 else None)
-            if count - width <= 0:
-                bounds.append((query.lower, query.upper))
+        ends: list[tuple[float, float]] = []
+        for total, count in rows.tolist():
+            means.append(middle + half * _within(total / count, -1.0, 1.0) if count > 0 else None)
+            low, high = _fieller(total, count, width) or (-1.0, 1.0)
+            ends.append((middle + half * max(low, -1.0), middle + half * min(high, 1.0)))
+        return self._of_groups(means, ends)
+
+    def _variances(self, value: Floats, stddev: float, confidence: float) -> Answered:
+        """Return the mean of the squares minus the square of the mean.
+
+        The intervals of both hold together: the noise of each is within a band (Sidak 1967).
+        """
+        rows = value.reshape(-1, 3)
+        width = stddev * quantile_of_noise(confidence, 2 * len(rows))
+        _, half = self._range
+        variances: list[float | None] = []
+        ends: list[tuple[float, float]] = []
+        for total, squares, count in rows.tolist():
+            if count <= 0:
+                variances.append(None)
+            else:
+                mean = _within(total / count, -1.0, 1.0)
+                variances.append(
+                    half**2 * max(_within(squares / count + 0.5, 0.0, 1.0) - mean**2, 0.0)
+                )
+            means = _fieller(total, count, width)
+            of_squares = _fieller(squares, count, width)
+            if means is None or of_squares is None:
+                ends.append((0.0, half**2))
                 continue
-            counts = count - width, count + width
-            ends = [(total + d) / n for d in (-width, width) for n in counts]
-            bounds.append(
-                (middle + half * max(min(ends), -1.0), middle + half * min(max(ends), 1.0))
-            )
-        lower, upper = map(list, zip(*bounds, strict=True))
-        # Both ends are within the range; rounding must not swap them.
-        lower = [min(a, b) for a, b in zip(lower, upper, strict=True)]
-        if not query.labels:
-            return Answered(means[0], lower[0], upper[0])
-        return Answered(means, lower, upper, list(query.labels))
+            least, most = (_within(one, -1.0, 1.0) ** 2 for one in means)
+            nearest = 0.0 if means[0] < 0.0 < means[1] else min(least, most)
+            low = _within(of_squares[0] + 0.5, 0.0, 1.0) - max(least, most)
+            high = _within(of_squares[1] + 0.5, 0.0, 1.0) - nearest
+            ends.append((half**2 * max(low, 0.0), half**2 * max(high, 0.0)))
+        return self._of_groups(variances, ends)
+
+    def _ratios(self, value: Floats, stddev: float, confidence: float) -> Answered:
+        rows = value.reshape(-1, 2)
+        width = stddev * quantile_of_noise(confidence, len(rows))
+        numerator, denominator = self.query.terms
+        unit = numerator.each / denominator.each
+        ratios: list[float | None] = []
+        ends: list[tuple[float, float] | None] = []
+        for above, below in rows.tolist():
+            ratios.append(unit * above / below if below > 0 else None)
+            found = _fieller(above, below, width)
+            ends.append(None if found is None else (unit * found[0], unit * found[1]))
+        return self._of_groups(ratios, ends)
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        """Return the middle of the range of values, and half its length."""
+        half = (self.query.upper - self.query.lower) / 2.0
+        return self.query.lower + half, half
+
+    def _of_groups(
+        self, values: list[float | None], ends: Sequence[tuple[float, float] | None]
+    ) -> Answered:
+        """Return an answer with one number, or one for each label."""
+        # Rounding must not swap the ends of an interval.
+        lower = [None if pair is None else min(pair) for pair in ends]
+        upper = [None if pair is None else pair[1] for pair in ends]
+        if not self.query.labels:
+            return Answered(values[0], lower[0], upper[0])
+        return Answered(values, lower, upper, list(self.query.labels))
 
     def _level(self, number: float) -> int:
         query = self.query
@@ -305,7 +407,8 @@ class AskedQuery:
         most = np.minimum.accumulate((noisy + widths)[::-1])[::-1]
         total = float(cumulative[-1])
         values: list[float | None] = []
-        lower, upper = [], []
+        lower: list[float | None] = []
+        upper: list[float | None] = []
         for part in query.quantiles:
             at = int(np.searchsorted(cumulative, part * total)) if total > 0 else None
             values.append(None if at is None else _inside(cumulative, edges, at, part * total))
@@ -314,6 +417,27 @@ class AskedQuery:
             lower.append(float(edges[min(first, query.levels)]))
             upper.append(float(edges[min(last + 1, query.levels)]))
         return Answered(values, lower, upper, [f"{part:g}" for part in query.quantiles])
+
+
+def _within(number: float, least: float, most: float) -> float:
+    return min(max(number, least), most)
+
+
+def _fieller(total: float, count: float, width: float) -> tuple[float, float] | None:
+    """Return the interval of a ratio of two sums with independent noise of the same size.
+
+    It has the ratios r with abs(total - r count) <= width sqrt(1 + r^2), where the left side has
+    the noise of a sum times the root (Fieller 1954). So it holds exactly as often as one band of
+    noise of this width does.
+
+    Returns:
+        None if the noise leaves open whether the denominator is positive: then there are no ends.
+    """
+    if count <= width:
+        return None
+    ratio, share = total / count, width / count
+    root, rest = share * math.hypot(ratio, math.sqrt(1.0 - share**2)), 1.0 - share**2
+    return (ratio - root) / rest, (ratio + root) / rest
 
 
 def _inside(cumulative: Floats, edges: Floats, at: int, wanted: float) -> float:

@@ -22,7 +22,16 @@ from zoneinfo import ZoneInfo
 from streams.answerer.spacing import Spacing, Unit, spacing_of
 
 Kind: TypeAlias = Literal[
-    "count", "distinct", "sum", "mean", "histogram", "quantiles", "top", "threshold"
+    "count",
+    "distinct",
+    "sum",
+    "mean",
+    "variance",
+    "ratio",
+    "histogram",
+    "quantiles",
+    "top",
+    "threshold",
 ]
 Of: TypeAlias = Literal["count", "distinct", "sum"]
 Label: TypeAlias = str | int
@@ -69,6 +78,23 @@ class Condition:
     among: tuple[Label, ...] | None = None
     at_least: float = -math.inf
     below: float = math.inf
+
+
+@dataclass(frozen=True)
+class Term:
+    """The numerator or the denominator of a ratio.
+
+    Attributes:
+        of: what is added up: "count" of events, "distinct" users, or the "sum" of ``column``.
+        column: the column with numbers.
+        where: the conditions on its events, besides those of the query.
+        each: the largest contribution of a user.
+    """
+
+    of: Of
+    column: str
+    where: tuple[Condition, ...]
+    each: float
 
 
 @dataclass(frozen=True)
@@ -123,7 +149,8 @@ class Query:
         each: the largest contribution of a user to one number; 0 if ``clip`` is given.
         groups: the largest number of numbers that a user contributes to.
         clip: the largest L2 norm of a user's vector; 0 if ``each`` is given.
-        lower, upper: of the values of means and quantiles.
+        terms: the numerator and the denominator of a ratio.
+        lower, upper: of the values of means, variances and quantiles.
         levels: between them, for quantiles.
         quantiles: the wanted quantiles, strictly between 0 and 1.
         most: the number of labels that a ``top`` names.
@@ -155,6 +182,7 @@ class Query:
     each: float = 0.0
     groups: int = 1
     clip: float = 0.0
+    terms: tuple[Term, ...] = ()
     lower: float = 0.0
     upper: float = 0.0
     levels: int = 0
@@ -340,14 +368,16 @@ def _query(
             "months and, in a time zone, days and weeks divide days and weeks",
         )
     settings: dict[str, Any] = {"where": _conditions(table)}
-    numbers = of == "sum" or kind in ("mean", "histogram", "quantiles")
+    numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
     if numbers:
         settings["column"] = table.text("column")
-    if kind in ("count", "distinct", "sum", "mean", "top"):
+    if kind in ("count", "distinct", "sum", "mean", "variance", "ratio", "top"):
         _add_labels(table, settings, needed=kind == "top", has_keys=kind in _OF)
     if kind == "histogram":
         settings["edges"] = table.rising("edges", least=2, most=MOST_LABELS + 1)
-    if kind in ("mean", "quantiles"):
+    if kind == "ratio":
+        settings["terms"] = _term(table, "numerator"), _term(table, "denominator")
+    if kind in ("mean", "variance", "quantiles"):
         settings["lower"] = table.number("lower")
         settings["upper"] = table.number("upper", above=settings["lower"])
     if kind == "quantiles":
@@ -473,15 +503,17 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
     """Read the bounds on one user's contribution."""
     has_keys = bool(settings.keys() & {"key_bytes", "keys_below"})
     several = bool(settings.get("labels")) or has_keys or kind == "histogram"
-    if kind in ("mean", "quantiles"):
+    if kind in ("mean", "variance", "quantiles"):
         settings["each"] = table.number("each", above=0.0)
         return
-    if several and "clip" not in table.content:
+    if several and (kind == "ratio" or "clip" not in table.content):
         if has_keys:
             numbers = MOST_LABELS
         else:
             numbers = len(settings.get("labels", ())) or len(settings["edges"]) - 1
         settings["groups"] = table.whole("groups", 1, numbers)
+    if kind == "ratio":
+        return
     if of == "distinct" and "clip" not in table.content:
         settings["each"] = 1.0
     elif ("each" in table.content) == ("clip" in table.content):
@@ -499,6 +531,20 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
             "groups instead",
             "clip",
         )
+
+
+def _term(table: _Table, key: str) -> Term:
+    """Read the numerator or the denominator of a ratio."""
+    given = table.take(key, None)
+    if not isinstance(given, dict):
+        raise table.fault(key, given, 'a table, as { where = { type = "view" }, each = 10 }')
+    inner = _Table(f"{table.where}, {key}", given)
+    of: Any = inner.choice("of", _OF, "sum" if "column" in given else "count")
+    column = inner.text("column") if of == "sum" else ""
+    each = 1.0 if of == "distinct" else inner.number("each", above=0.0)
+    term = Term(of, column, _conditions(inner), each)
+    inner.finish()
+    return term
 
 
 def _conditions(table: _Table) -> tuple[Condition, ...]:

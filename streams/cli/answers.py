@@ -181,7 +181,8 @@ def show_rows(rows: Sequence[AnswerRow]) -> None:
 
     decimals: dict[str, int] = {}
     for row in rows:
-        decimals[row.query] = min(decimals.get(row.query, 9), _decimals(row.upper - row.lower))
+        width = 0.0 if row.upper is None or row.lower is None else row.upper - row.lower
+        decimals[row.query] = min(decimals.get(row.query, 9), _decimals(width) if width else 9)
     confidences = {row.confidence for row in rows}
     interval = f"{100 * confidences.pop():g} % interval" if len(confidences) == 1 else "interval"
     columns: dict[str, Callable[[AnswerRow], Any]] = {

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from streams.answerer.planning import QueryPlan, Setting
     from streams.records import Policy
 
+_NONLINEAR: Final = ("mean", "variance", "ratio", "quantiles")
+"""Kinds whose intervals depend on the answer."""
 _SECONDS: Final = 2.0
 """A file can be checked and planned without a service, so this waits for one only for a moment."""
 
@@ -36,7 +38,7 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         stddev = query.noise or (None if costs is None else costs.noises[number])
         half, is_fixed = None, query.unit == "ms"
         numbers = 1 if asked.keys else asked.dimension
-        if stddev is not None and query.kind not in ("mean", "quantiles"):
+        if stddev is not None and query.kind not in _NONLINEAR:
             half = stddev * quantile_of_noise(query_file.confidence, numbers)
         selection = None if stddev is None else asked.selection(stddev)
         shown = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -246,16 +246,16 @@ def corrected_lines(correction: Correction) -> Iterator[str]:
 
 
 def _numbers(
-    value: float | list[float] | list[float | None] | None,
-    lower: float | list[float],
-    upper: float | list[float],
+    value: float | Sequence[float | None] | None,
+    lower: float | Sequence[float | None] | None,
+    upper: float | Sequence[float | None] | None,
     labels: list[Label] | None,
 ) -> list[str]:
     """Return values and intervals as text, with the label of each if there are several."""
-    if not isinstance(value, list):
+    if not isinstance(value, Sequence):
         return [plain(value), f"({plain(lower)} to {plain(upper)})"]
-    assert isinstance(lower, list)
-    assert isinstance(upper, list)
+    assert isinstance(lower, Sequence)
+    assert isinstance(upper, Sequence)
     return [
         f"{plain(label)}={plain(value)} ({plain(lower)} to {plain(upper)})"
         for label, value, lower, upper in zip(labels or [], value, lower, upper, strict=True)

@@ -35,6 +35,16 @@ KINDS = {
     "distinct by private keys": 'kind = "distinct"\ngroups = 3\nby = "c"\nkey_bytes = 64',
     "mean": 'kind = "mean"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2',
     "mean by": f'kind = "mean"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2\n{LABELS}',
+    "variance": 'kind = "variance"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 2',
+    "variance by": f'kind = "variance"\ncolumn = "x"\nlower = -2\nupper = 9\neach = 1\n{LABELS}',
+    "ratio": (
+        'kind = "ratio"\nnumerator = { column = "x", each = 3.7 }\n'
+        'denominator = { of = "distinct" }'
+    ),
+    "ratio by": (
+        'kind = "ratio"\nnumerator = { where = { x = { at_least = 1 } }, each = 1 }\n'
+        f"denominator = {{ each = 2 }}\ngroups = 2\n{LABELS}"
+    ),
     "histogram": 'kind = "histogram"\ncolumn = "x"\nedges = [-1, 0, 2, 8]\neach = 1\ngroups = 2',
     "quantiles": (
         'kind = "quantiles"\ncolumn = "x"\nlower = 0\nupper = 8\nlevels = 8\nquantiles = [0.5]\n'
@@ -131,6 +141,86 @@ def test_a_mean_is_that_of_its_values_and_stays_in_its_range() -> None:
     assert (nothing.value, nothing.lower, nothing.upper) == (None, -2.0, 9.0)
     noisy = asked.answered(np.array([9.0, 1.0]), 1e-9, 0.95)
     assert noisy.value == 9.0
+
+
+def noisy_answers(
+    kind: str, sums: list[float], stddev: float, repetitions: int = 1500, confidence: float = 0.9
+) -> list[Any]:
+    asked, noise = ask(kind), np.random.default_rng(8)
+    drawn = np.array(sums) + stddev * noise.standard_normal((repetitions, len(sums)))
+    return [asked.answered(value, stddev, confidence) for value in drawn]
+
+
+def covered(answers: list[Any], truth: float) -> float:
+    """The share of intervals that hold; one without ends holds."""
+    return float(np.mean([a.lower is None or a.lower <= truth <= a.upper for a in answers]))
+
+
+RATIO = 'kind = "ratio"\nnumerator = { each = 1 }\ndenominator = { of = "distinct" }'
+
+
+@pytest.mark.parametrize("stddev", [1.0, 10.0, 60.0, 500.0])
+@pytest.mark.parametrize("sums", [[30.0, 100.0], [0.0, 100.0], [300.0, 40.0], [-20.0, 100.0]])
+def test_intervals_of_a_ratio_hold_exactly_as_often_as_promised(
+    sums: list[float], stddev: float
+) -> None:
+    answers = noisy_answers(RATIO, sums, stddev)
+    assert covered(answers, sums[0] / sums[1]) > 0.9 - 3.5 * math.sqrt(0.09 / 1500)
+    if stddev <= 10.0:
+        assert covered(answers, sums[0] / sums[1]) < 0.9 + 3.5 * math.sqrt(0.09 / 1500)
+    if stddev == 1.0:
+        assert all(answer.lower is not None for answer in answers)
+    if stddev == 500.0:
+        assert sum(answer.lower is None for answer in answers) > 1000
+
+
+@pytest.mark.parametrize("stddev", [1.0, 20.0, 200.0])
+@pytest.mark.parametrize("values", [[0.5, 0.5, 0.5], [-1.0, 1.0, 0.2], [0.0, 0.9, -0.3]])
+def test_intervals_of_means_and_variances_hold(values: list[float], stddev: float) -> None:
+    users, scaled = 200.0, np.array(values)
+    sums = [users * scaled.mean(), users * (scaled**2).mean() - users / 2.0, users]
+    bounds = 'column = "x"\nlower = -1\nupper = 1\neach = 1'
+    least = 0.9 - 3.5 * math.sqrt(0.09 / 1500)
+    variances = noisy_answers(f'kind = "variance"\n{bounds}', sums, stddev)
+    assert covered(variances, float(scaled.var())) > least
+    assert all(0.0 <= a.lower <= a.upper <= 1.0 for a in variances)
+    assert all(a.value is None or a.lower <= a.value <= a.upper for a in variances)
+    means = noisy_answers(f'kind = "mean"\n{bounds}', [sums[0], users], stddev)
+    assert covered(means, float(scaled.mean())) > least
+
+
+def test_a_variance_is_that_of_its_values() -> None:
+    asked = ask(KINDS["variance"].replace("each = 2", "each = 100"))
+    values = [-2.0, 0.5, 4.0, 7.5]
+    events = [(user, x, "a") for user, x in enumerate(values)]
+    found = asked.answered(asked.rows(content_of(asked, events))[1].sum(axis=0), 1e-9, 0.95)
+    assert found.value == pytest.approx(float(np.var(values)), abs=1e-5)
+    assert found.lower <= np.var(values) <= found.upper
+    nothing = asked.answered(np.array([0.3, 0.2, -0.1]), 1.0, 0.95)
+    assert (nothing.value, nothing.lower, nothing.upper) == (None, 0.0, 5.5**2)
+
+
+def test_a_ratio_has_its_own_bounds_and_conditions_in_each_number() -> None:
+    asked = ask(
+        'kind = "ratio"\nwhere = { c = ["a", "b"] }\n'
+        'numerator = { column = "x", where = { c = "a" }, each = 6 }\n'
+        "denominator = { each = 2 }"
+    )
+    events = [(1, 5.0, "a"), (1, 4.0, "a"), (1, 9.0, "b"), (2, 1.0, "a"), (3, 8.0, "z")]
+    users, rows = asked.rows(content_of(asked, events))
+    assert users == [1, 2]
+    assert rows.tolist() == [[1.0, 1.0], [1.0 / 6.0, 0.5]]
+    found = asked.answered(rows.sum(axis=0), 1e-9, 0.95)
+    assert found.value == pytest.approx(7.0 / 3.0)
+    assert asked.added(UserEvent(1, 0, {"c": "a", "x": None})) is None
+    assert asked.added(UserEvent(1, 0, {"c": "b", "x": None})) == [(1, 1)]
+
+
+def test_a_ratio_without_ends_has_no_interval() -> None:
+    found = answered(KINDS["ratio by"], [3.0, 0.5, 3.0, -8.0, 4.0, 1e9], 1.0)
+    assert found.value[:2] == [3.0, None] or found.value[1] is None
+    assert (found.lower[:2], found.upper[:2]) == ([None, None], [None, None])
+    assert found.lower[2] <= found.value[2] <= found.upper[2]
 
 
 def test_quantiles_and_their_intervals_hold() -> None:

@@ -38,6 +38,33 @@ BAD = {
     "labels twice": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 1]', "labels"),
     "groups missing": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]', "groups"),
     "groups many": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 3', "groups"),
+    "no numerator": ('kind = "count"', 'kind = "ratio"', "numerator"),
+    "no denominator": ('kind = "count"', 'kind = "ratio"\nnumerator = { each = 1 }', "denominator"),
+    "term without a bound": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = {}\ndenominator = {}',
+        "each",
+    ),
+    "term of a sum": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = { of = "sum", each = 1 }',
+        "column",
+    ),
+    "term with a key": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = { of = "distinct", each = 1 }',
+        "each",
+    ),
+    "bound of a ratio": (
+        'kind = "count"',
+        'kind = "ratio"\nnumerator = { each = 1 }\ndenominator = { each = 1 }',
+        "each",
+    ),
+    "variance without a range": (
+        'kind = "count"',
+        'kind = "variance"\ncolumn = "x"\nlower = 3\nupper = 3',
+        "upper",
+    ),
     "where": ("each = 2", "each = 2\nwhere = { x = 1.5 }", "where.x"),
     "where range": ("each = 2", "each = 2\nwhere = { x = { above = 1 } }", "where.x"),
     "share": ("noise = 1.0", "active_windows = 2\nshare = 1.5", "share"),
