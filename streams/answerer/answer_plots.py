@@ -146,7 +146,8 @@ def _draw_grid(axes: Any, series: AnswerSeries) -> None:
     sums: dict[Label | None, float] = dict.fromkeys(series.labels, 0.0)
     for window in series.windows:
         for row in window.rows:
-            sums[row.label] += row.value or 0.0
+            if row.label in sums:
+                sums[row.label] += row.value or 0.0
     labels = list(sums)
     if series.kind != "histogram":  # the bins of a histogram have an order of their own
         labels = sorted(labels, key=lambda label: -sums[label])[:_MOST_ROWS][::-1]

@@ -99,6 +99,13 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="a
     labels: list[Label] | None = None
     """The labels of the values, if there are several. If the keys of the groups are private, these
     are the published keys, and there may be none."""
+    total: float | None = None
+    """The total of the labels, which is exactly the sum of the values. Only queries with the key
+    total have it."""
+    total_lower: float | None = None
+    """The lower end of the interval of the total."""
+    total_upper: float | None = None
+    """The upper end of that interval."""
     above: bool | None = None
     """True if the noisy value is above the threshold. Only answers of the kind threshold have
     it."""
@@ -183,6 +190,7 @@ def answer_of(
 ) -> PrivateAnswer:
     """Return the record of a release."""
     query, zone = query_file.queries[window.query], query_file.timezone
+    total, *ends = answered.total or (None, None, None)
     return PrivateAnswer(
         v=VERSION,
         dataset=query_file.dataset,
@@ -201,6 +209,9 @@ def answer_of(
         worst_case_left=worst_case_left,
         exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since.start, zone),
         labels=answered.labels,
+        total=total,
+        total_lower=ends[0],
+        total_upper=ends[1],
         above=answered.above,
         provisional_until=None if block_end is None else iso(block_end, zone),
     )

@@ -426,13 +426,14 @@ def _planned(query_file: QueryFile, name: str | None) -> int:
     if name is not None and name not in names:
         raise UnusableQueries(f"no query is named {name!r}; the file has {', '.join(names)}")
     for number, query in enumerate(query_file.queries):
-        is_sum = query.kind in ("count", "distinct", "sum") and not query.has_private_keys
-        can_plan = query.active_windows and is_sum
+        is_sum = query.kind in ("count", "distinct", "sum")
+        is_plain = is_sum and not query.has_private_keys and not query.total
+        can_plan = query.active_windows and is_plain
         if can_plan and name in (None, query.name):
             return number
     raise UnusableQueries(
-        "a plan is about a count, a distinct or a sum whose noise follows from active_windows, and "
-        "whose keys are not private"
+        "a plan is about a count, a distinct or a sum whose noise follows from active_windows, "
+        "without private keys and without a total"
         + (f"; query {name!r} is not" if name else "; the file has none")
     )
 

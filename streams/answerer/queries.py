@@ -141,6 +141,8 @@ class Query:
             the keys of the groups are private.
         key_bytes: the longest private key of a group, in bytes; 0 for other keys.
         keys_below: private keys are integers from 0 to below this; 0 for other keys.
+        total: the part of a user's squared norm that is spent on the total of the labels; 0
+            without a total.
         edges: of the bins of a histogram, k + 1 for k bins.
         where: the conditions on events.
         window: its length.
@@ -177,6 +179,7 @@ class Query:
     labels: tuple[Label, ...] = ()
     key_bytes: int = 0
     keys_below: int = 0
+    total: float = 0.0
     edges: tuple[float, ...] = ()
     where: tuple[Condition, ...] = ()
     each: float = 0.0
@@ -402,7 +405,7 @@ def _query(
         settings["active_windows"] = table.number("active_windows", least=1.0)
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
-        if kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}:
+        if kind in _OF and not settings.keys() & {"key_bytes", "keys_below", "total"}:
             windows = spacing_of(start, every, unit, zone or "UTC").last(horizon - 1) + 1
             block = table.period("block", zone, Period(0, unit))
             settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
@@ -525,6 +528,8 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
     else:
         bound = "clip" if "clip" in table.content else "each"
         settings[bound] = table.number(bound, above=0.0)
+    if "total" in table.content and settings.get("labels") and settings.get("each"):
+        settings["total"] = table.number("total", above=0.0, below=1.0)
     if has_keys and settings.get("clip"):
         raise UnusableQueries(
             f"{table.where}: clip is {settings['clip']:g}; private keys need the bounds each and "

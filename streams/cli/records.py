@@ -266,6 +266,9 @@ def line_of(answered: PrivateAnswer) -> str:
     """Return an answer as one line for people."""
     parts = [_moment(answered.start, answered.end), plain(answered.query)]
     parts += _numbers(answered.value, answered.lower, answered.upper, answered.labels)
+    if answered.total is not None:
+        ends = f"({plain(answered.total_lower)} to {plain(answered.total_upper)})"
+        parts.append(f"total {plain(answered.total)} {ends}")
     if answered.labels == []:
         parts.append("no keys")
     if answered.above is not None:
