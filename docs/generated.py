@@ -16,7 +16,7 @@ from docs import service_pages
 from docs.markdown import page
 from docs.python_pages import PAGES, PythonPage
 from docs.wire import asyncapi, openapi
-from docs.wire.pages import WirePage
+from docs.wire.pages import HttpPage, WirePage
 
 TOP = Path(__file__).parents[1]
 
@@ -99,6 +99,12 @@ def answers() -> str:
     return page("Private answers", text, WirePage(asyncapi.answers_document()).text())
 
 
+def http() -> str:
+    """Return the page about the gateway's HTTP API."""
+    text = "[`deploy/openapi.json`](../../deploy/openapi.json) has the same for programs.\n"
+    return page("HTTP API", text, HttpPage(openapi.document()).text())
+
+
 def python(shown: PythonPage) -> str:
     """Return the page about a Python package."""
     return page(shown.title, shown.text())
@@ -120,6 +126,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     **{name: partial(with_runbooks, name) for name in ALERTS},
     "docs/reference/protocol.md": protocol,
     "docs/reference/answers.md": answers,
+    "docs/reference/http.md": http,
     **{name: partial(python, shown) for name, shown in PAGES.items()},
     **{name: partial(with_tables, name) for name in TABLES},
 }

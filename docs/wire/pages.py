@@ -1,6 +1,7 @@
-"""Pages about the wire in Markdown: topics, records and their fields, from an AsyncAPI document.
+"""Pages about the wire in Markdown, from AsyncAPI and OpenAPI documents.
 
-A page shows everything in its document. A part of JSON Schema that is unknown here raises an error.
+A page shows all records of its document, with all their fields. A part of JSON Schema that is
+unknown here raises an error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _KNOWN = {
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "items", "contentEncoding"),
     *("properties", "required", "additionalProperties", "oneOf", "anyOf", "allOf", "if", "then"),
     *("not", "contentMediaType", "else", "$comment", "minProperties", "maxProperties"),
-    *("dependentRequired", "propertyNames", "prefixItems"),
+    *("dependentRequired", "propertyNames", "prefixItems", "discriminator"),
 }
 _BOUNDS = {
     "minimum": "at least {}",
@@ -31,8 +32,8 @@ _BOUNDS = {
 }
 
 
-class WirePage:
-    """The page of one AsyncAPI document, whose references are followed."""
+class SchemaPage:
+    """A page of a document with JSON schemas, whose references are followed."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
@@ -42,29 +43,10 @@ class WirePage:
         return re.sub(r"\n{3,}", "\n\n", "\n".join(self._lines())).strip("\n") + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield self._document["info"]["description"]
-        yield from ("", "## Topics", "")
-        for channel in self._document["channels"].values():
-            yield from (f"### `{channel['address']}`", "", channel.get("description", ""), "")
-            names = filter(_is_shown, (_name(message) for message in channel["messages"].values()))
-            yield f"Records: {', '.join(self._link(name) for name in names)}."
-            yield ""
-        yield from ("## Records", "")
-        messages = self._document["components"]["messages"]
-        for name in filter(_is_shown, messages):
-            message = self._followed(messages[name])
-            yield from (f"### {self._title(name)}", "", message.get("description", ""), "")
-            yield from self._schema(message["payload"])
-        schemas = self._document["components"]["schemas"]
-        parts = [name for name in schemas if name not in messages]
-        if parts:
-            yield from ("## Parts of records", "")
-        for name in parts:
-            yield from (f"### {name}", "")
-            yield from self._schema(schemas[name])
+        raise NotImplementedError
 
     def _title(self, name: str) -> str:
-        message = self._document["components"]["messages"].get(name, {})
+        message = self._document["components"].get("messages", {}).get(name, {})
         return str(message.get("title", name))
 
     def _link(self, name: str) -> str:
@@ -129,6 +111,84 @@ class WirePage:
                 place = place[step]
             found = place
         return found
+
+
+class WirePage(SchemaPage):
+    """The page of one AsyncAPI document: topics and records."""
+
+    def _lines(self) -> Iterator[str]:
+        yield self._document["info"]["description"]
+        yield from ("", "## Topics", "")
+        for channel in self._document["channels"].values():
+            yield from (f"### `{channel['address']}`", "", channel.get("description", ""), "")
+            names = filter(_is_shown, (_name(message) for message in channel["messages"].values()))
+            yield f"Records: {', '.join(self._link(name) for name in names)}."
+            yield ""
+        yield from ("## Records", "")
+        messages = self._document["components"]["messages"]
+        for name in filter(_is_shown, messages):
+            message = self._followed(messages[name])
+            yield from (f"### {self._title(name)}", "", message.get("description", ""), "")
+            yield from self._schema(message["payload"])
+        schemas = self._document["components"]["schemas"]
+        parts = [name for name in schemas if name not in messages]
+        if parts:
+            yield from ("## Parts of records", "")
+        for name in parts:
+            yield from (f"### {name}", "")
+            yield from self._schema(schemas[name])
+
+
+class HttpPage(SchemaPage):
+    """The page of one OpenAPI document: operations, problems, and bodies."""
+
+    def _lines(self) -> Iterator[str]:
+        yield self._document["info"]["description"]
+        parts = self._document["components"]
+        yield from (
+            f"Bearer token: {one['description']}" for one in parts["securitySchemes"].values()
+        )
+        yield from ("", "## Operations", "", "| operation | request | body | response |")
+        yield "| --- | --- | --- | --- |"
+        operations = [
+            (method, path, operation)
+            for path, methods in self._document["paths"].items()
+            for method, operation in methods.items()
+        ]
+        for method, path, operation in operations:
+            body, response = operation.get("requestBody"), operation["responses"]["200"]
+            cells = [
+                _cell(f"`{operation['operationId']}`: {operation['summary']}"),
+                f"`{method.upper()} {path}`",
+                self._kind(_content(body)) if body else "none",
+                self._kind(_content(response)),
+            ]
+            yield f"| {' | '.join(cells)} |"
+        yield from ("", "| part of a path | type | meaning |", "| --- | --- | --- |")
+        seen = {one["name"]: one for *_, operation in operations for one in operation["parameters"]}
+        for name, one in seen.items():
+            meaning = f"{one['description']} {self._rest(one['schema'])}"
+            yield f"| `{name}` | {self._kind(one['schema'])} | {_cell(meaning)} |"
+        yield from ("", "## Problems", "", "A problem is an [HttpProblem](#httpproblem).", "")
+        codes = {
+            _name(response): code
+            for *_, operation in operations
+            for code, response in operation["responses"].items()
+            if "$ref" in response
+        }
+        for name, response in parts["responses"].items():
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+            yield from (f"### {codes[name]} {words}", "", response["description"], "")
+        yield from ("## Bodies", "")
+        for name, schema in parts["schemas"].items():
+            yield from (f"### {name}", "")
+            yield from self._schema(schema)
+
+
+def _content(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a request's or a response's body."""
+    (content,) = body["content"].values()
+    return dict(content["schema"])
 
 
 def _name(reference: dict[str, Any]) -> str:

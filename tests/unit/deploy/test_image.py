@@ -87,9 +87,11 @@ def test_an_image_to_publish_is_built_on_a_base_with_a_digest_only(
 
 def test_every_file_names_the_image_with_the_version_of_the_package() -> None:
     files = [TOP / "docker-compose.yml", *DOCUMENTS, *(TOP / "deploy").rglob("*.yaml")]
-    tag = re.compile(r"\bdp-turnstile:(\S+)|^ +newTag: \"(.*?)\"", re.MULTILINE)
+    tag = re.compile(
+        r"\bdp-turnstile:(\S+)|^ +newTag: \"(.*?)\"|^ +image: (dp-turnstile)$", re.MULTILINE
+    )
     tags = {
-        found[1] or found[2]
+        found[1] or found[2] or "none"
         for file in files
         for found in tag.finditer(file.read_text(encoding="utf-8"))
     }
