@@ -185,7 +185,7 @@ def answer_of(
     answered: Answered,
     *,
     worst_case_left: int,
-    exhaustible_since: Window | None,
+    exhaustible_since: int | None,
     block_end: int | None = None,
 ) -> PrivateAnswer:
     """Return the record of a release."""
@@ -207,7 +207,7 @@ def answer_of(
         confidence=query_file.confidence,
         noise_stddev=release.noise_stddev,
         worst_case_left=worst_case_left,
-        exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since.start, zone),
+        exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since, zone),
         labels=answered.labels,
         total=total,
         total_lower=ends[0],

@@ -117,6 +117,11 @@ class EventInbox:
 
     def _start(self) -> None:
         self._answering.start()
+        while not self._replay():
+            pass  # the file has changed: read the input again
+
+    def _replay(self) -> bool:
+        """Read the input again for open windows; return whether it is done."""
         places = [TopicPartition(self.topic, number) for number in range(self._partitions)]
         reader = new_reader(self._config)
         try:
@@ -142,7 +147,7 @@ class EventInbox:
                             self._take(record)
         finally:
             reader.close()
-        self._answering.finish_closing()
+        return self._answering.finish_closing()
 
     async def arrive(self, message: Any) -> None:
         """Process an event, and close the windows that are then due."""
@@ -272,7 +277,7 @@ def run_answerer(
         ensure_answer_topics(config)
         source, partitions = _describe_input(config, query_file.source.topic)
         turnstile = Turnstile(config=config)
-        journal = KafkaJournal(config, query_file.dataset, query_file.run)
+        journal = KafkaJournal(config, query_file.dataset)
 
         def published(record: AnswerRecord) -> None:
             inbox.metrics.answers.inc()

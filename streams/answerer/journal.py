@@ -26,14 +26,19 @@ windows left out, and its answer is the correction. So the answered entries of a
 have the users who were left out, remain until the correction is answered. The entry of the last
 correction remains for the next one.
 
-An answered entry contains the whole state of a run: the attempt, the digest of the file of queries,
-the input, where open windows begin, the windows that the run has answered, and the answer. No entry
-before it has a later attempt, or it would not count. A reader therefore reaches the same state
+An answered entry contains the whole state of a run: the attempt, the file of queries, the input,
+where open windows begin, the windows that the run has answered, and the answer. No entry before it
+has a later attempt, or it would not count. A reader therefore reaches the same state
 whichever entries that are not needed are missing, so deletion may stop at any moment. Of several
 answered entries of a step, the last one counts: an entry of an older attempt may seem to count if
 the begin before it was deleted, but then the newer attempt has answered the same step after it. The
 last answered entry of a run is never deleted: it tells other runs which windows they would charge
 again.
+
+The file of queries may change between two steps. Closing and answered entries contain the file
+that their step follows, so a successor with another file completes a step that was begun, and
+closes the open blocks, as the earlier file says (``changes``). A run that continues a closed run
+begins with the last entries of that one.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from streams.answerer.queries import QueryFile
 from streams.records import User
 
 VERSION: Final = 1
@@ -75,13 +81,15 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
         attempt: the attempt of the run, as the service counts them.
         owner: a unique id of the answerer's attempt.
         step: the step that closes or was answered; in a begin, the next step.
-        query_file: the digest of the file of queries; empty in a closing.
-        source: the topic or file of the offsets; empty in a closing.
+        query_file: the digest of the file of queries as it was read.
+        content: that file with its place in the run, in MessagePack; empty in a begin.
+        source: the topic or file of the offsets.
         positions: by partition of the input, the offset of the next event.
         begins: by partition, the offset from which all events of later windows can be read again.
         clocks: by partition, the latest time, in ms.
         windows: by the name of each query, the beginning of the first window and the end of the
-            last window that the run has answered, in ms since 1970; in an answered only.
+            last window that the run and those that it continues have answered, in ms since 1970;
+            in an answered only.
         answer: the published bytes.
         answers_end: the end of the topic `answers` before the answer was published.
         block: the query whose open block an answered window belongs to; empty without one.
@@ -97,6 +105,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     owner: str
     step: int
     query_file: str = ""
+    content: bytes = b""
     source: str = ""
     positions: dict[int, int] = {}
     begins: dict[int, int] = {}
@@ -109,6 +118,11 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     corrects: str = ""
     v: int = VERSION
 
+    @property
+    def file(self) -> QueryFile:
+        """Return the file that the step of this entry follows."""
+        return msgspec.msgpack.decode(self.content, type=QueryFile)
+
 
 class RunHistory:
     """The state of a run by its entries, read in the order of the log.
@@ -116,7 +130,6 @@ class RunHistory:
     Attributes:
         owner: the owner of the newest attempt.
         attempt: the newest attempt of the run.
-        begun: the first entry that counts; None if there is none.
         closing: the window that is being closed and has no answer yet.
         answered: the last answer.
         blocks: by the name of a query, its last correction and the answered windows since then, by
@@ -126,7 +139,6 @@ class RunHistory:
     def __init__(self) -> None:
         self.owner = ""
         self.attempt = 0
-        self.begun: JournalEntry | None = None
         self.closing: JournalEntry | None = None
         self.answered: JournalEntry | None = None
         self.blocks: defaultdict[str, dict[int, JournalEntry]] = defaultdict(dict)
@@ -145,7 +157,6 @@ class RunHistory:
             # The attempt's begin may have been deleted; its last answer contains the same state.
             if entry.kind != "closing" and entry.attempt > self.attempt:
                 self.attempt, self.owner = entry.attempt, entry.owner
-                self.begun = self.begun or entry
             if entry.kind == "begin" or entry.owner != self.owner:
                 continue
             if entry.kind == "closing":
@@ -186,7 +197,7 @@ class JournalUnavailable(Exception):
 
 
 class Journal(Protocol):
-    """The entries of a dataset's runs, and the published answers of one run.
+    """The entries of a dataset's runs, and their published answers.
 
     Not shared between threads.
     """
@@ -217,11 +228,32 @@ class Journal(Protocol):
     def end(self) -> int:
         """Return the offset of the next answer in the topic, or one before it."""
 
-    def publish(self, answer: bytes) -> None:
-        """Publish an answer; return when it is durable."""
+    def publish(self, answer: bytes, run: str) -> None:
+        """Publish an answer of a run; return when it is durable."""
 
-    def published(self, since: int) -> Sequence[bytes]:
-        """Return the answers of the run that were published from this offset on."""
+    def published(self, since: int, run: str) -> Sequence[bytes]:
+        """Return the answers of a run that were published from this offset on."""
 
     def close(self) -> None:
         """Disconnect."""
+
+
+def carry_over(source: Journal, target: Journal) -> int:
+    """Copy entries to the journal of a log that continues another one; return how many.
+
+    An interrupted copy is completed. Nothing is copied to a journal that is already in use.
+
+    Args:
+        source: of the log that has ended.
+        target: of the log that continues it.
+
+    Raises:
+        JournalUnavailable: copy again.
+    """
+    entries, there = list(source.catch_up()), {name_of(entry) for entry in target.catch_up()}
+    if there - {name_of(entry) for entry in entries}:
+        return 0
+    missing = [entry for entry in entries if name_of(entry) not in there]
+    for entry in missing:
+        target.append(msgspec.structs.replace(entry, answers_end=0))  # of the other topic
+    return len(missing)

@@ -39,12 +39,11 @@ _FETCH_WAIT_MS = 5  # short: an entry that was just written is available
 
 
 class KafkaJournal:
-    """The entries of a dataset's runs, and the published answers of one run.
+    """The entries of a dataset's runs, and their published answers.
 
     Args:
         config: the address of Kafka.
-        dataset: the dataset.
-        run: the run that this answerer charges.
+        dataset: the dataset; None to read the entries of all datasets.
 
     Raises:
         JournalUnavailable: no broker answered.
@@ -52,9 +51,9 @@ class KafkaJournal:
         TopicsUnavailable: the id of the log is not available.
     """
 
-    def __init__(self, config: Config, dataset: str, run: str) -> None:
+    def __init__(self, config: Config, dataset: str | None) -> None:
         self._config = config
-        self._dataset, self._key = f"{dataset}/".encode(), f"{dataset}/{run}".encode()
+        self._dataset = b"" if dataset is None else f"{dataset}/".encode()
         self._entries = TopicPartition(config.topic(ANSWERS_STATE), 0)
         self._answers = TopicPartition(config.topic(ANSWERS), 0)
         self._decoder = msgspec.msgpack.Decoder(JournalEntry)
@@ -96,17 +95,19 @@ class KafkaJournal:
         with self._reaching():
             return self._end(self._reader, self._answers)
 
-    def publish(self, answer: bytes) -> None:
-        """Publish an answer, signed if there is a key."""
+    def publish(self, answer: bytes, run: str) -> None:
+        """Publish an answer of a run, signed if there is a key."""
         headers: list[tuple[str, bytes]] = []
+        key = self._dataset + run.encode()
         if self._signer is not None:
-            content = Content(self._key, answer)
+            content = Content(key, answer)
             topic, partition = self._answers.topic, self._answers.partition
             (headers,) = self._signer.headers(topic, partition, [content])
-        self._sent(self._answers, self._key, answer, headers)
+        self._sent(self._answers, key, answer, headers)
 
-    def published(self, since: int) -> Sequence[bytes]:
-        """Return the authentic answers of the run from an offset on."""
+    def published(self, since: int, run: str) -> Sequence[bytes]:
+        """Return the authentic answers of a run from an offset on."""
+        key = self._dataset + run.encode()
         with self._reaching():
             reader = new_reader(self._config)
             try:
@@ -117,7 +118,7 @@ class KafkaJournal:
                 return [
                     answer.value
                     for answer in self._read(reader, self._answers, end)
-                    if answer.key == self._key and answer.value and self._is_believed(answer)
+                    if answer.key == key and answer.value and self._is_believed(answer)
                 ]
             finally:
                 reader.close()

@@ -24,14 +24,7 @@ from accounting.release.clipping import clip_rows, row_norms
 from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.events import EventFile, EventPlace
 from streams.answerer.kinds import AskedQuery, Floats
-from streams.answerer.pricing import (
-    WorstCase,
-    correction_noises,
-    noises,
-    reserve_of,
-    rho_of,
-    shares_of,
-)
+from streams.answerer.pricing import Costs, costs_of, rho_of
 from streams.answerer.queries import Query, QueryFile, UnusableQueries, parse_queries
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.ledger.rule import Before, Rule
@@ -157,7 +150,7 @@ class _Accounts:
 
 def charge_all(query_file: QueryFile, policy: Policy, population: Population) -> Charges:
     """Charge every window and every block of a file to a population, as an answerer does."""
-    costs = costs_of(query_file, policy)
+    costs = costs_of(query_file, [policy])
     accounts = _Accounts(policy, len(population.users))
     queries, dimensions = query_file.queries, [one.dimension for one in costs.asked]
     windows = [population.windows(number) for number in range(len(queries))]
@@ -202,37 +195,6 @@ def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: li
     part = Part(unique, rows, norms)
     granted = accounts.charge(part, costs.corrections[window.query], 0.0)
     return np.asarray(clip_rows(rows, granted).sum(axis=0))
-
-
-class Costs(NamedTuple):
-    """The noise of all queries of a file under a policy.
-
-    Attributes:
-        asked: the queries.
-        noises: the standard deviation of each query's noise.
-        corrections: of the noise of its corrections; 0 without any.
-        reserve: the share of every budget that windows leave to corrections.
-        worst_case: the spending of a worst-case user.
-    """
-
-    asked: list[AskedQuery]
-    noises: list[float]
-    corrections: list[float]
-    reserve: float
-    worst_case: WorstCase
-
-
-def costs_of(query_file: QueryFile, policy: Policy) -> Costs:
-    """Return the noise of all queries.
-
-    Raises:
-        UnusableQueries: the policy cannot charge them; names the query.
-    """
-    asked = [AskedQuery(query) for query in query_file.queries]
-    reserve, stddevs = reserve_of(query_file.queries), noises(asked, policy)
-    worst_case = WorstCase(asked, stddevs, [policy], reserve)
-    corrections = correction_noises(asked, policy, worst_case, Calendar(query_file))
-    return Costs(asked, stddevs, corrections, reserve, worst_case)
 
 
 class Errors(NamedTuple):
@@ -392,6 +354,9 @@ def plan_of(
     Raises:
         UnusableQueries: the query cannot be planned, or no window ends within the events.
     """
+    # All queries begin with the events, so that the file's own ``start`` of a query does not count.
+    queries = [{key: one[key] for key in one if key != "start"} for one in content["query"]]
+    content = {**content, "query": queries}
     query_file = parse_queries(content).for_a_file()
     number = _planned(query_file, query)
     population = population_of(query_file, file)
@@ -404,7 +369,7 @@ def plan_of(
         changed["query"][number]["active_windows"] = active
         one = parse_queries(changed).for_a_file()
         settings.append(_setting(one, number, policy, population))
-    share = rho_of(policy) * shares_of(query_file.queries)[number]
+    share = rho_of(policy) * asked.share
     return QueryPlan(
         asked.name,
         settings,
@@ -445,7 +410,7 @@ def _grid(windows: int, own: float) -> list[int]:
 
 
 def _setting(query_file: QueryFile, number: int, policy: Policy, people: Population) -> Setting:
-    costs, query = costs_of(query_file, policy), query_file.queries[number]
+    costs, query = costs_of(query_file, [policy]), query_file.queries[number]
     charges = charge_all(query_file, policy, people)
     raw, truth, noise = charges.admitted[number], charges.truth[number], costs.noises[number]
     if query.block:

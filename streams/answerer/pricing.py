@@ -12,38 +12,116 @@ user's part of the correction is at most B times the bound of a window, and is c
 the number of blocks times block_limit^2, in squares of the bound. The noise of the correction is
 that for this sum: whatever users do, the reserve pays for all of their corrections. A file may ask
 for less noise with ``paid_blocks``. Users who need more blocks are then missing from corrections.
+
+If the file of a run changes, the next file begins with ``paid``, the share of a budget that a
+worst-case user can have spent before: windows and corrections of all earlier files. In a file with
+reserve R, a window leaves R of the budget, and all corrections together cost C. So a user has spent
+at most max(paid, 1 - R) + C. Corrections get at most 1 - paid - keep of the budget. So they fit,
+and ``keep`` is left for later files, whatever users did.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.queries import Query, UnusableQueries
+from streams.answerer.queries import Query, QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.ledger.validation import measure_of
 from streams.records import Policy
 
-
-def shares_of(queries: Sequence[Query]) -> list[float]:
-    """Return the share of the budget that each query's noise follows from; 0 if it has a noise."""
-    open_shares = [query for query in queries if not query.noise and not query.share]
-    left = 1.0 - sum(query.share for query in queries)
-    return [0.0 if query.noise else query.share or left / len(open_shares) for query in queries]
+_LEAST: Final = 0.1
+"""The least part of its reserve with which a file is corrected."""
+_BELOW: Final = 1.0 - 2.0**-30
+"""The budget for corrections is smaller by this factor, so that rounded costs fit."""
 
 
-def reserve_of(queries: Sequence[Query]) -> float:
-    """Return the share of every user's budget that windows leave to corrections."""
-    shares = shares_of(queries)
-    return sum(share * query.left_out for share, query in zip(shares, queries, strict=True))
+class Costs(NamedTuple):
+    """The noise of all queries of a file under a policy.
+
+    Attributes:
+        asked: the queries.
+        noises: the standard deviation of each query's noise.
+        corrections: of the noise of its corrections; 0 without any.
+        reserve: the share of every budget that windows leave to corrections and to later files.
+        worst_case: the spending of a worst-case user.
+    """
+
+    asked: list[AskedQuery]
+    noises: list[float]
+    corrections: list[float]
+    reserve: float
+    worst_case: WorstCase
+
+    def paid(self, query_file: QueryFile, calendar: Calendar) -> float:
+        """Return the largest share of a budget that a user can have spent by now.
+
+        It counts all blocks whose windows have begun to close, so it is not exceeded when a file
+        ends and these blocks are closed.
+
+        Args:
+            query_file: the file of these queries.
+            calendar: of the file: the windows that have closed.
+        """
+        worst_case, corrections = self.worst_case, Fraction(0)
+        for number, query in enumerate(query_file.queries):
+            last = min(calendar.numbers[number], query.horizon) - 1
+            first = worst_case.exhaustible_since(calendar, number, last)
+            if first is not None:
+                missed = Counter(
+                    (place - query.first) // query.block for place in range(first, last + 1)
+                )
+                for windows, blocks in Counter(missed.values()).items():
+                    bound = self.asked[number].bound * min(windows, query.block_limit)
+                    corrections += blocks * worst_case.share(bound, self.corrections[number])
+        before = Fraction(query_file.place.paid)
+        total = min(
+            Fraction(1),
+            max(before, 1 - Fraction(self.reserve)) + corrections,
+            before + worst_case.share_of_windows(calendar.numbers) + corrections,
+        )
+        return min(1.0, math.nextafter(float(total), 2.0))
+
+
+def costs_of(
+    query_file: QueryFile, policies: Sequence[Policy], asked: Sequence[AskedQuery] | None = None
+) -> Costs:
+    """Return the noise of all queries, and the reserve of their corrections.
+
+    Args:
+        query_file: the file of the queries.
+        policies: of all budgets that a charge has to fit; the noise follows from the first one.
+        asked: the queries, if they were computed before.
+
+    Raises:
+        UnusableQueries: a policy cannot charge them, or nothing is left for corrections.
+    """
+    asked = list(asked or map(AskedQuery, query_file.queries))
+    wanted = sum(query.share * query.left_out for query in query_file.queries if query.block)
+    free = max(0.0, 1.0 - query_file.place.paid - query_file.keep) * _BELOW
+    if wanted and free < _LEAST * wanted:
+        raise UnusableQueries(
+            f"corrections need {wanted:.3g} of every budget, and the earlier files of this run can "
+            f"have left a user with {free:.3g}. Write correct = false into the file, or use a new "
+            "dataset. A file can leave a part of the budgets to later ones with keep",
+            "left_out",
+        )
+    part = min(1.0, free / wanted) if wanted else 0.0
+    reserve = part * wanted + query_file.keep
+    stddevs = noises(asked, policies[0])
+    worst_case = WorstCase(asked, stddevs, policies, reserve, query_file.place.paid)
+    calendar = Calendar(query_file)
+    corrections = correction_noises(asked, policies[0], worst_case, calendar, part)
+    return Costs(asked, stddevs, corrections, reserve, worst_case)
 
 
 def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
@@ -52,29 +130,38 @@ def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
     Raises:
         UnusableQueries: the noise cannot be derived from a budget of this measure.
     """
-    shares = shares_of([one.query for one in asked])
     return [
         one.query.noise
         or _noise(
             one.query,
             one.query.active_windows * one.bound**2,
-            rho_of(policy) * share * (1.0 - one.query.left_out),
+            rho_of(policy) * one.query.share * (1.0 - one.query.left_out),
         )
-        for one, share in zip(asked, shares, strict=True)
+        for one in asked
     ]
 
 
 def correction_noises(
-    asked: Sequence[AskedQuery], policy: Policy, worst_case: WorstCase, calendar: Calendar
+    asked: Sequence[AskedQuery],
+    policy: Policy,
+    worst_case: WorstCase,
+    calendar: Calendar,
+    part: float = 1.0,
 ) -> list[float]:
     """Return the standard deviation of the noise in each query's corrections; 0 without any.
+
+    Args:
+        asked: the queries.
+        policy: of the dataset.
+        worst_case: the spending of a worst-case user.
+        calendar: of the file.
+        part: how much of their reserve the budget has left.
 
     Raises:
         UnusableQueries: the noise cannot be derived from a budget of this measure.
     """
-    shares = shares_of([one.query for one in asked])
     found = []
-    for number, (one, share) in enumerate(zip(asked, shares, strict=True)):
+    for number, one in enumerate(asked):
         query = one.query
         if not query.block:
             found.append(0.0)
@@ -83,7 +170,8 @@ def correction_noises(
         missed = 1 if first is None else query.horizon - first
         blocks = query.paid_blocks or -(-missed // query.block)
         squares = min(missed * query.block, blocks * query.block_limit**2)
-        found.append(_noise(query, squares * one.bound**2, rho_of(policy) * share * query.left_out))
+        rho = rho_of(policy) * query.share * query.left_out * part
+        found.append(_noise(query, squares * one.bound**2, rho))
     return found
 
 
@@ -109,7 +197,7 @@ def rho_of(policy: Policy) -> float:
     return rho
 
 
-Costs: TypeAlias = NDArray[np.int64]
+Prices: TypeAlias = NDArray[np.int64]
 """The price of a window for a worst-case user, in units: one number per Rényi order, or one."""
 
 
@@ -120,7 +208,8 @@ class WorstCase:
         asked: the queries.
         stddevs: their noise.
         policies: of all budgets that a charge has to fit.
-        reserve: the share of each budget that windows leave to corrections.
+        reserve: the share of each budget that windows leave.
+        paid: the share of each budget that a user can have spent before the first windows.
 
     Raises:
         UnusableQueries: a measure cannot charge Gaussian noise.
@@ -132,11 +221,13 @@ class WorstCase:
         stddevs: Sequence[float],
         policies: Sequence[Policy],
         reserve: float = 0.0,
+        paid: float = 0.0,
     ) -> None:
         self._policies = policies
-        kept = Fraction(reserve)
+        self._first = [one.query.first for one in asked]
+        gone = Fraction(reserve) + Fraction(paid)
         self._limits = [
-            [units - math.ceil(units * kept) for units in policy.budget] for policy in policies
+            [units - math.ceil(units * gone) for units in policy.budget] for policy in policies
         ]
         self._orders = [_orders(policy) for policy in policies]
         self._costs = [
@@ -144,11 +235,32 @@ class WorstCase:
             for policy in policies
         ]
 
+    def share(self, norm: float, stddev: float) -> Fraction:
+        """Return the largest share of a budget that one charge of a norm costs."""
+        return max(
+            Fraction(int(cost[order]), policy.budget[order])
+            for policy, orders in zip(self._policies, self._orders, strict=True)
+            for cost in [_units(policy, norm, stddev)]
+            for order in orders
+        )
+
+    def share_of_windows(self, closed: Sequence[int]) -> Fraction:
+        """Return the largest share of a budget that a user pays for these windows.
+
+        Args:
+            closed: by query, the number of the next window.
+        """
+        return max(
+            Fraction(self._spent(costs, closed, order), policy.budget[order])
+            for policy, costs, orders in zip(self._policies, self._costs, self._orders, strict=True)
+            for order in orders
+        )
+
     def left(self, closed: Sequence[int], query: int) -> int:
         """Return how many more windows of a query a worst-case user can pay for.
 
         Args:
-            closed: how many windows of each query have closed.
+            closed: by query, the number of the next window.
             query: its index in the file.
         """
         return min(
@@ -176,13 +288,14 @@ class WorstCase:
             return not self._can_pay(calendar.closed_before(query, window), query)
 
         # Costs only add up, so all windows after one that is out of reach are out of reach, too.
-        first = bisect.bisect_left(range(number + 1), True, key=is_out_of_reach)
+        begin = self._first[query]
+        first = begin + bisect.bisect_left(range(begin, number + 1), True, key=is_out_of_reach)
         return first if first <= number else None
 
     def _can_pay(self, closed: Sequence[int], query: int) -> bool:
         """Return whether a worst-case user can pay for one more window, at whichever order."""
         return all(
-            _spent(costs, closed, order) + int(costs[query][order]) <= limit[order]
+            self._spent(costs, closed, order) + int(costs[query][order]) <= limit[order]
             for limit, costs, orders in zip(self._limits, self._costs, self._orders, strict=True)
             for order in orders
         )
@@ -191,16 +304,23 @@ class WorstCase:
         self,
         policy: Policy,
         limit: Sequence[int],
-        costs: Sequence[Costs],
+        costs: Sequence[Prices],
         closed: Sequence[int],
         query: int,
     ) -> int:
         more = [
-            max(0, budget - _spent(costs, closed, order)) // max(1, int(costs[query][order]))
+            max(0, budget - self._spent(costs, closed, order)) // max(1, int(costs[query][order]))
             for order, budget in enumerate(limit)
         ]
         # A user is charged at one order, its own, or at all of them.
         return max(more) if policy.per_user_order is True else min(more)
+
+    def _spent(self, costs: Sequence[Prices], closed: Sequence[int], order: int) -> int:
+        """Return a worst-case user's spending at an order, up to these windows of each query."""
+        return sum(
+            int(cost[order]) * (number - first)
+            for cost, number, first in zip(costs, closed, self._first, strict=True)
+        )
 
 
 def _orders(policy: Policy) -> Sequence[int]:
@@ -221,7 +341,7 @@ def _orders(policy: Policy) -> Sequence[int]:
     return [place for place in places if quotients[place] >= least]
 
 
-def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Costs:
+def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Prices:
     """Return the cost of one window of a query for a worst-case user."""
     measure = measure_of(policy)
     if not measure.covers(Gaussian(1.0)):
@@ -229,10 +349,10 @@ def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Costs:
             f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot charge the "
             "Gaussian noise of answers: use a dataset with gdp, zcdp, renyi or approx-dp"
         )
-    units = measure.charge_units(Gaussian(stddev), [asked.bound], policy.orders or None)
+    return _units(policy, asked.bound, stddev)
+
+
+def _units(policy: Policy, norm: float, stddev: float) -> Prices:
+    """Return the cost of one charge."""
+    units = measure_of(policy).charge_units(Gaussian(stddev), [norm], policy.orders or None)
     return np.atleast_1d(units.reshape(-1))
-
-
-def _spent(costs: Sequence[Costs], closed: Sequence[int], order: int) -> int:
-    """Return a worst-case user's spending at an order, after so many windows of each query."""
-    return sum(int(cost[order]) * windows for cost, windows in zip(costs, closed, strict=True))

@@ -160,12 +160,16 @@ class Query:
         noise: standard deviation; 0 if it follows from the budget.
         active_windows: in how many windows the budget lets every user count fully, if ``noise``
             is 0.
-        share: the share of the budget for these windows; 0 for an equal share.
+        share: the share of the budget for these windows, if ``noise`` is 0.
         left_out: the part of that share that is kept back for corrections; 0 for none.
         block: the number of windows that are corrected together; 0 without corrections.
         block_limit: how many full windows of one user a correction of a block adds back at most.
         paid_blocks: for how many such blocks of a user the budget pays; 0 for all that can need it.
         blocks: the number of blocks that are corrected.
+        first: the number of the first window that is answered; windows are counted from the start
+            of the input.
+        exhaustible_since: when the first window began in which an earlier file of the run can have
+            left out a user, in ms since 1970; None if there is none.
     """
 
     name: str
@@ -200,6 +204,8 @@ class Query:
     block_limit: float = 0.0
     paid_blocks: float = 0.0
     blocks: int = 0
+    first: int = 0
+    exhaustible_since: int | None = None
 
     @property
     def panes(self) -> int:
@@ -213,8 +219,31 @@ class Query:
 
     @property
     def horizon(self) -> int:
-        """Return the number of windows that are corrected, from the first one on."""
-        return self.block * self.blocks
+        """Return the number of the first window that is not corrected."""
+        return self.first + self.block * self.blocks if self.block else 0
+
+    def starting(self, first: int) -> Query:
+        """Return this query from a later window on, with corrections up to the same horizon."""
+        blocks = max(0, -(-(self.horizon - first) // self.block)) if self.block else 0
+        return replace(self, first=first, block=self.block if blocks else 0, blocks=blocks)
+
+
+@dataclass(frozen=True)
+class FilePlace:
+    """The place of a file in its run: public numbers that follow from the files before it.
+
+    Attributes:
+        step: the first step that the file decides.
+        since: windows of its new queries begin at this time or later, in ms since 1970; None for
+            the first file of a run.
+        paid: the largest share of a budget that a user can have spent before.
+        ended: the step from which on the file closes the blocks that are open, and no window.
+    """
+
+    step: int = 0
+    since: int | None = None
+    paid: float = 0.0
+    ended: int | None = None
 
 
 @dataclass(frozen=True)
@@ -223,12 +252,15 @@ class QueryFile:
 
     Attributes:
         dataset: the dataset to charge.
-        run: the run that charges it. Its steps are the windows of one file, in the order in which
-            they close.
+        run: the run that charges it. Its steps are windows and blocks, in the order in which they
+            close.
         confidence: of the intervals in answers.
         source: of the events.
         queries: in the order of the file.
         timezone: the IANA name of the time zone of days and months.
+        continues: the closed run that this run continues; empty without one.
+        keep: the share of every budget that is kept for later files.
+        place: of the file in its run.
     """
 
     dataset: str
@@ -237,6 +269,9 @@ class QueryFile:
     source: Source
     queries: tuple[Query, ...]
     timezone: str = "UTC"
+    continues: str = ""
+    keep: float = 0.0
+    place: FilePlace = FilePlace()
 
     @property
     def spacings(self) -> list[Spacing]:
@@ -250,7 +285,7 @@ class QueryFile:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all settings: a run continues with the same queries only."""
+        """Return a digest of all settings: it identifies a file as it was read."""
         content = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -304,19 +339,35 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
         _query(number, query, events.start, horizon, zone)
         for number, query in enumerate(given, start=1)
     )
-    query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
+    query_file = QueryFile(
+        *(dataset, run, confidence, events, queries, zone or "UTC"),
+        continues=file.name("continues") if "continues" in content else "",
+        keep=file.number("keep", 0.0, least=0.0, below=1.0),
+    )
     file.finish()
     for query, spacing in zip(queries, query_file.spacings, strict=True):
         _check_start(query, spacing, query_file)
+    if query_file.continues == run:
+        raise UnusableQueries("continues names this run; it must be another one", "continues")
     names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
-    shares = sum(query.share for query in query_file.queries)
-    if shares > 1.0:
+    return replace(query_file, queries=_with_shares(query_file))
+
+
+def _with_shares(query_file: QueryFile) -> tuple[Query, ...]:
+    """Return the queries, with equal parts of the rest of the budget for those without a share."""
+    queries, most = query_file.queries, 1.0 - query_file.keep
+    shares = sum(query.share for query in queries)
+    if shares > most:
         raise UnusableQueries(
-            f"the shares of the queries sum to {shares:g}; at most 1 is allowed", "share"
+            f"the shares of the queries sum to {shares:g}; at most {most:g} is allowed", "share"
         )
-    return query_file
+    is_open = [not query.noise and not query.share for query in queries]
+    return tuple(
+        replace(query, share=(most - shares) / sum(is_open)) if takes_a_part else query
+        for query, takes_a_part in zip(queries, is_open, strict=True)
+    )
 
 
 def _check_start(query: Query, spacing: Spacing, query_file: QueryFile) -> None:
@@ -370,6 +421,7 @@ def _query(
             f"a duration that divides the window into at most {MOST_PANES} parts: months divide "
             "months and, in a time zone, days and weeks divide days and weeks",
         )
+    panes = spacing_of(start, every, unit, zone or "UTC")
     settings: dict[str, Any] = {"where": _conditions(table)}
     numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
     if numbers:
@@ -406,7 +458,7 @@ def _query(
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
         if kind in _OF and not settings.keys() & {"key_bytes", "keys_below", "total"}:
-            windows = spacing_of(start, every, unit, zone or "UTC").last(horizon - 1) + 1
+            windows = panes.last(horizon - 1) + 1
             block = table.period("block", zone, Period(0, unit))
             settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
     query = Query(
@@ -418,6 +470,8 @@ def _query(
         unit=unit,
         **settings,
     )
+    if "start" in content:
+        query = query.starting(max(0, panes.last(table.moment("start", zone) - 1) + 1))
     table.finish()
     return query
 

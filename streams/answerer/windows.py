@@ -8,7 +8,8 @@ exactly as before.
 Windows close in the order of their ends. Windows with the same end close in the order of the file.
 A block of windows, whose answers are corrected together, closes after its last window, and after
 all other windows with that end. So the file alone, and no data, determines what each step of the
-run charges.
+run charges. If the file of a run changes, its last steps close the blocks that are open, in the
+order of the file. The next file begins after them (``QueryFile.place``).
 
 `InputState` is pure: no I/O, no clock, no noise. Lateness is decided by event. With the broker's
 clock, an event is too late for a window if it arrived after the window was due to close, whatever
@@ -22,15 +23,14 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from streams.answerer.events import EventPlace, EventReader, SkipReason, UserEvent
 from streams.answerer.kinds import AskedQuery, Content, Floats
-from streams.answerer.queries import QueryFile
+from streams.answerer.queries import Query, QueryFile
 from streams.answerer.spacing import Spacing
 from streams.records import User
 
@@ -56,30 +56,36 @@ class Window(NamedTuple):
     is_block: bool = False
 
 
+NEVER: Final = 2**62
+"""A time after all windows."""
+
+
 class _Span(NamedTuple):
     """The windows of a query, or its blocks: so many panes each, of which one begins ``every``
-    panes.
+    panes. Number 0 begins with pane ``offset``.
     """
 
     query: int
     spacing: Spacing
     panes: int
     every: int = 1
-    limit: int = 2**62
+    offset: int = 0
+    first: int = 0
+    limit: int = NEVER
     is_block: bool = False
 
     def begin(self, number: int) -> int:
         """Return when a window or a block begins, in ms since 1970."""
-        return self.spacing.begin(number * self.every)
+        return self.spacing.begin(self.offset + number * self.every)
 
     def end(self, number: int) -> int:
         """Return when a window or a block ends, in ms since 1970."""
-        return self.spacing.begin(number * self.every + self.panes)
+        return self.spacing.begin(self.offset + number * self.every + self.panes)
 
     def ended(self, time: int) -> int:
-        """Return how many of them have ended at a time."""
-        number = (self.spacing.last(time) - self.panes) // self.every + 1
-        return min(max(0, number), self.limit)
+        """Return the number of the first of them that has not ended at a time."""
+        number = (self.spacing.last(time) - self.offset - self.panes) // self.every + 1
+        return min(max(self.first, number), self.limit)
 
 
 def iso(ms: int, timezone: str = "UTC") -> str:
@@ -97,41 +103,88 @@ class Calendar:
     """
 
     def __init__(self, query_file: QueryFile, step: int = 0) -> None:
-        self._source = query_file.source
-        self._queries = query_file.queries
-        spacings = query_file.spacings
-        windows = [_Span(n, spacings[n], query.panes) for n, query in enumerate(self._queries)]
+        self._source, self._place = query_file.source, query_file.place
+        self._queries, spacings = query_file.queries, query_file.spacings
+        windows = [
+            _Span(number, spacings[number], query.panes, first=query.first)
+            for number, query in enumerate(self._queries)
+        ]
         blocks = [
             _Span(
                 number,
                 spacings[number],
                 query.block - 1 + query.panes,
                 query.block,
-                query.blocks,
+                offset=query.first,
+                limit=query.blocks,
                 is_block=True,
             )
             for number, query in enumerate(self._queries)
             if query.block
         ]
         self._spans = windows + blocks
-        self._numbers = [0] * len(self._spans)
-        self._jump_towards(step)
+        self._numbers = [span.first for span in self._spans]
+        self._ending: list[Window] | None = None  # the open blocks of a file that has ended
+        ended = step if self._place.ended is None else min(step, self._place.ended)
+        self._jump_towards(ended)
         self.next = self._next()
-        while self.step < step:
+        while self.step < ended:
             self.advance()
+        if ended == self._place.ended:
+            ending = self._open_blocks()
+            self._end, self._ending = ended + len(ending), ending[step - ended :]
+            self.next = self._next()
 
     @property
     def step(self) -> int:
         """The step of the run that charges the next window."""
-        return sum(self._numbers)
+        if self._ending is not None:
+            return self.next.step
+        return self._place.step + sum(self._numbers) - sum(span.first for span in self._spans)
 
     @property
     def numbers(self) -> list[int]:
-        """By query, the number of its next window, which is how many have closed."""
+        """By query, the number of its next window."""
         return self._numbers[: len(self._queries)]
 
-    def blocks_closed(self, query: int) -> int:
-        """Return how many blocks of a query have closed."""
+    @property
+    def is_over(self) -> bool:
+        """Return whether the file has ended, and no block of it is open."""
+        return self._ending == []
+
+    def open_windows(self, query: int) -> int:
+        """Return how many windows of a query have closed since its last block that has closed."""
+        asked = self._queries[query]
+        if self._ending is not None and query not in {block.query for block in self._ending}:
+            return 0
+        closed = min(self.numbers[query], asked.horizon) - asked.first
+        return max(0, closed - asked.block * self._blocks_closed(query))
+
+    def reached(self) -> int | None:
+        """Return the end of the last window that the run has closed, in ms since 1970."""
+        ends = [] if self._place.since is None else [self._place.since]
+        for query, number in enumerate(self.numbers):
+            if number > self._queries[query].first:
+                ends.append(self.window(query, number - 1).end)
+        return max(ends, default=None)
+
+    def _open_blocks(self) -> list[Window]:
+        """Return the blocks whose windows have closed in part, each up to its last such window."""
+        found: list[Window] = []
+        for query, asked in enumerate(self._queries):
+            if count := self.open_windows(query):
+                block = self._blocks_closed(query)
+                first = asked.first + block * asked.block
+                start, end = (
+                    self.window(query, first).start,
+                    self.window(query, first + count - 1).end,
+                )
+                step = self.step + len(found)
+                closes = end + self._source.lateness
+                found.append(Window(step, query, block, start, end, closes, is_block=True))
+        return found
+
+    def _blocks_closed(self, query: int) -> int:
         return sum(
             number
             for span, number in zip(self._spans, self._numbers, strict=True)
@@ -140,6 +193,10 @@ class Calendar:
 
     def advance(self) -> None:
         """Close the next window."""
+        if self._ending:
+            del self._ending[0]
+            self.next = self._next()
+            return
         closed = self.next.query, self.next.is_block
         place = [(span.query, span.is_block) for span in self._spans].index(closed)
         self._numbers[place] += 1
@@ -150,20 +207,24 @@ class Calendar:
         return self._window(query, number)
 
     def closed_before(self, query: int, number: int) -> list[int]:
-        """Return how many windows of each query close before this one."""
+        """Return by query the number of its first window that does not close before this one."""
         return self._closed_before(query, number)[: len(self._queries)]
 
-    def block_end(self, query: int, number: int) -> int:
-        """Return the end of the block to which a window belongs, in ms since 1970."""
+    def block_end(self, query: int, block: int) -> int:
+        """Return the end of a block, in ms since 1970."""
         asked = self._queries[query]
-        return self.window(query, (number // asked.block + 1) * asked.block - 1).end
+        return self.window(query, asked.first + (block + 1) * asked.block - 1).end
 
     def _window(self, place: int, number: int) -> Window:
         span = self._spans[place]
         start, end = span.begin(number), span.end(number)
-        step = sum(self._closed_before(place, number))
         closes = end + self._source.lateness
+        step = self._step_of(place, number)
         return Window(step, span.query, number, start, end, closes, span.is_block)
+
+    def _step_of(self, place: int, number: int) -> int:
+        before = self._closed_before(place, number)
+        return self._place.step + sum(before) - sum(span.first for span in self._spans)
 
     def _closed_before(self, place: int, number: int) -> list[int]:
         end = self._spans[place].end(number)
@@ -175,9 +236,9 @@ class Calendar:
     def closed(self) -> dict[str, tuple[int, int]]:
         """Return by query the begin of its first window and the end of the last that has closed."""
         return {
-            query.name: (self.window(place, 0).start, self.window(place, number - 1).end)
+            query.name: (self.window(place, query.first).start, self.window(place, number - 1).end)
             for place, (query, number) in enumerate(zip(self._queries, self.numbers, strict=True))
-            if number
+            if number > query.first
         }
 
     def windows(self) -> list[Window]:
@@ -189,29 +250,25 @@ class Calendar:
         frequent = min(
             range(len(self._queries)), key=lambda query: self._spans[query].spacing.longest(1)
         )
+        first = self._queries[frequent].first
 
         def step_of(number: int) -> int:
-            return sum(self._closed_before(frequent, number))
+            return self._step_of(frequent, number)
 
-        number = bisect.bisect_right(range(step + 1), step, key=step_of) - 1
-        if number >= 0:
+        most = range(first, first + step - self._place.step + 1)
+        number = first + bisect.bisect_right(most, step, key=step_of) - 1
+        if number >= first:
             self._numbers = self._closed_before(frequent, number)
 
     def _next(self) -> Window:
+        if self._ending is not None:
+            return self._ending[0] if self._ending else Window(self._end, 0, 0, 0, 0, closes=NEVER)
         ends = [
-            span.end(number) if number < span.limit else 2**62
+            span.end(number) if number < span.limit else NEVER
             for number, span in zip(self._numbers, self._spans, strict=True)
         ]
         place = ends.index(min(ends))
         return self._window(place, self._numbers[place])
-
-
-@dataclass
-class _Bucket:
-    """Events of one pane that count in the same windows."""
-
-    users: Content = field(default_factory=dict)
-    first: dict[int, int] = field(default_factory=dict)  # offset by partition
 
 
 class Panes:
@@ -219,15 +276,16 @@ class Panes:
 
     Args:
         spacing: of its panes.
-        panes: how many of them a window has.
+        query: the query.
         lateness: how long after its end a window waits.
     """
 
-    def __init__(self, spacing: Spacing, panes: int, lateness: int) -> None:
+    def __init__(self, spacing: Spacing, query: Query, lateness: int) -> None:
         self._last_pane = spacing.last
-        self._panes = panes
+        self._panes, self._first = query.panes, query.first
         self._lateness = lateness
-        self._buckets: dict[tuple[int, int], _Bucket] = {}
+        # Each user's events of one pane that count in the same windows.
+        self._buckets: dict[tuple[int, int], Content] = {}
 
     def windows_of(self, time: int, closed: int, arrived: int | None) -> tuple[int, int, int]:
         """Return the range of windows of an event.
@@ -242,32 +300,24 @@ class Panes:
             last one, for both.
         """
         last = self._last_pane(time)
-        belongs = max(last - self._panes + 1, 0)
+        belongs = max(last - self._panes + 1, self._first)
         first = max(belongs, closed)
         if arrived is not None:
             first = max(first, self._last_pane(arrived - self._lateness) - self._panes + 1)
         return first, belongs, last
 
-    def add(
-        self, user: User, added: Sequence[tuple[int, int]], first: int, last: int, place: EventPlace
-    ) -> None:
+    def add(self, user: User, added: Sequence[tuple[int, int]], first: int, last: int) -> None:
         """Add an event to the windows from ``first`` to ``last``."""
-        bucket = self._buckets.get((last, first))
-        if bucket is None:
-            bucket = self._buckets[last, first] = _Bucket()
-        sums = bucket.users.setdefault(user, {})
+        sums = self._buckets.setdefault((last, first), {}).setdefault(user, {})
         for coordinate, amount in added:
             sums[coordinate] = sums.get(coordinate, 0) + amount
-        partition, offset = place
-        if offset < bucket.first.get(partition, offset + 1):
-            bucket.first[partition] = offset
 
     def content(self, window: int) -> Content:
         """Return each user's contribution to a window."""
         total: Content = {}
         for (pane, first), bucket in self._buckets.items():
             if first <= window <= pane < window + self._panes:
-                for user, added in bucket.users.items():
+                for user, added in bucket.items():
                     sums = total.setdefault(user, {})
                     for coordinate, amount in added.items():
                         sums[coordinate] = sums.get(coordinate, 0) + amount
@@ -277,10 +327,6 @@ class Panes:
         """Drop events that count in no window after this one."""
         for key in [key for key in self._buckets if key[0] <= window]:
             del self._buckets[key]
-
-    def begins(self) -> Iterable[Mapping[int, int]]:
-        """Return the offsets by partition from which the stored events can be read again."""
-        return (bucket.first for bucket in self._buckets.values())
 
 
 class InputState:
@@ -313,10 +359,14 @@ class InputState:
         self._reader = EventReader(source, text)
         self._spacings = query_file.spacings
         self._panes = [
-            Panes(spacing, query.panes, source.lateness)
+            Panes(spacing, query, source.lateness)
             for spacing, query in zip(self._spacings, query_file.queries, strict=True)
         ]
         self._replaying: Mapping[int, int] = {}
+        # The offset of the first event by its time, in stretches of the longest panes, and by
+        # partition: also of events that no query counts, because a later file may count them.
+        self._stretch = max(spacing.longest(1) for spacing in self._spacings)
+        self._firsts: dict[int, dict[int, int]] = {}
 
     def resume(
         self, positions: Mapping[int, int], clocks: Mapping[int, int], begins: Mapping[int, int]
@@ -395,6 +445,8 @@ class InputState:
         """
         if event.time < self._source.start:
             return SkipReason.BEFORE, []
+        firsts = self._firsts.setdefault(event.time // self._stretch, {})
+        firsts[place.partition] = min(place.offset, firsts.get(place.partition, place.offset))
         outcome, incomplete = None, []
         for number, (asked, panes) in enumerate(zip(self.asked, self._panes, strict=True)):
             added = asked.added(event)
@@ -408,12 +460,14 @@ class InputState:
                 self.calendar.numbers[number],
                 arrived if self._source.by_arrival else None,
             )
+            if belongs > last:
+                continue  # the query begins later
             if first > last:
                 outcome = SkipReason.TOO_LATE
                 continue
             if first > belongs:
                 outcome = outcome or SkipReason.LATE
-            panes.add(event.user, added, first, last, place)
+            panes.add(event.user, added, first, last)
         return outcome, incomplete
 
     def is_due(self, now: int | None) -> bool:
@@ -457,7 +511,7 @@ class InputState:
         closing = []
         for asked, spacing in zip(self.asked, self._spacings, strict=True):
             panes = asked.query.panes
-            first = max(spacing.last(time) - panes + 1, 0)
+            first = max(spacing.last(time) - panes + 1, asked.query.first)
             closing.append(spacing.begin(first + panes))
         return min(closing) + self._source.lateness
 
@@ -475,12 +529,19 @@ class InputState:
         return self._source.ahead + longest + self._source.lateness
 
     def begins(self) -> dict[int, int]:
-        """Return the offsets by partition from which the state can be rebuilt."""
+        """Return the offsets by partition from which all events of later windows can be read again.
+
+        These are the windows of this file, and those of queries that a later file may add, which
+        begin after the last window that has closed.
+        """
+        reached = self.calendar.reached()
+        times = [window.start for window in self.calendar.windows()]
+        oldest = min(times if reached is None else [*times, reached]) // self._stretch
+        self._firsts = {time: firsts for time, firsts in self._firsts.items() if time >= oldest}
         begins = dict(self.positions)
-        for panes in self._panes:
-            for first in panes.begins():
-                for partition, offset in first.items():
-                    begins[partition] = min(begins.get(partition, offset), offset)
+        for firsts in self._firsts.values():
+            for partition, offset in firsts.items():
+                begins[partition] = min(begins[partition], offset)
         return begins
 
     def content_of(self, window: Window) -> tuple[list[User], Floats]:

@@ -28,11 +28,11 @@ _SECONDS: Final = 2.0
 def check(query_file: QueryFile, options: argparse.Namespace, config: Config) -> int:
     """Show each query with its noise, or refuse what the answerer would refuse."""
     from streams.answerer.kinds import AskedQuery
-    from streams.answerer.planning import costs_of
+    from streams.answerer.pricing import costs_of
     from streams.queries.answerer import quantile_of_noise
 
     policy, is_absent = _policy_of(query_file, options, config)
-    costs = None if policy is None else costs_of(query_file, policy)
+    costs = None if policy is None else costs_of(query_file, [policy])
     for number, query in enumerate(query_file.queries):
         asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])

@@ -308,7 +308,7 @@ def _answer_file(
     file = EventFile(path, query_file.for_a_file())
     ensure_answer_topics(config)
     with Turnstile(config=config) as turnstile:
-        journal = KafkaJournal(config, query_file.dataset, query_file.run)
+        journal = KafkaJournal(config, query_file.dataset)
         try:
             answering = Answering(
                 query_file.for_a_file(),

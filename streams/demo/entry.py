@@ -109,7 +109,7 @@ def _show_revenue(
         result = answer_revenue(
             turnstile,
             _new_dataset("revenue"),
-            lambda dataset, run: KafkaJournal(config, dataset, run),
+            lambda dataset: KafkaJournal(config, dataset),
             purchases,
             out,
             seeds=seeds,

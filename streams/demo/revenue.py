@@ -133,7 +133,7 @@ class RevenueResult:
 def answer_revenue(
     turnstile: Turnstile,
     dataset: str,
-    open_journal: Callable[[str, str], Journal],
+    open_journal: Callable[[str], Journal],
     purchases: Purchases,
     folder: Path,
     *,
@@ -145,7 +145,7 @@ def answer_revenue(
     Args:
         turnstile: the service.
         dataset: the name of the dataset to create.
-        open_journal: opens the journal of a dataset and a run.
+        open_journal: opens the journal of a dataset.
         purchases: the data.
         folder: for the files of the query and the purchases.
         seeds: number of noise seeds.
@@ -183,7 +183,7 @@ def answer_revenue(
         progress()
 
     began = perf_counter()
-    with closing(open_journal(dataset, RUN)) as journal:
+    with closing(open_journal(dataset)) as journal:
         answering = Answering(
             query_file,
             file.source,

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import noise_for_norm_budget
-from streams.answerer.planning import added_back, charge_all, corrected_errors, costs_of
+from streams.answerer.planning import added_back, charge_all, corrected_errors
+from streams.answerer.pricing import costs_of
 from streams.answerer.windows import Calendar
 from streams.demo.purchases import load_purchases
 from streams.records import Policy
@@ -80,7 +81,7 @@ def corrected(
     (query,) = query_file.queries
     days = -(-YEAR // query.block) * query.block if query.block else YEAR
     people = population(events, query_file, days)
-    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, policy)
+    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, [policy])
     first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, days - 1)
     assert query.block
     errors = corrected_errors(
@@ -180,7 +181,7 @@ def revenue(folder: Path, repetitions: int) -> None:
                 people = population(events, query_file, padded)
                 charges, costs = (
                     charge_all(query_file, policy, people),
-                    costs_of(query_file, policy),
+                    costs_of(query_file, [policy]),
                 )
                 raw, truth = charges.admitted[0], charges.truth[0]
                 if not block:

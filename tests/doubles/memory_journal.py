@@ -23,8 +23,8 @@ class MemoryTopics:
 class MemoryJournal:
     """An implementation of ``Journal`` on ``MemoryTopics``."""
 
-    def __init__(self, pages: MemoryTopics, dataset: str, run: str) -> None:
-        self._topics, self._dataset, self._name = pages, dataset, f"{dataset}/{run}"
+    def __init__(self, pages: MemoryTopics, dataset: str | None) -> None:
+        self._topics, self._dataset = pages, dataset
         self._read = 0
 
     def append(self, entry: JournalEntry) -> None:
@@ -35,7 +35,7 @@ class MemoryJournal:
         """Return the entries since the last call."""
         begin, self._read = self._read, len(self._topics.entries)
         found = self._topics.entries[begin:]
-        return [entry for entry in found if entry and entry.dataset == self._dataset]
+        return [entry for entry in found if entry and self._dataset in (None, entry.dataset)]
 
     def delete(self, entries: Sequence[JournalEntry]) -> None:
         """Delete entries at once."""
@@ -47,13 +47,14 @@ class MemoryJournal:
         """Return the number of answers."""
         return len(self._topics.answers)
 
-    def publish(self, answer: bytes) -> None:
+    def publish(self, answer: bytes, run: str) -> None:
         """Append an answer to the shared list."""
-        self._topics.answers.append((self._name, answer))
+        self._topics.answers.append((f"{self._dataset}/{run}", answer))
 
-    def published(self, since: int) -> Sequence[bytes]:
-        """Return the answers of the run from this place on."""
-        return [value for name, value in self._topics.answers[since:] if name == self._name]
+    def published(self, since: int, run: str) -> Sequence[bytes]:
+        """Return the answers of a run from this place on."""
+        found = self._topics.answers[since:]
+        return [value for name, value in found if name == f"{self._dataset}/{run}"]
 
     def close(self) -> None:
         """Do nothing."""

@@ -60,7 +60,7 @@ def doom(point: str, step: int) -> None:
         forget(self, entries)
 
     KafkaJournal.delete = forget_some
-    behind(KafkaJournal, "publish", lambda journal, answer: end_if("published", at["step"]))
+    behind(KafkaJournal, "publish", lambda journal, answer, run: end_if("published", at["step"]))
     behind(QueryAnswerer, "answer", lambda answerer, users, rows: end_if("drawn", at["step"]))
     behind(
         QueryAnswerer,

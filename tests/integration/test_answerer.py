@@ -219,7 +219,7 @@ def test_an_answerer_killed_at_any_point_of_a_release_answers_every_window_once(
 
 
 def entries_of(service: Service, dataset: str) -> list[tuple[str, int]]:
-    with closing(KafkaJournal(service.config, dataset, "r")) as journal:
+    with closing(KafkaJournal(service.config, dataset)) as journal:
         return [(entry.kind, entry.step) for entry in journal.catch_up() if entry.run == "r"]
 
 
@@ -249,6 +249,50 @@ def assert_answerer_reports_its_state(service: Service, health: str) -> None:
     topics = {f"{service.prefix}{name}" for name in ("answers", "answers-state")}
     assert topics <= {line["about"].get("topic") for line in found}
     assert {"answerer": health} in [line["about"] for line in found if line["level"] == "ok"]
+
+
+VISITS = """
+[[query]]
+name = "visits"
+kind = "count"
+window = "1d"
+each = 2.0
+noise = 5.0
+"""
+
+
+@pytest.mark.fault
+def test_a_killed_answerer_goes_on_with_a_changed_file_and_another_partition(
+    shared: Service, name: str, file: Path, start: Start
+) -> None:
+    assert start("charged", "3").wait(HANGS_AFTER) == KILLED
+    file.write_text(file.read_text() + VISITS)
+    topic = f"{shared.prefix}events-{name}"
+    with closing(shared.admin()) as admin:
+        admin.create_partitions({topic: 3})
+    producer = KafkaProducer(bootstrap_servers=shared.kafka, acks="all")
+    for day in range(DAYS, DAYS + MORE_DAYS):
+        for user in range(6):
+            time = f"2026-01-{day + 1:02d}T09:30:00"
+            event = {"user": user, "day": time, "amount": 1.0, "shop": "north"}
+            producer.send(topic, value=msgspec.json.encode(event), partition=user % 3)
+    producer.close()
+    last = start()
+    steps = 10 + 9 + 7  # visits begin on the fourth day, after the window that was being closed
+    eventually(lambda: len(answers_of(shared, name)) == steps)
+    last.kill()
+    assert_answered_once(shared, name, steps)
+    answers = [msgspec.json.decode(value) for (value,) in answers_of(shared, name).values()]
+    windows = [(answer["query"], answer["start"]) for answer in answers]
+    assert len(windows) == len(set(windows))
+    assert min(begin for query, begin in windows if query == "visits") == "2026-01-04T00:00:00Z"
+    ((visited, _),) = [
+        (answer["value"], answer["start"])
+        for answer in answers
+        if answer["query"] == "visits" and answer["start"] == f"2026-01-{DAYS + 1:02d}T00:00:00Z"
+    ]
+    assert visited == pytest.approx(6.0, abs=40.0)
+    shared.audit()
 
 
 @pytest.mark.fault

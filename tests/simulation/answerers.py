@@ -89,8 +89,8 @@ class Stream:
 class _Journal(MemoryJournal):
     """A slow journal, whose user may die before and after each write."""
 
-    def __init__(self, stream: Stream, dataset: str, run: str, pause: Callable[[], None]) -> None:
-        super().__init__(stream.pages, dataset, run)
+    def __init__(self, stream: Stream, dataset: str, pause: Callable[[], None]) -> None:
+        super().__init__(stream.pages, dataset)
         self._stream, self._pause = stream, pause
         self.last_answer = b""  # the last published answer
 
@@ -100,9 +100,9 @@ class _Journal(MemoryJournal):
         self._stream.history.append(entry)
         self._pause()
 
-    def publish(self, answer: bytes) -> None:
+    def publish(self, answer: bytes, run: str) -> None:
         self._pause()
-        super().publish(answer)
+        super().publish(answer, run)
         self.last_answer = answer
         self._pause()
 
@@ -202,7 +202,7 @@ class Answerer:
             )
             return self._opened
 
-        self._journal = _Journal(self.stream, self.plan.dataset, self._run, pause)
+        self._journal = _Journal(self.stream, self.plan.dataset, pause)
         answering = Answering(
             query_file,
             "events",
@@ -218,13 +218,17 @@ class Answerer:
         self.is_over = True
 
     def _read(self, answering: Answering, pause: Callable[[], None]) -> None:
-        state, again = answering.state, answering.replay_until.get(0, 0)
+        while True:
+            state, again = answering.state, answering.replay_until.get(0, 0)
+            for offset, value in enumerate(self.stream.events[:again]):
+                state.take(at(offset), value, None)
+            is_done = answering.finish_closing()
+            self._receive(answering)
+            if is_done:
+                break
         for offset, value in enumerate(self.stream.events):
-            if offset == again:
-                answering.finish_closing()
-                self._receive(answering)
             state.take(at(offset), value, None)
-            if offset >= again and answering.close_due(state.clock(1, {})):
+            if answering.close_due(state.clock(1, {})):
                 self._receive(answering)
                 pause()
 

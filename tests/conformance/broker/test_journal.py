@@ -26,7 +26,7 @@ Opened = Callable[..., Journal]
 
 @pytest.fixture(params=BROKERS)
 def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """Opens journals of runs on topics on which nothing was written yet."""
+    """Opens journals of datasets on topics on which nothing was written yet."""
     journals: list[Journal] = []
     pages = MemoryTopics()
     if request.param == "kafka":
@@ -35,11 +35,11 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
         ensure_answer_topics(config)
         ensure_answer_topics(config)  # again is fine
 
-    def opener(run: str, dataset: str = "d") -> Journal:
+    def opener(dataset: str = "d") -> Journal:
         journal: Journal = (
-            MemoryJournal(pages, dataset, run)
+            MemoryJournal(pages, dataset)
             if request.param == "memory"
-            else KafkaJournal(config, dataset, run)
+            else KafkaJournal(config, dataset)
         )
         journals.append(journal)
         return journal
@@ -62,8 +62,8 @@ def entry(run: str, step: int, owner: str = "o", dataset: str = "d") -> JournalE
 def test_the_marks_of_all_runs_of_a_dataset_come_back_in_the_order_of_the_log(
     opened: Opened,
 ) -> None:
-    first, second, other = opened("r"), opened("r"), opened("s")
-    elsewhere = opened("r", "d2")
+    first, second, other = opened(), opened(), opened()
+    elsewhere = opened("d2")
     assert first.catch_up() == []
     first.append(entry("r", 0))
     other.append(entry("s", 5))
@@ -78,11 +78,11 @@ def test_the_marks_of_all_runs_of_a_dataset_come_back_in_the_order_of_the_log(
     for journal in (second, other):
         assert list(journal.catch_up()) == [*wanted, entry("r", 3, "p")]
     assert list(elsewhere.catch_up()) == [entry("r", 7, dataset="d2")]
-    assert len(opened("r").catch_up()) == 5
+    assert len(opened().catch_up()) == 5
 
 
 def test_what_was_written_last_is_there_when_it_is_read_back(opened: Opened) -> None:
-    writer, reader = opened("r"), opened("r")
+    writer, reader = opened(), opened()
     for step in range(20):
         writer.append(entry("r", step))
         assert list(writer.catch_up()) == [entry("r", step)]
@@ -90,7 +90,7 @@ def test_what_was_written_last_is_there_when_it_is_read_back(opened: Opened) -> 
 
 
 def test_marks_that_are_forgotten_go_and_no_others_do(opened: Opened) -> None:
-    first, other = opened("r"), opened("s")
+    first, other = opened(), opened()
     entries = [entry("r", step, owner) for step, owner in ((0, "o"), (1, "o"), (1, "p"), (2, "p"))]
     for one in entries:
         first.append(one)
@@ -99,26 +99,27 @@ def test_marks_that_are_forgotten_go_and_no_others_do(opened: Opened) -> None:
     first.delete([])
     first.append(entry("r", 3, "p"))  # after all of that
     left = [*entries[2:], entry("s", 0), entry("r", 3, "p")]
-    assert list(opened("r").catch_up()) == list(other.catch_up()) == left
+    assert list(opened().catch_up()) == list(other.catch_up()) == left
     # A journal that has read some of them reads on all the same.
-    reading = opened("r")
+    reading = opened()
     assert list(reading.catch_up()) == left
     first.delete(left[:1])
     first.append(entry("r", 4, "p"))
     assert list(reading.catch_up()) == [entry("r", 4, "p")]
-    assert list(opened("r").catch_up()) == [*left[1:], entry("r", 4, "p")]
+    assert list(opened().catch_up()) == [*left[1:], entry("r", 4, "p")]
 
 
 def test_answers_are_found_behind_a_place_and_by_their_run(opened: Opened) -> None:
-    journal, other = opened("r"), opened("s")
-    assert journal.published(0) == []
-    journal.publish(b"first")
-    other.publish(b"not mine")
+    journal = opened()
+    assert journal.published(0, "r") == []
+    journal.publish(b"first", "r")
+    journal.publish(b"not mine", "s")
     place = journal.end()
-    journal.publish(b"second")
-    assert list(journal.published(0)) == [b"first", b"second"]
-    assert list(journal.published(place)) == [b"second"]
-    assert list(opened("r").published(place)) == [b"second"]
+    journal.publish(b"second", "r")
+    assert list(journal.published(0, "r")) == [b"first", b"second"]
+    assert list(journal.published(0, "s")) == [b"not mine"]
+    assert list(journal.published(place, "r")) == [b"second"]
+    assert list(opened().published(place, "r")) == [b"second"]
 
 
 @pytest.mark.process
@@ -130,7 +131,7 @@ def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) 
     with ExitStack() as opened:
 
         def journal(**keys: str) -> KafkaJournal:
-            made = KafkaJournal(replace(plain, **keys), "d", "r")
+            made = KafkaJournal(replace(plain, **keys), "d")
             return opened.enter_context(closing(made))
 
         signing, reading = journal(signing_key=private), journal(signing_key=private)
@@ -141,9 +142,9 @@ def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) 
             (journal(signing_key=other), b"by another"),
             (ringed, b"second"),
         ):
-            writer.publish(answer)
-        assert reading.published(0) == ringed.published(0) == [b"first", b"second"]
-        assert journal().published(0) == [b"by nobody", b"first", b"by another", b"second"]
+            writer.publish(answer, "r")
+        assert reading.published(0, "r") == ringed.published(0, "r") == [b"first", b"second"]
+        assert journal().published(0, "r") == [b"by nobody", b"first", b"by another", b"second"]
 
 
 @pytest.mark.process

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from streams.answerer.answering import Answering
+from streams.answerer.answering import Announce, Answering
 from streams.answerer.journal import JournalEntry
 from streams.answerer.queries import QueryFile
 from streams.records import Charge, decode_request
@@ -111,7 +111,7 @@ class WatchedJournal(MemoryJournal):
     def __init__(
         self, places: Places, pages: MemoryTopics, query_file: QueryFile, goes: Goes
     ) -> None:
-        super().__init__(pages, query_file.dataset, query_file.run)
+        super().__init__(pages, query_file.dataset)
         self._places, self._goes = places, goes
 
     def append(self, entry: JournalEntry) -> None:
@@ -127,13 +127,13 @@ class WatchedJournal(MemoryJournal):
         self._places.read()
         return super().end()
 
-    def published(self, since: int) -> Sequence[bytes]:
+    def published(self, since: int, run: str) -> Sequence[bytes]:
         self._places.read()
-        return super().published(since)
+        return super().published(since, run)
 
-    def publish(self, answer: bytes) -> None:
+    def publish(self, answer: bytes, run: str) -> None:
         self._places.write()
-        super().publish(answer)
+        super().publish(answer, run)
         self._places.write()
 
     def delete(self, entries: Sequence[JournalEntry]) -> None:
@@ -184,26 +184,37 @@ class World:
         self.topics = MemoryTopics()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
-    def answering(self, places: Places | None = None) -> Answering:
-        """A new life that has not started."""
-        places = places or Places()
+    def answering(
+        self,
+        places: Places | None = None,
+        query_file: QueryFile | None = None,
+        announce: Announce = lambda record: None,
+    ) -> Answering:
+        """A new life, with the world's file or another one, that has not started."""
+        places, query_file = places or Places(), query_file or self.query_file
 
         def opened(released: int) -> Any:
             places.write()
-            run = self.service.open(self.query_file.run, released=released)
+            run = self.service.open(query_file.run, released=released)
             places.write()
             return run
 
-        journal = WatchedJournal(places, self.topics, self.query_file, self.goes)
-        return Answering(self.query_file, "x", opened, journal)
+        journal = WatchedJournal(places, self.topics, query_file, self.goes)
+        return Answering(query_file, "x", opened, journal, announce)
 
-    def live(self, places: Places | None = None) -> None:
-        """Live once, to the end of the input or until killed."""
+    def live(
+        self,
+        places: Places | None = None,
+        query_file: QueryFile | None = None,
+        to: int | None = None,
+    ) -> Answering:
+        """Live once, to an event or the end of the input, or until killed."""
         places = places or Places()
         with self.service.watched_by(places):
-            answering = self.answering(places)
+            answering = self.answering(places, query_file)
             answering.start()
-            read(answering, self.events)
+            read(answering, self.events, to)
+        return answering
 
     @property
     def entries(self) -> list[JournalEntry]:
@@ -219,28 +230,29 @@ class World:
         return dict(found)
 
     @property
-    def contents(self) -> dict[tuple[int, int], set[bytes]]:
-        """The contents with which each step was charged, by partition and step."""
-        found: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+    def contents(self) -> dict[tuple[str, int, int], set[bytes]]:
+        """The contents with which each step was charged, by run, partition and step."""
+        found: dict[tuple[str, int, int], set[bytes]] = defaultdict(set)
         for partition, log in enumerate(self.service.logs):
             for value in log:
                 request = decode_request(value)
                 if isinstance(request, Charge):
-                    found[partition, request.step].add(charge_digest(request))
+                    found[request.run, partition, request.step].add(charge_digest(request))
         return dict(found)
 
 
 def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
     """Read the input from where the answerer needs it, and close the windows that are due."""
-    state, again = answering.state, answering.replay_until.get(0, 0)
-    for offset, value in enumerate(events[:to]):
-        if offset == again:
-            answering.finish_closing()
+    given = events[:to]
+    while True:
+        state, again = answering.state, answering.replay_until.get(0, 0)
+        for offset, value in enumerate(given[:again]):
+            state.take(at(offset), value, None)
+        if answering.finish_closing():
+            break
+    answering.close_due(state.clock(1, {}))
+    for offset, value in enumerate(given):
         state.take(at(offset), value, None)
-        if offset >= again:
-            answering.close_due(state.clock(1, {}))
-    if again >= len(events[:to]):
-        answering.finish_closing()
         answering.close_due(state.clock(1, {}))
 
 

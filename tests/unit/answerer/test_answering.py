@@ -121,10 +121,10 @@ def test_of_two_answerers_with_other_files_the_first_answers_the_run() -> None:
             meanwhile.clear()
             first = world.answering()
             first.start()
-            read(first, world.events[:8])
+            read(first, world.events[:14])
         return world.service.open(released=released)
 
-    late = Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset, other.run))
+    late = Answering(other, "x", opened, MemoryJournal(world.topics, other.dataset))
     with pytest.raises(UnusableQueries):
         late.start()
     world.live()
@@ -225,14 +225,12 @@ def test_missing_entry_of_the_last_answer_is_found() -> None:
     assert_whole(world)
 
 
-def test_run_continues_only_with_the_same_queries_and_input() -> None:
+def test_run_continues_only_with_the_same_input() -> None:
     world = World()
     world.live()
-    journal = MemoryJournal(world.topics, "d", "r")
-    for query_file, source in ((asked_of(FILE + COUNT), "x"), (world.query_file, "y")):
-        with pytest.raises(UnusableQueries):
-            Answering(query_file, source, lambda r: world.service.open(), journal).start()
-        journal = MemoryJournal(world.topics, "d", "r")
+    journal = MemoryJournal(world.topics, "d")
+    with pytest.raises(UnusableQueries):
+        Answering(world.query_file, "y", lambda r: world.service.open(), journal).start()
 
 
 def test_run_charged_by_another_program_is_not_answered() -> None:
@@ -263,7 +261,7 @@ def test_queries_that_the_dataset_cannot_charge_are_rejected_first(
     query_file = asked_of(FILE + COUNT.replace("noise = 1.0", text or "noise = 1.0"))
     pages = MemoryTopics()
     answering = Answering(
-        query_file, "x", lambda r: turnstile.run("d", "r"), MemoryJournal(pages, "d", "r")
+        query_file, "x", lambda r: turnstile.run("d", "r"), MemoryJournal(pages, "d")
     )
     with pytest.raises(UnusableQueries):
         answering.start()
@@ -292,7 +290,7 @@ def test_noise_of_answers_is_fresh_and_of_the_stated_size() -> None:
     errors = []
     for seed in range(40):
         world = World(asked_of(FILE + COUNT.replace("noise = 1.0", "noise = 3.0")))
-        journal = MemoryJournal(world.topics, "d", "r")
+        journal = MemoryJournal(world.topics, "d")
         answering = Answering(
             world.query_file,
             "x",

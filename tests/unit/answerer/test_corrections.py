@@ -208,7 +208,7 @@ def lived(
         asked_of(text),
         "x",
         lambda released: turnstile.run("d", "r", released=released),
-        MemoryJournal(MemoryTopics(), "d", "r"),
+        MemoryJournal(MemoryTopics(), "d"),
         announce,
         noise=np.random.default_rng(7),
     )

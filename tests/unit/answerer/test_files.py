@@ -74,7 +74,7 @@ def charged(path: Path) -> list[dict[int | str, float]]:
         QUESTIONS,
         file.source,
         lambda released: world.service.open(released=released),
-        MemoryJournal(world.topics, "d", "r"),
+        MemoryJournal(world.topics, "d"),
         text=file.text,
     )
     answer_file(answering, file)

@@ -39,7 +39,7 @@ def life_of(
             query_file.run, query_file.dataset, released=released, take_over=take_over
         )
 
-    journal = MemoryJournal(world.topics, query_file.dataset, query_file.run)
+    journal = MemoryJournal(world.topics, query_file.dataset)
     return Answering(query_file, f"input of {query_file.run}", opened, journal, **options)
 
 

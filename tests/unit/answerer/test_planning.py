@@ -19,10 +19,10 @@ from streams.answerer.planning import (
     added_back,
     charge_all,
     corrected_errors,
-    costs_of,
     plan_of,
     population_of,
 )
+from streams.answerer.pricing import costs_of
 from streams.answerer.queries import UnusableQueries, parse_queries
 from streams.answerer.windows import Calendar
 from streams.records import Policy
@@ -135,7 +135,7 @@ def test_plan_admits_and_charges_whom_the_ledger_does(
             query_file,
             file.source,
             lambda released: turnstile.run("d", "r", released=released),
-            MemoryJournal(MemoryTopics(), "d", "r"),
+            MemoryJournal(MemoryTopics(), "d"),
             record,
             text=file.text,
         )
@@ -152,7 +152,7 @@ def test_plan_admits_and_charges_whom_the_ledger_does(
     assert {
         people.users[number]: int(units) for number, units in enumerate(charges.spent)
     } == charged
-    costs = costs_of(query_file, held)
+    costs = costs_of(query_file, [held])
     for answer in records:
         query = names.index(answer.query)
         if isinstance(answer, Correction):
@@ -180,7 +180,7 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     noises = [setting.noise_stddev for setting in plan.settings]
     assert min(noises) == noises[0]
     (own,) = [setting for setting in plan.settings if setting.active_windows == 8.0]
-    assert own.noise_stddev == pytest.approx(costs_of(query_file, policy).noises[0])
+    assert own.noise_stddev == pytest.approx(costs_of(query_file, [policy]).noises[0])
     assert own.halted_users > plan.settings[-1].halted_users
     share = 0.6 * (policy.row.gaussian_rho(policy.budget[0]) or 0.0)
     assert plan.worst_case.noise_stddev == pytest.approx(noise_for_norm_budget(60.0, share))
@@ -196,7 +196,7 @@ def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Pa
 def test_share_for_corrections_makes_the_noise_least() -> None:
     def noise(kind: str, choice: float, **settings: Any) -> float:
         query_file = daily(kind, choice, **settings)
-        costs, (query,) = costs_of(query_file, POLICY), query_file.queries
+        costs, (query,) = costs_of(query_file, [POLICY]), query_file.queries
         return float(np.hypot(costs.noises[0], costs.corrections[0] / query.block))
 
     for choice in (30, 60, 150):
@@ -266,7 +266,7 @@ def test_answers_without_corrections_miss_december() -> None:
     events = year(1, users=4_000)
     people = population(events, query_file, YEAR // query.block * query.block)
     policy = policy_of(3.0, 1e-6)
-    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, policy)
+    charges, costs = charge_all(query_file, policy, people), costs_of(query_file, [policy])
     raw, truth = charges.admitted[0], charges.truth[0]
     first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, len(raw) - 1)
     errors = corrected_errors(

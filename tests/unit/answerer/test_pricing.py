@@ -55,7 +55,7 @@ def answered(text: str, policy: dict[str, Any], events: list[bytes]) -> list[Ans
         asked_of(text),
         "x",
         lambda released: turnstile.run("d", "r", released=released),
-        MemoryJournal(MemoryTopics(), "d", "r"),
+        MemoryJournal(MemoryTopics(), "d"),
         announce,
     )
     answering.start()

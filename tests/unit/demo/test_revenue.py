@@ -27,7 +27,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RevenueResult:
         found = answer_revenue(
             turnstile,
             "shop",
-            lambda dataset, run: MemoryJournal(MemoryTopics(), dataset, run),
+            lambda dataset: MemoryJournal(MemoryTopics(), dataset),
             simulated_purchases(1_000, DAYS),
             tmp_path_factory.mktemp("shop"),
             seeds=SEEDS,
