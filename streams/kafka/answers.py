@@ -69,11 +69,33 @@ def ensure_answer_topics(config: Config) -> None:
         ) from error
 
 
+def has_answer_topics(config: Config) -> bool:
+    """Return whether an answerer has ever used this log.
+
+    Raises:
+        TopicsUnavailable: no broker answers.
+    """
+    try:
+        admin = new_admin(config)
+        try:
+            return bool(_found(admin, config.topic(ANSWERS_STATE)))
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise TopicsUnavailable(
+            f"cannot look for the answer topics at {config.kafka}: {explained(error)}"
+        ) from error
+
+
+def _found(admin: KafkaAdminClient, topic: str) -> list[dict[str, Any]]:
+    with suppress(UnknownTopicOrPartitionError):
+        return [entry for entry in admin.describe_topics([topic]) if entry["partitions"]]
+    return []
+
+
 def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
     topic = config.topic(name)
-    found: list[dict[str, Any]] = []
-    with suppress(UnknownTopicOrPartitionError):
-        found = [entry for entry in admin.describe_topics([topic]) if entry["partitions"]]
+    found = _found(admin, topic)
     if not found:
         options = {
             "num_partitions": 1,

@@ -5,7 +5,8 @@
 2. Create the topics of the new log, and write the record ``import`` at the start of each partition.
    From here on, workers suspend the new log until they find its snapshots.
 3. Write ``retire`` to each partition of the old log, and replay the log up to it. From here on, the
-   old log refuses every request, and its state never changes.
+   old log refuses every request, and its state never changes. Copy the journal of its answerers, so
+   that no window is charged again in the new log.
 4. Compute the states again. For each new partition, write the odometer records of its users and
    then the snapshot. From here on, workers decide the partition.
 
@@ -71,6 +72,9 @@ class Logs(Protocol):
 
     def retire(self, partition: int, record: bytes) -> None:
         """Append a request to a partition of the old log, signed if there is a key for it."""
+
+    def carry_over(self) -> None:
+        """Copy the journal of answerers to the new log, as far as it is not there."""
 
     def install(self, partition: int, state: Imported) -> None:
         """Call the function ``install`` with the new log's topics."""
@@ -154,6 +158,7 @@ def repartition(
             "that may"
         )
     tell("the old log is retired")
+    logs.carry_over()
     # Step 4.
     parts = []
     for partition in range(partitions):

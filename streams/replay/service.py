@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import time
 from types import TracebackType
 
 from kafka.errors import KafkaError
 
+from streams.answerer.journal import JournalUnavailable, carry_over
+from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
+from streams.kafka.answers import ensure_answer_topics, has_answer_topics
 from streams.kafka.authentic import RecordVerifier, header, record_signer_of, verifier_of
 from streams.kafka.batches import FetchedRecord, Gap
 from streams.kafka.clients import new_producer
@@ -277,6 +280,18 @@ class KafkaLogs(Logs):
         if self._key is not None:
             record = self._key.sign(self.old.topic, partition, record)
         _append(self._config, partition, [ArchivedRecord(-1, None, record, time())])
+
+    def carry_over(self) -> None:
+        """Copy the journal of answerers to the new log, as far as it is not there."""
+        try:
+            if not has_answer_topics(self._config):
+                return
+            ensure_answer_topics(self._new)
+            old, new = (KafkaJournal(config, None) for config in (self._config, self._new))
+            with closing(old), closing(new):
+                carry_over(old, new)
+        except (TopicsUnavailable, JournalUnavailable) as error:
+            raise UnreadableService(str(error)) from error
 
     def install(self, partition: int, state: Imported) -> None:
         """Write the odometer records and the snapshot of a partition, signed as a worker does."""

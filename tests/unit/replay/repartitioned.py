@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from streams import Turnstile
+from streams.answerer.journal import carry_over
 from streams.ledger.ledger import Ledger, ledger_of
 from streams.ledger.repartition import Imported
 from streams.records import CloseRun, encode
 from streams.replay.archive import Archive
 from streams.replay.repartition import Logs, install, repartition
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.replay.service import Archived, used
 
 NEW = b"topic of another"
@@ -35,6 +37,7 @@ class MemoryLogs(Logs):
         self.service = old
         self.next: Archived | None = None
         self.broker = MemoryBroker(0, NEW)
+        self.answers, self.next_answers = MemoryTopics(), MemoryTopics()
         self.shown: Counter[tuple[str, int]] = Counter()
         self.effects = 0
         self.crash_at = crash_at
@@ -56,6 +59,10 @@ class MemoryLogs(Logs):
 
     def retire(self, partition: int, record: bytes) -> None:
         self._effect(lambda: self.service.append("norms", partition, record, None))
+
+    def carry_over(self) -> None:
+        old, new = (MemoryJournal(topics, None) for topics in (self.answers, self.next_answers))
+        self._effect(lambda: carry_over(old, new))
 
     def install(self, partition: int, state: Imported) -> None:
         client = MemoryClient(self.broker, self._before)

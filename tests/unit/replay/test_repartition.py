@@ -1,10 +1,14 @@
 """A repartition loses and doubles nothing, even if it is interrupted."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
 
 from streams import Turnstile
+from streams.answerer.answering import AlreadyAnswered, Answering
+from streams.answerer.journal import JournalEntry, carry_over
 from streams.ledger.errors import ImportPending
 from streams.ledger.ledger import Ledger
 from streams.records import CreateDataset, Policy, Reason, Rejected, encode
@@ -12,6 +16,9 @@ from streams.replay.archive import CannotRepartition
 from streams.replay.findings import Check
 from streams.replay.repartition import retired
 from streams.replay.verify import verify
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
+from tests.unit.answerer.lives import read
 from tests.unit.replay.repartitioned import (
     NEW,
     Crash,
@@ -24,6 +31,7 @@ from tests.unit.replay.repartitioned import (
 from tests.unit.replay.service import Archived, new_service
 
 USERS = np.arange(40)
+CORRECTED = COUNT.replace("noise = 1.0", 'active_windows = 2\nleft_out = 0.4\nblock = "20ms"')
 
 
 def numbers(ledgers: list[Ledger], *, erased: bool) -> dict:
@@ -317,3 +325,59 @@ def test_unrelated_log_is_no_origin(both):
     for other in (retirable(), new):
         with pytest.raises(CannotRepartition):
             retired(other, new.topic, new.partitions)
+
+
+def test_answerer_goes_on_in_the_new_log_and_answers_no_window_again():
+    old, client = new_service(2)
+    client.create_dataset("d", measure="zcdp", budget=9.0, user_ids="integer")
+    logs, events = MemoryLogs(old), [event(time % 3, time) for time in range(60)]
+
+    def answer(service, topics, run, to, continues=""):
+        query_file = replace(asked_of(FILE + CORRECTED), run=run, continues=continues)
+        turnstile = Turnstile(connection=service)
+        answering = Answering(
+            query_file,
+            "x",
+            lambda released: turnstile.run("d", run, released=released),
+            MemoryJournal(topics, "d"),
+        )
+        answering.start()
+        read(answering, events, to)
+
+    answer(old, logs.answers, "r", 36)
+    assert client.close_run("d", "r")
+    quietly(logs, 3)
+    assert logs.next is not None
+    new = take_over(logs.next)
+    with pytest.raises(AlreadyAnswered):
+        answer(new, logs.next_answers, "s", 60)
+    answer(new, logs.next_answers, "s", 60, continues="r")
+    answers = [msgspec.json.decode(value) for _, value in logs.answers.answers]
+    answers += [msgspec.json.decode(value) for _, value in logs.next_answers.answers]
+    records = {(one["run"], one["step"]): one for one in answers}.values()
+    windows = [(one["start"], one["end"]) for one in records if one["type"] == "answer"]
+    assert len(windows) == len(set(windows)) == 5
+    corrected = [one["start"] for each in records for one in each.get("windows", [])]
+    assert sorted(corrected) == sorted(start for start, _ in windows)
+
+
+def test_interrupted_copy_of_a_journal_is_completed_and_never_repeated():
+    old, new = MemoryTopics(), MemoryTopics()
+    for step in range(4):
+        MemoryJournal(old, "d").append(
+            JournalEntry("answered", "d", "r", 1, "o", step, answers_end=9)
+        )
+
+    class Doomed(MemoryJournal):
+        def append(self, entry):
+            if len(new.entries) == 2:
+                raise Crash
+            super().append(entry)
+
+    with pytest.raises(Crash):
+        carry_over(MemoryJournal(old, None), Doomed(new, None))
+    assert carry_over(MemoryJournal(old, None), MemoryJournal(new, None)) == 2
+    assert [(one.step, one.answers_end) for one in new.entries] == [(n, 0) for n in range(4)]
+    MemoryJournal(new, "d").append(JournalEntry("begin", "d", "s", 1, "p", 0))
+    MemoryJournal(new, "d").delete(new.entries[:2])  # its answerer needs them no more
+    assert carry_over(MemoryJournal(old, None), MemoryJournal(new, None)) == 0
