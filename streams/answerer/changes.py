@@ -8,7 +8,7 @@ The answered windows of a run are never answered again, whatever the files say:
 3. The next file begins. A query of the same name goes on with its next window. A new query begins
    with its first window that begins after the last one that was answered.
 
-What users can have spent by then is public (``Costs.paid``). The next file takes it into account.
+The amount that users can have spent by then is public (``Costs.paid``). The next file subtracts it.
 
 All of this follows from the two files and the step between them. When to change a file must not
 depend on data, like everything else in it.

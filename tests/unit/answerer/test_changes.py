@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from streams import Turnstile
 from streams.answerer.answering import AlreadyAnswered, Answering
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
+from streams.answerer.changes import continued, ended
 from streams.answerer.journal import Superseded
 from streams.answerer.queries import UnusableQueries
+from streams.answerer.windows import Calendar
 from streams.records import Charge, Reason, decode_request
 from streams.records.packing import unpack_norms
 from streams.records.users import UserIds
@@ -459,3 +461,27 @@ def test_of_two_runs_that_continue_a_run_one_answers() -> None:
     windows = [(r.query, r.start) for r in records_of(world) if isinstance(r, PrivateAnswer)]
     assert len(windows) == len(set(windows))
     assert {r.run for r in records_of(world)} == {"r", "s", "t"}
+
+
+@pytest.mark.parametrize("zone", ["", 'timezone = "Europe/Berlin"\n'])
+def test_steps_of_a_later_file_are_found_directly(zone: str) -> None:
+    head = zone + FILE.replace("1970-01-01", "2026-01-01") + COUNT.replace("10ms", "1d")
+    months = COUNT.replace("10ms", "1mo").replace('"count"\nkind', '"months"\nkind')
+    daily = (
+        COUNTED.replace("10ms", "1d")
+        .replace("20ms", "4d")
+        .replace('"count"\nkind', '"later"\nkind')
+    )
+    before, after = asked_of(head), asked_of('horizon = "60d"\n' + head + months + daily)
+    calendar = Calendar(ended(before, 40, "r", 40), 40)
+    file = continued(before, calendar, after, None)
+    assert [query.first for query in file.queries] == [40, 2, 40]
+    calendar = Calendar(file, 40)
+    closed = []
+    for step in range(40, 140):
+        assert Calendar(file, step).next == calendar.next
+        assert calendar.next.step == step == calendar.step
+        closed.append(calendar.next)
+        calendar.advance()
+    assert [one.end for one in closed] == sorted(one.end for one in closed)
+    assert sum(one.is_block for one in closed) == 5  # of 20 days up to the horizon

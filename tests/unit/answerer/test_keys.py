@@ -103,7 +103,7 @@ def answers_of(
         query_file,
         "x",
         lambda released: service.open("r", released=released),
-        MemoryJournal(MemoryTopics(), "d", "r"),
+        MemoryJournal(MemoryTopics(), "d"),
         records.append,
         noise=np.random.default_rng(seed),
     )

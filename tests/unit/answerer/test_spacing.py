@@ -263,7 +263,7 @@ def answered(query_file: QueryFile, file: EventFile) -> list[AnswerRecord]:
             query_file,
             file.source,
             lambda released: turnstile.run("d", "r", released=released),
-            MemoryJournal(MemoryTopics(), "d", "r"),
+            MemoryJournal(MemoryTopics(), "d"),
             records.append,
             text=file.text,
         )
