@@ -31,7 +31,6 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from accounting import InvalidInput
 from accounting.release import KeySelection
 from streams.answerer.answers import (
     AnswerRecord,
@@ -494,7 +493,7 @@ class Answering:
                         clip_norm=one.bound * query.block_limit,
                         noise=noise,
                     )
-            except (InvalidInput, InvalidRequest) as error:
+            except InvalidRequest as error:
                 raise UnusableQueries(f"query {query.name!r}: {error}") from error
             self._answerers.append(answerer)
         kinds = {"integer": True, "string": False}

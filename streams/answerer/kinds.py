@@ -46,11 +46,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from accounting import InvalidInput
 from accounting.release import KeySelection
 from accounting.release.factorisations import SquareRoot
 from streams.answerer.events import UserEvent, number_of
 from streams.answerer.keys import KeyUniverse
-from streams.answerer.queries import Condition, Label, Query
+from streams.answerer.queries import Condition, Label, Query, UnusableQueries
 from streams.queries.answerer import KeyRelease, quantile_of_noise
 from streams.records import User
 
@@ -229,9 +230,17 @@ class AskedQuery:
         """Return the selection of private keys by sums with this noise; None without them.
 
         Raises:
-            InvalidInput: the noise is too large for ``each``.
+            UnusableQueries: the noise is too large for ``each``.
         """
-        return KeySelection(self.keys.size, self.query.each, stddev) if self.keys else None
+        query = self.query
+        try:
+            return KeySelection(self.keys.size, query.each, stddev) if self.keys else None
+        except InvalidInput as error:
+            raise UnusableQueries(
+                f"query {query.name!r}: the noise is {stddev:g} and each is {query.each:g}; "
+                "private keys need a noise of at most a million times each",
+                "noise",
+            ) from error
 
     def keys_of(self, content: Content) -> list[list[int]]:
         """Return the private keys of each user that count, in the order of ``rows``."""

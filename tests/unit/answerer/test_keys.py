@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streams.answerer.answering import Answering
 from streams.answerer.answers import PrivateAnswer
 from streams.answerer.keys import KeyUniverse
+from streams.answerer.kinds import AskedQuery
 from streams.answerer.queries import UnusableQueries
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import FILE, asked_of, at, event, query_of
@@ -92,6 +93,14 @@ def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> 
     with pytest.raises(UnusableQueries) as caught:
         asked_of(FILE + PRODUCTS.replace(old, new, 1))
     assert caught.value.key == key
+
+
+def test_noise_far_above_the_bound_is_rejected_before_the_start() -> None:
+    asked = AskedQuery(asked_of(FILE + PRODUCTS).queries[0])
+    assert asked.selection(1e6) is not None
+    with pytest.raises(UnusableQueries) as caught:
+        asked.selection(1e9)
+    assert caught.value.key == "noise"
 
 
 def answers_of(
