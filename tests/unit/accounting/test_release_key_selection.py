@@ -132,6 +132,32 @@ def test_published_keys_have_the_probabilities_of_the_model() -> None:
     assert sum(2 in keys for keys in found) < 12  # marked only: 1.5 on average
 
 
+class Marks(ExactNoise):
+    """Marks these keys, and draws no other noise."""
+
+    def __init__(self, keys: list[int]) -> None:
+        super().__init__(np.random.default_rng(0))
+        self._keys = list(keys)
+
+    def rounded_normal(self, stddev: Fraction) -> int:
+        return 0
+
+    def poisson(self, mean: Fraction) -> int:
+        return len(self._keys)
+
+    def below(self, bound: int) -> int:
+        return self._keys.pop()
+
+
+def test_a_mark_publishes_a_key_without_users_and_no_other() -> None:
+    """The proof needs it: for a key with users, only the noisy sum decides."""
+    selection = KeySelection(1000, 1.0, 1.0)
+    limit = math.ceil(Fraction(selection.threshold) * 2**40)
+    sums = {5: limit, 6: limit + 1, 7: 1}
+    assert selection.selected(sums, -40, Marks([])) == [6]
+    assert selection.selected(sums, -40, Marks([900, 7, 5, 3, 900])) == [3, 6, 900]
+
+
 def test_marks_are_uniform_poisson_numbers_of_keys() -> None:
     noise = ExactNoise(np.random.default_rng(4))
     mean = Fraction(3, 5)
