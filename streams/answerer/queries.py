@@ -786,15 +786,18 @@ class _Table:
     def moment(self, key: str, zone: str | None) -> int:
         """Take a moment, in ms since 1970; without an offset it is of the zone, or else UTC."""
         value, local = self.take(key), ZoneInfo(zone or "UTC")
-        if isinstance(value, datetime):
+        # The first and the last year overflow in some time zones.
+        is_moment = isinstance(value, date) and 1 < value.year < 9999
+        if is_moment and isinstance(value, datetime):
             moment = value if value.tzinfo else value.replace(tzinfo=local)
-        elif isinstance(value, date):
+        elif is_moment:
             moment = datetime(value.year, value.month, value.day, tzinfo=local)
         else:
             raise self.fault(
                 key,
                 None if value is _MISSING else value,
-                "a date or a time without quotes, as 2026-01-01, when the first windows begin. It "
-                "has no default, because the time of the first event is data",
+                "a date or a time without quotes, as 2026-01-01, in the years 2 to 9998, when the "
+                "first windows begin. It has no default, because the time of the first event is "
+                "data",
             )
         return math.floor(moment.timestamp() * 1000)

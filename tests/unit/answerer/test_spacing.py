@@ -189,6 +189,8 @@ BAD = {
     "start in a day": ({}, "2026-01-01", "2026-01-01T06:00:00", "start"),
     "start elsewhere": ({}, "2026-01-01", "2026-01-01T00:00:00Z", "start"),
     "start at the end of a month": ({"window": '"1mo"'}, "2026-01-01", "2026-01-31", "start"),
+    "start in the first year": ({}, "2026-01-01", "0001-01-01", "start"),
+    "start in the last year": ({"window": '"1h"'}, "2026-01-01", "9999-12-31T23:00:00Z", "start"),
     "block of days": (
         {"window": '"1mo"', "block": '"60d"'},
         "noise = 1.0",
