@@ -17,7 +17,7 @@ from typing import Any, Final
 from streams.answerer.answer_table import AnsweredWindow, AnswerSeries, AnswerTable, shown_moment
 from streams.answerer.answers import AnswerRecord, read_answers
 from streams.config import Config, ConfigurationError, failure_of
-from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable
+from streams.sdk.errors import ConflictingDecisions, ServiceUnavailable, Unusable
 
 logger = logging.getLogger("turnstile.answers")
 
@@ -85,6 +85,8 @@ class AnswerReader:
                 self._read()
             except (ConfigurationError, ConflictingDecisions, ServiceUnavailable) as error:
                 self._note(str(error))
+            except Unusable:
+                return  # closed
             except Exception as error:  # the dashboard keeps running
                 logger.error("reading answers failed: %s", failure_of(error))
                 self._note(f"reading answers failed: {type(error).__name__}")

@@ -274,7 +274,7 @@ async function follow() {
 
 function showOverview(answers) {
   at("problem").hidden = !answers?.problem;
-  at("problem").textContent = answers?.problem ?? "";
+  say("problem", answers?.problem ?? "");
   queries = answers?.queries ?? [];
   at("none").hidden = answers === null || queries.length > 0 || answers.problem !== null;
   at("answers").hidden = !queries.length;
@@ -294,7 +294,12 @@ function showOverview(answers) {
 
 function pill(kind, text) {
   at("pill").className = `pill ${kind}`;
-  at("pill").textContent = text;
+  say("pill", text);
+}
+
+// Only a changed text is announced by screen readers.
+function say(id, text) {
+  if (at(id).textContent !== text) at(id).textContent = text;
 }
 
 let events = null;

@@ -10,7 +10,7 @@ import pytest
 
 from streams.answerer.answers import AnswerRecord
 from streams.config import Config
-from streams.sdk.errors import ServiceUnavailable
+from streams.sdk.errors import ServiceUnavailable, Unusable
 from streams.web import answers as module
 from streams.web.answers import AnswerReader
 from tests.unit.answerer.published import answer, correction, day, moment
@@ -46,6 +46,23 @@ def test_answers_after_a_failure_are_those_of_the_new_reading(
     finally:
         is_back.set()
         reader.close()
+
+
+def test_closing_ends_the_reading_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(*_: Any, closed: threading.Event, **__: Any) -> Iterator[AnswerRecord]:
+        yield answer(0, 1.0)
+        closed.wait()
+        raise Unusable("closed")
+
+    monkeypatch.setattr(module, "read_answers", read)
+    reader = AnswerReader(Config())
+    reader.start()
+    eventually(lambda: reader.overview()["queries"])
+    reader.close()
+    assert caplog.records == []
+    assert reader.overview()["problem"] is None
 
 
 def test_answers_to_a_query_have_its_gaps_and_its_corrections() -> None:
