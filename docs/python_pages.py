@@ -59,6 +59,9 @@ class PythonPage:
         """Return the page without its title."""
         parts, group = [_prose(_docstring(_tree(self.package)))], ""
         parts.append(f"Import these names from `{self.package}`, unless a module is given.")
+        if self.without:
+            links = (_elsewhere(name, self.package) for name in sorted(self.without))
+            parts.append(f"On other pages: {', '.join(links)}.")
         public = set(_exported(self.package))
         for module, name in self.names():
             if _group(module) != group:
@@ -80,6 +83,14 @@ class PythonPage:
         else:
             yield _code(_shortened(ast.unparse(node)))
             yield _prose(below)
+
+
+def _elsewhere(name: str, package: str) -> str:
+    """Return a link to the entry of a name on another page."""
+    for path, page in PAGES.items():
+        if page.package != package and name in _exported(page.package) and name not in page.without:
+            return f"[`{name}`]({Path(path).name}#{name.lower()})"
+    raise LookupError(f"no other page has {name}")
 
 
 def _class(module: str, node: ast.ClassDef, shown: tuple[str, ...] | None) -> Iterator[str]:
@@ -220,7 +231,7 @@ def _prose(docstring: str) -> str:
             title = first.strip().rstrip(":").replace("Args", "Arguments")
             parts.append(f"**{title}**\n\n{_items(rest)}")
         elif block.startswith("    ") and title and parts[-1].startswith("**"):
-            parts[-1] += f"\n{_items(block)}"  # a section's further paragraph
+            parts[-1] += f"\n\n{_items(block)}"
         elif block.startswith("    "):
             parts.append(_code(textwrap.dedent(block)))
         elif re.match(r"[-*0-9]", block):
@@ -232,15 +243,18 @@ def _prose(docstring: str) -> str:
 
 
 def _items(lines: str) -> str:
-    """Return the entries of a section as a list; text without names as it is."""
+    """Return the entries of a section as a list; text without names as it is.
+
+    An indented first line continues an entry that a blank line has divided.
+    """
     items: list[str] = []
-    for line in textwrap.dedent(lines).split("\n"):
+    for line in (line.removeprefix("    ") for line in lines.split("\n")):
         if (entry := _ENTRY.match(line)) is not None:
             items.append(f"- `{entry[1]}`: {_markdown(line[entry.end() :])}")
         elif line.startswith(" ") and items:
             items[-1] += f" {_markdown(line.strip())}"
         else:
-            items.append(_markdown(line))
+            items.append(("  " if line.startswith(" ") else "") + _markdown(line.strip()))
     return "\n".join(items)
 
 
@@ -349,7 +363,12 @@ PAGES = {
     "docs/reference/queries.md": PythonPage(
         "Python: queries", "streams.queries", without=frozenset({"ReleasedTwice"})
     ),
-    "docs/reference/accounting.md": PythonPage("Python: accounting", "accounting"),
+    "docs/reference/accounting.md": PythonPage(
+        "Python: accounting",
+        "accounting",
+        without=frozenset(_exported("accounting"))
+        & {*_exported("accounting.release"), *_exported("accounting.reports")},
+    ),
     "docs/reference/release.md": PythonPage("Python: private releases", "accounting.release"),
     "docs/reference/reports.md": PythonPage("Python: reports", "accounting.reports"),
     "docs/reference/research.md": PythonPage("Python: research", "accounting.research"),
