@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import date, datetime
-from itertools import pairwise
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
 from streams.answerer.spacing import Spacing, Unit, spacing_of
+from streams.answerer.tables import UNIT_MS, FileTable, Period
+from streams.answerer.tables import UnusableQueries as UnusableQueries
 
 Kind: TypeAlias = Literal[
     "count",
@@ -38,10 +38,6 @@ Label: TypeAlias = str | int
 
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 _OF: Final[tuple[str, ...]] = get_args(Of)
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
-_PERIOD: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w|mo)")
-_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 MOST_LABELS: Final = 1024
 MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
@@ -49,18 +45,6 @@ MOST_IN_BLOCK: Final = 1024
 _BLOCKS: Final = 13
 """The largest number of blocks in the horizon, unless ``active_windows`` asks for shorter ones."""
 _MOST_QUERIES: Final = 100
-
-
-class UnusableQueries(ValueError):
-    """The file of queries cannot be answered as it is. Nothing was charged.
-
-    Attributes:
-        key: the key in the file with the problem, if there is one.
-    """
-
-    def __init__(self, message: str, key: str | None = None) -> None:
-        super().__init__(message)
-        self.key = key
 
 
 @dataclass(frozen=True)
@@ -315,7 +299,7 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     Raises:
         UnusableQueries: names the key.
     """
-    file = _Table("the file", content)
+    file = FileTable("the file", content)
     given = file.take("query", [])
     if not isinstance(given, list) or not all(isinstance(query, dict) for query in given):
         raise file.fault("query", given, "tables, each under [[query]]")
@@ -332,8 +316,8 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     zone = file.zone("timezone")
     dataset, run = file.name("dataset"), file.name("run")
     confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
-    events = _source(_Table("[input]", source), zone)
-    length, unit = file.period("horizon", zone, Period(52 * _MS["w"], "ms"))
+    events = _source(FileTable("[input]", source), zone)
+    length, unit = file.period("horizon", zone, Period(52 * UNIT_MS["w"], "ms"))
     horizon = spacing_of(events.start, length, unit, zone or "UTC").begin(1 if correct else 0)
     queries = tuple(
         _query(number, query, events.start, horizon, zone)
@@ -384,7 +368,7 @@ def _check_start(query: Query, spacing: Spacing, query_file: QueryFile) -> None:
         )
 
 
-def _source(table: _Table, zone: str | None) -> Source:
+def _source(table: FileTable, zone: str | None) -> Source:
     clock = table.choice("clock", ("arrival", "events"), "arrival")
     source = Source(
         topic=table.text("topic", ""),
@@ -395,8 +379,8 @@ def _source(table: _Table, zone: str | None) -> Source:
         start=table.moment("start", zone),
         lateness=table.duration("lateness", 0),
         by_arrival=clock == "arrival",
-        ahead=table.duration("ahead", _MS["d"]),
-        idle=table.duration("idle", _MS["m"]),
+        ahead=table.duration("ahead", UNIT_MS["d"]),
+        idle=table.duration("idle", UNIT_MS["m"]),
     )
     table.finish()
     return source
@@ -407,7 +391,9 @@ def _query(
 ) -> Query:
     """Read a query whose answers are corrected from ``start`` up to the horizon, in ms."""
     name = content.get("name")
-    table = _Table(f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content)
+    table = FileTable(
+        f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content
+    )
     kind: Any = table.choice("kind", KINDS)
     of: Any = kind if kind in _OF else "count"
     if kind in ("top", "threshold"):
@@ -477,7 +463,7 @@ def _query(
 
 
 def _correction(
-    table: _Table, active: float, windows: int, every: int, unit: Unit, given_block: Period
+    table: FileTable, active: float, windows: int, every: int, unit: Unit, given_block: Period
 ) -> dict[str, Any]:
     """Read how the answers of a query are corrected, and fill in what the file leaves open.
 
@@ -530,7 +516,7 @@ def _correction(
     }
 
 
-def _add_labels(table: _Table, settings: dict[str, Any], needed: bool, has_keys: bool) -> None:
+def _add_labels(table: FileTable, settings: dict[str, Any], needed: bool, has_keys: bool) -> None:
     if not needed and "by" not in table.content and "labels" not in table.content:
         return
     settings["by"] = table.text("by")
@@ -556,7 +542,7 @@ def _add_labels(table: _Table, settings: dict[str, Any], needed: bool, has_keys:
     settings["labels"] = tuple(labels)
 
 
-def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> None:
+def _add_bounds(table: FileTable, settings: dict[str, Any], kind: Kind, of: Of) -> None:
     """Read the bounds on one user's contribution."""
     has_keys = bool(settings.keys() & {"key_bytes", "keys_below"})
     several = bool(settings.get("labels")) or has_keys or kind == "histogram"
@@ -592,12 +578,12 @@ def _add_bounds(table: _Table, settings: dict[str, Any], kind: Kind, of: Of) -> 
         )
 
 
-def _term(table: _Table, key: str) -> Term:
+def _term(table: FileTable, key: str) -> Term:
     """Read the numerator or the denominator of a ratio."""
     given = table.take(key, None)
     if not isinstance(given, dict):
         raise table.fault(key, given, 'a table, as { where = { type = "view" }, each = 10 }')
-    inner = _Table(f"{table.where}, {key}", given)
+    inner = FileTable(f"{table.where}, {key}", given)
     of: Any = inner.choice("of", _OF, "sum" if "column" in given else "count")
     column = inner.text("column") if of == "sum" else ""
     each = 1.0 if of == "distinct" else inner.number("each", above=0.0)
@@ -606,20 +592,20 @@ def _term(table: _Table, key: str) -> Term:
     return term
 
 
-def _conditions(table: _Table) -> tuple[Condition, ...]:
+def _conditions(table: FileTable) -> tuple[Condition, ...]:
     given = table.take("where", {})
     if not isinstance(given, dict):
         raise table.fault("where", given, 'a table, as { region = "north" }')
     return tuple(_condition(table, column, wanted) for column, wanted in given.items())
 
 
-def _condition(table: _Table, column: str, wanted: Any) -> Condition:
+def _condition(table: FileTable, column: str, wanted: Any) -> Condition:
     if type(wanted) in (str, int):
         return Condition(column, (wanted,))
     if isinstance(wanted, list) and wanted and all(type(one) in (str, int) for one in wanted):
         return Condition(column, tuple(wanted))
     if isinstance(wanted, dict) and wanted and wanted.keys() <= {"at_least", "below"}:
-        inner = _Table(f"{table.where}, where.{column}", wanted)
+        inner = FileTable(f"{table.where}, where.{column}", wanted)
         return Condition(
             column,
             None,
@@ -631,173 +617,3 @@ def _condition(table: _Table, column: str, wanted: Any) -> Condition:
         wanted,
         "a string, an integer, a list of them, or { at_least = ..., below = ... }",
     )
-
-
-class Period(NamedTuple):
-    """A length of time.
-
-    Attributes:
-        length: in the unit.
-        unit: fixed milliseconds, or days or months of the file's time zone.
-    """
-
-    length: int
-    unit: Unit
-
-
-_MISSING: Final[Any] = object()
-
-
-class _Table:
-    """A table of the file whose keys are taken one by one; keys that remain are unknown."""
-
-    def __init__(self, where: str, content: Mapping[str, Any]) -> None:
-        self.where = where
-        self.content = content
-        self._left = dict(content)
-
-    def fault(self, key: str, value: Any, allowed: str) -> UnusableQueries:
-        found = "is missing" if value is None or value is _MISSING else f"is {value!r}"
-        return UnusableQueries(f"{self.where}: {key} {found}; it must be {allowed}", key)
-
-    def take(self, key: str, default: Any = _MISSING) -> Any:
-        return self._left.pop(key, default)
-
-    def finish(self) -> None:
-        if self._left:
-            known = sorted(self.content.keys() - self._left.keys())
-            raise UnusableQueries(
-                f"{self.where}: {min(self._left)} has no effect here: remove it. Used keys are "
-                f"{', '.join(known)}",
-                min(self._left),
-            )
-
-    def text(self, key: str, default: Any = _MISSING) -> str:
-        value = self.take(key, default)
-        if not isinstance(value, str) or (default is _MISSING and not value):
-            raise self.fault(key, value, "a string")
-        return value
-
-    def name(self, key: str) -> str:
-        value = self.take(key)
-        if not isinstance(value, str) or not _NAME.fullmatch(value):
-            allowed = "1 to 128 letters, digits, dots, dashes and underscores"
-            raise self.fault(key, value, allowed)
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.take(key, default)
-        if not isinstance(value, bool):
-            raise self.fault(key, value, "true or false")
-        return value
-
-    def choice(self, key: str, choices: tuple[str, ...], default: Any = _MISSING) -> str:
-        value = self.take(key, default)
-        if value not in choices:
-            raise self.fault(key, value, f"one of {', '.join(choices)}")
-        return str(value)
-
-    def number(
-        self,
-        key: str,
-        default: Any = _MISSING,
-        *,
-        above: float = -math.inf,
-        below: float = math.inf,
-        least: float = -math.inf,
-        most: float = math.inf,
-    ) -> float:
-        value = self.take(key, default)
-        if default is not _MISSING and value is default:
-            return float(value)
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not (above < value < below and least <= value <= most and abs(value) < 2.0**200)
-        ):
-            limits = [
-                f"{word} {limit:g}"
-                for word, limit in (
-                    ("above", above),
-                    ("below", below),
-                    ("at least", least),
-                    ("at most", most),
-                )
-                if math.isfinite(limit)
-            ] or ["of at most 60 digits"]
-            raise self.fault(key, value, " ".join(["a number", " and ".join(limits)]).strip())
-        return float(value)
-
-    def whole(self, key: str, least: int, most: int, default: Any = _MISSING) -> int:
-        value = self.take(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.fault(key, value, f"a whole number from {least} to {most}")
-        return value
-
-    def rising(self, key: str, least: int, most: int) -> tuple[float, ...]:
-        value = self.take(key)
-        if (
-            not isinstance(value, list)
-            or not least <= len(value) <= most
-            or not all(isinstance(x, int | float) and math.isfinite(x) for x in value)
-            or any(a >= b for a, b in pairwise(value))
-        ):
-            raise self.fault(key, value, f"a list of {least} to {most} numbers that rise")
-        return tuple(map(float, value))
-
-    def duration(self, key: str, default: Any = _MISSING) -> int:
-        """Take a duration, in ms."""
-        value = self.take(key, default)
-        if isinstance(value, int) and value is default:
-            return value
-        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
-            raise self.fault(key, value, 'a number and a unit, as "90s", "15m", "6h", "1d", "1w"')
-        return int(found[1]) * _MS[found[2]]
-
-    def period(self, key: str, zone: str | None, default: Any = _MISSING) -> Period:
-        """Take a length of time; days and weeks are of the time zone, if the file has one."""
-        value = self.take(key, default)
-        if isinstance(value, Period):
-            return value
-        found = _PERIOD.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
-            raise self.fault(key, value, 'a number and a unit, as "90s", "6h", "1d", "1w", "1mo"')
-        length = int(found[1])
-        match found[2]:
-            case "mo":
-                return Period(length, "mo")
-            case "d" | "w" as unit if zone is not None:
-                return Period(length * (7 if unit == "w" else 1), "d")
-            case unit:
-                return Period(length * _MS[unit], "ms")
-
-    def zone(self, key: str) -> str | None:
-        """Take the name of a time zone; None if there is none."""
-        value = self.take(key, None)
-        if value is None:
-            return None
-        try:
-            return ZoneInfo(value).key
-        except (ValueError, TypeError, AttributeError, OSError, KeyError) as error:
-            allowed = 'the IANA name of a time zone, as "Europe/Berlin"'
-            raise self.fault(key, value, allowed) from error
-
-    def moment(self, key: str, zone: str | None) -> int:
-        """Take a moment, in ms since 1970; without an offset it is of the zone, or else UTC."""
-        value, local = self.take(key), ZoneInfo(zone or "UTC")
-        # The first and the last year overflow in some time zones.
-        is_moment = isinstance(value, date) and 1 < value.year < 9999
-        if is_moment and isinstance(value, datetime):
-            moment = value if value.tzinfo else value.replace(tzinfo=local)
-        elif is_moment:
-            moment = datetime(value.year, value.month, value.day, tzinfo=local)
-        else:
-            raise self.fault(
-                key,
-                None if value is _MISSING else value,
-                "a date or a time without quotes, as 2026-01-01, in the years 2 to 9998, when the "
-                "first windows begin. It has no default, because the time of the first event is "
-                "data",
-            )
-        return math.floor(moment.timestamp() * 1000)
