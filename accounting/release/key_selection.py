@@ -38,6 +38,8 @@ _MARGIN: Final = 2.0**-30
 """The threshold is larger by this factor than the quantile, which covers every rounding."""
 _LEAST: Final = 2.0**-20
 """The smallest contribution, in standard deviations of the noise: twice the margin at least."""
+_LEAST_UNITS: Final = 2**36
+"""The least noise in units, so that the margin covers the rounding to units."""
 _LARGEST_UNIVERSE: Final = (256**65 - 256) // 255
 """The number of strings of 1 to 64 bytes."""
 
@@ -81,9 +83,16 @@ class KeySelection:
                 the noise.
             exponent: of the unit; the noise is at least 2**36 units.
             noise: draws the noise.
+
+        Raises:
+            InvalidInput: the unit is too coarse; nothing was drawn.
         """
         unit = Fraction(2) ** exponent
         stddev = Fraction(self.noise_stddev) / unit
+        if stddev < _LEAST_UNITS:
+            raise InvalidInput(
+                "exponent", exponent, "such that noise_stddev is 2**36 units or more"
+            )
         limit = math.ceil(Fraction(self.threshold) / unit)
         # Step 1.
         found = {key for key in sorted(sums) if sums[key] + noise.rounded_normal(stddev) > limit}

@@ -188,6 +188,13 @@ def test_invalid_argument_is_rejected(
         KeySelection(universe, contribution, stddev)
 
 
+def test_unit_too_coarse_for_the_margin_is_rejected() -> None:
+    selection, noise = KeySelection(2, 1.0, 1.0), Marks([])
+    assert selection.selected({0: 1 << 36}, -36, noise) == []
+    with refused("exponent"):
+        selection.selected({0: 1 << 35}, -35, noise)
+
+
 def users_needed(probability: np.ndarray) -> int:
     """The smallest number of users with which a key is published in half of the cases."""
     return int(np.argmax(probability >= 0.5))
