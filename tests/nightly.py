@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 TOP = Path(__file__).parents[1]
 STATE = TOP / "out" / "nightly"
+YEAR_OF_ANSWERS = TOP / "examples" / "notebooks" / "year-of-answers.ipynb"
+"""A notebook that answers a year over a real broker, which takes most of a minute."""
 
 
 class Job(NamedTuple):
@@ -38,6 +40,7 @@ def jobs(night: str) -> list[Job]:
     pytest = (*python, "pytest", "-q", "--dist", "worksteal")
     cores = os.cpu_count() or 2
     return [
+        Job("notebook", (*python, "tests.notebooks", str(YEAR_OF_ANSWERS)), {}),
         Job(
             "faults",
             (*pytest, "-n", str(cores + 1), "-m", "fault", "tests/integration"),

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.nightly import YEAR_OF_ANSWERS
 from tests.readme import TOP, page
 
-NOTEBOOKS = sorted((TOP / "examples" / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted(YEAR_OF_ANSWERS.parent.glob("*.ipynb"))
 LARGEST = 300_000
 
 
@@ -32,11 +33,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.process
 @pytest.mark.parametrize(
     "path",
-    [
-        # It answers a whole year over a real broker, which takes most of a minute.
-        pytest.param(path, marks=[pytest.mark.thorough] if path.stem == "year-of-answers" else [])
-        for path in NOTEBOOKS
-    ],
+    [path for path in NOTEBOOKS if path != YEAR_OF_ANSWERS],  # the nightly lane runs that one
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs_and_gives_its_stored_outputs(path: Path) -> None:
@@ -57,7 +54,7 @@ def test_a_notebook_is_small_and_has_the_outputs_of_one_run_or_none(path: Path) 
 
 
 def test_the_plan_in_the_notebook_is_that_of_the_guide() -> None:
-    cells = code_cells(TOP / "examples" / "notebooks" / "year-of-answers.ipynb")
+    cells = code_cells(YEAR_OF_ANSWERS)
     stored = ["".join(output.get("text", [])) for cell in cells for output in cell["outputs"]]
     (plan,) = [text for text in stored if "active_windows" in text]
     assert plan.strip() in page("answering")
