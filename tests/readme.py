@@ -11,16 +11,24 @@ README = (TOP / "README.md").read_text(encoding="utf-8")
 DOCS = sorted(set((TOP / "docs").glob("**/*.md")) - set((TOP / "docs" / "wire").iterdir()))
 BLOCKS = {
     "answering": "tests/unit/answerer",
-    "using": "tests/integration, tests/unit/sdk, tests/unit/trainers",
-    "library": "tests/unit/accounting",
+    "budgets/datasets": "tests/unit/sdk",
+    "budgets/epochs": "tests/unit/sdk",
+    "budgets/file": "tests/unit/sdk",
+    "budgets/following": "tests/integration, tests/unit/sdk",
     "dp-ftrl": "tests/unit/sdk",
+    "get-started/service": "tests/integration",
+    "library": "tests/unit/accounting",
     "pytorch": "tests/unit/trainers",
+    "query/python": "tests/unit/docs, tests/unit/queries",
+    "train/loop": "tests/integration, tests/unit/sdk, tests/unit/trainers",
 }
-"""Pages with blocks of Python that need what a reader brings along, and who runs them."""
+"""Pages with blocks of Python that need more than the page has, and the tests that run them."""
 PAGES = "\n".join(
-    (TOP / "docs" / page).read_text(encoding="utf-8") for page in ("using.md", "library.md")
+    (TOP / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for page in BLOCKS
+    if page.partition("/")[0] in ("budgets", "library", "train")
 )
-"""Those whose blocks of Python the tests run, each once however often it stands there."""
+"""The pages whose blocks the functions below find by what they contain."""
 DOCUMENTS = sorted(
     path
     for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md"), *TOP.glob("deploy/*.md")]
@@ -87,8 +95,3 @@ def blocks_of_correlated_noise() -> list[str]:
 def blocks_of_sampled_training() -> list[str]:
     """A loop over a roster and a classifier; the tests of the trainers run them."""
     return [block for block in blocks() if "roster" in block or "Classifier" in block]
-
-
-def blocks_of_queries() -> list[str]:
-    """Answers to queries; the tests of the queries run them."""
-    return [block for block in blocks() if "QueryAnswerer" in block]

@@ -96,7 +96,7 @@ class RosterStep:
 
         Later calls return the same positions. The charge covers one draw per decision: a second
         draw is a second release, and a draw that is repeated because of the users in it is no
-        Poisson sample (docs/using.md).
+        Poisson sample (docs/train/loop.md).
 
         Args:
             no_coin_drawn: the caller states that no earlier attempt has drawn this step.

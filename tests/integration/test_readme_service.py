@@ -85,10 +85,9 @@ def test_the_examples_of_the_service_run_and_survive_a_crash(
 def test_the_tutorial_trains_over_the_service_and_resumes_from_its_checkpoint(
     readers_shell: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_memory, _, over_kafka = blocks(page("tutorial"))
+    (over_kafka,) = blocks(page("get-started/service"))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(in_memory.partition("t = Turnstile.in_memory()")[0], names)
     over_kafka = over_kafka.replace("localhost:9092", readers_shell.kafka)
     # The auditor counts in exact fractions, and cannot check 1,200 steps in time.
     assert "steps=1200," in over_kafka

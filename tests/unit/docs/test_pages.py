@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from streams.cli.main import main
 from tests.readme import BLOCKS, DOCS, TOP, blocks, page
 
 # Those that need nothing that is not on the page. The others are run by those who know what a
 # reader brings along (`tests.readme`); `test_every_block_is_run_by_some_test` sees to it that all
 # are.
-WHOLE = ("federated", "index", "jax", "queries")
+WHOLE = ("index", "train/federated", "train/jax")
 
 
 @pytest.mark.slow
@@ -23,27 +24,35 @@ def test_a_page_that_is_whole_runs(name: str) -> None:
     names = run(blocks(page(name)))
     if name == "index":
         assert names["d"].admitted.tolist() == [True, True, True]
-    elif name == "federated":
+    elif name == "train/federated":
         # As many as a filter by itself admits: rho = 1 / (2 * 25) each.
         assert 0 < names["rounds"] < 100
         assert sum(names["stored"]) / 2**44 == pytest.approx(names["rounds"] / 25)
-    elif name == "queries":
-        assert abs(float(names["answer"].value) - len(names["buyers"])) < 60
     else:
         assert names["accuracy"] > 0.8
         assert names["private"].step == 40
 
 
 @pytest.mark.slow
-def test_the_tutorial_trains_in_this_process_and_shows_what_it_has_cost() -> None:
-    in_memory, looking, over_kafka = blocks(page("tutorial"))
-    names = run([in_memory, looking])
-    assert names["accuracy"] > 0.75
-    assert len(names["spent"]) == 1400
-    assert 0 < names["spent"][7] <= 1
-    assert np.median(list(names["spent"].values())) < 1
+def test_queries_from_a_program_are_answered() -> None:
+    names = run(blocks(page("query/python"))[:1])
+    assert abs(float(names["answer"].value) - len(names["buyers"])) < 60
+
+
+@pytest.mark.slow
+def test_the_first_tutorial_trains_twice_and_leaves_a_budget_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(blocks(page("get-started/training")))
+    spent = names["spent"]
+    assert [spent[person] for person in (7, 500, 1399)] == [0.5, 1.0, 0.5]
+    assert len(spent) == names["persons"][:1400].size
     assert not list(names["t"].halts("digits", follow=False))
-    assert 'Turnstile("localhost:9092")' in over_kafka  # tests/integration runs it
+    january, february = (float(rate) for rate in re.findall(r": (\d+)%", capsys.readouterr().out))
+    assert min(january, february) > 60
+    names["t"].close()
+    assert main(["verify", "--budgets", "digits.db"]) == 0
 
 
 def test_norms_of_what_is_charged_are_rounded_up_in_every_block() -> None:
@@ -55,9 +64,9 @@ def test_norms_of_what_is_charged_are_rounded_up_in_every_block() -> None:
 
 
 def test_every_block_is_run_by_some_test() -> None:
-    here = {*WHOLE, "tutorial"}
+    here = {*WHOLE, "get-started/training"}
     assert here.isdisjoint(BLOCKS)
-    with_blocks = {path.stem for path in DOCS if blocks(path.read_text(encoding="utf-8"))}
+    with_blocks = {name_of(path) for path in DOCS if blocks(path.read_text(encoding="utf-8"))}
     assert with_blocks == here | set(BLOCKS)
 
 
@@ -65,6 +74,11 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = (TOP / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [project["version"]]
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a page, as ``page`` takes it."""
+    return path.relative_to(TOP / "docs").with_suffix("").as_posix()
 
 
 def run(parts: list[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from streams.queries import QueryAnswerer, Release
 from streams.sdk.errors import InvalidRequest
-from tests.readme import blocks_of_queries
+from tests.readme import blocks, page
 from tests.unit.queries.test_answerer import quiet, run_of
 from tests.unit.sdk.partitions import in_memory_run
 
@@ -174,7 +174,7 @@ def test_an_interval_covers_the_sum_as_often_as_it_says() -> None:
 
 
 def test_the_lines_in_the_docs_answer() -> None:
-    (example,) = blocks_of_queries()
+    _, example = blocks(page("query/python"))
     users, amounts = ["ann", "bob"], [12.0, 250.0]
     frame = pd.DataFrame({"customer": users, "amount": amounts})
     given = {"users": users, "amounts": amounts, "ones": [1.0, 1.0], "purchases": frame}

@@ -1,4 +1,4 @@
-"""What docs/using.md and docs/dp-ftrl.md say of correlated noise, as it stands there."""
+"""What docs/train/loop.md and docs/dp-ftrl.md say of correlated noise, as it stands there."""
 
 from __future__ import annotations
 

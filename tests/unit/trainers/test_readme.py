@@ -1,4 +1,4 @@
-"""The examples of docs/using.md of sampled training run as they stand there."""
+"""The examples of docs/train/loop.md of sampled training run as they stand there."""
 
 from __future__ import annotations
 
