@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -86,19 +87,7 @@ class StepShape:
 
     def largest_norm(self, mechanism: Mechanism) -> float:
         """Return the largest norm that counts as one step; 0 if no norm above 0 does."""
-        rate, records = 1.0, 1
-        match known(mechanism):
-            case Gaussian(noise_stddev):
-                pass
-            case PoissonGaussian(noise_stddev, rate):
-                pass
-            case PoissonRecords(noise_stddev, rate, records):
-                pass
-            case _:
-                return 0.0
-        if rate > self.sampling_rate or records > self.records:
-            return 0.0
-        return float_toward(Fraction(noise_stddev) / Fraction(self.certified.noise_stddev), DOWN)
+        return _largest_norm(self, known(mechanism))
 
     def units(self, mechanism: Mechanism, norms: npt.ArrayLike) -> IntArray:
         """Return the charge of each norm: nothing for norm 0, or one step.
@@ -122,3 +111,20 @@ class StepShape:
         charge = np.where(vector > largest, MAX_COST_UNITS, ONE_STEP)
         charge[vector == 0.0] = 0
         return charge
+
+
+@lru_cache(maxsize=256)  # every step asks for it
+def _largest_norm(shape: StepShape, mechanism: Mechanism) -> float:
+    rate, records = 1.0, 1
+    match mechanism:
+        case Gaussian(noise_stddev):
+            pass
+        case PoissonGaussian(noise_stddev, rate):
+            pass
+        case PoissonRecords(noise_stddev, rate, records):
+            pass
+        case _:
+            return 0.0
+    if rate > shape.sampling_rate or records > shape.records:
+        return 0.0
+    return float_toward(Fraction(noise_stddev) / Fraction(shape.certified.noise_stddev), DOWN)

@@ -46,6 +46,8 @@ def unpack_positions(packed: bytes, count: int) -> NDArray[np.int64]:
     Raises:
         ValueError: the bytes are not packed positions among ``count`` members.
     """
+    if packed == b"\0":
+        return np.empty(0, dtype=np.int64)
     content = packed[1:]
     if packed[:1] == b"\0":
         positions = np.frombuffer(content, dtype="<u4").astype(np.int64)

@@ -77,6 +77,14 @@ def _risk(
     return row.risk(budget, false_positive_rate, orders or None, any_order=any_order)
 
 
+@lru_cache(maxsize=256)  # every step asks for it
+def _counted(sampling_rate: float, noise_multiplier: float, records: int) -> accounting.Measure:
+    """Return the measure that counts steps of this shape."""
+    from accounting import StepShape, steps_measure
+
+    return steps_measure(StepShape(sampling_rate, noise_multiplier, records))
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules under which a dataset is charged. They are fixed at its creation.
 
@@ -147,11 +155,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def row(self) -> accounting.Measure:
         """The measure, with the shape of the steps if it counts steps."""
-        from accounting import MEASURES, StepShape, steps_measure
+        from accounting import MEASURES
 
         if self.sampling_rate is UNSET or self.noise_multiplier is UNSET:
             return MEASURES[self.measure]
-        return steps_measure(StepShape(self.sampling_rate, self.noise_multiplier, self.records))
+        return _counted(self.sampling_rate, self.noise_multiplier, self.records)
 
     @property
     def records(self) -> int:
