@@ -293,6 +293,7 @@ class PrivacyEngine:
                 delta=delta,
                 sampling_rate=rate,
                 noise_multiplier=noise,
+                odometer_step=planned,  # each step would raise all odometers alike
             )
             return
         with invalid_requests():
@@ -610,4 +611,4 @@ def restore(
 
 def _usual_size(expected: float) -> int:
     """Return a public batch size in which nearly all Poisson samples of this mean size fit."""
-    return _MULTIPLE * math.ceil((expected + 2.5 * math.sqrt(expected)) / _MULTIPLE)
+    return _MULTIPLE * math.ceil((expected + 2.0 * math.sqrt(expected)) / _MULTIPLE)
