@@ -197,7 +197,6 @@ def compare(
         task.tensors(task.images.train), torch.tensor(task.images.train_labels)
     )
     rate = 1.0 / task.a_pass
-    rate = 1.0 / task.a_pass
     loader = torch.utils.data.DataLoader(data, batch_size=-(-len(data) // task.a_pass))
     assert len(loader) == task.a_pass
     theirs = get_noise_multiplier(
@@ -221,7 +220,9 @@ def compare(
             data_loader=loader,
             noise_multiplier=theirs,
             max_grad_norm=task.clip_norm,
-            noise_generator=torch.Generator().manual_seed(seed),
+            # With the seed of the weights, the first noise would have their random bits: each
+            # tensor's correlation with its noise would be -0.35.
+            noise_generator=torch.Generator().manual_seed(10**6 + seed),
         )
 
     def individual(
@@ -230,7 +231,9 @@ def compare(
         module, optimizer = _begin(task, seed)
         name = f"t{uuid4().hex[:8]}"
         if counted:  # the loss distributions are composed once, not for every seed
-            turnstile.create_dataset(name, measure="steps", budget=task.steps, **counted)
+            turnstile.create_dataset(
+                name, measure="steps", budget=task.steps, odometer_step=task.steps, **counted
+            )
         engine = PrivacyEngine(turnstile, dataset=name, run="training", measure=measure)
         made = engine.make_private_with_epsilon(
             module=module,
