@@ -49,13 +49,6 @@ def test_documented_commands_and_options_exist(path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_resolve(path) -> None:
-    text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:|mailto:)([^)#]+)\)", text):
-        assert (path.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documented_make_targets_exist(path) -> None:
     there = set(re.findall(r"^([a-z]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
