@@ -19,19 +19,19 @@ from tests.waiting import HANGS_AFTER
 
 
 @contextmanager
-def listening(
+def gateway_to(
     connection: Connection,
     *,
     keys: str = "",
-    budgets: str = "",
+    config: Config | None = None,
     timeout: float = HANGS_AFTER,
     **options: Any,
 ) -> Iterator[Gateway]:
-    """Start a gateway to a service in memory or in a file, and stop it."""
+    """Start a gateway to a service, and stop it; ``config`` has the place of the datasets."""
 
     def datasets() -> Mapping[str, DatasetStatus]:
         if not isinstance(connection, MemoryConnection):
-            return read_datasets(Config(budgets=budgets))
+            return read_datasets(config or Config())
         found = connection.ledgers[0].summary().datasets
         return {name: DatasetStatus(one.policy, closed=one.closed) for name, one in found.items()}
 

@@ -39,9 +39,12 @@ from streams.kafka.topics import Topics
 from streams.local.secure import Authority, SecureStack
 from streams.records import Reason
 from streams.records.signatures import new_keys
+from streams.sdk.kafka import KafkaConnection
 from streams.store.snapshot import MANIFEST, UnusableSnapshot
+from tests.gateways import gateway_to
 from tests.integration.command import turnstile
 from tests.integration.service import IMPATIENT_WORKER, end_at_once, eventually
+from tests.unit.gateway.asking import STEP, ask, create
 from tests.waiting import HANGS_AFTER
 
 PARTITIONS = 2
@@ -241,6 +244,23 @@ def test_an_operator_can_create_the_topics_and_no_others(used: SecureStack) -> N
 
 
 # --- access lists ---------------------------------------------------------------------------------
+
+
+def test_a_gateway_has_the_rights_that_it_needs_and_charges_with_its_callers_key(
+    stack: SecureStack,
+) -> None:
+    keys, config = stack.secrets.request_keys, stack.config_of("gateway")
+    trainer = stack.config_of("trainer").request_key
+    with gateway_to(KafkaConnection(config), config=config) as gateway:
+        allow = {keys["trainer"]: ["charge", "manage"]}
+        assert create(gateway, name="by-gateway", allow=allow).status == 200
+        run = "/v1/datasets/by-gateway/runs/r"
+        opened = ask(gateway, "POST", f"{run}/attempts", {}, key=trainer).body
+        path = f"{run}/attempts/{opened['attempt']}"
+        for key, status in ((None, 403), (new_keys()[0], 403), (trainer, 200)):
+            assert ask(gateway, "POST", f"{path}/steps/0", STEP, key=key).status == status
+            assert ask(gateway, "GET", f"{path}/halts", key=key).status == status
+        assert ask(gateway, "GET", "/v1/datasets/by-gateway").status == 200
 
 
 def test_a_dataset_is_charged_only_with_keys_on_its_access_list(stack: SecureStack) -> None:

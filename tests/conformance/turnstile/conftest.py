@@ -14,6 +14,7 @@ from streams import (
     AsyncTurnstile,
     Turnstile,
 )
+from streams.config import Config
 from streams.local import LocalStack
 from streams.sdk.budget_file import create_file
 from streams.sdk.file import FileConnection
@@ -21,7 +22,7 @@ from streams.sdk.memory import MemoryConnection
 from tests.conformance.turnstile import PARTITIONS
 from tests.conformance.turnstile.blocking import BlockingTurnstile
 from tests.conformance.turnstile.http_client import HttpTurnstile
-from tests.gateways import listening
+from tests.gateways import gateway_to
 from tests.keys import private_key
 from tests.waiting import HANGS_AFTER
 
@@ -38,7 +39,8 @@ def over_http(tmp_path: Path) -> Iterator[Callable[..., HttpTurnstile]]:
     """Return a function that opens a client, with a key or without, of one gateway."""
     path = str(tmp_path / "budgets.db")
     create_file(path, PARTITIONS)
-    with listening(FileConnection(path, HANGS_AFTER), budgets=path) as gateway:
+    connection, config = FileConnection(path, HANGS_AFTER), Config(budgets=path)
+    with gateway_to(connection, config=config) as gateway:
 
         def client(name: str | None = None) -> HttpTurnstile:
             key = None if name is None else private_key(name)

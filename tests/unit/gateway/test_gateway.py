@@ -15,7 +15,7 @@ from streams.gateway.server import Gateway
 from streams.ledger.ledger import Ledger
 from streams.ledger.outputs import Output
 from streams.records import Reason
-from tests.gateways import listening
+from tests.gateways import gateway_to
 from tests.keys import private_key, public
 from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create, opened
 from tests.unit.sdk.partitions import Partitions
@@ -30,7 +30,7 @@ def service() -> Partitions:
 
 @pytest.fixture
 def gateway(service: Partitions) -> Iterator[Gateway]:
-    with listening(service, timeout=0.0) as served:  # what does not answer at once never does
+    with gateway_to(service, timeout=0.0) as served:  # what does not answer at once never does
         yield served
 
 
@@ -41,7 +41,7 @@ def test_repeated_request_returns_the_same_decision_at_any_gateway(
     path = opened(gateway)
     first = ask(gateway, "POST", f"{path}/steps/0", STEP)
     assert (first.status, first.body["admitted"]) == (200, [True] * 3)
-    with listening(service) as other:
+    with gateway_to(service) as other:
         again = ask(other, "POST", f"{path}/steps/0", STEP)
         assert again.body == first.body
         assert ask(other, "POST", f"{path}/steps/1", STEP).body["step"] == 1
@@ -187,7 +187,7 @@ def test_repeated_roster_step_is_charged_once(service: Partitions, gateway: Gate
 
 def test_listed_dataset_is_charged_with_the_key_of_the_caller_only(service: Partitions) -> None:
     allow = {public("alice"): ["charge"], public("mary"): ["manage"]}
-    with listening(service) as gateway:
+    with gateway_to(service) as gateway:
         assert create(gateway, allow=allow).status == 200
         path = opened(gateway, key=private_key("alice"))
         for caller in (None, "mary", "bob"):
@@ -201,7 +201,7 @@ def test_listed_dataset_is_charged_with_the_key_of_the_caller_only(service: Part
 
 
 def test_only_known_callers_are_served_if_the_gateway_has_a_list(service: Partitions) -> None:
-    with listening(service, keys=public("alice")) as gateway:
+    with gateway_to(service, keys=public("alice")) as gateway:
         assert create(gateway, key=private_key("alice")).status == 200
         stranger = create(gateway, key=private_key("bob"))
         assert (stranger.status, stranger.body["reason"]) == (403, "unknown-caller")
@@ -223,7 +223,7 @@ def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
         entered.set()
         may_end.wait()
 
-    with listening(service, most=1) as gateway:
+    with gateway_to(service, most=1) as gateway:
         create(gateway)
         path = opened(gateway)
         service.before_result = wait
@@ -249,7 +249,7 @@ def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
         entered.set()
         may_end.wait()
 
-    with listening(service, most=1) as gateway:
+    with gateway_to(service, most=1) as gateway:
         create(gateway)
         path = opened(gateway)
         service.before_result = wait
@@ -262,7 +262,7 @@ def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
 
 
 def test_large_body_is_refused_before_it_is_read(service: Partitions) -> None:
-    with listening(service, largest=2000) as gateway:
+    with gateway_to(service, largest=2000) as gateway:
         create(gateway)
         step = {**STEP, "users": list(range(1000))}
         refused = ask(gateway, "POST", f"{opened(gateway)}/steps/0", step)

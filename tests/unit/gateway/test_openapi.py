@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from streams.gateway.operations import OPERATIONS
-from tests.gateways import listening
+from tests.gateways import gateway_to
 from tests.readme import TOP
 from tests.unit.gateway.asking import STEP, ask, create, opened
 from tests.unit.sdk.partitions import Partitions
@@ -21,7 +21,7 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 
 def test_gateway_serves_the_stored_document() -> None:
-    with listening(Partitions()) as gateway:
+    with gateway_to(Partitions()) as gateway:
         assert ask(gateway, "GET", "/openapi.json").body == DOCUMENT
 
 
@@ -51,7 +51,7 @@ def test_every_reference_is_defined() -> None:
 
 
 def test_responses_fit_their_schemas() -> None:
-    with listening(Partitions()) as gateway:
+    with gateway_to(Partitions()) as gateway:
         made = create(gateway)
         path = opened(gateway)
         responses = [

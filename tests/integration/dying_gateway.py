@@ -1,0 +1,65 @@
+"""A gateway that is killed (SIGKILL) at a chosen point of the first charge that it publishes.
+
+    before       nothing of the charge is published
+    half         one partition's part of the charge is in Kafka
+    published    all parts are, and no decision was returned
+
+Its first line on standard output is its URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from functools import partial
+from typing import NoReturn
+
+from streams.config import Config
+from streams.gateway.callers import CallerSigner
+from streams.gateway.server import Gateway
+from streams.operations.status import read_datasets
+from streams.records import Charge, decode_request
+from streams.sdk.client import Turnstile
+from streams.sdk.connection import PendingRequest
+from streams.sdk.kafka import KafkaConnection
+
+
+class DyingConnection(KafkaConnection):
+    """A connection whose process does not survive a charge."""
+
+    def __init__(self, config: Config, point: str) -> None:
+        super().__init__(config)
+        self._point = point
+
+    def _publish(self, waiting: PendingRequest) -> None:
+        parts = dict(waiting.requests)
+        if not any(isinstance(decode_request(part), Charge) for part in parts.values()):
+            super()._publish(waiting)
+            return
+        if self._point == "half":
+            first = min(parts)
+            super()._publish(PendingRequest({first: parts[first]}))
+        elif self._point == "published":
+            super()._publish(waiting)
+        self._open().flush()
+        die()
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit
+
+
+async def serve(config: Config, point: str) -> None:
+    turnstile = Turnstile(connection=DyingConnection(config, point), signer=CallerSigner())
+    datasets = partial(read_datasets, config)
+    served = Gateway(turnstile, datasets, "127.0.0.1:0", timeout=config.timeout)
+    await served.start()
+    print(served.url, flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Config.load(), sys.argv[1]))

@@ -1,0 +1,130 @@
+"""`turnstile gateway` on a real broker: its steps are charged once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import RemoteDisconnected
+from pathlib import Path
+
+import pytest
+
+from streams.cli.output import Exit
+from streams.local.server import free_ports
+from tests.integration.service import Service
+from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create
+from tests.waiting import HANGS_AFTER
+
+DYING = Path(__file__).with_name("dying_gateway.py")
+SPENT = [1 / 32, 1 / 128, 1 / 512]
+
+
+@contextmanager
+def gateway(service: Service, *command: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start a program that serves a gateway; yield its URL and its process."""
+    environment = {
+        **os.environ,
+        "TURNSTILE_KAFKA": service.kafka,
+        "TURNSTILE_REDIS": service.redis,
+        "TURNSTILE_PREFIX": service.prefix,
+    }
+    words = [sys.executable, *map(str, command)]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            first = process.stdout.readline().strip()
+            yield json.loads(first)["page"] if first.startswith("{") else first, process
+        finally:
+            process.kill()
+
+
+def command() -> list[str]:
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    return ["-m", "streams.cli", "gateway", "--listen", listen, "--json"]
+
+
+@contextmanager
+def served(service: Service) -> Iterator[str]:
+    """Start `turnstile gateway`, and end it with SIGTERM."""
+    with gateway(service, *command()) as (url, process):
+        yield url
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANGS_AFTER) == Exit.OK
+
+
+@pytest.fixture(scope="module")
+def url(shared: Service) -> Iterator[str]:
+    with served(shared) as address:
+        yield address
+
+
+def opened(url: str, name: str) -> str:
+    """Create a dataset and open an attempt of a run; return its path."""
+    assert create(url, name=name).status == 200
+    response = ask(url, "POST", f"/v1/datasets/{name}/runs/r/attempts", {})
+    return f"/v1/datasets/{name}/runs/r/attempts/{response.body['attempt']}"
+
+
+def spent(service: Service, name: str) -> list[float]:
+    """Return what users 1, 2 and 3 have spent."""
+    rows = service.state(name)
+    return [rows[user][0][0] / 2**44 for user in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("point", ["before", "half", "published"])
+def test_step_is_charged_once_if_the_gateway_is_killed_before_it_answers(
+    shared: Service, url: str, name: str, point: str
+) -> None:
+    path = f"{opened(url, name)}/steps/0"
+    with gateway(shared, DYING, point) as (dying, process):
+        with pytest.raises((RemoteDisconnected, ConnectionResetError)):
+            ask(dying, "POST", path, STEP)
+        assert process.wait(HANGS_AFTER) == -signal.SIGKILL
+    if point != "before":
+        shared.settle()
+        other = ask(url, "POST", path, OTHER_STEP)
+        assert (other.status, other.body["reason"]) == (409, "step-content-changed")
+    first = ask(url, "POST", path, STEP)
+    assert (first.status, first.body["admitted"]) == (200, [True] * 3)
+    assert ask(url, "POST", path, STEP).body == first.body
+    assert spent(shared, name) == SPENT
+    shared.audit()
+
+
+def test_gateways_side_by_side_charge_a_step_once(shared: Service, url: str, name: str) -> None:
+    path = f"{opened(url, name)}/steps/0"
+    with served(shared) as other, ThreadPoolExecutor(8) as threads:
+        sent = [
+            threads.submit(ask, (url, other)[number % 2], "POST", path, STEP) for number in range(8)
+        ]
+        responses = [each.result() for each in sent]
+    assert {response.status for response in responses} == {200}
+    assert all(response.body == responses[0].body for response in responses)
+    assert spent(shared, name) == SPENT
+
+
+def test_step_without_decisions_is_not_answered_and_is_decided_later(
+    shared: Service, name: str
+) -> None:
+    with gateway(shared, *command(), "--timeout", "2") as (impatient, _):
+        path = opened(impatient, name)
+        with shared.paused_worker():
+            late = ask(impatient, "POST", f"{path}/steps/0", STEP)
+            assert (late.status, late.body["reason"]) == (504, "decision-timeout")
+        decided = ask(impatient, "POST", f"{path}/steps/0", STEP)
+    assert (decided.status, decided.body["step"]) == (200, 0)
+    assert spent(shared, name) == SPENT
+
+
+def test_dataset_is_shown_and_shared(shared: Service, url: str, name: str) -> None:
+    made = create(url, name=name).body
+    shared.settle()
+    assert ask(url, "GET", f"/v1/datasets/{name}").body == made
+    share = {"name": f"{name}-part", "share_of": name, "share": 0.5}
+    assert ask(url, "POST", "/v1/datasets", share).body["budget"] == [0.5]
