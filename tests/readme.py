@@ -16,6 +16,7 @@ BLOCKS = {
     "budgets/file": "tests/unit/sdk",
     "budgets/following": "tests/integration, tests/unit/sdk",
     "dp-ftrl": "tests/unit/sdk",
+    "gateway": "tests/unit/gateway",
     "get-started/service": "tests/integration",
     "library": "tests/unit/accounting",
     "pytorch": "tests/unit/trainers",

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from docs.markdown import table
 from docs.wire.asyncapi import plain, reason_texts, texts_below
 from streams.gateway import messages
 from streams.gateway.operations import OPERATIONS, PARAMETERS, Operation
@@ -51,6 +52,7 @@ _COMMON = {
     "offset": "The offset of the charge in the log.",
 }
 _PARAMETERS = {**_COMMON, "attempt": "The `attempt` that openAttempt returned."}
+_OTHER = HTTPStatus.UNPROCESSABLE_ENTITY
 _NOT_OF_OPERATIONS = (HTTPStatus.METHOD_NOT_ALLOWED,)
 
 
@@ -86,6 +88,22 @@ def document() -> dict[str, Any]:
 def text() -> str:
     """Return the document as it is stored."""
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+
+
+def operations() -> str:
+    """Return the table of the operations."""
+    rows = [[f"`{each.method}`", f"`{each.path}`", each.summary] for each in OPERATIONS]
+    return table(["method", "path", "purpose"], rows)
+
+
+def problems() -> str:
+    """Return the table of the problems: all of the gateway, and those of workers but 422."""
+    texts = _problem_texts()
+    statuses = {str(reason): meaning.status for reason, meaning in PROBLEMS.items()}
+    statuses |= {str(reason): code for reason, code in REJECTIONS.items() if code != _OTHER}
+    found = sorted((status, reason) for reason, status in statuses.items())
+    rows = [[str(status), f"`{reason}`", texts[reason]] for status, reason in found]
+    return table(["status", "`reason`", "meaning"], rows)
 
 
 def _operation(operation: Operation) -> dict[str, Any]:

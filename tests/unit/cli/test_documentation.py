@@ -60,7 +60,7 @@ def test_every_code_block_has_a_tested_language() -> None:
         fenced = path.read_text(encoding="utf-8").split("```")[1::2]
         kinds = {block.partition("\n")[0] for block in fenced}
         # Blocks without a language and Mermaid are pictures, and consoles show output.
-        shown = {"console"} if path.name == "audit.md" else {"mermaid"}
+        shown = {"console"} if path.name in ("audit.md", "gateway.md") else {"mermaid"}
         # Those in braces are directives, which building the site runs.
         kinds = {kind for kind in kinds if not kind.startswith("{")}
         assert kinds <= {"python", "sh", "", *shown}, path

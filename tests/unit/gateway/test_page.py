@@ -1,0 +1,100 @@
+"""The examples of docs/gateway.md, run as they are there; a stand-in takes the place of Spark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.gateways import gateway_to
+from tests.readme import blocks, page
+from tests.unit.sdk.partitions import Partitions
+
+HANDLE = r"1-[0-9a-f]{32}"
+URL = "http://127.0.0.1:8482/"
+BATCHES = [{1: 0.5, 2: 3.0}, {1: 0.25}, {1: 0.25}]
+
+
+class Batch:
+    """The sums of a micro-batch, with the methods of a DataFrame that the example calls."""
+
+    def __init__(self, sums: dict[int, float]) -> None:
+        self._sums = sums
+
+    def groupBy(self, column: str) -> Batch:  # noqa: N802
+        assert column == "user"
+        return self
+
+    def sum(self, column: str) -> Batch:
+        assert column == "amount"
+        return self
+
+    def orderBy(self, column: str) -> Batch:  # noqa: N802
+        return self
+
+    def collect(self) -> list[tuple[int, float]]:
+        return sorted(self._sums.items())
+
+
+class Stream:
+    """A stream that sends each batch twice, as after a failure."""
+
+    @property
+    def writeStream(self) -> Stream:  # noqa: N802
+        return self
+
+    def foreachBatch(self, function: Callable[[Batch, int], None]) -> Stream:  # noqa: N802
+        self._function = function
+        return self
+
+    def start(self) -> None:
+        for step, sums in enumerate(BATCHES):
+            for _ in range(2):
+                self._function(Batch(sums), step)
+
+
+def test_batches_of_the_spark_example_are_charged_once() -> None:
+    service = Partitions()
+    service.create("visits", budget=1.0)
+    released: dict[int, Any] = {}
+
+    def release(step: int, sums: list[float], granted: list[float]) -> None:
+        assert released.setdefault(step, (sums, granted)) == (sums, granted), "the same again"
+
+    (block,) = blocks(page("gateway"))
+    with gateway_to(service) as gateway:
+        here = block.replace(URL, gateway.url)
+        exec(here, {"stream": Stream(), "release": release})
+    assert released == {
+        0: ([0.5, 3.0], [0.5, 1.0]),
+        1: ([0.25], [0.25]),
+        2: ([0.25], [0.25]),
+    }
+    assert service.spent("visits") == {1: pytest.approx(0.375 / 200), 2: pytest.approx(1 / 200)}
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_commands_of_the_page_have_the_output_of_the_page() -> None:
+    shown = "".join(re.findall(r"```console\n(.*?)```", page("gateway"), re.DOTALL))
+    attempt = shown_attempt = re.findall(HANDLE, shown)[0]
+    variables, compared = "", 0
+    with gateway_to(Partitions(4)) as gateway:
+        for line in filter(None, shown.splitlines()):
+            here = line.replace(shown_attempt, attempt).replace(URL, gateway.url)
+            if here.startswith("$ curl"):
+                script = variables + here[2:]
+                done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+                found = done.stdout.decode()
+                attempt = (re.findall(HANDLE, found) or [attempt])[0]
+            elif here.startswith("$ "):
+                variables += f"{here[2:]}; "
+            else:
+                expected = line.replace(shown_attempt, attempt).split("...")
+                assert all(part.rstrip(", ") in found for part in expected), found
+                compared += 1
+    assert compared == 4
