@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from docs.markdown import table
-from docs.wire.asyncapi import plain, reason_texts, texts_below
+from docs.wire.asyncapi import plain, texts_below
 from streams.gateway import messages
 from streams.gateway.operations import OPERATIONS, PARAMETERS, Operation
-from streams.gateway.problems import PROBLEMS, REJECTIONS
+from streams.gateway.problems import STATUSES, UNPROCESSABLE, ProblemReason
 from streams.gateway.server import JSON, PROBLEM_JSON
-from streams.records import VERSION, Policy
+from streams.records import VERSION, Policy, Reason
 from streams.sdk.client import Turnstile
 from streams.sdk.followers import Halt
 from streams.sdk.run import Run
@@ -51,8 +51,7 @@ _COMMON = {
     "partition": "The user's partition.",
     "offset": "The offset of the charge in the log.",
 }
-_PARAMETERS = {**_COMMON, "attempt": "The `attempt` that openAttempt returned."}
-_OTHER = HTTPStatus.UNPROCESSABLE_ENTITY
+_PARAMETERS = {**_COMMON, "attempt": "The `attempt` that open_attempt returned."}
 _NOT_OF_OPERATIONS = (HTTPStatus.METHOD_NOT_ALLOWED,)
 
 
@@ -92,25 +91,30 @@ def text() -> str:
 
 def operations() -> str:
     """Return the table of the operations."""
-    rows = [[f"`{each.method}`", f"`{each.path}`", each.summary] for each in OPERATIONS]
+    rows = [[f"`{each.method}`", f"`{each.path}`", _summary(each)] for each in OPERATIONS]
     return table(["method", "path", "purpose"], rows)
 
 
 def problems() -> str:
     """Return the table of the problems: all of the gateway, and those of workers but 422."""
     texts = _problem_texts()
-    statuses = {str(reason): meaning.status for reason, meaning in PROBLEMS.items()}
-    statuses |= {str(reason): code for reason, code in REJECTIONS.items() if code != _OTHER}
-    found = sorted((status, reason) for reason, status in statuses.items())
-    rows = [[str(status), f"`{reason}`", texts[reason]] for status, reason in found]
+    rows = [
+        [str(status), f"`{reason}`", texts[reason]]
+        for status, reason in sorted((status, reason) for reason, status in STATUSES.items())
+        if status != UNPROCESSABLE or reason in list(ProblemReason)
+    ]
     return table(["status", "`reason`", "meaning"], rows)
+
+
+def _summary(operation: Operation) -> str:
+    return plain(inspect.getdoc(operation.answer) or "")
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
     names = re.findall(r"{(\w+)}", operation.path)
     found: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.summary,
+        "operationId": operation.answer.__name__,
+        "summary": _summary(operation),
         "parameters": [
             {
                 "name": name,
@@ -139,8 +143,7 @@ def _schema_of(kind: type) -> dict[str, Any]:
 
 
 def _statuses() -> list[int]:
-    found = {*REJECTIONS.values(), *(meaning.status for meaning in PROBLEMS.values())}
-    return sorted(found.difference(_NOT_OF_OPERATIONS))
+    return sorted(set(STATUSES.values()).difference(_NOT_OF_OPERATIONS))
 
 
 def _response_name(status: int) -> str:
@@ -149,10 +152,7 @@ def _response_name(status: int) -> str:
 
 def _problem(status: int) -> dict[str, Any]:
     texts = _problem_texts()
-    reasons = [
-        *(reason for reason, meaning in PROBLEMS.items() if meaning.status == status),
-        *(reason for reason, code in REJECTIONS.items() if code == status),
-    ]
+    reasons = [reason for reason, code in STATUSES.items() if code == status]
     return {
         "description": "\n".join(f"- `{reason}`: {texts[reason]}" for reason in reasons),
         "content": {PROBLEM_JSON: _schema_of(messages.HttpProblem)},
@@ -161,7 +161,8 @@ def _problem(status: int) -> dict[str, Any]:
 
 def _problem_texts() -> dict[str, str]:
     """Return the text of every reason of a problem."""
-    return {**{str(each): meaning.text for each, meaning in PROBLEMS.items()}, **reason_texts()}
+    kinds = (ProblemReason, Reason)
+    return {str(kind[name]): text for kind in kinds for name, text in texts_below(kind).items()}
 
 
 def _schemas() -> dict[str, Any]:
@@ -190,7 +191,7 @@ def _texts_of(owner: type) -> dict[str, str]:
     for base in reversed(owner.__mro__):
         if base in _SOURCES:
             texts |= _argument_texts(_SOURCES[base])
-        if base.__module__ == messages.__name__:
+        if issubclass(base, msgspec.Struct) and base.__module__.startswith("streams."):
             texts |= texts_below(base)
     return texts
 

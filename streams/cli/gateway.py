@@ -28,10 +28,12 @@ def gateway(options: argparse.Namespace, config: Config) -> int:
             "TURNSTILE_GATEWAY_KEYS_FILE to a file with the public keys of the callers, or listen "
             "on 127.0.0.1 without --url"
         )
-    if config.request_key:
-        raise ConfigurationError(
-            "the gateway signs with the keys of its callers: remove the setting request_key"
-        )
+    for name in ("request_key", "pseudonym_key"):
+        if getattr(config, name):
+            raise ConfigurationError(
+                f"the gateway signs with the keys of its callers and sends users' ids as they are: "
+                f"remove the setting {name}"
+            )
     try:
         callers = Callers(config.gateway_keys)
     except InvalidKey as error:

@@ -65,7 +65,9 @@ class Callers:
         try:
             signer = RequestSigner(key.strip())
         except InvalidKey:
-            raise RequestFailed(ProblemReason.UNAUTHENTICATED) from None
+            detail = "give a private key of `turnstile keys new`: Authorization: Bearer ..."
+            raise RequestFailed(ProblemReason.UNAUTHENTICATED, detail) from None
         if self._known and signer.public not in self._known:
-            raise RequestFailed(ProblemReason.UNKNOWN_CALLER)
+            detail = "the gateway does not serve this key: add its public key to gateway_keys"
+            raise RequestFailed(ProblemReason.UNKNOWN_CALLER, detail)
         return signer

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from streams.records import (
+    Holder,
     Measure,
     MinSeparation,
     Name,
@@ -252,13 +253,6 @@ class HaltList(msgspec.Struct, frozen=True, kw_only=True):
     """False if there are more events than one response can have."""
 
 
-class HolderRun(msgspec.Struct, frozen=True):
-    """The run that holds a budget."""
-
-    dataset: str
-    run: str
-
-
 class HttpProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a request failed (RFC 9457). After any problem nothing may be released."""
 
@@ -274,7 +268,7 @@ class HttpProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The number of the newest attempt of the run."""
     held: Dataset | None = None
     """The policy that the dataset has, if another one was requested."""
-    holder: HolderRun | None = None
+    holder: Holder | None = None
     """The run that holds the budget, if another run requested it."""
     released: int | None = None
     """The step that the caller named as released."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import BoundedSemaphore
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec.structs import asdict
@@ -108,26 +108,26 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        name: the operation's id in the OpenAPI document.
         method: GET or POST.
         path: with the parameters in braces.
-        summary: what it does.
-        answer: the function that does it.
-        response: the type of the body of a response.
+        answer: the function that does it. Its docstring describes the operation.
         body: the type of the body of a request; None if it has none.
     """
 
-    name: str
     method: str
     path: str
-    summary: str
     answer: Callable[[GatewayCall], msgspec.Struct]
-    response: type[msgspec.Struct]
     body: type[Body] | None = None
+
+    @property
+    def response(self) -> type[msgspec.Struct]:
+        """Return the type of the body of a response."""
+        found: type[msgspec.Struct] = get_type_hints(self.answer)["return"]
+        return found
 
 
 def create_dataset(call: GatewayCall) -> Dataset:
-    """Create a dataset, or confirm that it has this policy."""
+    """Create a dataset with a policy that never changes, or confirm that it has this policy."""
     given = asdict(call.body)
     name, share_of = given.pop("name"), given.pop("share_of")
     whole = None if share_of is None else call.known(share_of).policy
@@ -138,25 +138,25 @@ def create_dataset(call: GatewayCall) -> Dataset:
 
 
 def show_dataset(call: GatewayCall) -> Dataset:
-    """Return the policy of a dataset."""
+    """Show the policy of a dataset."""
     found = call.known(call.place["dataset"])
     return dataset_of(found.policy, closed=found.closed)
 
 
 def open_attempt(call: GatewayCall) -> AttemptState:
-    """Open a new attempt of a run."""
+    """Open a run, new or resumed: a new attempt, which fences all earlier ones."""
     dataset, run = call.place["dataset"], call.place["run"]
     timeout = call.deadline.left()
     return _state(call.turnstile.run(dataset, run, **asdict(call.body), timeout=timeout))
 
 
 def show_attempt(call: GatewayCall) -> AttemptState:
-    """Return the state of an attempt, if it is the newest."""
+    """Check that the attempt is the newest, and show its next step."""
     return _state(call.resumed())
 
 
 def close_run(call: GatewayCall) -> RunIsOver:
-    """Close a run permanently."""
+    """Close a run permanently: it can never be charged or opened again."""
     dataset, run = call.place["dataset"], call.place["run"]
     if not call.turnstile.close_run(dataset, run, timeout=call.deadline.left()):
         detail = f"run {run!r} of dataset {dataset!r} was never opened"
@@ -165,7 +165,7 @@ def close_run(call: GatewayCall) -> RunIsOver:
 
 
 def charge(call: GatewayCall) -> ChargeDecision:
-    """Charge one step, or return the decision that was made about it."""
+    """Charge one step. The same request again returns the same decision, charged once."""
     run, body = call.resumed(call.place["step"]), call.body
     decision = run.charge(
         body.users,
@@ -186,19 +186,19 @@ def charge(call: GatewayCall) -> ChargeDecision:
 
 
 def abandon(call: GatewayCall) -> AttemptState:
-    """Give up a step that was handed back."""
+    """Give up a step that was charged before. Its charges remain; never release it."""
     run = call.resumed(call.place["step"])
     run.abandon(call.deadline.left())
     return _state(run)
 
 
 def enrol(call: GatewayCall) -> EnrolledRoster:
-    """Enrol users on the roster of the run."""
+    """Enrol users on the roster: the same ones in the same order, new ones at the end."""
     return EnrolledRoster(members=len(_roster(call, call.resumed())))
 
 
 def charge_roster(call: GatewayCall) -> RosterStepDecision:
-    """Charge one step to all members of the roster, or return the decision about it."""
+    """Charge one step to all users of the roster; the same request again is charged once."""
     roster = _roster(call, call.resumed(call.place["step"]))
     step = roster.charge(
         mechanism=_mechanism(call.body.mechanism),
@@ -222,11 +222,12 @@ _reading_halts = BoundedSemaphore(_READS_OF_HALTS)
 
 
 def list_halts(call: GatewayCall) -> HaltList:
-    """Return the HALT events of a run, to a caller that may charge it."""
+    """List the HALT events of a run, for a caller that may charge it."""
     with suppress(RunIsClosed):  # workers have checked the caller's right before they say so
         call.resumed()
     if not _reading_halts.acquire(blocking=False):
-        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS)
+        detail = f"{_READS_OF_HALTS} callers read HALTs at this time: send this request again"
+        raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS, detail)
     try:
         dataset, run = call.place["dataset"], call.place["run"]
         events = call.turnstile.halts(dataset, run=run, follow=False)
@@ -297,90 +298,15 @@ _RUN = "/v1/datasets/{dataset}/runs/{run}"
 _ATTEMPT = f"{_RUN}/attempts/{{attempt}}"
 
 OPERATIONS: Final = (
-    Operation(
-        "createDataset",
-        "POST",
-        "/v1/datasets",
-        "Create a dataset with a policy that never changes. The same request again confirms it.",
-        create_dataset,
-        Dataset,
-        NewDataset,
-    ),
-    Operation(
-        "showDataset",
-        "GET",
-        "/v1/datasets/{dataset}",
-        "Show the policy of a dataset.",
-        show_dataset,
-        Dataset,
-    ),
-    Operation(
-        "openAttempt",
-        "POST",
-        f"{_RUN}/attempts",
-        "Open a run, new or resumed: a new attempt, which fences all earlier ones.",
-        open_attempt,
-        AttemptState,
-        NewAttempt,
-    ),
-    Operation(
-        "closeRun",
-        "POST",
-        f"{_RUN}/close",
-        "Close a run permanently. It can never be charged or opened again.",
-        close_run,
-        RunIsOver,
-    ),
-    Operation(
-        "showAttempt",
-        "GET",
-        _ATTEMPT,
-        "Check that the attempt is the newest, and show its next step.",
-        show_attempt,
-        AttemptState,
-    ),
-    Operation(
-        "charge",
-        "POST",
-        f"{_ATTEMPT}/steps/{{step}}",
-        "Charge one step. The same request again returns the same decision, charged once.",
-        charge,
-        ChargeDecision,
-        NewCharge,
-    ),
-    Operation(
-        "abandonStep",
-        "POST",
-        f"{_ATTEMPT}/steps/{{step}}/abandon",
-        "Give up a step that was charged before. Its charges remain; never release it.",
-        abandon,
-        AttemptState,
-    ),
-    Operation(
-        "enrol",
-        "POST",
-        f"{_ATTEMPT}/roster",
-        "Enrol users on the run's roster: the same users in the same order, new ones at the end.",
-        enrol,
-        EnrolledRoster,
-        NewRoster,
-    ),
-    Operation(
-        "chargeRoster",
-        "POST",
-        f"{_ATTEMPT}/roster/steps/{{step}}",
-        "Charge one step to all users of the roster. The same request again is charged once.",
-        charge_roster,
-        RosterStepDecision,
-        NewRosterCharge,
-    ),
-    Operation(
-        "listHalts",
-        "GET",
-        f"{_ATTEMPT}/halts",
-        "List the HALT events of the run.",
-        list_halts,
-        HaltList,
-    ),
+    Operation("POST", "/v1/datasets", create_dataset, NewDataset),
+    Operation("GET", "/v1/datasets/{dataset}", show_dataset),
+    Operation("POST", f"{_RUN}/attempts", open_attempt, NewAttempt),
+    Operation("POST", f"{_RUN}/close", close_run),
+    Operation("GET", _ATTEMPT, show_attempt),
+    Operation("POST", f"{_ATTEMPT}/steps/{{step}}", charge, NewCharge),
+    Operation("POST", f"{_ATTEMPT}/steps/{{step}}/abandon", abandon),
+    Operation("POST", f"{_ATTEMPT}/roster", enrol, NewRoster),
+    Operation("POST", f"{_ATTEMPT}/roster/steps/{{step}}", charge_roster, NewRosterCharge),
+    Operation("GET", f"{_ATTEMPT}/halts", list_halts),
 )
 """All operations. The routes of the server and the OpenAPI document are made from this table."""

@@ -29,8 +29,8 @@ from streams.gateway.callers import Callers, acting_for
 from streams.gateway.messages import HttpProblem
 from streams.gateway.operations import OPERATIONS, PARAMETERS, GatewayCall, Operation
 from streams.gateway.problems import (
-    PROBLEMS,
     RETRY_AFTER,
+    STATUSES,
     ProblemReason,
     RequestFailed,
     problem_of,
@@ -105,14 +105,10 @@ class Gateway(HttpServer):
 
     def describe(self, error: web.Response) -> None:
         """Give an error of the server the body of a problem."""
-        reason = next(
-            (each for each, meaning in PROBLEMS.items() if meaning.status == error.status),
-            ProblemReason.MALFORMED_REQUEST,
-        )
-        if error.status == HTTPStatus.FORBIDDEN:
-            reason = ProblemReason.REFUSED
-        detail = PROBLEMS[reason].text
-        problem = HttpProblem(status=error.status, reason=str(reason), detail=detail)
+        reasons = (reason for reason in ProblemReason if STATUSES[reason] == error.status)
+        reason = next(reasons, ProblemReason.MALFORMED_REQUEST)
+        detail = HTTPStatus(error.status).description
+        problem = HttpProblem(status=error.status, reason=reason, detail=detail)
         error.body = msgspec.json.encode(problem)
         error.headers["Content-Type"] = PROBLEM_JSON
 
@@ -122,7 +118,10 @@ class Gateway(HttpServer):
                 # Steps 1 and 2.
                 signer = self._callers.signer_of(request.headers.get("Authorization"))
                 if self._busy >= self._most:
-                    raise RequestFailed(ProblemReason.TOO_MANY_REQUESTS)
+                    raise RequestFailed(
+                        ProblemReason.TOO_MANY_REQUESTS,
+                        f"{self._most} requests are handled at this time: send this one again",
+                    )
             except RequestFailed as error:
                 return self._failed(error)
             self._busy += 1
@@ -170,9 +169,13 @@ class Gateway(HttpServer):
             async with asyncio.timeout(_BODY_WITHIN):
                 return await request.read()
         except TimeoutError:
-            raise RequestFailed(ProblemReason.BODY_TIMEOUT) from None
+            raise RequestFailed(
+                ProblemReason.BODY_TIMEOUT, f"the body did not arrive in {_BODY_WITHIN:g} s"
+            ) from None
         except web.HTTPRequestEntityTooLarge:
-            raise RequestFailed(ProblemReason.BODY_TOO_LARGE) from None
+            raise RequestFailed(
+                ProblemReason.BODY_TOO_LARGE, "the body is too large: charge fewer users per step"
+            ) from None
 
     def _lock_of(self, place: Mapping[str, Any]) -> asyncio.Lock:
         """Return the lock of an attempt; a new one for requests that name none."""
@@ -187,8 +190,10 @@ class Gateway(HttpServer):
         problem = problem_of(error)
         if problem is None:
             logger.error("a request failed: %s", failure_of(error))
-            problem = problem_of(RequestFailed(ProblemReason.FAILED))
-            assert problem is not None
+            detail = "the gateway failed: release nothing, and send the same request again"
+            problem = HttpProblem(
+                status=STATUSES[ProblemReason.FAILED], reason=ProblemReason.FAILED, detail=detail
+            )
         if self._turnstile.is_broken:
             self.broken.set()
         response = web.Response(

@@ -19,8 +19,9 @@ from tests.keys import private_key, public
         ("--url http://turnstile.example/", {"GATEWAY_KEYS": public("alice")}),
         ("", {"GATEWAY_KEYS": private_key("alice")}),
         ("", {"REQUEST_KEY": private_key("alice")}),
+        ("", {"PSEUDONYM_KEY": "k" * 32}),
     ],
-    ids=["no keys", "no TLS", "no TLS at the proxy", "a private key", "a key of its own"],
+    ids=["no keys", "no TLS", "no TLS at the proxy", "a private key", "signs itself", "pseudonyms"],
 )
 def test_gateway_does_not_start_without_keys_tls_or_callers(
     options: str,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import examples
 from tests.gateways import gateway_to
 from tests.readme import TOP
 from tests.unit.gateway.asking import ask, create, opened
@@ -37,7 +38,7 @@ class Live:
         if self.sent % 2:
             return given
         found = {"dataset": "d", "run": "r", "attempt": self.path.rpartition("/")[2]}
-        if operation in ("openAttempt", "closeRun"):
+        if operation in ("open_attempt", "close_run"):
             found["run"] = "other"  # the open run stays open
         if "step" in given:
             found["step"] = str(ask(self.url, "GET", self.path).body.get("step", 0))
@@ -52,13 +53,7 @@ def live() -> Iterator[Live]:
 
 @pytest.mark.slow
 @SCHEMA.parametrize()
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(examples(60), suppress_health_check=list(HealthCheck))
 def test_every_response_is_one_of_the_document(case: Any, live: Live) -> None:
     operation = case.operation.definition.raw["operationId"]
     case.path_parameters = live.place(dict(case.path_parameters or {}), operation)
