@@ -32,7 +32,7 @@ def contact() -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "docs/gateway.md": {"operations": openapi.operations, "problems": openapi.problems},
+    "docs/gateway.md": {"problems": openapi.problems},
     "SECURITY.md": {"contact": contact},
     "docs/reference/commands.md": {
         "commands": service_pages.commands,

@@ -89,12 +89,6 @@ def text() -> str:
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
 
 
-def operations() -> str:
-    """Return the table of the operations."""
-    rows = [[f"`{each.method}`", f"`{each.path}`", _summary(each)] for each in OPERATIONS]
-    return table(["method", "path", "purpose"], rows)
-
-
 def problems() -> str:
     """Return the table of the problems: all of the gateway, and those of workers but 422."""
     texts = _problem_texts()
