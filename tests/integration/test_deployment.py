@@ -26,6 +26,7 @@ from streams.cli.output import Exit
 from streams.kafka.answers import ensure_answer_topics
 from streams.local.server import free_ports
 from tests.integration.service import Service, ServiceFactory, eventually
+from tests.keys import public
 from tests.unit.deploy.test_compose import PARTS
 from tests.unit.deploy.test_kubernetes import CONTAINERS, FOLDER, SERVED, literals
 from tests.waiting import HANGS_AFTER
@@ -121,6 +122,7 @@ def places(service: Service, tmp_path: Path) -> Places:
     places = Places(service, tmp_path)
     for path in ("/secrets/dashboard/password", "/secrets/portal/key"):
         places.file(path, SECRET)
+    places.file("/secrets/gateway/callers.keys", public("alice"))
     places.file("/state/made")
     return places
 
@@ -158,11 +160,12 @@ def test_job_that_trims_ends_well(places: Places) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["answerer", "dashboard", "portal"])
+@pytest.mark.parametrize("name", ["answerer", "dashboard", "gateway", "portal"])
 def test_parts_of_the_compose_file_answer_their_health_checks(name: str, places: Places) -> None:
     part = PARTS[name]
     file = FOLDER.parents[1] / "examples" / "answering" / "queries.toml"
     places.file("/queries/queries.toml", file.read_text())
-    given = {key: SECRET if "$" in value else value for key, value in part["environment"].items()}
+    secret = public("alice") if name == "gateway" else SECRET
+    given = {key: secret if "$" in value else value for key, value in part["environment"].items()}
     (path,) = re.findall(r"http://127\.0\.0\.1:\d+(/\w*)", part["healthcheck"]["test"][-1])
     places.run_until_ready(part["command"], given, {path})
