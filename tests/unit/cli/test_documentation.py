@@ -13,6 +13,8 @@ from io import StringIO
 import pytest
 
 from streams.cli.main import main, parse
+from streams.config import Config
+from streams.store.layout import KEYS, key_of
 from tests.readme import DOCUMENTS, TOP, blocks, commands
 
 VENV = re.findall(r"^VENV +:= (\S+)", (TOP / "Makefile").read_text(), re.MULTILINE)[0]
@@ -53,6 +55,12 @@ def test_documented_make_targets_exist(path) -> None:
     there = set(re.findall(r"^([a-z]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= there
+
+
+def test_the_procedure_to_rebuild_a_partition_deletes_all_its_keys() -> None:
+    runbooks = (TOP / "docs" / "operate" / "runbooks.md").read_text(encoding="utf-8")
+    deleted = set(re.findall(r"'(turnstile\.\{norms-3\}:[a-z-]+)'", runbooks))
+    assert deleted == {key_of(Config().prefix, 3, name) for name in KEYS}
 
 
 def test_every_code_block_has_a_tested_language() -> None:
