@@ -1,4 +1,4 @@
-"""Plot each scenario as one PNG file."""
+"""Plot each scenario as one SVG file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _BLUE: Final = "#1f6f8b"
 _ORANGE: Final = "#d9772b"
 _GREY: Final = "#8a9099"
 _INK: Final = "#23282e"
-_DOTS_PER_INCH: Final = 120
 _COLOURS: Final = {
     "worst case": _GREY,
     "contribution bounding": _ORANGE,
@@ -66,7 +65,7 @@ def plot_revenue(result: RevenueResult, folder: Path) -> Path:
         f"epsilon {EPSILON:g}, delta {DELTA:g} for all answers together.\n"
         "Every row has the cap and the number of days with the least error.",
     )
-    return _save(figure, folder / "revenue.png")
+    return _save(figure, folder / "revenue.svg")
 
 
 def plot_training(result: TrainingResult, folder: Path) -> Path:
@@ -94,7 +93,7 @@ def plot_training(result: TrainingResult, folder: Path) -> Path:
         f"{settings.epsilon:g}, delta {settings.delta:g} on every line; "
         f"{len(result.images.test)} other images for the test",
     )
-    return _save(figure, folder / "training.png")
+    return _save(figure, folder / "training.svg")
 
 
 def _describe(figure: Figure, title: str, conditions: str) -> None:
@@ -104,10 +103,10 @@ def _describe(figure: Figure, title: str, conditions: str) -> None:
 
 def _figure(width: float, height: float) -> Figure:
     with demo_extra():
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    FigureCanvasSVG(figure)
     return figure
 
 
@@ -121,5 +120,5 @@ def _style(axes: Axes) -> None:
 
 def _save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DOTS_PER_INCH)
+    figure.savefig(path, metadata={"Date": None})
     return path

@@ -248,7 +248,7 @@ def test_demo_prints_json_lines(up, tmp_path):
     assert all(0.1 < row["accuracy"] <= 1 for row in training["results"])
     assert all(row["root_mean_square_error_standard_error"] > 0 for row in revenue["results"])
     plots = [summary["plot"] for summary in summaries]
-    assert sorted(plots) == [str(path) for path in sorted(out.glob("*.png"))]
+    assert sorted(plots) == [str(path) for path in sorted(out.glob("*.svg"))]
     asked = ("answer", str(out / "revenue-queries.toml"), "--check", "--json")
     assert turnstile(*asked)[1][0]["query"] == "revenue"
 
