@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from streams.sdk.errors import InvalidRequest
@@ -148,7 +148,8 @@ class HuggingFaceTrainer(Trainer):
 
         Raises:
             InvalidRequest: ``resume_from_checkpoint`` is a path; or the run has made steps before,
-                and it is not True; or the file is not a checkpoint of this run.
+                and it is not True; or ``output_dir`` has the checkpoint of another run. No user was
+                charged.
             Fenced, ReleasedTwice: another trainer has taken over the run.
         """
         if resume_from_checkpoint not in (None, False, True):
@@ -163,6 +164,11 @@ class HuggingFaceTrainer(Trainer):
                 raise InvalidRequest(
                     f"the run has made {step} steps already: give resume_from_checkpoint=True, or "
                     "open a run of another name"
+                )
+            if self._checkpoint.path.exists() and self.args.save_strategy != "no":
+                raise InvalidRequest(
+                    f"{self._checkpoint.path} is the checkpoint of another training, which this "
+                    "one would replace: give another output_dir"
                 )
             return super().train(**arguments)
         folder = self._unpack()
@@ -187,7 +193,8 @@ class HuggingFaceTrainer(Trainer):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.tobytes())
             state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
-            made = state.global_step
+            # Without the schedule (save_only_model) the new one starts at 0.
+            made = state.global_step if SCHEDULER_NAME in saved.arrays else 0
         self._missed = step - made
         state.global_step, state.epoch = step, step / self._pass
         state.save_to_json(str(folder / TRAINER_STATE_NAME))
