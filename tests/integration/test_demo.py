@@ -33,5 +33,5 @@ def test_a_plot_of_each_scenario_is_written(demo):
     plots = [Path(summary["plot"]) for summary in demo[0]]
     assert [path.name for path in plots] == ["revenue.svg", "training.svg"]
     points = [path.read_text(encoding="utf-8").count("<use ") for path in plots]
-    assert points[0] > 3 * 546  # an answer per day and accounting
+    assert points[0] > 3 * 30  # an answer per day and accounting
     assert points[1] > 0
