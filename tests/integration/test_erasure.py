@@ -1,4 +1,4 @@
-"""After the procedure in docs/erasure.md no byte on disk contains the user's id."""
+"""After the procedure in docs/operate/erasure.md no byte on disk contains the user's id."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Kept:
             eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
 
     def run_daily_commands(self) -> None:
-        """Run the steps that docs/erasure.md schedules with cron."""
+        """Run the steps that docs/operate/erasure.md schedules with cron."""
         settings = ["--kafka", self.service.kafka, "--prefix", self.service.prefix]
         for words in (("trim",), ("dataset", "withdraw", "unused-name")):
             assert turnstile(*words, *settings).code == Exit.OK

@@ -1,4 +1,4 @@
-"""The procedures of docs/operations.md lose nothing while trainers continue."""
+"""The procedures of docs/operate lose nothing while trainers continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka is restored from a copy of its directories, by the procedure in docs/operations.md."""
+"""Kafka is restored from a copy of its directories, by the procedure in docs/operate/backup.md."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ function chart(shown, line, [low, high], height, places) {
 
 const reading = (shown, line, place, places) =>
   line.lower[place] === null
-    ? `${shown.name[place]}: no answer for this label`
+    ? `${shown.name[place]}: ` +
+      (line.value[place] === null ? "no answer" : `${exact(line.value[place], places)} (no interval: too much noise)`)
     : `${shown.name[place]}: ${exact(line.value[place], places)} ` +
       [`(${exact(line.lower[place], places)} to ${exact(line.upper[place], places)})`, shown.state[place]]
         .filter(Boolean).join(", ");
