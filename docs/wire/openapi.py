@@ -20,7 +20,7 @@ from docs.markdown import table
 from docs.wire.asyncapi import plain, texts_below
 from streams.gateway import messages
 from streams.gateway.operations import OPERATIONS, PARAMETERS, Operation
-from streams.gateway.problems import STATUSES, UNPROCESSABLE, ProblemReason
+from streams.gateway.problems import RETRIED, STATUSES, UNPROCESSABLE, ProblemReason
 from streams.gateway.server import JSON, PROBLEM_JSON
 from streams.records import VERSION, Policy, Reason
 from streams.sdk.client import Turnstile
@@ -52,6 +52,11 @@ _COMMON = {
     "offset": "The offset of the charge in the log.",
 }
 _PARAMETERS = {**_COMMON, "attempt": "The `attempt` that open_attempt returned."}
+_RETRY_AFTER = {
+    "required": True,
+    "description": "Seconds after which the caller may send the same request again.",
+    "schema": {"type": "integer", "minimum": 1},
+}
 _NOT_OF_OPERATIONS = (HTTPStatus.METHOD_NOT_ALLOWED,)
 
 
@@ -150,6 +155,7 @@ def _problem(status: int) -> dict[str, Any]:
     return {
         "description": "\n".join(f"- `{reason}`: {texts[reason]}" for reason in reasons),
         "content": {PROBLEM_JSON: _schema_of(messages.HttpProblem)},
+        **({"headers": {"Retry-After": _RETRY_AFTER}} if status in RETRIED else {}),
     }
 
 

@@ -98,8 +98,10 @@ STATUSES: Final[Mapping[AnyReason, int]] = {
 }
 """The status code of each reason; 422 for rejections that have no other one."""
 
+RETRIED: Final = (429, 503, 504)
+"""The status codes with which a caller may send the same request again."""
 RETRY_AFTER: Final = 1
-"""Seconds after which a caller may send the same request again, with status 429, 503 or 504."""
+"""Seconds after which it may."""
 
 _ERRORS: Final[tuple[tuple[type[Exception], ProblemReason], ...]] = (
     (UncoveredStep, ProblemReason.UNCOVERED_STEP),

@@ -29,6 +29,7 @@ from streams.gateway.callers import Callers, acting_for
 from streams.gateway.messages import HttpProblem
 from streams.gateway.operations import OPERATIONS, PARAMETERS, GatewayCall, Operation
 from streams.gateway.problems import (
+    RETRIED,
     RETRY_AFTER,
     STATUSES,
     ProblemReason,
@@ -48,7 +49,6 @@ PROBLEM_JSON: Final = "application/problem+json"
 MOST_REQUESTS: Final = 32
 LARGEST_BODY: Final = 8 * 1024 * 1024
 _BODY_WITHIN = 30.0
-_RETRIED: Final = (429, 503, 504)
 
 
 class Gateway(HttpServer):
@@ -199,7 +199,7 @@ class Gateway(HttpServer):
         response = web.Response(
             status=problem.status, body=msgspec.json.encode(problem), content_type=PROBLEM_JSON
         )
-        if problem.status in _RETRIED:
+        if problem.status in RETRIED:
             response.headers["Retry-After"] = str(RETRY_AFTER)
         if problem.status == HTTPStatus.UNAUTHORIZED:
             response.headers["WWW-Authenticate"] = "Bearer"

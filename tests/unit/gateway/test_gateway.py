@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streams.gateway import operations
 from streams.gateway.problems import STATUSES, ProblemReason
 from streams.gateway.server import Gateway
 from streams.ledger.ledger import Ledger
@@ -142,6 +143,18 @@ def test_halted_users_are_named_with_the_reason_and_listed(gateway: Gateway) -> 
     assert ask(gateway, "GET", f"{path}/halts").body == listed
     again = ask(gateway, "POST", "/v1/datasets/d/runs/r/attempts", {})
     assert (again.status, again.body["reason"]) == (409, "run-closed")
+
+
+def test_list_of_halts_says_if_it_is_cut_off(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "MOST_HALTS", 2)
+    create(gateway, budget=1 / 64)
+    path = opened(gateway)
+    for step, is_complete in ((0, True), (1, True), (2, False)):
+        ask(gateway, "POST", f"{path}/steps/{step}", STEP)
+        listed = ask(gateway, "GET", f"{path}/halts").body
+        assert (len(listed["halts"]), listed["is_complete"]) == (min(step + 1, 2), is_complete)
 
 
 def test_dataset_keeps_its_policy_and_is_shown(gateway: Gateway) -> None:
