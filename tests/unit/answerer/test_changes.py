@@ -42,7 +42,7 @@ SLID = (
     .replace('"count"\nkind', '"slid"\nkind')
 )
 FRESH = COUNT.replace('"10ms"', '"6ms"').replace('"count"\nkind', '"new"\nkind')
-OLD = asked_of(HEAD + COUNTED + SLID)
+OLD = asked_of(HEAD.replace('run = "r"', 'run = "r"\nkeep = 0.2') + COUNTED + SLID)
 NEW = asked_of(HEAD.replace("40ms", "80ms") + COUNTED.replace("windows = 2", "windows = 3") + FRESH)
 FILES = (OLD, NEW, asked_of(HEAD + SLID + FRESH), replace(OLD, confidence=0.9))
 EVERY = {"count": 10, "slid": 4, "new": 6}
@@ -325,6 +325,7 @@ def test_change_of_the_events_or_lengths_of_windows_is_rejected_first(key: str, 
 
 def test_corrections_that_no_budget_is_left_for_are_rejected_before_a_charge() -> None:
     world = world_of()
+    world.query_file = asked_of(HEAD + COUNTED + SLID)  # keeps nothing
     world.live()
     charged = charges_of(world)
     world.events += [event(5, time) for time in range(66, 90, 2)]
