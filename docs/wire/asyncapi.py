@@ -19,7 +19,7 @@ import yaml
 
 from docs.wire.examples import PARTITION, PARTITIONS, encoded, endings, requests
 from streams import records
-from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer
+from streams.answerer.answers import CorrectedWindow, Correction, PrivateAnswer, WindowsSum
 from streams.config import Config
 from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
 from streams.kafka.topics import CLIENT_TOPICS, SETTINGS
@@ -97,6 +97,7 @@ def answers_document() -> dict[str, Any]:
         "Answer": PrivateAnswer,
         "Correction": Correction,
         "CorrectedWindow": CorrectedWindow,
+        "WindowsSum": WindowsSum,
     }
     _, found = msgspec.json.schema_components(
         list(kinds.values()), ref_template="#/components/schemas/{name}"

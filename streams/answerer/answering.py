@@ -47,6 +47,7 @@ from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunH
 from streams.answerer.kinds import Answered, Floats
 from streams.answerer.pricing import costs_of
 from streams.answerer.queries import QueryFile, UnusableQueries
+from streams.answerer.sums import AnsweredSums
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.answerer import ChargedUsers, KeyRelease, QueryAnswerer, Release
 from streams.records import Policy, User
@@ -144,6 +145,7 @@ class Answering:
         earlier = query_file.continues
         self._earlier = self._runs[earlier] if earlier else RunHistory()
         self._resumed: JournalEntry | None = None
+        self._sums: dict[str, AnsweredSums] = {}
         self._owner = uuid4().hex
         self._logged: dict[SkipReason, int] = {}
 
@@ -271,6 +273,7 @@ class Answering:
         else:
             value = np.atleast_1d(release.value)
             answered = asked.answered(value, release.noise_stddev, confidence)
+            self._add(window, value, release.noise_stddev)
         answer = self._answer_of(window, release, answered)
         if window.number >= query.horizon:
             return answer, "", LeftOutAmounts()
@@ -296,12 +299,27 @@ class Answering:
         left_out, stddev = np.atleast_1d(release.value), release.noise_stddev
         if not leaves_out:
             left_out, stddev = np.zeros(asked.dimension), 0.0
-        elif query.of != "sum":
+        raw, noise, sums = raw_of(answers), answers[0].noise_stddev, []
+        if 0 in query.sums:
+            variance = len(raw) * noise**2 + stddev**2
+            so_far = self._sums[query.name].corrected_after(
+                window.start, window.end, raw.sum(axis=0) + left_out, variance
+            )
+            self._sums[query.name] = so_far
+            sums = [found] if (found := so_far.sum_of_blocks(window.end)) is not None else []
+        if leaves_out and query.of != "sum":
             left_out = np.maximum(left_out, 0.0)
-        raw, noise = raw_of(answers), answers[0].noise_stddev
         before = block.before(query_file)
         corrected = correct(raw, noise, left_out, stddev, before, query_file.confidence)
-        return correction_of(query_file, window, answers, corrected, left_out, stddev)
+        return correction_of(query_file, window, answers, corrected, left_out, stddev, sums)
+
+    def _add(self, window: Window, value: Floats, stddev: float) -> None:
+        """Add an answer to the sums of its query."""
+        query = self.query_file.queries[window.query]
+        if query.sums:
+            before, most = self._sums.get(query.name, AnsweredSums()), max(1, *query.sums)
+            after = before.after(window.start, window.end, value, stddev, most)
+            self._sums[query.name] = after
 
     def _leaves_out(self, query: int, block: int) -> bool:
         """Return whether the charges of this run can leave a user out of a block. It is public."""
@@ -372,6 +390,7 @@ class Answering:
             worst_case_left=worst_case.left(calendar.numbers, query),
             exhaustible_since=since,
             block_end=end,
+            sums=self._sums[asked.name].sums(asked.sums) if asked.sums else (),
         )
 
     def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"", **block: Any) -> None:
@@ -395,6 +414,7 @@ class Answering:
             begins={} if is_begin else state.begins(),
             clocks={} if is_begin else dict(state.clocks),
             windows=self._windows() if answer else {},
+            sums=dict(self._sums) if answer else {},
             answer=answer,
             answers_end=self._journal.end() if answer else 0,
             **block,
@@ -590,6 +610,12 @@ class Answering:
         self._digest = self._wanted.digest if is_next or at is None else at.query_file
         self.state = InputState(self.query_file, text=self._text, step=step)
         self._prepare(run)
+        self._sums = {
+            query.name: last.sums[query.name]
+            for query in self.query_file.queries
+            if query.sums and last is not None and query.name in last.sums
+            if asks_the_same(last.file, self.query_file, query.name)
+        }
         # Step 4.
         self._resumed = at if at is not None and at.source == self._source else None
         if self._resumed is not None:

@@ -27,7 +27,8 @@ from msgspec import Meta
 
 from streams.answerer.corrections import Corrected
 from streams.answerer.kinds import Answered, Floats
-from streams.answerer.queries import Kind, Label, QueryFile
+from streams.answerer.queries import Kind, Label, Query, QueryFile
+from streams.answerer.sums import NoisySum
 from streams.answerer.windows import Window, iso
 from streams.config import Config, ConfigurationError
 from streams.kafka.answers import ANSWERS
@@ -47,6 +48,20 @@ _KEPT = 1024
 
 Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """A moment in ISO 8601: in UTC, or with the offset of the time zone of the file."""
+
+
+class WindowsSum(msgspec.Struct):
+    """The sum of the answers of consecutive windows."""
+
+    start: Moment
+    """The first moment of the first window."""
+    value: float | list[float]
+    """A number, or one for each of ``labels``."""
+    lower: float | list[float]
+    """The lower end of the interval. All intervals of one sum hold together with the probability
+    ``confidence`` of the record."""
+    upper: float | list[float]
+    """The upper end of that interval."""
 
 
 class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="answer"):
@@ -106,6 +121,10 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="a
     """The lower end of the interval of the total."""
     total_upper: float | None = None
     """The upper end of that interval."""
+    sums: list[WindowsSum] | None = None
+    """The sums of this answer and of those before it, for each of the key sums of the query. Like
+    the answers, they are about admitted users only. A sum of more windows than there are is
+    missing."""
     above: bool | None = None
     """True if the noisy value is above the threshold. Only answers of the kind threshold have
     it."""
@@ -172,6 +191,9 @@ class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="corr
     """The probability that all intervals of one window hold together."""
     labels: list[Label] | None = None
     """The labels of the values, if there are several."""
+    sums: list[WindowsSum] | None = None
+    """The sum over this block and all blocks before it, for all users, if the query has the key
+    sums with all. Its interval does not assume how the windows of a block differ."""
 
 
 AnswerRecord: TypeAlias = PrivateAnswer | Correction
@@ -187,6 +209,7 @@ def answer_of(
     worst_case_left: int,
     exhaustible_since: int | None,
     block_end: int | None = None,
+    sums: Iterable[NoisySum] = (),
 ) -> PrivateAnswer:
     """Return the record of a release."""
     query, zone = query_file.queries[window.query], query_file.timezone
@@ -214,7 +237,21 @@ def answer_of(
         total_upper=ends[1],
         above=answered.above,
         provisional_until=None if block_end is None else iso(block_end, zone),
+        sums=_shown_sums(sums, query_file, query) or None,
     )
+
+
+def _shown_sums(sums: Iterable[NoisySum], query_file: QueryFile, query: Query) -> list[WindowsSum]:
+    def shown(numbers: Floats) -> float | list[float]:
+        return numbers.tolist() if query.labels else float(numbers[0])
+
+    return [
+        WindowsSum(
+            iso(one.start, query_file.timezone),
+            *map(shown, (one.value, *one.interval(query_file.confidence))),
+        )
+        for one in sums
+    ]
 
 
 def correction_of(
@@ -224,6 +261,7 @@ def correction_of(
     corrected: Corrected,
     left_out: Floats,
     stddev: float,
+    sums: Iterable[NoisySum] = (),
 ) -> Correction:
     """Return the record of a block's correction.
 
@@ -234,6 +272,7 @@ def correction_of(
         corrected: of those windows.
         left_out: (d,), the noisy sum of what they left out.
         stddev: of its noise.
+        sums: over this block and those before it.
     """
     query, labels = query_file.queries[window.query], answers[0].labels
 
@@ -263,6 +302,7 @@ def correction_of(
         coverage="all",
         confidence=query_file.confidence,
         labels=labels,
+        sums=_shown_sums(sums, query_file, query) or None,
     )
 
 

@@ -30,7 +30,7 @@ _KEYS: Final = {"integers": "users", "by_arrival": "clock"}
 _GRID: Final = ("window", "every", "unit")
 _PRICES: Final = (
     *("noise", "active_windows", "share", "left_out", "block", "block_limit", "paid_blocks"),
-    *("blocks", "first", "exhaustible_since"),
+    *("blocks", "sums", "first", "exhaustible_since"),
 )
 
 

@@ -50,6 +50,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from streams.answerer.queries import QueryFile
+from streams.answerer.sums import AnsweredSums
 from streams.records import User
 
 VERSION: Final = 1
@@ -90,6 +91,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
         windows: by the name of each query, the beginning of the first window and the end of the
             last window that the run and those that it continues have answered, in ms since 1970;
             in an answered only.
+        sums: by the name of each query, the answers that are added up; in an answered only.
         answer: the published bytes.
         answers_end: the end of the topic `answers` before the answer was published.
         block: the query whose open block an answered window belongs to; empty without one.
@@ -111,6 +113,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     begins: dict[int, int] = {}
     clocks: dict[int, int] = {}
     windows: dict[str, tuple[int, int]] = {}
+    sums: dict[str, AnsweredSums] = {}
     answer: bytes = b""
     answers_end: int = 0
     block: str = ""

@@ -45,6 +45,8 @@ MOST_IN_BLOCK: Final = 1024
 _BLOCKS: Final = 13
 """The largest number of blocks in the horizon, unless ``active_windows`` asks for shorter ones."""
 _MOST_QUERIES: Final = 100
+_MOST_SUMS: Final = 8
+_MOST_SUMMED: Final = 2**14
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class Query:
         block_limit: how many full windows of one user a correction of a block adds back at most.
         paid_blocks: for how many such blocks of a user the budget pays; 0 for all that can need it.
         blocks: the number of blocks that are corrected.
+        sums: of how many last windows the answers are added up; 0 for all since the first one.
         first: the number of the first window that is answered; windows are counted from the start
             of the input.
         exhaustible_since: when the first window began in which an earlier file of the run can have
@@ -188,6 +191,7 @@ class Query:
     block_limit: float = 0.0
     paid_blocks: float = 0.0
     blocks: int = 0
+    sums: tuple[int, ...] = ()
     first: int = 0
     exhaustible_since: int | None = None
 
@@ -456,10 +460,35 @@ def _query(
         unit=unit,
         **settings,
     )
+    can_add = kind in ("count", "sum") and window == every and not query.has_private_keys
+    if "sums" in content and can_add and not query.total:
+        query = replace(query, sums=_sums(table, query, zone))
     if "start" in content:
         query = query.starting(max(0, panes.last(table.moment("start", zone) - 1) + 1))
     table.finish()
     return query
+
+
+def _sums(table: FileTable, query: Query, zone: str | None) -> tuple[int, ...]:
+    given = table.take("sums")
+    if not isinstance(given, list) or not 1 <= len(given) <= _MOST_SUMS:
+        raise table.fault("sums", given, f'a list of 1 to {_MOST_SUMS} of durations and "all"')
+    found = []
+    for one in given:
+        length, unit = Period(0, query.unit)
+        if one != "all":
+            inner = FileTable(f"{table.where}, sums", {"sums": one})
+            length, unit = inner.period("sums", zone)
+        windows = length // query.every
+        numbers = windows * (len(query.labels) or 1)
+        if unit != query.unit or length % query.every or numbers > _MOST_SUMMED:
+            raise table.fault(
+                "sums",
+                given,
+                f"durations of whole windows, of which a sum has at most {_MOST_SUMMED} numbers",
+            )
+        found.append(windows)
+    return tuple(found)
 
 
 def _correction(

@@ -269,6 +269,9 @@ def line_of(answered: PrivateAnswer) -> str:
     if answered.total is not None:
         ends = f"({plain(answered.total_lower)} to {plain(answered.total_upper)})"
         parts.append(f"total {plain(answered.total)} {ends}")
+    for one in answered.sums or []:
+        shown = _numbers(one.value, one.lower, one.upper, answered.labels)
+        parts += [f"since {_moment(one.start, answered.start)}", *shown]
     if answered.labels == []:
         parts.append("no keys")
     if answered.above is not None:
