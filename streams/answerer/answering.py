@@ -592,10 +592,7 @@ class Answering:
         step = history.released + 1
         before = ended(before, last.step + 1, wanted.run, step)
         calendar = Calendar(before, step)
-        if calendar.is_over:
-            return continued(before, calendar, wanted, policies)
-        check_change(before, wanted)
-        return before
+        return continued(before, calendar, wanted, policies) if calendar.is_over else before
 
     def _enter(self) -> None:
         """Answer from the next step on with the file that it follows.
@@ -656,7 +653,8 @@ class Answering:
                     "--charge-again to charge them again",
                     "continues",
                 )
-        self._next_file(None)
+        if (at := own or earlier.answered) is not None:
+            check_change(at.file, wanted)
 
     def _check_charged(self, run: Run) -> None:
         """Check that the charges, the journal and the published answers agree.

@@ -82,15 +82,14 @@ def continued(
     """Return the file that follows another one, with its place in the run.
 
     Args:
-        before: the earlier file, which has ended.
+        before: the earlier file, which has ended, and which ``check_change`` allows to change.
         calendar: of that file; it is over.
         after: the file as it was read.
         policies: of all budgets that a charge has to fit; None to leave out what was paid.
 
     Raises:
-        UnusableQueries: the run cannot go on with this file.
+        UnusableQueries: nothing is left for the corrections of the file.
     """
-    check_change(before, after)
     since = calendar.reached()
     costs = None if policies is None else costs_of(before, policies)
     known = {query.name: number for number, query in enumerate(before.queries)}
