@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import UNSET
 
@@ -147,11 +149,10 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
         of_roster=True,
         roster_steps=run.roster_steps + 1,
     )
-    halted = budgets.own.users_at(members.slots_of(outcome.halted)[0])
-    exhausted = members.is_exhausted(outcome.halted)
-    reasons = budgets.reasons(halted, outcome.refused_by)
-    return [
-        answer_to(charge, decision),
-        *halted_of(charge, halted, exhausted, reasons, budgets.names, place),
-        *odometers,
-    ]
+    halts: Iterable[Output] = ()
+    if len(outcome.halted):
+        halted = budgets.own.users_at(members.slots_of(outcome.halted)[0])
+        exhausted = members.is_exhausted(outcome.halted)
+        reasons = budgets.reasons(halted, outcome.refused_by)
+        halts = halted_of(charge, halted, exhausted, reasons, budgets.names, place)
+    return [answer_to(charge, decision), *halts, *odometers]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from streams.records.fields import Norms
+
+NO_PACKED: Final = b"\0"
+"""No position, packed."""
 
 
 def unpack_norms(norms: Norms) -> NDArray[np.float64]:
@@ -46,7 +51,7 @@ def unpack_positions(packed: bytes, count: int) -> NDArray[np.int64]:
     Raises:
         ValueError: the bytes are not packed positions among ``count`` members.
     """
-    if packed == b"\0":
+    if packed == NO_PACKED:
         return np.empty(0, dtype=np.int64)
     content = packed[1:]
     if packed[:1] == b"\0":

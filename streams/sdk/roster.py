@@ -50,6 +50,7 @@ from streams.sdk.roster_steps import (
     Current,
     RosterPart,
     RosterStep,
+    changes,
     checked_decision,
     not_of_a_worker,
 )
@@ -384,8 +385,11 @@ class Roster:
         """
         now = self._current
         now.admitted[self._newcomers] = True
-        halted, readmitted, newcomers = [], [], [NO_POSITIONS]
+        halted, readmitted, newcomers = [NO_POSITIONS], [NO_POSITIONS], [NO_POSITIONS]
         for partition, decision in decisions.items():
+            if partition not in again and not changes(decision, parts[partition].asked):
+                self._known[partition] = priced.digest
+                continue
             mine, count = self._layout.positions[partition], decision.members
             left, back, spent, regranted = (
                 mine[unpack_positions(packed, count)]

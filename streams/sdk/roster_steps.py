@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accounting.costs.mechanisms import PoissonGaussian
 from streams.records import Answer, RosterDecision
-from streams.records.packing import unpack_positions
+from streams.records.packing import NO_PACKED, unpack_positions
 from streams.sdk.errors import ConflictingDecisions, Unusable
 
 Levels: TypeAlias = NDArray[np.uint8]
@@ -196,9 +196,17 @@ def checked_decision(
     except ValueError as error:
         raise not_of_a_worker(decision, f"has invalid positions: {error}") from error
     granted = np.frombuffer(decision.granted, dtype=np.uint8)
-    if len(granted) != len(regranted) or bool((granted > asked(regranted)).any()):
+    if len(granted) != len(regranted) or (
+        len(granted) and bool((granted > asked(regranted)).any())
+    ):
         raise not_of_a_worker(decision, "grants what was not asked for")
     return decision
+
+
+def changes(decision: RosterDecision, asked: AskedLevels) -> bool:
+    """Return whether a step has changed anything for the users of one partition."""
+    packed = decision.halted, decision.readmitted, decision.exhausted, decision.regranted
+    return len(asked.rows) > 0 or any(one != NO_PACKED for one in packed)
 
 
 def not_of_a_worker(answer: Answer, complaint: str) -> ConflictingDecisions:
