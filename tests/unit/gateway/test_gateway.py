@@ -20,6 +20,7 @@ from tests.gateways import gateway_to
 from tests.keys import private_key, public
 from tests.unit.gateway.asking import OTHER_STEP, STEP, ask, create, opened
 from tests.unit.sdk.partitions import Partitions
+from tests.waiting import HANGS_AFTER
 
 SPENT = {1: 1 / 32, 2: 1 / 128, 3: 1 / 512}
 
@@ -234,7 +235,7 @@ def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
 
     def wait() -> None:
         entered.set()
-        may_end.wait()
+        may_end.wait(HANGS_AFTER)
 
     with gateway_to(service, most=1) as gateway:
         create(gateway)
@@ -242,7 +243,7 @@ def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
         service.before_result = wait
         with ThreadPoolExecutor(1) as threads:
             held = threads.submit(ask, gateway, "POST", f"{path}/steps/0", STEP)
-            entered.wait()
+            entered.wait(HANGS_AFTER)
             refused = ask(gateway, "POST", f"{path}/steps/0", STEP)
             service.before_result = lambda: None
             may_end.set()
@@ -260,7 +261,7 @@ def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
 
     def wait() -> None:
         entered.set()
-        may_end.wait()
+        may_end.wait(HANGS_AFTER)
 
     with gateway_to(service, most=1) as gateway:
         create(gateway)
@@ -268,7 +269,7 @@ def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
         service.before_result = wait
         with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
             caller.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            entered.wait()
+            entered.wait(HANGS_AFTER)
         assert ask(gateway, "GET", path).status == 429
         service.before_result = lambda: None
         may_end.set()
