@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -95,7 +96,7 @@ _FINGERPRINT: Final = b"dp-turnstile key"
 
 
 class Pseudonyms:
-    """Makes pseudonyms, and maps those that it has made back to ids. Not thread-safe.
+    """Makes pseudonyms, and maps those that it has made back to ids. Thread-safe.
 
     Args:
         key: 16 to 64 secret, random bytes, or as many characters.
@@ -117,6 +118,7 @@ class Pseudonyms:
         mark = hashlib.blake2b(b"", digest_size=_BYTES, key=secret, person=_FINGERPRINT)
         self.fingerprint = mark.hexdigest()
         self._hash = hashlib.blake2b(digest_size=_BYTES, key=secret, person=_PERSON)
+        self._lock = Lock()  # of all below
         self._made = np.empty(0, dtype=np.int64)  # increasing
         self._users: NDArray[np.object_] = np.empty(0, dtype=np.object_)  # of these pseudonyms
         self._recent: list[tuple[NDArray[np.int64], UserIds]] = []  # made, and not merged yet
@@ -129,22 +131,24 @@ class Pseudonyms:
         """Return the pseudonyms of these users, in order, and remember them for ``user_of``."""
         digests = b"".join(map(self._digest, ids))
         made = np.frombuffer(digests, dtype=">i8").astype(np.int64)
-        self._recent.append((made, ids))
-        if sum(len(some) for some, _ in self._recent) > max(_MOST_RECENT, len(self._made)):
-            self._remember()
+        with self._lock:
+            self._recent.append((made, ids))
+            if sum(len(some) for some, _ in self._recent) > max(_MOST_RECENT, len(self._made)):
+                self._remember()
         return made
 
     def user_of(self, pseudonym: User) -> User:
         """Return the id of a pseudonym; the pseudonym itself if this object has not made it."""
         if isinstance(pseudonym, str):
             return pseudonym  # of a dataset that was charged without a key
-        if self._recent:
-            self._remember()
-        at = int(np.searchsorted(self._made, pseudonym))
-        if at == len(self._made) or self._made[at] != pseudonym:
-            return pseudonym
-        user: User = self._users[at]
-        return user
+        with self._lock:
+            if self._recent:
+                self._remember()
+            at = int(np.searchsorted(self._made, pseudonym))
+            if at == len(self._made) or self._made[at] != pseudonym:
+                return pseudonym
+            user: User = self._users[at]
+            return user
 
     def check_distinct(self, ids: UserIds, made: NDArray[np.int64]) -> None:
         """Check that no two users have the same pseudonym.

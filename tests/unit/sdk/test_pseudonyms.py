@@ -1,6 +1,8 @@
 """Pseudonyms: ids never reach the log, and nobody is somebody else under another key."""
 
 import hashlib
+import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -163,3 +165,38 @@ def test_ids_of_many_pseudonyms_are_found():
     assert [pseudonyms.user_of(int(p)) for p in made[0][:3]] == [0, 1, 2]
     assert pseudonyms.user_of(12345) == 12345
     assert pseudonyms.user_of("a name") == "a name"
+
+
+@pytest.mark.slow
+def test_threads_that_charge_do_not_change_the_ids_of_halts() -> None:
+    """A HALT of one user must not carry the id of another while pseudonyms are being made."""
+    pseudonyms = Pseudonyms(KEY)
+    wrong: list[object] = []
+
+    def follow() -> None:
+        known = {name: pseudonyms.of_user(name) for name in NAMES}
+        while len(done) < 2:
+            wrong.extend(name for name, made in known.items() if pseudonyms.user_of(made) != name)
+
+    def charge(number: int) -> None:
+        for step in range(150):
+            pseudonyms.of(UserIds(range(20 * (2 * step + number), 20 * (2 * step + number + 1))))
+            pseudonyms.user_of(0)
+        done.append(number)
+
+    done: list[int] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [Thread(target=follow), *(Thread(target=charge, args=(k,)) for k in range(2))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
+    users = range(6000)
+    assert [pseudonyms.user_of(made) for made in Pseudonyms(KEY).of(UserIds(users)).tolist()] == [
+        *users
+    ]
