@@ -93,7 +93,7 @@ def answers() -> str:
     """Return the page about the records of answerers."""
     text = (
         "Any Kafka client can read the private answers that "
-        "[`turnstile answer`](../answering.md) publishes. "
+        "[`turnstile answer`](../query/run.md) publishes. "
         "[`deploy/asyncapi-answers.yaml`](../../deploy/asyncapi-answers.yaml) has the same for "
         "programs.\n"
     )

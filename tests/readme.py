@@ -10,7 +10,6 @@ TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
 DOCS = sorted(set((TOP / "docs").glob("**/*.md")) - set((TOP / "docs" / "wire").iterdir()))
 BLOCKS = {
-    "answering": "tests/unit/answerer",
     "budgets/datasets": "tests/unit/sdk",
     "budgets/epochs": "tests/unit/sdk",
     "budgets/file": "tests/unit/sdk",
@@ -21,6 +20,7 @@ BLOCKS = {
     "library": "tests/unit/accounting",
     "pytorch": "tests/unit/trainers",
     "query/python": "tests/unit/docs, tests/unit/queries",
+    "query/reading": "tests/unit/answerer",
     "train/loop": "tests/integration, tests/unit/sdk, tests/unit/trainers",
 }
 """Pages with blocks of Python that need more than the page has, and the tests that run them."""

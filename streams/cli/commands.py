@@ -424,7 +424,7 @@ _RECORDS: Final = (
         ("answer", "correction", "query", "plan"),
         "Events come from the topic that the file names, or from --input. Every window is charged "
         "for each user and released once, to the topic `answers`. After a crash, start the command "
-        "again and it continues. docs/answering.md describes the file.",
+        "again and it continues. docs/query/file.md describes the file.",
     ),
     Command(
         "answers",

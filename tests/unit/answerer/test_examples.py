@@ -1,4 +1,4 @@
-"""The examples of docs/answering.md give what the page says."""
+"""The examples of the documentation of answerers give what its pages say."""
 
 from __future__ import annotations
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streams.answerer.queries import KINDS, UnusableQueries, read_query_file
-from tests.readme import TOP
+from streams.answerer.tables import FileTable
+from tests.readme import DOCS, TOP, page
 from tests.unit.answerer.asking import COUNT, FILE, asked_of
 
 BAD = {
@@ -134,13 +137,27 @@ def test_digest_depends_on_the_settings_alone() -> None:
     assert asked_of(FILE + COUNT.replace("each = 2", "each = 3")).digest != first.digest
 
 
-def test_file_in_the_docs_is_valid() -> None:
-    page = (TOP / "docs" / "answering.md").read_text(encoding="utf-8")
-    (file,) = re.findall(r"```\n(dataset = .*?)```", page, re.DOTALL)
-    (query,) = asked_of(file).queries
-    assert (query.active_windows, query.block) == (60.0, 40)
-    kinds = re.findall(r"^\| `([a-z]+)` \| ", page, re.MULTILINE)
-    assert set(KINDS) <= set(kinds)
+def test_examples_in_the_docs_are_valid_and_use_the_keys_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: set[str] = set()
+    take = FileTable.take
+
+    def recorded(table: FileTable, key: str, *default: Any) -> Any:
+        used.add(key)
+        return take(table, key, *default)
+
+    monkeypatch.setattr(FileTable, "take", recorded)
+    pages = [path.read_text(encoding="utf-8") for path in DOCS if path.parent.name == "query"]
+    blocks = [textwrap.dedent(one) for text in pages for one in text.split("```")[1::2]]
+    examples = [one for one in blocks if "[[query]]" in one]
+    kinds = set()
+    for example in examples:
+        file = asked_of(example if "[input]" in example else FILE + example)
+        kinds |= {query.kind for query in file.queries}
+    assert kinds == set(KINDS)
+    rows = re.findall(r"^\| (`.*?) \|", page("query/file"), re.MULTILINE)
+    assert used == {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
 
 
 def test_example_file_is_valid() -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 from io import StringIO
 
 import pytest
+from kafka.cli.admin import main_parser
 
 from streams.cli.main import main, parse
 from streams.config import Config
@@ -114,6 +115,10 @@ def test_documented_shell_commands_parse(command) -> None:
             assert verb in {"up", "down", "logs"}
         case ["docker", "tag" | "push", *images]:  # test_image compares their tags
             assert all("dp-turnstile:" in image for image in images)
+        case ["python", "-m", "kafka.admin", *arguments]:
+            main_parser().parse_args(arguments)
+        case ["python", script, ">", _]:  # the tests of the examples run it
+            assert (TOP / script).exists()
         case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
             assert (TOP / folder / "kustomization.yaml").exists()
         case ["kubectl", *arguments]:
