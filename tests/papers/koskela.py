@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from accounting import NormGrid, ReportAccountant, gdp_to_epsilon, renyi_to_epsilon, zcdp_to_epsilon
-from accounting.research import approximate_mu
 from tests.papers.norms import Training
 from tests.papers.rows import BLUE, GREY, ORANGE, Row, figure, save
 
@@ -91,7 +90,7 @@ def more_steps(out: Path) -> list[Row]:
 
 
 def individual_epsilons(training: Training, out: Path) -> list[Row]:
-    """Fig. 1: one user's privacy curve with its approximate mu, and histograms of epsilon."""
+    """Fig. 1: one user's privacy curve, and histograms of epsilon."""
     grid = NormGrid(float(training.norms.max()))
     accountant = ReportAccountant(training.mechanism, grid)
     counts = grid.counts(training.norms[:1000])
@@ -100,15 +99,12 @@ def individual_epsilons(training: Training, out: Path) -> list[Row]:
     by_saddle_point = accountant.epsilon(counts, _HISTOGRAM_DELTA, method="saddlepoint")
 
     median_user = int(np.argsort(by_pld)[len(by_pld) // 2])
-    mu = float(approximate_mu(accountant, counts[median_user], method="pld"))
     deltas = np.geomspace(1e-10, 1e-1, 60)
     drawing = figure(columns=2)
     curve, histogram = drawing.subplots(1, 2)
     one = counts[median_user]
     exact = [float(accountant.epsilon(one, delta)) for delta in deltas]
     curve.plot(exact, deltas, color=BLUE, label="PLD")
-    gaussian = [gdp_to_epsilon(mu, delta) for delta in deltas]
-    curve.plot(gaussian, deltas, "--", color=ORANGE, label=f"Gaussian DP, μ ≈ {mu:.2f}")
     curve.set(xlabel="ε", ylabel="δ", yscale="log", title="the median user")
     edges = np.linspace(0.0, float(by_renyi.max()), 50)
     histogram.hist(by_pld, edges, color=BLUE, alpha=0.7, label="PLD")

@@ -46,15 +46,11 @@ from accounting import (
     research,
 )
 from accounting.research import (
-    ApproxZcdpFilter,
     GdpOdometer,
     LecuyerOdometer,
     LocalFilter,
     RenyiTracker,
     RogersFilter,
-    gdp_of_group,
-    renyi_of_pair,
-    zcdp_of_group,
 )
 
 NUMBERS: list[Any] = [
@@ -201,10 +197,8 @@ def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharg
 
 
 FIRST = np.zeros(1, dtype=np.uint8)
-PAIR = np.zeros((1, 2), dtype=np.int64)
 COST_TABLE = np.array([0, 1, 2, 3])
 OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
-APPROX = ApproxZcdpFilter(0.3, 1e-5)
 SEPARATED = MinSeparationFilter(ZcdpFilter(0.3), 2)
 SEPARATED_STATE = SEPARATED.initial_state(1)
 STEPS = accounting.steps_measure(StepShape(1.0, 8.0))
@@ -239,9 +233,6 @@ TABLE: list[Case] = [
     one("gdp_to_delta", accounting.gdp_to_delta, 0.1, 1.0),
     one("gdp_to_delta", accounting.gdp_to_delta, [0.1], 1.0),
     one("renyi_budgets", accounting.renyi_budgets, 1.0, 1e-5, ORDERS),
-    one("zcdp_of_group", zcdp_of_group, [0.1], 2),
-    one("gdp_of_group", gdp_of_group, 0.1, 2),
-    one("renyi_of_pair", renyi_of_pair, ORDERS, [0.1, 0.1, 0.1]),
     one("zcdp_budget", accounting.zcdp_budget, 1.0, 1e-5),
     one("zcdp_budget", lambda e, d: accounting.zcdp_budget(e, d, simple=True), 1.0, 1e-5),
     one("gdp_budget", accounting.gdp_budget, 1.0, 1e-5),
@@ -363,13 +354,6 @@ TABLE += [
     *(case for case in cases_of_filter(PureDPFilter(0.3))),
     one("pure_to_gdp", accounting.pure_to_gdp, [1.0]),
     one("pure_to_gdp", accounting.pure_to_gdp, 1.0),
-    one("ApproxZcdpFilter", ApproxZcdpFilter, 1.0, 1e-5),
-    one("ApproxZcdpFilter", lambda s, r, d: APPROX.admit(s, r, d), PAIR, [0.1], 1e-9),
-    one("ApproxZcdpFilter", lambda s, r, d: APPROX.admit(s, r, d), PAIR, [0.1], [1e-9]),
-    one("ApproxZcdpFilter", lambda n: APPROX.admit_norms(PAIR, Gaussian(1.0), n, 0.0), [0.1]),
-    one("ApproxZcdpFilter", APPROX.remaining, PAIR),
-    one("ApproxZcdpFilter", APPROX.exhausted, PAIR),
-    one("ApproxZcdpFilter", APPROX.epsilon, 1e-3),
     one("banded_step", accounting.banded_step, [1.0], 1.0),
     one(
         "banded_steps",
@@ -409,8 +393,7 @@ TABLE += [
 ]
 # Reports have tables of their own; the rest are constants, types and results.
 ELSEWHERE = {
-    *("NormGrid", "ReportAccountant", "Bounds", "approximate_mu"),
-    *("EqualSteps", "SaddlePointDelta", "saddle_point_delta"),
+    *("NormGrid", "ReportAccountant", "Bounds"),
     *(
         "MAX_BUDGET_UNITS",
         "MAX_COST_UNITS",
