@@ -111,14 +111,6 @@ def delta_of(text: str) -> float:
     return number
 
 
-def number_above_0(text: str) -> float:
-    """Parse a finite number above 0."""
-    number = _number(text)
-    if not 0.0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
-
-
 def _number(text: str) -> float:
     try:
         return float(text)

@@ -39,7 +39,6 @@ from streams.cli.arguments import (
     log_id_of,
     log_level,
     name_of,
-    number_above_0,
     page_options,
     path_of,
     role_of,
@@ -778,22 +777,9 @@ _REPLAY: Final = (
                 choices=("tightest", "pld", "renyi", "saddlepoint"),
             ),
             arg("--output FILE", "a .csv or .parquet file (default: standard output)", path_of),
-            flag(
-                "--aggregate",
-                "release, with noise, the mean and quantiles of the shares of their budgets that "
-                "the users of --dataset have spent, and charge them for it",
-            ),
-            arg("--rho RHO", "the maximum cost of --aggregate for a user, in zCDP", number_above_0),
-            arg(
-                "--quantiles Q",
-                "the quantiles of --aggregate (default 0.1 0.5 0.9)",
-                delta_of,
-                nargs="+",
-            ),
-            TAKE_OVER,
         ),
-        ("loss", "report", "aggregate"),
-        f"{_PROVEN} Each row is for its own user, or is released privately. The column epsilon "
+        ("loss", "report"),
+        f"{_PROVEN} Each row is for its own user alone. The column epsilon "
         "bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, or "
         "the end of a run, followed from outputs; any_time_epsilon is one, and is empty after "
         "sampled steps. true_positive_rate and advantage are the success of an attack that tests "

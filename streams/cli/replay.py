@@ -16,7 +16,6 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from accounting import InvalidInput
 from streams.cli.output import (
     Exit,
     UnusableInput,
@@ -32,7 +31,6 @@ from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user
 from streams.config import Config
 from streams.operations.rejected import utc
 from streams.records import HALT_REASONS, User
-from streams.replay.aggregates import NoAggregate, aggregate, shares_of
 from streams.replay.archive import Archive, States
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
@@ -55,7 +53,6 @@ from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
 from streams.replay.service import KafkaArchive, KafkaLogs, KafkaTarget, RedisStates
 from streams.replay.verify import verify as verify_service
-from streams.sdk.client import Turnstile
 
 _VERIFY_COLUMNS = {
     "partition": "partition",
@@ -454,8 +451,6 @@ REPORT_COLUMNS = (
 )
 _PRIVATE = 0o600
 _ROWS_AT_ONCE = 2**16
-_RUN = "aggregates"
-_QUANTILES = (0.1, 0.5, 0.9)
 _MEANING = (
     "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
     "norms or the end of a run followed from released outputs; any_time_epsilon is one. "
@@ -465,11 +460,7 @@ _MEANING = (
 
 
 def report(options: argparse.Namespace, config: Config) -> int:
-    """Report every user's loss, written only when complete; or release aggregates."""
-    if options.aggregate:
-        return _release(options, config)
-    if options.rho is not None or options.quantiles is not None:
-        raise UnusableInput("--rho and --quantiles belong to --aggregate: add it")
+    """Report every user's loss, written only when complete."""
     output: Path | None = options.output
     if output is not None:
         _check_output(output)
@@ -511,56 +502,6 @@ def report(options: argparse.Namespace, config: Config) -> int:
     except OSError as error:
         raise UnusableInput(f"cannot write {output}: {error}") from error
     _summarise(reported, output, options.json)
-    return Exit.OK
-
-
-def _release(options: argparse.Namespace, config: Config) -> int:
-    if options.output or options.dataset is None or options.rho is None:
-        raise UnusableInput(
-            "--aggregate releases statistics of all users of one dataset and charges them for it: "
-            "give --dataset and --rho, and no --output"
-        )
-    try:
-        with opened(config) as (archive, _):
-            shares = shares_of(archive, options.dataset)
-        _note_comparison(shares.compared)
-        with Turnstile(config=config) as turnstile:
-            run = turnstile.run(options.dataset, _RUN, take_over=options.take_over)
-            fractions = options.quantiles or list(_QUANTILES)
-            released = aggregate(run, shares, rho=options.rho, quantiles=fractions)
-    except (NoAggregate, InvalidInput) as problem:
-        raise UnusableInput(str(problem)) from problem
-    mean, quantiles = released.mean, released.quantiles
-    shown = {
-        "dataset": options.dataset,
-        "mean_share_spent": mean.estimate,
-        "standard_error": mean.standard_error,
-        "users": mean.count,
-        "users_standard_error": mean.count_standard_error,
-        "quantiles": quantiles.quantiles.tolist(),
-        "shares_spent": quantiles.estimates.tolist(),
-        "standard_errors": quantiles.standard_errors.tolist(),
-        "charged_rho_at_most": mean.cost.rho + quantiles.cost.rho,
-        "compared": [each.shown for each in shares.compared],
-    }
-    if options.json:
-        show("aggregate", shown, as_json=True)
-        return Exit.OK
-    say(
-        f"Users of {options.dataset} who could pay for this have spent {mean.estimate:.1%} of "
-        f"their budgets on average (standard error {mean.standard_error:.1%}). They are about "
-        f"{mean.count:,.0f} (standard error {mean.count_standard_error:,.0f}), without the users "
-        "who have nothing left."
-    )
-    columns = (shown["quantiles"], shown["shares_spent"], shown["standard_errors"])
-    show_table(
-        ("of users", "have spent at most", "standard error"),
-        [[f"{part:.1%}" for part in row] for row in zip(*columns, strict=True)],
-    )
-    say(
-        "All of this may be published. Every user was charged at most rho "
-        f"{shown['charged_rho_at_most']:.6g} for it, in two steps of run {_RUN}."
-    )
     return Exit.OK
 
 

@@ -11,8 +11,7 @@ There are two numbers for each user:
 data was used, for the schedule of ``epsilon``. ``budget_risk`` bounds it at every stopping time,
 because it follows from the budget alone.
 
-Each row is only for its own user, or for a private release (``streams.replay.aggregates``). Rows do
-not affect admission.
+Each row is only for its own user. Rows do not affect admission.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from streams.replay.aggregates import shares_of
 from streams.replay.archive import BrokenLog, HeadSource, MissingRecord, StoredHead
 from streams.replay.explain import explain
 from streams.replay.findings import Check
@@ -21,7 +20,6 @@ USER = 3
 REPLAYS: dict[str, Callable[[Archived], Any]] = {
     "explain": lambda archived: explain(archived, USER, delta=1e-5),
     "report": lambda archived: report(archived, delta=1e-5),
-    "aggregates": lambda archived: shares_of(archived, "d"),
 }
 COMMANDS = {"explain": ("explain", "--user", str(USER)), "report": ("report",)}
 OTHER = bytes(32)
