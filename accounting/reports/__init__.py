@@ -19,8 +19,6 @@ from accounting.reports.curves import (
     RenyiCurve,
     TradeOff,
     membership_risk,
-    plot_renyi_curve,
-    plot_trade_off,
     renyi_curve,
     trade_off,
 )
@@ -46,8 +44,6 @@ __all__ = [
     "TightestReport",
     "TradeOff",
     "membership_risk",
-    "plot_renyi_curve",
-    "plot_trade_off",
     "renyi_curve",
     "trade_off",
 ]

@@ -13,7 +13,7 @@ and each point of the curve delta(epsilon) gives such a bound; the largest bound
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,37 +111,6 @@ def membership_risk(
         beta = np.maximum(beta, _below(rates, epsilon, np.full_like(epsilon, delta)))
     rate = np.clip(np.nextafter(1.0 - beta[..., 0], 2.0), alpha, 1.0)
     return MembershipRisk(np.where(at_zero > 0.0, rate, alpha), at_zero)
-
-
-def plot_renyi_curve(axes: Any, curve: RenyiCurve, labels: Sequence[str] = ()) -> None:
-    """Draw divergences over orders on `axes` of matplotlib, both logarithmic, one line per user.
-
-    `labels`: one for each user, for a legend.
-    """
-    divergences = np.atleast_2d(curve.divergences)
-    # Orders are plotted by their distance from 1.
-    _lines(axes, curve.orders - 1.0, np.where(divergences > 0.0, divergences, np.nan), labels)
-    axes.set(xscale="log", yscale="log", xlabel="Rényi order - 1", ylabel="divergence (nats)")
-
-
-def plot_trade_off(axes: Any, curve: TradeOff, labels: Sequence[str] = ()) -> None:
-    """Draw misses over false alarms on `axes` of matplotlib, one line per user.
-
-    `labels`: one for each user, for a legend. The diagonal is a random guess.
-    """
-    axes.plot([0.0, 1.0], [1.0, 0.0], color="0.7", linestyle="--", linewidth=1.0)
-    _lines(axes, curve.alpha, np.atleast_2d(curve.beta), labels)
-    axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), aspect="equal")
-    axes.set(xlabel="false alarms", ylabel="misses, at least")
-
-
-def _lines(axes: Any, x: FloatArray, rows: FloatArray, labels: Sequence[str]) -> None:
-    if labels and len(labels) != rows.shape[0]:
-        raise InvalidInput("labels", len(labels), f"one for each of the {rows.shape[0]} users")
-    for user, row in enumerate(rows):
-        axes.plot(x, row, label=labels[user] if labels else None)
-    if labels:
-        axes.legend()
 
 
 def _below(alpha: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:

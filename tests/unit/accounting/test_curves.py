@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import math
 
-import matplotlib
 import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 from mpmath import mpf
 
 from accounting import Gaussian, PoissonGaussian, gdp_risk, renyi_cost
@@ -17,8 +15,6 @@ from accounting.reports import (
     NormGrid,
     ReportAccountant,
     membership_risk,
-    plot_renyi_curve,
-    plot_trade_off,
     renyi_curve,
     trade_off,
 )
@@ -90,20 +86,6 @@ def test_renyi_curve_is_counts_times_costs_at_the_orders_of_the_accountant() -> 
     np.testing.assert_array_equal(found.orders, orders)
     np.testing.assert_allclose(found.divergences, [3 * costs[0] + 4 * costs[1]], rtol=1e-12)
     assert renyi_curve(report, [3, 4]).divergences.shape == (3,)
-
-
-@pytest.mark.slow
-def test_plots_have_a_line_for_each_user() -> None:
-    matplotlib.use("agg")
-    counts = np.array([[0, 100], [0, 5000]])
-    first, second = Figure().subplots(1, 2)
-    plot_trade_off(first, trade_off(SAMPLED, counts, [0.0, 0.5, 1.0]), ["few", "many"])
-    plot_renyi_curve(second, renyi_curve(SAMPLED, counts))
-    assert [line.get_label() for line in first.get_lines()[1:]] == ["few", "many"]
-    assert len(second.get_lines()) == 2
-    assert second.get_xscale() == second.get_yscale() == "log"
-    with refused("labels"):
-        plot_renyi_curve(second, renyi_curve(SAMPLED, counts), ["one"])
 
 
 @pytest.mark.parametrize("alpha", [[-0.1], [1.5], [math.nan], 0.5, [[0.5]]])
