@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,8 @@ from accounting.exact.products import product_up
 from accounting.exact.rounding import root_up
 from accounting.exact.validation import FloatArray, norm_vector, whole_number
 from accounting.release.exact_noise import ExactNoise
-from accounting.release.factorisations import MAX_TOTAL, BinaryTree, Factorisation, SquareRoot
+from accounting.release.factorisations import MAX_TOTAL, SquareRoot
 from accounting.release.stated_cost import StatedCost, gaussian_for
-
-CounterMethod: TypeAlias = Literal["square-root", "binary-tree"]
-COUNTER_METHODS: tuple[CounterMethod, ...] = get_args(CounterMethod)
-
-MAX_HORIZON: Final = 2**62
 
 _NOISE_BITS: Final = 24  # the grid is about this many bits finer than the noise
 
@@ -42,25 +37,19 @@ class ContinualCounter:
     out users who cannot pay). The charge covers any number of steps up to the horizon.
 
     Args:
-        horizon: the largest number of steps, at least 1.
+        horizon: the largest number of steps, from 1 to 2**22. Memory is O(horizon), and the time of
+            step t is O(t).
         generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
             it, the operating system's source is used.
         noise_stddev: standard deviation of the noise z below, in the units of the counts.
         rho: instead of `noise_stddev`, the zCDP cost of a user with `max_contribution`, in nats.
-        method: the factorisation A = L R of the running sums; R x + z is released, and
-            L (R x + z) is the answer.
-
-            "square-root": L = R = A^(1/2) (`factorisations.SquareRoot`). A count in the first step
-            costs the norm sqrt(sum of f_k^2, k < horizon), about sqrt(1.07 + log(horizon) / pi),
-            and the standard error at step t is noise_stddev sqrt(sum of f_k^2, k < t). Memory
-            O(horizon); time O(t) for step t; horizon up to 2**22.
-
-            "binary-tree" (`factorisations.BinaryTree`): the norm is
-            sqrt(floor(log2(horizon)) + 1), the standard error noise_stddev sqrt(ones in the binary
-            expansion of t). Memory and time O(log(horizon)). At equal cost and 1,000 steps its
-            largest standard error is about three times that of the square root.
         max_contribution: an integer, at least 1. The counter cannot see single contributions: the
             caller is responsible for this limit.
+
+    With A = L R the matrix of running sums and L = R = A^(1/2) (`factorisations.SquareRoot`),
+    R x + z is released, and L (R x + z) is the answer. A count in the first step costs the norm
+    sqrt(sum of f_k^2, k < horizon), about sqrt(1.07 + log(horizon) / pi), and the standard error at
+    step t is noise_stddev sqrt(sum of f_k^2, k < t).
 
     The noise is sampled exactly and R x is computed exactly (`exact_noise`), so the stated cost is
     that of a Gaussian mechanism in every measure, and floating point does not weaken it. The state
@@ -75,17 +64,12 @@ class ContinualCounter:
         generator: np.random.Generator | None = None,
         noise_stddev: float | None = None,
         rho: float | None = None,
-        method: CounterMethod = "square-root",
         max_contribution: int = 1,
     ) -> None:
-        self.horizon = whole_number("horizon", horizon, 1, MAX_HORIZON)
-        if method not in COUNTER_METHODS:
-            raise InvalidInput("method", method, f"one of {', '.join(COUNTER_METHODS)}")
         contribution = whole_number("max_contribution", max_contribution, 1, MAX_TOTAL)
         self._noise = ExactNoise(generator)
-        self._factors: Factorisation = (
-            SquareRoot(self.horizon) if method == "square-root" else BinaryTree(self.horizon)
-        )
+        self._factors = SquareRoot(horizon)
+        self.horizon = self._factors.horizon
         norm = root_up(contribution**2 * self._factors.squared_norm(1))
         mechanism = gaussian_for(norm, noise_stddev, rho)
         self._cost = StatedCost(mechanism, norm)
@@ -108,7 +92,7 @@ class ContinualCounter:
     def norms(self, contributions: npt.ArrayLike, step: int = 1) -> FloatArray:
         """Return the L2 norm of users who are counted in `step`, over all steps, rounded up.
 
-        No step costs more than the first. Time O(horizon - step) for square-root.
+        No step costs more than the first. Time O(horizon - step).
 
         Args:
             contributions: the amount that each user adds to the count of that step, shape (n,),

@@ -1,4 +1,4 @@
-"""Factorisations A = L R of the matrix of running sums (A is lower triangular, all ones).
+"""The factorisation A = L R of the matrix of running sums (A is lower triangular, all ones).
 
 R x + noise is released and L is applied to it: the answers A x + L noise are post-processing, and
 one user's cost depends on one column of R only. R is lower triangular, so each row is a Gaussian
@@ -13,38 +13,18 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray
+from accounting.exact.validation import FloatArray, whole_number
 
-# A step takes O(horizon) time; use the binary tree for longer streams.
-MAX_SQUARE_ROOT_HORIZON: Final = 2**22
+MAX_HORIZON: Final = 2**22  # a step takes O(horizon) time
 MAX_TOTAL: Final = 2**36  # so that the dot products below stay inside int64
 
 _GRID_BITS: Final = 52
 _HALF_BITS: Final = 26
 _GUARD_BITS: Final = 128
-
-
-class Factorisation(Protocol):
-    """L and R, applied to a stream one step at a time. Steps count from 1."""
-
-    grid_bits: int
-
-    def encode(self, step: int, count: int) -> int:
-        """Return row `step` of R x, in units of 2**-grid_bits, without changing the state."""
-
-    def decode(self, step: int, count: int, noisy: float) -> float:
-        """Store the count and the noisy row of this step; return row `step` of L (R x + z)."""
-
-    def squared_norm(self, step: int) -> Fraction:
-        """Return the squared L2 norm of column `step` of R, exactly."""
-
-    def error_weight(self, step: int) -> float:
-        """Return the L2 norm of row `step` of L: standard deviation of the error over the noise."""
 
 
 class SquareRoot:
@@ -59,15 +39,14 @@ class SquareRoot:
     grid_bits = _GRID_BITS
 
     def __init__(self, horizon: int) -> None:
-        if horizon > MAX_SQUARE_ROOT_HORIZON:
-            allowed = f"at most {MAX_SQUARE_ROOT_HORIZON} for square-root; use binary-tree"
-            raise InvalidInput("horizon", horizon, allowed)
-        column = _square_root_column(horizon)
+        """Compute the column; raise `InvalidInput` unless 1 <= horizon <= `MAX_HORIZON`."""
+        column = _square_root_column(whole_number("horizon", horizon, 1, MAX_HORIZON))
+        self.horizon = column.size
         self._high = column >> _HALF_BITS
         self._low = column & (2**_HALF_BITS - 1)
         self._f: FloatArray = np.ldexp(column.astype(np.float64), -_GRID_BITS)
-        self._counts = np.zeros(horizon, dtype=np.int64)
-        self._noisy = np.zeros(horizon)
+        self._counts = np.zeros(self.horizon, dtype=np.int64)
+        self._noisy = np.zeros(self.horizon)
 
     def encode(self, step: int, count: int) -> int:
         """Compute one dot product of length `step`, in two halves that fit in int64."""
@@ -105,48 +84,6 @@ class SquareRoot:
         return column
 
 
-class BinaryTree:
-    """R sums over dyadic blocks; a running sum adds the blocks of its binary expansion.
-
-    (Dwork, Naor, Pitassi and Rothblum 2010; Chan, Shi and Song 2011.) Step t ends one block, of
-    the length of the lowest bit of t. No running sum uses any other block, so no other block gets
-    noise: a count in step 1 is in floor(log2(horizon)) + 1 blocks, and later counts in no more.
-    """
-
-    grid_bits = 0
-
-    def __init__(self, horizon: int) -> None:
-        self._horizon = horizon
-        self._blocks: dict[int, tuple[int, float]] = {}  # by log2 of the length: exact, noisy
-
-    def encode(self, step: int, count: int) -> int:
-        """Return the sum over the block that ends at this step."""
-        return count + sum(self._blocks[level][0] for level in range(_lowest_bit(step)))
-
-    def decode(self, step: int, count: int, noisy: float) -> float:
-        """Add the blocks of the binary expansion of `step`."""
-        level = _lowest_bit(step)
-        total = self.encode(step, count)
-        for shorter in range(level):
-            del self._blocks[shorter]
-        self._blocks[level] = (total, noisy)
-        return math.fsum(block for _, block in self._blocks.values())
-
-    def squared_norm(self, step: int) -> Fraction:
-        """Return the number of blocks that contain `step` and end within the horizon."""
-        index = step - 1
-        levels = range(self._horizon.bit_length())
-        used = (
-            (index >> level) % 2 == 0 and ((index >> level) + 1) << level <= self._horizon
-            for level in levels
-        )
-        return Fraction(sum(used))
-
-    def error_weight(self, step: int) -> float:
-        """Return the root of the number of ones in the binary expansion of `step`."""
-        return math.sqrt(step.bit_count())
-
-
 def _square_root_column(horizon: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return f_0 ... f_{horizon-1} in units of 2**-52, each to the nearest."""
     # With 128 extra bits, the total rounding error is below 2**-100.
@@ -158,7 +95,3 @@ def _square_root_column(horizon: int) -> np.ndarray[tuple[int], np.dtype[np.int6
             value = value * (2 * k - 1) // (2 * k)
         column[k] = (value + half) >> _GUARD_BITS
     return column
-
-
-def _lowest_bit(step: int) -> int:
-    return (step & -step).bit_length() - 1

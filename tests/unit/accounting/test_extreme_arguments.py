@@ -282,8 +282,6 @@ TABLE: list[Case] = [
     ),
     one("ContinualCounter", lambda n: counter(noise_stddev=n).add(1), 1.0),
     one("ContinualCounter", lambda rho: counter(rho=rho).add(1), 1.0),
-    one("ContinualCounter", lambda h: counter(horizon=h, method="binary-tree").add(1), 8),
-    one("ContinualCounter", lambda m: counter(method=m), "square-root"),
     one("ContinualCounter", lambda m: counter(max_contribution=m).add(1), 1),
     one("ContinualCounter", lambda n, s: counter().norms(n, s), [1.0], 1),
     one("ContinualCounter", lambda n: counter().add(n), 1),

@@ -21,11 +21,11 @@ from accounting import (
 )
 from accounting.exact.validation import FloatArray
 from accounting.release import ContinualCounter
-from accounting.release.counter import COUNTER_METHODS, CounterMethod
 from accounting.release.exact_noise import ExactNoise
 from tests.unit.accounting.refusals import refused
 
-METHODS = pytest.mark.parametrize("method", COUNTER_METHODS)
+GRID_UNIT = 2**52
+"""The units of the grid that make a count of one, at noise 1."""
 
 
 class Played(ExactNoise):
@@ -39,31 +39,23 @@ class Played(ExactNoise):
         return next(self.units)
 
 
-def played(
-    counts: list[int], units: list[int], method: CounterMethod, noise_stddev: float = 1.0
-) -> FloatArray:
+def played(counts: list[int], units: list[int], noise_stddev: float = 1.0) -> FloatArray:
     counter = ContinualCounter(
         len(counts),
         noise_stddev=noise_stddev,
-        method=method,
         generator=np.random.default_rng(0),
     )
     counter._noise = Played(units)
     return np.array([counter.add(count) for count in counts])
 
 
-def grid_unit(method: CounterMethod) -> int:
-    """How many units of the grid make a count of one, at noise 1."""
-    return 2**52 if method == "square-root" else 2**23
-
-
-def decoder(horizon: int, method: CounterMethod) -> FloatArray:
+def decoder(horizon: int) -> FloatArray:
     """L, column by column: what the noise of one step does to the answers."""
     columns = []
     for step in range(horizon):
         units = [0] * horizon
-        units[step] = grid_unit(method)
-        columns.append(played([0] * horizon, units, method))
+        units[step] = GRID_UNIT
+        columns.append(played([0] * horizon, units))
     return np.array(columns).T
 
 
@@ -71,18 +63,13 @@ def square_root_series(terms: int) -> list[Fraction]:
     return [Fraction(math.comb(2 * k, k), 4**k) for k in range(terms)]
 
 
-@METHODS
 @pytest.mark.parametrize("horizon", [1, 2, 3, 4, 5, 7, 8, 9, 16, 21, 32, 45])
-def test_norm_of_every_step_is_that_of_the_column_of_the_factor(
-    method: CounterMethod, horizon: int
-) -> None:
-    left = decoder(horizon, method)
+def test_norm_of_every_step_is_that_of_the_column_of_the_factor(horizon: int) -> None:
+    left = decoder(horizon)
     sums = np.tril(np.ones((horizon, horizon)))
     right = np.linalg.solve(left, sums)
     np.testing.assert_allclose(np.triu(right, 1), 0.0, atol=1e-12)
-    counter = ContinualCounter(
-        horizon, noise_stddev=3.0, method=method, generator=np.random.default_rng(0)
-    )
+    counter = ContinualCounter(horizon, noise_stddev=3.0, generator=np.random.default_rng(0))
     norms = [float(counter.norms([1.0], step)[0]) for step in range(1, horizon + 1)]
     np.testing.assert_allclose(np.linalg.norm(right, axis=0), norms, rtol=1e-10)
     assert counter.cost().norm == norms[0] == max(norms)
@@ -90,12 +77,9 @@ def test_norm_of_every_step_is_that_of_the_column_of_the_factor(
     np.testing.assert_allclose(3.0 * np.linalg.norm(left, axis=1), errors, rtol=1e-12)
 
 
-@METHODS
 @given(counts=st.lists(st.integers(0, 1000), min_size=1, max_size=70))
-def test_answers_without_noise_are_the_running_sums(
-    method: CounterMethod, counts: list[int]
-) -> None:
-    answers = played(counts, [0] * len(counts), method)
+def test_answers_without_noise_are_the_running_sums(counts: list[int]) -> None:
+    answers = played(counts, [0] * len(counts))
     np.testing.assert_allclose(answers, np.cumsum(counts), rtol=1e-13, atol=1e-11)
 
 
@@ -112,61 +96,38 @@ def test_square_of_the_series_is_all_ones_and_its_norm_is_stated_to_the_last_bit
     assert Fraction(counter.cost().norm) ** 2 >= sum(f**2 for f in used)
 
 
-def test_binary_tree_norm_is_the_number_of_levels() -> None:
-    for horizon, levels in [(1, 1), (2, 2), (3, 2), (4, 3), (1000, 10), (1024, 11), (2**62, 63)]:
-        counter = ContinualCounter(
-            horizon, noise_stddev=1.0, method="binary-tree", generator=np.random.default_rng(0)
-        )
-        assert counter.cost().norm == pytest.approx(math.sqrt(levels), rel=1e-15)
-        assert counter.norms([1.0], horizon)[0] == 1.0
-
-
-def test_square_root_norm_grows_by_log_over_pi_and_errs_less_than_the_tree() -> None:
+def test_norm_grows_by_log_over_pi() -> None:
     for horizon in (10, 1000, 100_000):
-        root, tree = (
-            ContinualCounter(horizon, rho=0.5, method=m, generator=np.random.default_rng(0))
-            for m in COUNTER_METHODS
-        )
-        squared = root.cost().norm ** 2
+        counter = ContinualCounter(horizon, rho=0.5, generator=np.random.default_rng(0))
+        squared = counter.cost().norm ** 2
         euler_part = (np.euler_gamma + 4.0 * math.log(2.0)) / math.pi
         assert squared == pytest.approx(math.log(horizon) / math.pi + euler_part, abs=1 / horizon)
         # Wallis: f_k^2 <= 1 / (pi (k + 1/4)).
         assert squared <= 1.0 + math.log((4 * horizon - 1) / 3) / math.pi
-        worst = 2 ** (horizon.bit_length() - 1) - 1
-        assert root.standard_error(horizon) < tree.standard_error(worst)
-    assert tree.standard_error(worst) > 3.0 * root.standard_error(horizon)
 
 
-@METHODS
-def test_answers_depend_on_the_counts_through_what_is_released_with_noise_only(
-    method: CounterMethod,
-) -> None:
+def test_answers_depend_on_the_counts_through_what_is_released_with_noise_only() -> None:
     """Noise that makes up for one user more gives the same answers, bit for bit."""
     horizon, rng = 37, np.random.default_rng(3)
     counts = rng.integers(0, 50, horizon).tolist()
-    units = [int(u) for u in rng.normal(0.0, 40.0 * grid_unit(method), horizon)]
-    answers = played(counts, units, method)
-    columns = np.linalg.solve(decoder(horizon, method), np.tril(np.ones((horizon, horizon))))
+    units = [int(u) for u in rng.normal(0.0, 40.0 * GRID_UNIT, horizon)]
+    answers = played(counts, units)
     for step in (1, 2, 12, 37):
         one_more = [count + (t == step) for t, count in enumerate(counts, start=1)]
-        if method == "square-root":
-            series = [round(f * 2**52) for f in square_root_series(horizon)]
-            shift = [0] * (step - 1) + series[: horizon - step + 1]
-        else:
-            shift = [round(entry) * grid_unit(method) for entry in columns[:, step - 1]]
+        series = [round(f * 2**52) for f in square_root_series(horizon)]
+        shift = [0] * (step - 1) + series[: horizon - step + 1]
         moved = [unit - by for unit, by in zip(units, shift, strict=True)]
-        np.testing.assert_array_equal(played(one_more, moved, method), answers)
+        np.testing.assert_array_equal(played(one_more, moved), answers)
 
 
 @pytest.mark.slow
-@METHODS
-def test_noise_has_the_stated_distribution_at_every_step(method: CounterMethod) -> None:
+def test_noise_has_the_stated_distribution_at_every_step() -> None:
     horizon, runs = 16, 400
-    left, generator = decoder(horizon, method), np.random.default_rng(5)
+    left, generator = decoder(horizon), np.random.default_rng(5)
     counts = np.arange(horizon)
     errors = np.empty((runs, horizon))
     for run in range(runs):
-        counter = ContinualCounter(horizon, noise_stddev=2.5, method=method, generator=generator)
+        counter = ContinualCounter(horizon, noise_stddev=2.5, generator=generator)
         errors[run] = [counter.add(int(c)) for c in counts] - np.cumsum(counts)
     noise = np.linalg.solve(left, errors.T).T / 2.5
     # Each assertion fails for fewer than one seed in a million.
@@ -179,16 +140,12 @@ def test_noise_has_the_stated_distribution_at_every_step(method: CounterMethod) 
     assert np.abs(correlation).max() < stats.norm.isf(1e-9) / math.sqrt(runs)
 
 
-@METHODS
 @pytest.mark.parametrize("rho", [1e-4, 0.125, 3.0])
 @pytest.mark.parametrize("contribution", [1, 5])
-def test_cost_is_charged_like_any_other_step(
-    method: CounterMethod, rho: float, contribution: int
-) -> None:
+def test_cost_is_charged_like_any_other_step(rho: float, contribution: int) -> None:
     counter = ContinualCounter(
         100,
         rho=rho,
-        method=method,
         max_contribution=contribution,
         generator=np.random.default_rng(0),
     )
@@ -205,21 +162,15 @@ def test_cost_is_charged_like_any_other_step(
     assert (zcdp_cost(cost.mechanism, users) <= rho).all()
 
 
-@METHODS
-def test_a_user_counted_twice_costs_at_most_as_twice_the_norm(method: CounterMethod) -> None:
-    right = np.linalg.solve(decoder(20, method), np.tril(np.ones((20, 20))))
-    counter = ContinualCounter(
-        20, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
-    )
+def test_a_user_counted_twice_costs_at_most_as_twice_the_norm() -> None:
+    right = np.linalg.solve(decoder(20), np.tril(np.ones((20, 20))))
+    counter = ContinualCounter(20, noise_stddev=1.0, generator=np.random.default_rng(0))
     twice = [np.linalg.norm(right[:, i] + right[:, j]) for i in range(20) for j in range(20)]
     assert max(twice) <= 2.0 * counter.cost().norm * (1 + 1e-12)
 
 
-@METHODS
-def test_there_is_no_answer_beyond_the_horizon(method: CounterMethod) -> None:
-    counter = ContinualCounter(
-        3, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
-    )
+def test_there_is_no_answer_beyond_the_horizon() -> None:
+    counter = ContinualCounter(3, noise_stddev=1.0, generator=np.random.default_rng(0))
     for _ in range(3):
         counter.add(1)
     for _ in range(2):
@@ -231,11 +182,9 @@ def test_there_is_no_answer_beyond_the_horizon(method: CounterMethod) -> None:
 BAD_COUNTS = [-1, 1.0, 0.5, math.nan, math.inf, True, "1", None, np.float64(1), 2**36 + 1]
 
 
-@METHODS
-def test_invalid_counts_are_refused_and_leave_no_trace(method: CounterMethod) -> None:
+def test_invalid_counts_are_refused_and_leave_no_trace() -> None:
     clean, tried = (
-        ContinualCounter(8, noise_stddev=1.0, method=method, generator=np.random.default_rng(9))
-        for _ in range(2)
+        ContinualCounter(8, noise_stddev=1.0, generator=np.random.default_rng(9)) for _ in range(2)
     )
     for count in range(8):
         for bad in BAD_COUNTS:
@@ -244,11 +193,8 @@ def test_invalid_counts_are_refused_and_leave_no_trace(method: CounterMethod) ->
         assert tried.add(count) == clean.add(count)
 
 
-@METHODS
-def test_total_may_reach_its_limit_and_not_exceed_it(method: CounterMethod) -> None:
-    counter = ContinualCounter(
-        4, noise_stddev=1.0, method=method, generator=np.random.default_rng(2)
-    )
+def test_total_may_reach_its_limit_and_not_exceed_it() -> None:
+    counter = ContinualCounter(4, noise_stddev=1.0, generator=np.random.default_rng(2))
     for _ in range(2):
         answer = counter.add(2**35)
     assert answer == pytest.approx(2**36, abs=20.0)
@@ -257,22 +203,18 @@ def test_total_may_reach_its_limit_and_not_exceed_it(method: CounterMethod) -> N
     assert counter.add(0) == pytest.approx(2**36, abs=20.0)
 
 
-@METHODS
-def test_noise_is_fresh_in_every_step_and_every_counter(method: CounterMethod) -> None:
+def test_noise_is_fresh_in_every_step_and_every_counter() -> None:
     generator = np.random.default_rng(4)
     answers = []
     for _ in range(20):
-        counter = ContinualCounter(20, noise_stddev=1.0, method=method, generator=generator)
+        counter = ContinualCounter(20, noise_stddev=1.0, generator=generator)
         answers.extend(counter.add(0) for _ in range(20))
     assert len(set(answers)) == len(answers)
 
 
-@METHODS
 @pytest.mark.parametrize("noise_stddev", [1e-100, 1e100])
-def test_noise_of_any_size_is_drawn(method: CounterMethod, noise_stddev: float) -> None:
-    counter = ContinualCounter(
-        5, noise_stddev=noise_stddev, method=method, generator=np.random.default_rng(6)
-    )
+def test_noise_of_any_size_is_drawn(noise_stddev: float) -> None:
+    counter = ContinualCounter(5, noise_stddev=noise_stddev, generator=np.random.default_rng(6))
     answers = np.array([counter.add(0) for _ in range(5)]) / noise_stddev
     assert (np.abs(answers) < 20.0).all()
     assert len(set(answers.tolist())) == 5
@@ -286,8 +228,6 @@ def test_noise_of_any_size_is_drawn(method: CounterMethod, noise_stddev: float) 
         ("horizon", {"horizon": 2.0}),
         ("horizon", {"horizon": True}),
         ("horizon", {"horizon": 2**22 + 1}),
-        ("horizon", {"horizon": 2**62 + 1, "method": "binary-tree"}),
-        ("method", {"method": "tree"}),
         ("generator", {"generator": 3}),
         ("noise_stddev", {"noise_stddev": 0.0}),
         ("noise_stddev", {"noise_stddev": math.nan}),
@@ -310,14 +250,9 @@ def test_wrong_arguments_are_named(argument: str, arguments: dict[str, object]) 
     assert caught.value.argument == argument
 
 
-@METHODS
 @pytest.mark.parametrize("step", [0, 11, -1, 1.0])
-def test_steps_outside_the_horizon_have_no_norm_and_no_error(
-    method: CounterMethod, step: int
-) -> None:
-    counter = ContinualCounter(
-        10, noise_stddev=1.0, method=method, generator=np.random.default_rng(0)
-    )
+def test_steps_outside_the_horizon_have_no_norm_and_no_error(step: int) -> None:
+    counter = ContinualCounter(10, noise_stddev=1.0, generator=np.random.default_rng(0))
     with refused("step"):
         counter.standard_error(step)
     with refused("step"):
