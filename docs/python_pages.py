@@ -332,7 +332,7 @@ def _group(module: str) -> str:
         found = words[2] if words[1:2] in (["reports"], ["research"]) else words[1]
     else:
         found = words[-1]
-    title = {"asyncio": "event loop", "exact": "units and errors", "followers": "halts"}
+    title = {"exact": "units and errors", "followers": "halts"}
     text = title.get(found, found.replace("_", " "))
     return text[0].upper() + text[1:]
 
@@ -345,7 +345,6 @@ PAGES = {
         more=(
             "streams.sdk.roster:Roster",
             "streams.sdk.roster_steps:RosterStep",
-            "streams.sdk.asyncio:AsyncRoster",
             "streams.records.requests:Policy",
             "streams.records.answers:OdometerRecord",
             "streams.sdk.observing:measure",

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from streams.sdk.asyncio import AsyncRun, AsyncTurnstile
     from streams.sdk.client import Turnstile
     from streams.sdk.decisions import StepDecision
     from streams.sdk.epochs import Epochs
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from streams.sdk.run import Run
 
 __all__ = [
-    "AsyncRun",
-    "AsyncTurnstile",
     "BudgetHeld",
     "ConflictingDecisions",
     "DatasetInUse",
@@ -74,8 +71,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncRun": "streams.sdk.asyncio",
-    "AsyncTurnstile": "streams.sdk.asyncio",
     "Epochs": "streams.sdk.epochs",
     "Halt": "streams.sdk.followers",
     "Run": "streams.sdk.run",

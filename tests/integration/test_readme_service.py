@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streams import AsyncTurnstile
 from tests.integration.service import Service
-from tests.readme import blocks, blocks_of_the_service, blocks_with_an_event_loop, page
+from tests.readme import blocks, blocks_of_the_service, page
 
 USERS = np.arange(20)
 STEPS = 60  # steps of norm 1 at noise 4; their epsilon exceeds 8 at delta 1e-5
@@ -99,12 +97,4 @@ def test_the_tutorial_trains_over_the_service_and_resumes_from_its_checkpoint(
     exec(over_kafka, names)  # training is complete: the same model, and no charge
     assert (names["run"].attempt, names["run"].step) == (run.attempt + 1, 120)
     np.testing.assert_array_equal(names["model"].coef_, model.coef_)
-    readers_shell.audit()
-
-
-def test_the_example_with_an_event_loop_charges(readers_shell: Service) -> None:
-    (example,) = blocks_with_an_event_loop()
-    names: dict[str, Any] = {"AsyncTurnstile": AsyncTurnstile, "users": [1, 2], "norms": [1.0, 0.5]}
-    exec(example.replace("localhost:9092", readers_shell.kafka), names)
-    assert asyncio.run(names["train"]()) == []
     readers_shell.audit()

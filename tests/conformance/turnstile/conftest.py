@@ -1,4 +1,4 @@
-"""A service in memory, in a file, awaited, and over Kafka: to a trainer they are the same."""
+"""A service in memory, in a file, and over Kafka: to a trainer they are the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 
 from streams import (
-    AsyncTurnstile,
     Turnstile,
 )
 from streams.config import Config
@@ -20,7 +19,6 @@ from streams.sdk.budget_file import create_file
 from streams.sdk.file import FileConnection
 from streams.sdk.memory import MemoryConnection
 from tests.conformance.turnstile import PARTITIONS
-from tests.conformance.turnstile.blocking import BlockingTurnstile
 from tests.conformance.turnstile.http_client import HttpTurnstile
 from tests.gateways import gateway_to
 from tests.keys import private_key
@@ -49,9 +47,7 @@ def over_http(tmp_path: Path) -> Iterator[Callable[..., HttpTurnstile]]:
         yield client
 
 
-@pytest.fixture(
-    params=["memory", "file", "awaited", "http", pytest.param("kafka", marks=pytest.mark.process)]
-)
+@pytest.fixture(params=["memory", "file", "http", pytest.param("kafka", marks=pytest.mark.process)])
 def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
     opened: Any
     if request.param == "memory":
@@ -59,8 +55,6 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
     elif request.param == "file":
         path = request.getfixturevalue("tmp_path") / "budgets.db"
         opened = Turnstile.open(path, partitions=PARTITIONS)
-    elif request.param == "awaited":
-        opened = BlockingTurnstile(AsyncTurnstile.in_memory(partitions=PARTITIONS))
     elif request.param == "http":
         opened = request.getfixturevalue("over_http")()
     else:
@@ -70,9 +64,7 @@ def turnstile(request: pytest.FixtureRequest) -> Iterator[Turnstile]:
         yield opened
 
 
-@pytest.fixture(
-    params=["memory", "file", "awaited", "http", pytest.param("kafka", marks=pytest.mark.process)]
-)
+@pytest.fixture(params=["memory", "file", "http", pytest.param("kafka", marks=pytest.mark.process)])
 def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], Any]]:
     """Return a function that opens a client with a key, or with none, to one service."""
     address: dict[str, Any] = {"connection": MemoryConnection(PARTITIONS, 10.0)}
@@ -92,8 +84,6 @@ def signers(request: pytest.FixtureRequest) -> Iterator[Callable[[str | None], A
             who = {} if name is None else {"request_key": private_key(name)}
             if request.param == "file":
                 return opened.enter_context(Turnstile.open(path, **who))
-            if request.param == "awaited":
-                return opened.enter_context(BlockingTurnstile(AsyncTurnstile(**address, **who)))
             return opened.enter_context(Turnstile(**address, **who))
 
         yield client
