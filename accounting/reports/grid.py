@@ -92,47 +92,9 @@ class NormGrid:
             counts[start : start + rows] = histogram.reshape(len(block), self.levels)
         return counts
 
-    def add_step(
-        self, counts: IntArray, norms: npt.ArrayLike, users: npt.ArrayLike | None = None
-    ) -> None:
-        """Add one step to `counts`, in place.
-
-        `counts`: int64, shape (n, levels); `norms`: one per user, of shape (m,); `users`: their
-        rows in `counts`, integers, shape (m,), all different; without it m = n.
-        """
-        if not isinstance(counts, np.ndarray) or counts.dtype != np.int64:
-            raise InvalidInput("counts", getattr(counts, "dtype", type(counts)), "an int64 array")
-        if counts.ndim != 2 or counts.shape[1] != self.levels:
-            raise InvalidInput("counts", counts.shape, f"of shape (n, {self.levels})")
-        indices = self.levels_of(norms)
-        if indices.ndim != 1:
-            raise InvalidInput("norms", indices.shape, "one number per user, of shape (m,)")
-        if users is None and indices.size != len(counts):
-            raise InvalidInput("norms", indices.shape, f"one number per user, ({len(counts)},)")
-        rows = _rows(np.arange(len(counts)) if users is None else users, len(counts), indices.size)
-        taken = indices >= 0
-        counts[rows[taken], indices[taken]] += 1
-
     def _within(self, norms: npt.ArrayLike) -> FloatArray:
         values = nonnegative_array("norms", norms)
         if values.size and values.max() > self.clip_norm:
             allowed = f"at most the clip norm {self.clip_norm!r} throughout"
             raise InvalidInput("norms", float(values.max()), allowed)
         return values
-
-
-def _rows(users: npt.ArrayLike, n: int, expected: int) -> IntArray:
-    """Return `users` as row numbers of an array of n rows, all different."""
-    rows = np.asarray(users)
-    if rows.dtype.kind not in "iu" and rows.size:
-        raise InvalidInput("users", rows.dtype, "an array of integers")
-    if rows.shape != (expected,):
-        raise InvalidInput("users", rows.shape, f"one row number per norm, of shape ({expected},)")
-    rows = rows.astype(np.int64, copy=False)
-    if rows.size and (rows.min() < 0 or rows.max() >= n):
-        raise InvalidInput("users", int(rows.min()), f"row numbers from 0 to {n - 1}")
-    seen = np.zeros(n, dtype=np.bool_)
-    seen[rows] = True
-    if int(np.count_nonzero(seen)) != rows.size:
-        raise InvalidInput("users", "the same user twice", "different from one another")
-    return rows

@@ -4,7 +4,6 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,23 +66,6 @@ def test_counts_are_a_histogram_of_rounded_norms_and_zero_norms_are_no_steps() -
     assert counts.tolist() == expected
 
 
-@given(st.integers(0, 6), st.integers(0, 9), level_counts, st.integers(0, 2**32 - 1))
-def test_adding_step_by_step_gives_the_counts_of_the_whole_history(
-    users: int, steps: int, levels: int, seed: int
-) -> None:
-    grid = NormGrid(3.0, levels)
-    random = np.random.default_rng(seed)
-    history = random.uniform(0.0, 3.0, (users, steps)) * (random.random((users, steps)) < 0.7)
-    whole = grid.counts(history)
-    everyone, some = np.zeros_like(whole), np.zeros_like(whole)
-    for step in history.T:
-        grid.add_step(everyone, step)
-        taken = random.permutation(np.flatnonzero(step))
-        grid.add_step(some, step[taken], taken)
-    np.testing.assert_array_equal(everyone, whole)
-    np.testing.assert_array_equal(some, whole)
-
-
 def test_users_in_several_blocks_are_counted_as_each_alone() -> None:
     grid = NormGrid(1.0, 1000)
     history = np.random.default_rng(1).random((2500, 3))
@@ -94,19 +76,16 @@ def test_users_in_several_blocks_are_counted_as_each_alone() -> None:
 
 
 @pytest.mark.parametrize("norm", [1.0000000000000002, 2.0, -0.1, math.nan, math.inf])
-def test_norms_outside_the_grid_are_refused_and_change_nothing(norm: float) -> None:
+def test_norms_outside_the_grid_are_refused(norm: float) -> None:
     grid = NormGrid(1.0, 10)
-    counts = np.zeros((2, 10), dtype=np.int64)
     calls = [
         lambda: grid.levels_of([0.5, norm]),
         lambda: grid.round_up([0.5, norm]),
         lambda: grid.counts([[0.5, norm]]),
-        lambda: grid.add_step(counts, [0.5, norm]),
     ]
     for call in calls:
         with refused("norms"):
             call()
-    assert not counts.any()
 
 
 @pytest.mark.parametrize(
@@ -127,34 +106,6 @@ def test_norms_outside_the_grid_are_refused_and_change_nothing(norm: float) -> N
 def test_invalid_grid_is_refused(clip_norm: float, levels: int, argument: str) -> None:
     with refused(argument):
         NormGrid(clip_norm, levels)
-
-
-@pytest.mark.parametrize(
-    ("users", "norms", "argument"),
-    [
-        ([0, 0], [0.5, 0.5], "users"),
-        ([0, 2], [0.5, 0.5], "users"),
-        ([-1], [0.5], "users"),
-        ([0], [0.5, 0.5], "users"),
-        ([0.0], [0.5], "users"),
-        ([True, False], [0.5, 0.5], "users"),
-        (None, [0.5], "norms"),
-        (None, [[0.5, 0.5]], "norms"),
-    ],
-)
-def test_a_step_of_users_that_do_not_fit_changes_nothing(
-    users: npt.ArrayLike, norms: npt.ArrayLike, argument: str
-) -> None:
-    counts = np.zeros((2, 4), dtype=np.int64)
-    with refused(argument):
-        NormGrid(1.0, 4).add_step(counts, norms, users)
-    assert not counts.any()
-
-
-@pytest.mark.parametrize("counts", [np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0] * 4] * 2])
-def test_invalid_counts_are_refused(counts: object) -> None:
-    with refused("counts"):
-        NormGrid(1.0, 4).add_step(counts, [0.5, 0.5])
 
 
 def test_the_levels_cannot_be_overwritten() -> None:
