@@ -1,4 +1,4 @@
-"""Reads facts about Kafka, its topics and its disks, for diagnosis."""
+"""Reads facts about Kafka, its topics, for diagnosis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class KafkaFacts:
     brokers: int
     topics: dict[str, TopicFacts]  # the existing topics, by name without the prefix
     newest: float | None = None  # time of the newest record of norms, by its writer's clock
-    directories: list[str] = field(default_factory=list)  # the log directories of the brokers
     members: list[str] = field(default_factory=list)  # the hosts of the workers' consumer group
     # The existing topics of answerers, as above; None if this client may not see them.
     answers: dict[str, TopicFacts] | None = field(default_factory=dict)
@@ -79,7 +78,6 @@ def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
         brokers=len(brokers),
         topics=topics,
         newest=_newest(admin, config.topic(NORMS), topics),
-        directories=_directories(admin),
         members=_members(admin, f"{config.prefix}worker"),
         answers=answers,
     )
@@ -141,13 +139,6 @@ def _newest(admin: KafkaAdminClient, norms: str, topics: dict[str, TopicFacts]) 
         newest = max(one.timestamp for one in found.values())
         return newest / 1000 if newest >= 0 else None
     return None
-
-
-def _directories(admin: KafkaAdminClient) -> list[str]:
-    with suppress(KafkaError):  # some operators may not describe the cluster
-        brokers = admin.describe_log_dirs()
-        return sorted({one["log_dir"] for broker in brokers for one in broker["log_dirs"]})
-    return []
 
 
 def _members(admin: KafkaAdminClient, group: str) -> list[str]:

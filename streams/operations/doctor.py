@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from shutil import disk_usage
 from typing import Any
 
 from streams.config import Config, environment_names
@@ -16,7 +14,7 @@ from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import NORMS
 from streams.operations.answerers import of_answerers
 from streams.operations.endpoints import ask_answerers, ask_workers
-from streams.operations.findings import Facts, Finding, Level, size_of
+from streams.operations.findings import Facts, Finding, Level
 from streams.operations.servers import of_kafka, of_redis, of_topics
 from streams.operations.status import (
     Overview,
@@ -28,8 +26,6 @@ from streams.operations.status import (
 
 CLOCKS_APART = 5.0
 """The seconds by which clocks may differ; above, times in rejects and alarms are misleading."""
-LITTLE_DISK = 0.1
-"""The share of a disk that should be free."""
 
 
 def diagnose(facts: Facts, config: Config) -> list[Finding]:
@@ -42,7 +38,6 @@ def diagnose(facts: Facts, config: Config) -> list[Finding]:
         *_workers(facts),
         *of_answerers(facts, config),
         *_clocks(facts),
-        *_disks(facts),
         *_settings(facts, config),
     ]
 
@@ -161,21 +156,6 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
         yield Finding("clocks", Level.OK, f"{', '.join(apart)}: the same time as here")
 
 
-def _disks(facts: Facts) -> Iterator[Finding]:
-    for directory, (total, free) in facts.disks.items():
-        free_space = f"{directory}: {size_of(free)} of {size_of(total)} are free"
-        if free < LITTLE_DISK * total:
-            yield Finding(
-                "disk",
-                Level.WARNING,
-                free_space,
-                "A broker shuts down when its disk is full, and nothing can be charged",
-                "Enlarge the disk, or trim the log: `turnstile trim --dry-run`",
-            )
-        else:
-            yield Finding("disk", Level.OK, free_space)
-
-
 def _settings(facts: Facts, config: Config) -> Iterator[Finding]:
     found = []
     kafka = facts.kafka
@@ -251,11 +231,6 @@ def examine(
         overview = "Kafka and Redis both have to answer" if unanswered else read_overview(config)
     except Unavailable as error:
         overview = str(error)
-    directories = [] if isinstance(kafka, str) else kafka.directories
-    disks = {}
-    for directory in filter(os.path.isdir, directories):
-        usage = disk_usage(Path(directory))
-        disks[directory] = (usage.total, usage.free)
     unknown = sorted(
         name
         for name in os.environ
@@ -272,7 +247,6 @@ def examine(
         redis,
         overview,
         ask_workers(workers),
-        disks,
         release,
         unknown,
         answering,

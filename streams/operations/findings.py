@@ -48,7 +48,6 @@ class Facts:
 
     Attributes:
         clock: this machine's time when Redis and Kafka were asked, in seconds since 1970.
-        disks: directory of a broker on this machine -> total and free bytes of its disk.
         release: the version of this package.
         unknown: environment variables that look like settings but are none.
         answerers: the answers of the answerers.
@@ -60,7 +59,6 @@ class Facts:
     redis: Sequence[Mapping[str, Any]] | str  # facts of each of its servers
     overview: Overview | str
     workers: Sequence[WorkerSeen] = ()
-    disks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     release: str = "unknown"
     unknown: Sequence[str] = ()
     answerers: Sequence[AnswererSeen] = ()

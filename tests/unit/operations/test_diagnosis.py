@@ -59,7 +59,6 @@ WELL = Facts(
     [REDIS],
     Overview([HEALTHY, replace(HEALTHY, partition=1)], {}),
     workers=[WORKER],
-    disks={"/kafka": (1000, 500)},
     release="1.0",
 )
 ANSWERING = replace(
@@ -188,7 +187,6 @@ CASES = [
     ("WARNING", "clocks", "behind", redis(now=NOW - 60)),
     ("WARNING", "clocks", "h:1", replace(WELL, workers=[replace(WORKER, ahead=60.0)])),
     ("WARNING", "clocks", "newest", replace(WELL, kafka=replace(KAFKA, newest=NOW + 60))),
-    ("WARNING", "disk", "/kafka", replace(WELL, disks={"/kafka": (1000, 50)})),
     ("WRONG", "answerers", "no turnstile.answers-state", answers_there("answers")),
     ("WRONG", "answerers", "no turnstile.answers-state", answers_there()),
     ("WRONG", "answerers", "no turnstile.answers", answers_there("answers-state")),
@@ -239,7 +237,7 @@ def test_healthy_service_has_no_problems() -> None:
     assert {"brokers": 3, "release": "4.1"} in [one.about for one in found]
     assert bad(found) == []
     assert {one.area for one in found} == {
-        *("Kafka", "topics", "Redis", "partitions", "workers", "clocks", "disk", "settings")
+        *("Kafka", "topics", "Redis", "partitions", "workers", "clocks", "settings")
     }
 
 
