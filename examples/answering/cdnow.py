@@ -1,8 +1,9 @@
-"""The CDNOW purchase log (Fader and Hardie) as events.
+"""Writes the CDNOW purchase log (Fader and Hardie) as events.
 
     python cdnow.py CDNOW_master.txt > events.csv
 
-A customer's cohort is the fortnight of the first purchase, which came in the first twelve weeks.
+The cohort of a customer is the fortnight of the first purchase. All first purchases are in
+the first twelve weeks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FIRST = datetime(1997, 1, 1)
 
 
 def main(path: str) -> None:
-    """Write one line a purchase, in the order of time."""
+    """Write one line for each purchase, in the order of time."""
     with open(path, encoding="ascii") as lines:
         rows = [line.split() for line in lines][1:]
     events = sorted(

@@ -1,10 +1,10 @@
-"""How far answers about the CDNOW purchase log are from the truth.
+"""Compares answers about the CDNOW purchase log with the truth.
 
     python cdnow.py CDNOW_master.txt > events.csv
     turnstile answer queries.toml --input events.csv --json > answers.jsonl
     python errors.py events.csv answers.jsonl
 
-Needs pandas, besides what dp-turnstile needs.
+It needs pandas as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WINDOW = "28D"
 
 
 def buyers(events: pd.DataFrame, answers: pd.DataFrame) -> None:
-    """Daily buyers: individual accounting, and what the worst case makes of the same noise."""
+    """Print the errors of daily buyers, with individual and with worst-case accounting."""
     answered = answers[answers["query"] == "buyers"].set_index("start").sort_index()
     truth = events.groupby("time")["customer"].nunique().reindex(answered.index, fill_value=0)
     off = answered["value"].astype(float) - truth
@@ -41,7 +41,7 @@ def buyers(events: pd.DataFrame, answers: pd.DataFrame) -> None:
 
 
 def spending(events: pd.DataFrame, answers: pd.DataFrame) -> None:
-    """What cohorts spend, against bounded sums and against what was really spent."""
+    """Print the errors of cohorts' spending, against bounded sums and against the true sums."""
     answered = answers[answers["query"] == "spending"].set_index("start")
     first = answered.index.min()
     number = (events["time"] - first) // pd.Timedelta(WINDOW)
@@ -57,7 +57,7 @@ def spending(events: pd.DataFrame, answers: pd.DataFrame) -> None:
 
 
 def main(events_file: str, answers_file: str) -> None:
-    """Print both."""
+    """Print the errors of both queries."""
     events = pd.read_csv(events_file)
     events["time"] = pd.to_datetime(events["time"], utc=True)
     answers = pd.read_json(answers_file, lines=True)

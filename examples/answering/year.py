@@ -1,4 +1,4 @@
-"""A simulated year of purchases: the events for the guide to `turnstile answer`.
+"""Writes a simulated year of purchases: the events of the tutorial for daily statistics.
 
     python year.py > year.csv
 
