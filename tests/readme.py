@@ -18,16 +18,17 @@ BLOCKS = {
     "gateway": "tests/unit/gateway",
     "get-started/service": "tests/integration",
     "library": "tests/unit/accounting",
-    "pytorch": "tests/unit/trainers",
     "query/python": "tests/unit/docs, tests/unit/queries",
     "query/reading": "tests/unit/answerer",
+    "train/huggingface": "tests/unit/trainers",
     "train/loop": "tests/integration, tests/unit/sdk, tests/unit/trainers",
+    "train/pytorch": "tests/unit/trainers",
 }
 """Pages with blocks of Python that need more than the page has, and the tests that run them."""
 PAGES = "\n".join(
     (TOP / "docs" / f"{page}.md").read_text(encoding="utf-8")
     for page in BLOCKS
-    if page.partition("/")[0] in ("budgets", "library", "train")
+    if page.startswith(("budgets/", "library", "train/loop"))
 )
 """The pages whose blocks the functions below find by what they contain."""
 DOCUMENTS = sorted(

@@ -119,6 +119,8 @@ def test_documented_shell_commands_parse(command) -> None:
             main_parser().parse_args(arguments)
         case ["python", script, ">", _]:  # the tests of the examples run it
             assert (TOP / script).exists()
+        case ["curl", *arguments]:  # the tests of the gateway run the page
+            assert arguments
         case ["kubectl", "apply", "-k", folder]:  # test_kubernetes builds it
             assert (TOP / folder / "kustomization.yaml").exists()
         case ["kubectl", *arguments]:

@@ -837,7 +837,7 @@ def test_the_readme_makes_an_opacus_script_private(
 
 @pytest.mark.slow
 def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[str]) -> None:
-    (script, *_) = blocks(page("pytorch"))
+    (script, *_) = blocks(page("train/pytorch"))
     module = network()
     names: dict[str, Any] = {
         "model": module,
@@ -846,6 +846,6 @@ def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[st
         "user_ids": USERS,
         "criterion": torch.nn.CrossEntropyLoss(),
     }
-    exec(script.replace('Turnstile("localhost:9092")', "Turnstile.in_memory()"), names)
+    exec(script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()"), names)
     assert names["engine"].statement()["steps"] == 15 * 5
     assert 2.99 < float(capsys.readouterr().out) <= 3.0
