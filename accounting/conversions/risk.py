@@ -83,7 +83,7 @@ def curve_risk(epsilon: npt.ArrayLike, delta: npt.ArrayLike, false_positive_rate
         raise InvalidInput("delta", rest.shape, f"one per epsilon, of shape {nats.shape}")
     if rest.max() > 1.0:
         raise InvalidInput("delta", float(rest.max()), "at most 1")
-    rates, advantages = _bounds(nats, rest, alpha)
+    rates, advantages = risk_bounds(nats, rest, alpha)
     return Risk(alpha, float(rates.min()), float(advantages.min()))
 
 
@@ -99,8 +99,10 @@ def curve_deltas(false_positive_rate: float) -> FloatArray:
     return np.unique(np.maximum(np.append(rising, _SMALLEST_DELTA), _SMALLEST_DELTA))
 
 
-def _bounds(epsilon: FloatArray, delta: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """Return the bounds of rate and advantage of each point, rounded up."""
+def risk_bounds(
+    epsilon: FloatArray, delta: FloatArray, alpha: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the bounds of rate and advantage of each point, rounded up, in the points' shape."""
     known = epsilon <= _LARGEST_EXPONENT
     nats = np.where(known, epsilon, _LARGEST_EXPONENT)
     growth = np.exp(nats) * (1.0 + _ROUNDING)

@@ -14,16 +14,9 @@ from accounting.reports.accountant import (
     ReportAccountant,
     TightestReport,
 )
-from accounting.reports.curves import (
-    MembershipRisk,
-    RenyiCurve,
-    TradeOff,
-    membership_risk,
-    renyi_curve,
-    trade_off,
-)
 from accounting.reports.grid import NormGrid
 from accounting.reports.histories import Bounds
+from accounting.reports.membership import MembershipRisk, membership_risk
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
@@ -37,13 +30,9 @@ __all__ = [
     "Method",
     "NormGrid",
     "PldReport",
-    "RenyiCurve",
     "RenyiReport",
     "ReportAccountant",
     "SaddlePointReport",
     "TightestReport",
-    "TradeOff",
     "membership_risk",
-    "renyi_curve",
-    "trade_off",
 ]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from accounting import NormGrid, ReportAccountant, Risk
 from accounting.reports.accountant import Method
-from accounting.reports.curves import membership_risk
+from accounting.reports.membership import membership_risk
 from streams.ledger.accounts import Accounts
 from streams.operations.guarantees import Amounts
 from streams.records import FALSE_POSITIVE_RATE, User

@@ -19,10 +19,11 @@ from accounting import (
     PoissonRecords,
     PureDP,
     ReportAccountant,
+    curve_risk,
     gdp_risk,
     gdp_to_epsilon,
 )
-from accounting.reports import trade_off
+from accounting.conversions.risk import curve_deltas
 from streams.records import User
 from streams.replay.explain import AccountEvent, explain
 from streams.replay.report import Losses, ReportRefused, report
@@ -171,8 +172,10 @@ def test_risk_is_at_least_what_the_sampled_history_has(tmp_path: Path) -> None:
     (part,) = losses(archived)
     accountant = ReportAccountant(PoissonGaussian(2.0, 0.1), NormGrid(1.0, 1))
     assert part.advantage[0] >= float(accountant.delta([12], 0.0)) * (1 - 1e-9)
-    beta = trade_off(accountant, [12], [0.01]).beta[0]
-    assert 1.0 - beta <= part.true_positive_rate[0] * (1 + 1e-9) <= (1.0 - beta) * 1.1
+    deltas = curve_deltas(0.01)
+    epsilons = [float(accountant.epsilon([12], delta)) for delta in deltas]
+    best = curve_risk(epsilons, deltas, 0.01).true_positive_rate
+    assert best <= part.true_positive_rate[0] * (1 + 1e-9) <= best * 1.1
     assert part.true_positive_rate[0] < part.budget_risk.true_positive_rate
     path = tmp_path / "report.csv"
     assert command_on(archived, "report", "--output", str(path)).code == 0
