@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 BLUE, ORANGE, GREEN, GREY = "#1f6f8b", "#d9772b", "#4d8b31", "#8a9099"
 
@@ -27,6 +29,13 @@ def markdown(rows: Iterable[Row]) -> str:
     return "\n".join(
         head + [f"| {row.source} | {row.what} | {row.published} | {row.here} |" for row in rows]
     )
+
+
+def with_error(values: ArrayLike, digits: int = 2) -> str:
+    """Format the mean of independent trainings and its standard error."""
+    found = np.asarray(values, np.float64)
+    error = np.std(found, ddof=1) / len(found) ** 0.5
+    return f"{np.mean(found):.{digits}f} ± {error:.{digits}f}"
 
 
 def figure(columns: int = 1) -> Figure:

@@ -20,6 +20,7 @@ from streams.demo.training import CLASSES, Images
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
 from streams.trainers.loop import row_products, softmax
 from streams.trainers.sums import Outer
+from tests.papers.rows import with_error
 
 DELTA = 1e-5
 
@@ -121,9 +122,7 @@ def train(images: Images, plan: Plan, seed: int) -> float:
 
 def mean_and_error(values: list[float]) -> str:
     """In percent."""
-    return (
-        f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1) / len(values) ** 0.5:.2f} %"
-    )
+    return f"{with_error(100.0 * np.array(values))} %"
 
 
 def _weights(model: Floats) -> Floats:
