@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from accounting import PoissonGaussian
@@ -25,7 +25,6 @@ NOISE_MULTIPLIER = 2.0
 CLIP_NORM = 5.0
 HIDDEN = 64
 LEARNING_RATE = 0.5
-FOLLOWED = 8000
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +33,17 @@ class Training:
 
     data: str
     sampling_rate: float
-    norms: NDArray[np.float64]  # (users, steps), at most CLIP_NORM
+    noise_multiplier: float  # 0: not private
+    norms: NDArray[np.float64]  # (followed users, steps), at most CLIP_NORM
     accuracy: float
-    labels: NDArray[np.int64]  # (users,)
     losses: NDArray[np.float64]  # (users,), of the trained network
+    test_losses: NDArray[np.float64]  # (test images,)
     class_accuracy: NDArray[np.float64]  # (classes,), on the test images
 
     @property
     def mechanism(self) -> PoissonGaussian:
         """What each step ran; the noise is added to the sum of clipped gradients."""
-        return PoissonGaussian(NOISE_MULTIPLIER * CLIP_NORM, self.sampling_rate)
+        return PoissonGaussian(self.noise_multiplier * CLIP_NORM, self.sampling_rate)
 
     @property
     def steps(self) -> int:
@@ -52,31 +52,54 @@ class Training:
 
 
 def train(
-    images: Images, epochs: int = EPOCHS, followed: int = FOLLOWED, seed: int = 1
+    images: Images,
+    epochs: int = EPOCHS,
+    followed: int | None = None,
+    seed: int = 1,
+    *,
+    noise_multiplier: float = NOISE_MULTIPLIER,
+    learning_rate: float = LEARNING_RATE,
 ) -> Training:
-    """Train with private SGD; the norms of the first `followed` users, at every step."""
+    """Train by SGD, and keep the norms of the first `followed` users (None: all) at every step."""
     random = np.random.default_rng(seed)
     users = len(images.train)
     rate = min(BATCH / users, 1.0)
     steps = round(epochs / rate)
     network = _Network(images.train.shape[1], random)
-    norms = np.empty((min(followed, users), steps))
+    norms = np.empty((len(images.train[:followed]), steps))
     for step in range(steps):
         norms[:, step] = network.norms(images.train[:followed], images.train_labels[:followed])
         batch = random.random(users) < rate
-        network.descend(images.train[batch], images.train_labels[batch], rate * users, random)
-    guesses = network.forward(images.test)[1].argmax(axis=1)
-    right = guesses == images.test_labels
-    labels = images.train_labels[: len(norms)]
+        network.descend(
+            images.train[batch],
+            images.train_labels[batch],
+            learning_rate / (rate * users),
+            noise_multiplier * CLIP_NORM,
+            random,
+        )
+    scores = network.forward(images.test)[1]
+    right = scores.argmax(axis=1) == images.test_labels
     return Training(
         images.name,
         rate,
+        noise_multiplier,
         np.minimum(norms, CLIP_NORM),
         float(np.mean(right)),
-        labels,
-        network.losses(images.train[: len(norms)], labels),
-        np.array([np.mean(right[images.test_labels == one]) for one in range(CLASSES)]),
+        cross_entropy(network.forward(images.train)[1], images.train_labels),
+        cross_entropy(scores, images.test_labels),
+        class_means(right, images.test_labels),
     )
+
+
+def class_means(values: ArrayLike, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Average the values of each class's images."""
+    found = np.asarray(values, np.float64)
+    return np.array([found[labels == one].mean() for one in range(CLASSES)])
+
+
+def cross_entropy(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the loss of each image, (images,), from its scores, (images, classes)."""
+    return np.asarray(logsumexp(scores, axis=1) - scores[np.arange(len(labels)), labels])
 
 
 class _Network:
@@ -98,27 +121,22 @@ class _Network:
         """The L2 norm of each image's gradient, unclipped."""
         return self._gradients(inputs, labels)[-1]
 
-    def losses(self, inputs: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The cross-entropy of each image."""
-        scores = self.forward(inputs)[1]
-        return np.asarray(logsumexp(scores, axis=1) - scores[np.arange(len(labels)), labels])
-
     def descend(
         self,
         inputs: NDArray[np.float64],
         labels: NDArray[np.int64],
-        expected: float,
+        rate: float,
+        noise_stddev: float,
         random: np.random.Generator,
     ) -> None:
-        """One step: clipped gradients summed, noise added to the sum, divided by a constant."""
+        """Make one step: add up clipped gradients and noise, and multiply by a constant rate."""
         hidden, back_first, back_second, norms = self._gradients(inputs, labels)
         kept = np.minimum(1.0, CLIP_NORM / np.maximum(norms, 1e-300))[:, np.newaxis]
         for weights, sums in (
             (self._first, inputs.T @ (kept * back_first)),
             (self._second, hidden.T @ (kept * back_second)),
         ):
-            noise = random.normal(0.0, NOISE_MULTIPLIER * CLIP_NORM, sums.shape)
-            weights -= LEARNING_RATE / expected * (sums + noise)
+            weights -= rate * (sums + random.normal(0.0, noise_stddev, sums.shape))
 
     def _gradients(
         self, inputs: NDArray[np.float64], labels: NDArray[np.int64]

@@ -38,6 +38,6 @@ def test_training_learns_and_its_norms_are_clipped() -> None:
     assert training.norms.min() >= 0.0
     assert training.norms.max() <= CLIP_NORM
     assert training.accuracy > 0.8
-    assert training.losses.shape == training.labels.shape == (50,)
-    assert (training.losses > 0.0).all()
+    assert len(training.losses) > len(training.test_losses) > 0
+    assert min(training.losses.min(), training.test_losses.min()) > 0.0
     assert training.class_accuracy.mean() == pytest.approx(training.accuracy, abs=0.05)

@@ -1,5 +1,5 @@
-"""Yu et al.: what rounding norms saves, the private release of individual epsilons, and training
-with individual clip norms."""
+"""Yu et al.: what rounding norms saves, the private release of individual epsilons, training with
+individual clip norms, and membership inference."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from accounting import (
 )
 from accounting.reports.renyi import DEFAULT_ORDERS
 from streams.demo.training import CLASSES, Images
-from tests.papers.norms import Training
-from tests.papers.rows import BLUE, ORANGE, Row, figure, save
+from tests.papers.norms import LEARNING_RATE, NOISE_MULTIPLIER, Training, class_means
+from tests.papers.norms import train as train_network
+from tests.papers.rows import BLUE, ORANGE, Row, figure, save, with_error
 from tests.papers.sampled import Plan, mean_and_error, noise_of, train
 
 _DELTA = 1e-5
@@ -31,15 +32,16 @@ _YU_USERS = 60_000
 _TRAINING_EPSILON = 2.4
 _TRIALS = 4
 _EPOCHS = 6
+_ATTACKED_TRAININGS = 5
+_DRAWS = 10
+_RATE_WITHOUT_NOISE = 5.0
+"""The learning rate that fits nearly all training images in as many steps as the private one."""
 
 
-def groups(training: Training, out: Path) -> list[Row]:
+def groups(training: Training, images: Images, out: Path) -> list[Row]:
     """Figs. 5 and 6: epsilon beside a user's final loss, and beside the accuracy of a class."""
-    grid = NormGrid(float(training.norms.max()))
-    accountant = ReportAccountant(training.mechanism, grid)
-    found = accountant.epsilon(grid.counts(training.norms), _DELTA, method="renyi")
-    epsilons, logs = np.asarray(found), np.log(np.maximum(training.losses, 1e-12))
-    by_class = np.array([epsilons[training.labels == one].mean() for one in range(CLASSES)])
+    epsilons, logs = _epsilons(training), np.log(np.maximum(training.losses, 1e-12))
+    by_class = class_means(epsilons, images.train_labels)
     drawing = figure(columns=2)
     losses, classes = drawing.subplots(1, 2)
     losses.scatter(training.losses, epsilons, color=BLUE, s=3)
@@ -75,6 +77,75 @@ def groups(training: Training, out: Path) -> list[Row]:
             f"{of_ends:.0%}",
         ),
     ]
+
+
+def attacks(training: Training, images: Images, out: Path) -> list[Row]:
+    """Appendix D: how often a threshold on the loss tells a class's members from other images."""
+    by_class = class_means(_epsilons(training), images.train_labels)
+    least, most = int(by_class.argmin()), int(by_class.argmax())
+    private, exposed = (
+        np.array([_attack(images, seed, noise, rate) for seed in range(_ATTACKED_TRAININGS)])
+        for noise, rate in ((NOISE_MULTIPLIER, LEARNING_RATE), (0.0, _RATE_WITHOUT_NOISE))
+    )
+    drawing = figure()
+    axes = drawing.subplots()
+    for rates, color, name in ((private, BLUE, "with noise"), (exposed, ORANGE, "without noise")):
+        axes.scatter(by_class, rates.mean(axis=0), color=color, label=name)
+    axes.set(xlabel="average ε of the class", ylabel="success of the attack in %")
+    save(drawing, out / "yu-fig11.png")
+    correlations = [float(np.corrcoef(by_class, rates)[0, 1]) for rates in exposed]
+    cells = (
+        ("success with noise, average of the classes", "about 50 %", private.mean(axis=1)),
+        ("the same without noise", "a plot", exposed.mean(axis=1)),
+        (f"without noise, class of the largest ε ({most})", "79.7 % (CIFAR-10)", exposed[:, most]),
+        (f"without noise, class of the least ε ({least})", "61.4 % (CIFAR-10)", exposed[:, least]),
+        ("Pearson's r of a class's average ε and success without noise", "positive", correlations),
+    )
+    source = f"Y App. D ({images.name}, classes)"
+    return [Row(source, what, told, with_error(values)) for what, told, values in cells]
+
+
+def _attack(images: Images, seed: int, noise_multiplier: float, learning_rate: float) -> np.ndarray:
+    """Train on a draw of as many images; return the attack's success on each class in percent."""
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(images.train) + len(images.test))
+    rows = np.concatenate([images.train, images.test])[order]
+    labels = np.concatenate([images.train_labels, images.test_labels])[order]
+    users = len(images.train)
+    drawn = Images(images.name, rows[:users], labels[:users], rows[users:], labels[users:])
+    network = train_network(
+        drawn, followed=0, seed=seed, noise_multiplier=noise_multiplier, learning_rate=learning_rate
+    )
+    return 100.0 * np.array(
+        [
+            threshold_success(
+                network.losses[drawn.train_labels == one],
+                network.test_losses[drawn.test_labels == one],
+                random,
+            )
+            for one in range(CLASSES)
+        ]
+    )
+
+
+def threshold_success(
+    members: np.ndarray, others: np.ndarray, random: np.random.Generator
+) -> float:
+    """Return how often the attack is right on as many members as others, in the mean of draws.
+
+    The threshold is the best of one half of the losses. The attack is on the other half.
+    """
+    half = min(len(members), len(others)) // 2
+    right = []
+    for _ in range(_DRAWS):
+        drawn = [random.permutation(losses)[: 2 * half] for losses in (members, others)]
+        known, attacked = np.reshape(drawn, (2, 2, half)).swapaxes(0, 1)
+        thresholds = known.ravel()
+        below = (known[:, :, np.newaxis] <= thresholds).mean(axis=1)
+        threshold = thresholds[(below[0] - below[1]).argmax()]
+        caught, falsely = (attacked <= threshold).mean(axis=1)
+        right.append((1.0 + caught - falsely) / 2.0)
+    return float(np.mean(right))
 
 
 def rounding(training: Training, out: Path) -> list[Row]:
@@ -206,6 +277,12 @@ def clipping(images: Images) -> list[Row]:
         )
         for words, (pass_every, published) in ways.items()
     ]
+
+
+def _epsilons(training: Training) -> np.ndarray:
+    grid = NormGrid(float(training.norms.max()))
+    accountant = ReportAccountant(training.mechanism, grid)
+    return np.asarray(accountant.epsilon(grid.counts(training.norms), _DELTA, method="renyi"))
 
 
 def _every_step_at_the_clip_norm(training: Training, grid: NormGrid) -> np.ndarray:
