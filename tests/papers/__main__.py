@@ -27,6 +27,7 @@ def main() -> None:
         *koskela.gdp_against_renyi(options.out),
         *koskela.more_steps(options.out),
         *koskela.individual_epsilons(training, options.out),
+        *koskela.filtered_classes(images, options.out),
         *yu.rounding(training, options.out),
         *yu.groups(training, images, options.out),
         *yu.attacks(training, images, options.out),
