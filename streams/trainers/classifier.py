@@ -22,7 +22,6 @@ from streams.sdk.arguments import read_rows
 from streams.sdk.errors import InvalidRequest, Unusable
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser
 from streams.trainers.loop import (
     Descent,
@@ -146,7 +145,6 @@ class IndividualDPClassifier(ClassifierBase):
             saved budget (``PrivateSteps``).
         learning_rate: of the descent.
         momentum: of the descent.
-        sampling: must be 'poisson'; others are rejected, with the reason.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
         progress: show a bar, where tqdm is installed.
         not_private_seed: seeds coins and noise, for experiments that must be repeated. A party that
@@ -175,7 +173,6 @@ class IndividualDPClassifier(ClassifierBase):
         highest_level: float = 1.0,
         learning_rate: float = 4.0,
         momentum: float = 0.0,
-        sampling: str = "poisson",
         checkpoint: str | None = None,
         progress: bool = False,
         not_private_seed: int | None = None,
@@ -191,7 +188,6 @@ class IndividualDPClassifier(ClassifierBase):
         self.highest_level = highest_level
         self.learning_rate = learning_rate
         self.momentum = momentum
-        self.sampling = sampling
         self.checkpoint = checkpoint
         self.progress = progress
         self.not_private_seed = not_private_seed
@@ -219,7 +215,6 @@ class IndividualDPClassifier(ClassifierBase):
                 user was charged.
             TurnstileError: any error of a charge.
         """
-        check_sampling(self.sampling)
         rows, labels = self._read(X, y, reset=True)
         self.classes_, targets = self._labels(labels)
         grouped = ExamplesByUser.one_each(len(rows)) if users is None else ExamplesByUser.of(users)

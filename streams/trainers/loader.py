@@ -23,14 +23,12 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     TensorDataset,
-    WeightedRandomSampler,
     default_collate,
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.distributed import DistributedSampler
 
 from streams.sdk.errors import InvalidRequest
-from streams.trainers.cohorts import check_sampling
 from streams.trainers.examples import ExamplesByUser, SumsByUser
 from streams.trainers.ranks import RankedSteps
 from streams.trainers.steps import OpenStep, PrivateSteps
@@ -58,8 +56,6 @@ def check_loader(data_loader: Any) -> None:
             "expected size of a batch. Users are drawn by Poisson sampling instead"
         )
     sampler = data_loader.sampler
-    if isinstance(sampler, WeightedRandomSampler):
-        check_sampling("weighted")
     plain = type(sampler) in (SequentialSampler, DistributedSampler) or (
         type(sampler) is RandomSampler and not sampler.replacement
     )

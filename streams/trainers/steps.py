@@ -43,7 +43,6 @@ from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep, poisson_sample
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.cohorts import check_sampling
 from streams.trainers.planning import (
     Plan,
     Savings,
@@ -104,7 +103,6 @@ class PrivateSteps:
         highest_level: the highest level as a multiple of ``clip_norm``, at least 1. Users who have
             saved budget by lower levels may have levels above the clip norm, as far as these last
             until the end. Needs ``steps`` and ``levels="own"``.
-        sampling: must be 'poisson'; other ways to draw are rejected, with the reason.
         outer_parts: indices of the parts of a row that may be given as outer products. They follow
             from the model, not from data.
         not_private_generator: draws coins and noise, for tests and for figures that must be
@@ -130,11 +128,9 @@ class PrivateSteps:
         steps: int | None = None,
         levels: Levels | None = None,
         highest_level: float = 1.0,
-        sampling: str = "poisson",
         outer_parts: Collection[int] = (),
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
-        check_sampling(sampling)
         divisor = expected_batch(run.step) if callable(expected_batch) else expected_batch
         for name, value in (("clip_norm", clip_norm), ("expected_batch", divisor)):
             if not isinstance(value, int | float | np.number) or not 0 < value < math.inf:

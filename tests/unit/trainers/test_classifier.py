@@ -206,8 +206,6 @@ def test_gradient_does_not_depend_on_other_users_in_the_batch(examples: int) -> 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sampling": "shuffled"},
-        {"sampling": "weighted"},
         {"classes": [0, 1]},
         {"epsilon": -1.0},
         {"sampling_rate": 0.0},

@@ -14,7 +14,6 @@ from scipy import stats
 from accounting import banded_steps
 from streams.sdk.errors import InvalidRequest
 from streams.trainers import rotating_cohort, sampled_cohort
-from streams.trainers.cohorts import check_sampling
 from tests.unit.sdk.partitions import Partitions
 
 USERS = np.arange(41)
@@ -160,28 +159,3 @@ def test_each_user_is_asked_by_a_coin_of_that_user() -> None:
 def test_invalid_cohort_arguments_are_rejected(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidRequest):
         call()
-
-
-# --- batches --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        "fixed",
-        "fixed-size",
-        "without-replacement",
-        "shuffled",
-        "shuffle",
-        "weighted",
-        "truncated",
-        "padded",
-        "sequential",
-        "lottery",
-        None,
-    ],
-)
-def test_batches_other_than_poisson_samples_are_rejected(sampling: object) -> None:
-    with pytest.raises(InvalidRequest):
-        check_sampling(sampling)
-    check_sampling("poisson")

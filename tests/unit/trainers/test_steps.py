@@ -346,7 +346,6 @@ def test_noise_and_rate_may_follow_a_public_schedule() -> None:
         {"noise_multiplier": 1e-12},
         {"noise_multiplier": 1e-300},
         {"sampling_rate": 1.5},
-        {"sampling": "shuffled"},
     ],
 )
 def test_invalid_arguments_enrol_no_user(
