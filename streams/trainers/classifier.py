@@ -146,7 +146,6 @@ class IndividualDPClassifier(ClassifierBase):
         learning_rate: of the descent.
         momentum: of the descent.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
-        progress: show a bar, where tqdm is installed.
         not_private_seed: seeds coins and noise, for experiments that must be repeated. A party that
             knows it knows the noise, so nothing is private then.
 
@@ -174,7 +173,6 @@ class IndividualDPClassifier(ClassifierBase):
         learning_rate: float = 4.0,
         momentum: float = 0.0,
         checkpoint: str | None = None,
-        progress: bool = False,
         not_private_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -189,7 +187,6 @@ class IndividualDPClassifier(ClassifierBase):
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.checkpoint = checkpoint
-        self.progress = progress
         self.not_private_seed = not_private_seed
 
     def fit(
@@ -242,7 +239,7 @@ class IndividualDPClassifier(ClassifierBase):
             checkpoint=None if self.checkpoint is None else Checkpoint(self.checkpoint),
             users_at_once=max(1, _ENTRIES_AT_ONCE // (shape[0] * shape[1])),
         )
-        weights = trainer.run(np.zeros(shape[0] * shape[1]), self.steps, progress=self.progress)
+        weights = trainer.run(np.zeros(shape[0] * shape[1]), self.steps)
         weights = weights.reshape(shape)
         self.coef_, self.intercept_ = weights[:-1].T.copy(), weights[-1].copy()
         self.n_iter_ = private.step

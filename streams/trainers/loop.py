@@ -25,7 +25,6 @@ softmax.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -137,7 +136,6 @@ class PrivateTrainer:
         model: Floats,
         steps: int,
         *,
-        progress: bool = False,
         released: Callable[[int, Floats], None] | None = None,
     ) -> Floats:
         """Train until the run has made this many steps in total, and return the model.
@@ -150,7 +148,6 @@ class PrivateTrainer:
         Args:
             model: the first model, (d,); a checkpoint or an earlier call takes precedence.
             steps: in total, those before a restart included.
-            progress: show a bar, where tqdm is installed.
             released: called with a step and the model after it, once they are saved; by default
                 only the returned model is published.
 
@@ -170,18 +167,16 @@ class PrivateTrainer:
             self._model = self._resume(np.asarray(model, dtype=np.float64))
         model = self._model
         self._show(model, released)
-        with _bar(steps, self.steps.step, progress) as bar:
-            while self.steps.step < steps:
-                step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)
-                for places in step.parts(self._at_once):
-                    step.add(self._gradients(model, step.positions[places]), places)
-                gradient = step.release([len(model)])
-                self._model = model = self._optimizer.move(model, gradient, step.step)
-                shows = released is not None or self._checkpoint is not None
-                if step.step + 1 >= steps or (shows and (step.step + 1) % self._every == 0):
-                    self._due = step.step
-                self._show(model, released)
-                bar.update(1)
+        while self.steps.step < steps:
+            step = self.steps.begin(ahead=self._ahead and self.steps.step + 1 < steps)
+            for places in step.parts(self._at_once):
+                step.add(self._gradients(model, step.positions[places]), places)
+            gradient = step.release([len(model)])
+            self._model = model = self._optimizer.move(model, gradient, step.step)
+            shows = released is not None or self._checkpoint is not None
+            if step.step + 1 >= steps or (shows and (step.step + 1) % self._every == 0):
+                self._due = step.step
+            self._show(model, released)
         return model
 
     def _resume(self, model: Floats) -> Floats:
@@ -207,25 +202,6 @@ class PrivateTrainer:
         step, self._due = self._due, None
         if released is not None:
             released(step, model)
-
-
-class _NoBar:
-    def update(self, steps: int) -> None:
-        """Do nothing."""
-
-
-def _bar(total: int, done: int, wanted: bool) -> Any:
-    """Return a progress bar if it is wanted and tqdm is installed. Steps are public, durations
-    are not.
-    """
-    if wanted:
-        try:
-            from tqdm import tqdm
-        except ModuleNotFoundError:
-            pass
-        else:
-            return tqdm(total=total, initial=done, unit="step")
-    return nullcontext(_NoBar())
 
 
 def rounded_rows(rows: Floats) -> Floats:

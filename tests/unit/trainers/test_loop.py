@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -164,35 +162,6 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     trainer(service, checkpoint).run(np.zeros(2), 3)
     with pytest.raises(InvalidRequest):
         trainer(service, checkpoint).run(np.zeros(3), 5)
-
-
-def test_progress_is_shown_where_tqdm_is_installed_and_not_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    trainer(FilterService()).run(np.zeros(2), 2, progress=True)
-    made: list[tuple[int, int]] = []
-    updates: list[int] = []
-
-    class Bar:
-        def __init__(self, total: int, initial: int, unit: str) -> None:
-            made.append((total, initial))
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *exception: object) -> None:
-            pass
-
-        def update(self, steps: int) -> None:
-            updates.append(steps)
-
-    module = ModuleType("tqdm")
-    module.tqdm = Bar
-    monkeypatch.setitem(sys.modules, "tqdm", module)
-    trainer(FilterService()).run(np.zeros(2), 3, progress=True)
-    assert made == [(3, 0)]
-    assert updates == [1, 1, 1]
 
 
 @pytest.mark.parametrize("changes", [{"checkpoint_every": 0}, {"users_at_once": 0}])
