@@ -40,7 +40,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,7 +48,7 @@ from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise, KeySelection
 from accounting.release.clipping import clip_rows, row_norms
 from streams.ledger.validation import measure_of
-from streams.queries.frames import read_frame, side_by_side
+from streams.queries.joint import side_by_side
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_rows, read_users
 from streams.sdk.decisions import StepDecision
@@ -239,24 +238,6 @@ class QueryAnswerer:
         """
         ids = read_users(users)
         return self._answer(ids, read_contributions(contributions, len(ids)))
-
-    def answer_frame(self, frame: Any, *, user: str, value: str | Sequence[str]) -> Release:
-        """Charge and answer one query on the columns of a frame, by their names.
-
-        A user contributes the sum of its rows, which is clipped and charged as a whole.
-
-        Args:
-            frame: of pandas, polars or Arrow, or a mapping of names to columns.
-            user: the column with ids.
-            value: the column to add up, or several, which are the coordinates of one vector.
-
-        Raises:
-            InvalidRequest: a column is missing, or the columns cannot be charged; nothing was
-                published.
-            TurnstileError: as ``answer``.
-        """
-        ids, rows = read_frame(frame, user, value)
-        return self._answer(ids, read_contributions(rows, len(ids)))
 
     def answer_all(
         self,

@@ -1,4 +1,4 @@
-"""Columns by name, several queries under one charge, and intervals."""
+"""Several queries under one charge, and intervals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -17,67 +15,6 @@ from streams.sdk.errors import InvalidRequest
 from tests.readme import blocks, page
 from tests.unit.queries.test_answerer import quiet, run_of
 from tests.unit.sdk.partitions import in_memory_run
-
-PURCHASES = {
-    "amount": [0.5, 0.0, 0.25, 1.0, 0.25],
-    "customer": ["ann", "bob", "cyd", "dan", "ann"],
-    "items": [1, 0, 1, 2, 3],
-}
-FRAMES: dict[str, Any] = {
-    "pandas": pd.DataFrame(PURCHASES),
-    "pandas, sorted": pd.DataFrame(PURCHASES).sort_values("amount"),
-    "pandas, labels from elsewhere": pd.DataFrame(PURCHASES, index=[3, 3, 0, 1, 2]),
-    "pandas, of Arrow": pd.DataFrame(PURCHASES).convert_dtypes(dtype_backend="pyarrow"),
-    "polars": pl.DataFrame(PURCHASES),
-    "polars, reversed": pl.DataFrame(PURCHASES)[::-1],
-    "arrow": pa.table(PURCHASES),
-    "mapping": PURCHASES,
-}
-
-
-@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_frame_is_read_by_name_and_summed_by_user(frame: Any) -> None:
-    service, run = in_memory_run(1.0)
-    answerer = quiet(run, norm_budget=64.0)
-    assert answerer.answer_frame(frame, user="customer", value="amount").value == 2.0
-    assert service.charged() == [{"ann": 0.75, "cyd": 0.25, "dan": 1.0}]
-    both = answerer.answer_frame(frame, user="customer", value=["items", "amount"])
-    assert both.value.tolist() == [7.0, 2.0]
-
-
-def test_integer_ids_of_a_frame_are_users() -> None:
-    service, run = in_memory_run(1.0)
-    frame = pd.DataFrame({"u": [7, 5, 7], "x": [0.25, 0.5, 0.25]})
-    assert quiet(run).answer_frame(frame, user="u", value="x").value == 1.0
-    assert service.charged() == [{5: 0.5, 7: 0.5}]
-
-
-TWICE = pd.DataFrame([["ann", 1.0, 2.0]], columns=["customer", "x", "x"])
-
-
-@pytest.mark.parametrize(
-    ("frame", "user", "value"),
-    [
-        (FRAMES["pandas"], "client", "amount"),
-        (FRAMES["polars"], "customer", "spend"),
-        (FRAMES["arrow"], "customer", ["amount", "spend"]),
-        (TWICE, "customer", "x"),
-        (FRAMES["pandas"], "customer", []),
-        (FRAMES["pandas"], "customer", "customer"),
-        (FRAMES["pandas"], "amount", "items"),
-        (pd.DataFrame({"u": ["a", "b"], "x": [1.0, math.nan]}), "u", "x"),
-        (pl.DataFrame({"u": ["a", "b"], "x": [1.0, None]}), "u", "x"),
-        (pl.DataFrame({"u": ["a", None], "x": [1.0, 1.0]}), "u", "x"),
-        ({"u": ["a", "b"], "x": [1.0]}, "u", "x"),
-        ([["a", 1.0]], "u", "x"),
-        (pd.Series([1.0]), "u", "x"),
-    ],
-)
-def test_invalid_frame_is_rejected_before_the_charge(frame: Any, user: str, value: Any) -> None:
-    service, run = in_memory_run(1.0)
-    with pytest.raises(InvalidRequest):
-        quiet(run).answer_frame(frame, user=user, value=value)
-    assert service.charged() == []
 
 
 def test_queries_under_one_charge_cost_their_joint_norm_once() -> None:
