@@ -19,7 +19,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
@@ -159,22 +159,25 @@ class Contestant:
     """One training, step by step."""
 
     def __init__(self, task: Task, made: tuple[Any, Any, Any], result: Result) -> None:
-        self._task, (self.module, self._optimizer, loader) = task, made
-        self._batches: Iterator[Any] = chain.from_iterable(loader for _ in range(task.epochs))
+        self._task, (self.module, self._optimizer, self._loader) = task, made
+        self._batches = chain.from_iterable(self._loader for _ in range(task.epochs))
         self._result = result
         self._times: list[tuple[float, float]] = []
 
     def step(self) -> None:
         """Draw, compute gradients, charge, release, move; the time of all of it."""
         began = time.perf_counter(), time.process_time()
-        rows, labels = next(self._batches)
         if self._task.rate_falls:
             for group in self._optimizer.param_groups:
                 left = 1.0 - len(self._times) / self._task.steps
                 group["lr"] = self._task.learning_rate * left
-        self._optimizer.zero_grad()
-        nn.functional.cross_entropy(self.module(rows), labels).backward()
-        self._optimizer.step()
+        is_last = False
+        while not is_last:  # a step of ours with many users has several batches
+            rows, labels = next(self._batches)
+            self._optimizer.zero_grad()
+            nn.functional.cross_entropy(self.module(rows), labels).backward()
+            self._optimizer.step()
+            is_last = getattr(self._loader, "is_last", True)
         self._times.append((time.perf_counter() - began[0], time.process_time() - began[1]))
 
     def finish(self) -> None:
