@@ -1,15 +1,23 @@
 """``python -m tests.benchmarks.training``: private training beside Opacus's, in one run.
 
-Both get the same guarantee for every user, the same network and first weights, rate, epochs, clip
-norm, denominator and learning rate. Opacus's noise is what its own PRV accountant asks for; ours is
-that of a dataset that counts steps. Two kinds of training are compared:
+Both give every user the same guarantee. They share the network, first weights, rate, epochs, clip
+norm and learning rate. Opacus rounds the denominator down (119 for 119.8). Its noise is what its
+own PRV accountant asks for; ours is that of a dataset that counts steps. Two kinds of training are
+compared:
 
 - A linear model whose clip norm is known without the data and clips nothing.
 - A network whose clip norm and learning rate were chosen on trainings by Opacus.
 
-Steps are made in turns, some of each in a row, so that charging ahead gains nothing from the
-others' turns. PyTorch and Opacus are needed: ``make bench-torch``. Settings were chosen with the
-data at hand, which no guarantee covers.
+Accuracies are compared in pairs. With every seed, both trainings also share the coins that draw the
+batches and the normal deviates of the noise, each scaled by its own noise multiplier. The interval
+of the differences is then about the method, not about the luck of two draws. For this,
+`paired_batches` replaces Opacus's loader, and the hook `adds_noise` the noise of its optimizer.
+
+Times are compared with one seed, and Opacus's own loader and noise. Steps are made in turns, some
+of each in a row, so that charging ahead gains nothing from the others' turns.
+
+PyTorch and Opacus are needed: ``make bench-torch``. Settings were chosen with the data at hand,
+which no guarantee covers.
 """
 
 from __future__ import annotations
@@ -19,9 +27,10 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,11 +44,14 @@ from scipy import stats
 from torch import nn
 
 from accounting import steps_noise_multiplier
+from accounting.release.exact_normals import ExactNormals
 from streams import Turnstile
 from streams.demo.training import CLIP_NORM, Images, load_digits
 from streams.local import LocalStack
 from streams.records import Measure
+from streams.sdk.roster_steps import poisson_sample
 from streams.trainers import PrivacyEngine
+from streams.trainers.steps import GRID_BITS
 from tests.papers.mnist import load_mnist
 
 _DELTA = 1e-5
@@ -142,175 +154,204 @@ def _tasks(images: Images) -> list[Task]:
     return [linear, convolutional]
 
 
-@dataclass
-class Result:
-    """Of one way to train: accuracies, one a seed, and seconds a step: all, and computing."""
+class Training:
+    """One training, step by step.
 
-    accuracies: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-    computing: list[float] = field(default_factory=list)
+    Attributes:
+        wall: seconds of each step.
+        computing: seconds of CPU time of each step.
+    """
 
-    @property
-    def accuracy(self) -> str:
-        return f"{100 * np.mean(self.accuracies):.2f} ± {100 * _error(self.accuracies):.2f} %"
-
-
-class Contestant:
-    """One training, step by step."""
-
-    def __init__(self, task: Task, made: tuple[Any, Any, Any], result: Result) -> None:
-        self._task, (self.module, self._optimizer, self._loader) = task, made
+    def __init__(self, task: Task, made: tuple[Any, Any, Any]) -> None:
+        self._task, (self._module, self._optimizer, self._loader) = task, made
         self._batches = chain.from_iterable(self._loader for _ in range(task.epochs))
-        self._result = result
-        self._times: list[tuple[float, float]] = []
+        self.wall: list[float] = []
+        self.computing: list[float] = []
 
     def step(self) -> None:
         """Draw, compute gradients, charge, release, move; the time of all of it."""
         began = time.perf_counter(), time.process_time()
         if self._task.rate_falls:
             for group in self._optimizer.param_groups:
-                left = 1.0 - len(self._times) / self._task.steps
+                left = 1.0 - len(self.wall) / self._task.steps
                 group["lr"] = self._task.learning_rate * left
         is_last = False
         while not is_last:  # a step of ours with many users has several batches
             rows, labels = next(self._batches)
             self._optimizer.zero_grad()
-            nn.functional.cross_entropy(self.module(rows), labels).backward()
+            nn.functional.cross_entropy(self._module(rows), labels).backward()
             self._optimizer.step()
             is_last = getattr(self._loader, "is_last", True)
-        self._times.append((time.perf_counter() - began[0], time.process_time() - began[1]))
+        self.wall.append(time.perf_counter() - began[0])
+        self.computing.append(time.process_time() - began[1])
 
-    def finish(self) -> None:
-        for wall, computing in self._times:
-            self._result.wall.append(wall)
-            self._result.computing.append(computing)
-        self._result.accuracies.append(self._task.accuracy(self.module))
+    def accuracy(self) -> float:
+        return self._task.accuracy(self._module)
 
 
-def compare(
-    task: Task, seeds: range, measure: Measure, service: Turnstile | None
-) -> tuple[dict[str, Result], tuple[float, float]]:
-    """Train with every seed; over the service and with ghost clipping with the first one.
+def adds_noise(
+    coins: np.random.Generator, noise_stddev: float, factor: float = 1.0
+) -> Callable[[Any], None]:
+    """Return a hook for Opacus that adds this library's noise after these coins, times a factor."""
+    spacing = 2.0 ** (np.frexp(noise_stddev)[1] - GRID_BITS)
+    stddev, normals = Fraction(noise_stddev) / Fraction(spacing), ExactNormals(coins)
 
-    Returns:
-        The results by name, and the noise multipliers of Opacus and of this library.
-    """
-    results = {name: Result() for name in (OPACUS, IN_MEMORY, GHOST, SERVICE, AHEAD)}
-    data = torch.utils.data.TensorDataset(
-        task.tensors(task.images.train), torch.tensor(task.images.train_labels)
-    )
-    rate = 1.0 / task.a_pass
-    loader = torch.utils.data.DataLoader(data, batch_size=-(-len(data) // task.a_pass))
-    assert len(loader) == task.a_pass
-    theirs = get_noise_multiplier(
-        target_epsilon=task.epsilon,
-        target_delta=_DELTA,
-        sample_rate=rate,
-        epochs=task.epochs,
-        accountant="prv",
-    )
+    def add(optimizer: Any) -> None:
+        sizes = [parameter.numel() for parameter in optimizer.params]
+        noise = normals.draw(stddev, sum(sizes)) * (spacing * factor)
+        parts = np.split(noise / optimizer.expected_batch_size, np.cumsum(sizes)[:-1])
+        for parameter, part in zip(optimizer.params, parts, strict=True):
+            parameter.grad += torch.from_numpy(part.astype(np.float32)).view_as(parameter)
 
-    counted: dict[str, float] = {}
-    if measure == "steps":
-        ours = steps_noise_multiplier(task.epsilon, _DELTA, rate, task.steps)
-        counted = {"sampling_rate": rate, "noise_multiplier": ours}
+    return add
 
-    def opacus(seed: int) -> tuple[Any, Any, Any]:
-        module, optimizer = _begin(task, seed)
+
+def paired_batches(
+    data: torch.utils.data.TensorDataset, rate: float, coins: np.random.Generator
+) -> Iterator[Any]:
+    """Yield the batches that this library draws with these coins if all users are admitted."""
+    everybody = np.ones(len(data), dtype=np.bool_)
+    while True:
+        yield data[poisson_sample(everybody, rate, not_private_generator=coins)]
+
+
+class Bench:
+    """Makes the trainings of one task, all with the same guarantee."""
+
+    def __init__(self, task: Task, measure: Measure) -> None:
+        self.task, self._measure, self._rate = task, measure, 1.0 / task.a_pass
+        labels = torch.tensor(task.images.train_labels)
+        self._data = torch.utils.data.TensorDataset(task.tensors(task.images.train), labels)
+        size = -(-len(self._data) // task.a_pass)
+        self._loader = torch.utils.data.DataLoader(self._data, batch_size=size)
+        assert len(self._loader) == task.a_pass
+        self.theirs = get_noise_multiplier(
+            target_epsilon=task.epsilon,
+            target_delta=_DELTA,
+            sample_rate=self._rate,
+            epochs=task.epochs,
+            accountant="prv",
+        )
+        self.ours = math.nan  # known when ours was made
+        self._counted: dict[str, float] = {}
+        if measure == "steps":  # the loss distributions are composed once, not for every seed
+            noise = steps_noise_multiplier(task.epsilon, _DELTA, self._rate, task.steps)
+            self._counted = {"sampling_rate": self._rate, "noise_multiplier": noise}
+
+    def opacus(self, seed: int, noise_multiplier: float) -> tuple[Any, Any, Any]:
+        """Make a training by Opacus alone."""
+        module, optimizer = self._begin(seed)
         return OpacusEngine().make_private(
             module=module,
             optimizer=optimizer,
-            data_loader=loader,
-            noise_multiplier=theirs,
-            max_grad_norm=task.clip_norm,
-            # With the seed of the weights, the first noise would have their random bits: each
-            # tensor's correlation with its noise would be -0.35.
-            noise_generator=torch.Generator().manual_seed(10**6 + seed),
+            data_loader=self._loader,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=self.task.clip_norm,
         )
 
     def individual(
-        seed: int, turnstile: Turnstile, mode: str = "hooks", ahead: bool = False
-    ) -> tuple[Any, Any, Any]:
-        module, optimizer = _begin(task, seed)
-        name = f"t{uuid4().hex[:8]}"
-        if counted:  # the loss distributions are composed once, not for every seed
+        self,
+        seed: int,
+        turnstile: Turnstile,
+        coins: np.random.Generator,
+        mode: str = "hooks",
+        ahead: bool = False,
+    ) -> Training:
+        """Make a training by this library."""
+        module, optimizer = self._begin(seed)
+        task, name = self.task, f"t{uuid4().hex[:8]}"
+        if self._counted:
             turnstile.create_dataset(
-                name, measure="steps", budget=task.steps, odometer_step=task.steps, **counted
+                name, measure="steps", budget=task.steps, odometer_step=task.steps, **self._counted
             )
-        engine = PrivacyEngine(turnstile, dataset=name, run="training", measure=measure)
+        engine = PrivacyEngine(turnstile, dataset=name, run="training", measure=self._measure)
         made = engine.make_private_with_epsilon(
             module=module,
             optimizer=optimizer,
-            data_loader=loader,
+            data_loader=self._loader,
             target_epsilon=task.epsilon,
             target_delta=_DELTA,
             epochs=task.epochs,
             max_grad_norm=task.clip_norm,
             grad_sample_mode=mode,
             charge_ahead=ahead,
-            not_private_generator=np.random.default_rng(seed),
+            not_private_generator=coins,
         )
-        noises.add((theirs, engine.statement()["noise_multiplier"]))
-        return made
+        self.ours = engine.statement()["noise_multiplier"]
+        return Training(task, made)
 
-    noises: set[tuple[float, float]] = set()
-    for seed in seeds:
-        made: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
-            OPACUS: lambda seed=seed: opacus(seed),
-            IN_MEMORY: lambda seed=seed: individual(seed, Turnstile.in_memory(partitions=1)),
+    def pair(self, seed: int) -> tuple[float, float]:
+        """Return the accuracies of Opacus and of this library with the same coins and normals."""
+        coins, their_coins = np.random.default_rng(seed), np.random.default_rng(seed)
+        mine = self.individual(seed, Turnstile.in_memory(partitions=1), coins)
+        module, optimizer, _ = self.opacus(seed, noise_multiplier=0.0)  # the hook adds it
+        stddev = self.ours * self.task.clip_norm
+        optimizer.attach_step_hook(adds_noise(their_coins, stddev, self.theirs / self.ours))
+        batches = paired_batches(self._data, self._rate, their_coins)
+        their = Training(self.task, (module, optimizer, batches))
+        for _ in range(self.task.steps):
+            mine.step()
+            their.step()
+            assert coins.bit_generator.state == their_coins.bit_generator.state, "not paired"
+        return their.accuracy(), mine.accuracy()
+
+    def race(self, seed: int, service: Turnstile | None) -> dict[str, Training]:
+        """Train in turns, in every way, for the times of steps."""
+
+        def individual(turnstile: Turnstile, *arguments: Any) -> Training:
+            return self.individual(seed, turnstile, np.random.default_rng(seed), *arguments)
+
+        racing = {
+            OPACUS: Training(self.task, self.opacus(seed, self.theirs)),
+            IN_MEMORY: individual(Turnstile.in_memory(partitions=1)),
+            GHOST: individual(Turnstile.in_memory(partitions=1), "ghost"),
         }
-        if seed == seeds[0]:
-            made[GHOST] = lambda: individual(seeds[0], Turnstile.in_memory(partitions=1), "ghost")
-            if service is not None:
-                made[SERVICE] = lambda: individual(seeds[0], service)
-                made[AHEAD] = lambda: individual(seeds[0], service, ahead=True)
-        racing = [Contestant(task, make(), results[name]) for name, make in made.items()]
-        for first in range(0, task.steps, _IN_A_ROW):
-            for contestant in racing:
-                for _ in range(min(_IN_A_ROW, task.steps - first)):
-                    contestant.step()
-        for contestant in racing:
-            contestant.finish()
-        print({name: results[name].accuracies[-1] for name in made}, file=sys.stderr, flush=True)
-    return results, noises.pop()
+        if service is not None:
+            racing[SERVICE] = individual(service)
+            racing[AHEAD] = individual(service, "hooks", True)
+        for first in range(0, self.task.steps, _IN_A_ROW):
+            for training in racing.values():
+                for _ in range(min(_IN_A_ROW, self.task.steps - first)):
+                    training.step()
+        if service is not None:
+            assert racing[SERVICE].accuracy() == racing[IN_MEMORY].accuracy()
+        return racing
+
+    def _begin(self, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        module = self.task.network(seed)
+        return module, torch.optim.SGD(module.parameters(), lr=self.task.learning_rate)
 
 
-def lines(task: Task, results: dict[str, Result], noises: tuple[float, float]) -> list[str]:
-    """Return a table."""
-    theirs, ours = results[OPACUS], results[IN_MEMORY]
-    gained = np.subtract(ours.accuracies, theirs.accuracies)
-    images = task.images
-    half = stats.t.ppf(0.975, len(gained) - 1) * _error(gained) if len(gained) > 1 else math.nan
+def lines(bench: Bench, pairs: list[tuple[float, float]], racing: dict[str, Training]) -> list[str]:
+    """Return the text of a task."""
+    task, images = bench.task, bench.task.images
+    theirs, ours = 100.0 * np.array(pairs).T
+    gained = ours - theirs
+    half = stats.t.ppf(0.975, len(pairs) - 1) * _error(gained) if len(pairs) > 1 else math.nan
     text = [
         f"## {images.name}, {task.words}",
         "",
         f"{len(images.train):,} users, ({task.epsilon:g}, {_DELTA:g})-DP, {task.steps} steps at "
         f"rate 1/{task.a_pass}, clip norm {task.clip_norm:.3g}, "
-        f"learning rate {task.learning_rate:g}. Noise multiplier: Opacus {noises[0]:.4f}, "
-        f"ours {noises[1]:.4f}.",
+        f"learning rate {task.learning_rate:g}. Noise multiplier: Opacus {bench.theirs:.4f}, "
+        f"ours {bench.ours:.4f}.",
         f"Accuracy on {len(images.test):,} other images, mean and standard error over "
-        f"{len(gained)} seeds; ours above Opacus's by {100 * gained.mean():.2f} ± "
-        f"{100 * half:.2f} points, seed by seed (95 % interval). Medians of steps made in turns.",
+        f"{len(pairs)} seeds: Opacus {theirs.mean():.2f} ± {_error(theirs):.2f} %, ours "
+        f"{ours.mean():.2f} ± {_error(ours):.2f} %. Ours minus Opacus with the same coins and "
+        f"normals: {gained.mean():.2f} points, standard error {_error(gained):.2f}, "
+        f"95 % interval {gained.mean() - half:.2f} to {gained.mean() + half:.2f}.",
         "",
-        "| | accuracy | a step | over Opacus's | computing | over Opacus's |",
-        "|---|---|---|---|---|---|",
+        "| medians | a step | over Opacus's | computing | over Opacus's |",
+        "|---|---|---|---|---|",
     ]
-    for name, result in results.items():
-        if not result.accuracies:
-            continue
-        accuracies = result.accuracies
-        one = f"{100 * accuracies[0]:.2f} %, one seed: {100 * ours.accuracies[0]:.2f} in memory"
-        cells = [name, result.accuracy if len(accuracies) > 1 else one]
-        for mine, other in ((result.wall, theirs.wall), (result.computing, theirs.computing)):
-            cells.append(f"{1e3 * np.median(mine):.1f} ms")
-            cells.append(f"{np.median(mine) / np.median(other[: len(mine)]):.2f}")
+    first = racing[OPACUS]
+    for name, training in racing.items():
+        cells = [name]
+        for mine, other in (training.wall, first.wall), (training.computing, first.computing):
+            median = np.median(mine)
+            cells += [f"{1e3 * median:.1f} ms", f"{median / np.median(other):.2f}"]
         text.append(f"| {' | '.join(cells)} |")
     return [*text, ""]
-
-
-def _begin(task: Task, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    module = task.network(seed)
-    return module, torch.optim.SGD(module.parameters(), lr=task.learning_rate)
 
 
 def _error(values: Any) -> float:
@@ -345,10 +386,11 @@ def main() -> None:
         for task in chain.from_iterable(map(_tasks, data)):
             if not task.words.startswith(options.only or ""):
                 continue
-            results, noises = compare(task, seeds, options.measure, service)
-            if service is not None:
-                assert results[SERVICE].accuracies == results[IN_MEMORY].accuracies[:1]
-            text += lines(task, results, noises)
+            bench, pairs = Bench(task, options.measure), []
+            for seed in seeds:
+                pairs.append(bench.pair(seed))
+                print(seed, *pairs[-1], file=sys.stderr, flush=True)
+            text += lines(bench, pairs, bench.race(seeds[0], service))
             options.out.write_text("\n".join(text), encoding="utf-8")
     print("\n".join(text))
 

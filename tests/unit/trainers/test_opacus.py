@@ -7,20 +7,18 @@ nothing in expectation, where the noise has the same standard deviation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from accounting.release.exact_normals import ExactNormals
 from streams import Turnstile
 from streams.sdk.roster_steps import poisson_sample
-from streams.trainers.steps import GRID_BITS
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
 PrivacyEngine = pytest.importorskip("streams.trainers").PrivacyEngine
+adds_noise = pytest.importorskip("tests.benchmarks.training").adds_noise
 
 USERS, STEPS, RATE, CLIP_NORM = 400, 12, 0.125, 0.7
 IMAGES = torch.tensor(np.random.default_rng(0).normal(size=(USERS, 1, 8, 8)).astype(np.float32))
@@ -97,18 +95,3 @@ def test_steps_equal_those_of_opacus_with_the_same_batches_and_noise_up_to_round
             their_optimizer.step()
             assert flat(module) == pytest.approx(flat(theirs), rel=0.0, abs=5e-6)
     assert np.abs(flat(module) - begun).mean() > 0.01
-
-
-def adds_noise(coins: np.random.Generator, noise_stddev: float) -> Callable[[Any], None]:
-    """Return a hook that adds the noise that this library draws after these coins."""
-    spacing = 2.0 ** (np.frexp(noise_stddev)[1] - GRID_BITS)
-    stddev, normals = Fraction(noise_stddev) / Fraction(spacing), ExactNormals(coins)
-
-    def add(optimizer: Any) -> None:
-        sizes = [parameter.numel() for parameter in optimizer.params]
-        noise = normals.draw(stddev, sum(sizes)) * spacing / optimizer.expected_batch_size
-        parts = np.split(noise.astype(np.float32), np.cumsum(sizes)[:-1])
-        for parameter, part in zip(optimizer.params, parts, strict=True):
-            parameter.grad += torch.from_numpy(part).view_as(parameter)
-
-    return add
