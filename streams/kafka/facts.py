@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from streams.config import Config
@@ -15,7 +14,7 @@ from streams.kafka.answers import ANSWER_SETTINGS
 from streams.kafka.clients import new_admin
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.topics import NORMS, SETTINGS, described_topics, settings_of
+from streams.kafka.topics import SETTINGS, described_topics, settings_of
 
 _MORE = ("min.insync.replicas",)
 _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")
@@ -39,8 +38,6 @@ class KafkaFacts:
     release: str  # the latest release whose requests it supports
     brokers: int
     topics: dict[str, TopicFacts]  # the existing topics, by name without the prefix
-    newest: float | None = None  # time of the newest record of norms, by its writer's clock
-    members: list[str] = field(default_factory=list)  # the hosts of the workers' consumer group
     # The existing topics of answerers, as above; None if this client may not see them.
     answers: dict[str, TopicFacts] | None = field(default_factory=dict)
 
@@ -77,8 +74,6 @@ def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
         release=str(version).removeprefix("<BrokerVersionData ").rstrip(">"),
         brokers=len(brokers),
         topics=topics,
-        newest=_newest(admin, config.topic(NORMS), topics),
-        members=_members(admin, f"{config.prefix}worker"),
         answers=answers,
     )
 
@@ -128,21 +123,3 @@ def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, 
             f"cannot ask Kafka at {config.kafka}: {explained(error)}"
         ) from error
     return found
-
-
-def _newest(admin: KafkaAdminClient, norms: str, topics: dict[str, TopicFacts]) -> float | None:
-    if NORMS not in topics or topics[NORMS].without_leader:
-        return None
-    places = [TopicPartition(norms, number) for number in range(topics[NORMS].partitions)]
-    with suppress(KafkaError):  # brokers before 3.0 do not support the request
-        found = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.MAX_TIMESTAMP))
-        newest = max(one.timestamp for one in found.values())
-        return newest / 1000 if newest >= 0 else None
-    return None
-
-
-def _members(admin: KafkaAdminClient, group: str) -> list[str]:
-    with suppress(KafkaError, KeyError):  # only workers may describe their group
-        members = admin.describe_groups([group])[group]["members"]
-        return sorted(str(one["client_host"]).lstrip("/") for one in members)
-    return []

@@ -139,10 +139,6 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
     for worker in facts.workers:
         if worker.ahead is not None:
             apart[worker.address] = worker.ahead
-    if not isinstance(facts.kafka, str) and facts.kafka.newest is not None:
-        ahead = facts.kafka.newest - facts.clock
-        if ahead > CLOCKS_APART:  # an old record is no evidence
-            apart["the writer of the newest record of norms"] = ahead
     wrong = {who: by for who, by in apart.items() if abs(by) > CLOCKS_APART}
     for who, by in wrong.items():
         yield Finding(

@@ -186,7 +186,6 @@ CASES = [
     ("WARNING", "workers", "0.9", replace(WELL, workers=[replace(WORKER, release="0.9")])),
     ("WARNING", "clocks", "behind", redis(now=NOW - 60)),
     ("WARNING", "clocks", "h:1", replace(WELL, workers=[replace(WORKER, ahead=60.0)])),
-    ("WARNING", "clocks", "newest", replace(WELL, kafka=replace(KAFKA, newest=NOW + 60))),
     ("WRONG", "answerers", "no turnstile.answers-state", answers_there("answers")),
     ("WRONG", "answerers", "no turnstile.answers-state", answers_there()),
     ("WRONG", "answerers", "no turnstile.answers", answers_there("answers-state")),
@@ -285,8 +284,3 @@ def test_problems_are_found_with_a_remedy(level: str, area: str, facts: Facts) -
 )
 def test_incomplete_settings_are_found(where: Config, area: str) -> None:
     assert {one.area for one in bad(diagnose(WELL, where))} == {area}
-
-
-def test_old_record_is_no_evidence_about_a_clock() -> None:
-    old = replace(WELL, kafka=replace(KAFKA, newest=NOW - 10_000))
-    assert bad(diagnose(old, CONFIG)) == []
