@@ -471,7 +471,7 @@ _SECURITY: Final = (
             arg(
                 "--format",
                 "",
-                choices=("table", "kafka-acls", "strimzi", "redis"),
+                choices=("table", "strimzi", "redis"),
                 default="table",
                 rivals="what",
             ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -139,7 +138,6 @@ def trim_log(options: argparse.Namespace, config: Config) -> int:
 Principals: TypeAlias = Mapping[str, Sequence[str]]
 """The principals of each role."""
 
-_OPTIONS = {TOPIC: "--topic", GROUP: "--group", TRANSACTIONS: "--transactional-id"}
 _STRIMZI = {TOPIC: "topic", GROUP: "group", TRANSACTIONS: "transactionalId"}
 
 
@@ -199,18 +197,6 @@ def _table(config: Config, principals: Principals) -> Iterator[dict[str, Any]]:
         }
 
 
-def _kafka_acls(config: Config, principals: Principals) -> Iterator[str]:
-    """Yield one command for each rule."""
-    for _, name, rule in _rules(config, principals):
-        words = ["kafka-acls.sh", "--bootstrap-server", config.kafka, "--add"]
-        words += ["--command-config", "admin.properties", "--allow-principal", f"User:{name}"]
-        for operation in rule.operations:
-            words += ["--operation", operation]
-        words += [_OPTIONS[rule.resource], rule.name]
-        words += ["--resource-pattern-type", "prefixed" if rule.prefixed else "literal"]
-        yield shlex.join(words)
-
-
 def _strimzi(config: Config, principals: Principals) -> Iterator[str]:
     """Yield one KafkaUser for each principal."""
     for role, names in principals.items():
@@ -238,7 +224,6 @@ def _redis(config: Config, principals: Principals) -> Iterator[str]:
 
 
 _ACL_FORMATS: Mapping[str, Callable[[Config, Principals], Iterator[str]]] = {
-    "kafka-acls": _kafka_acls,
     "strimzi": _strimzi,
     "redis": _redis,
 }

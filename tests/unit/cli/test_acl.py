@@ -1,9 +1,8 @@
-"""Commands, manifests and Redis users grant the rights in the table of roles."""
+"""Manifests and Redis users grant the rights in the table of roles."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from typing import Any
 
 import pytest
@@ -25,24 +24,6 @@ def table(capsys: pytest.CaptureFixture[str], *options: str) -> set[tuple[Any, .
         for row in map(json.loads, lines(capsys, "--json", *options))
         for operation in row["operations"]
     }
-
-
-def test_kafka_acl_commands_match_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    found = set()
-    for line in lines(capsys, "--format", "kafka-acls", "--kafka", "broker:1"):
-        words = shlex.split(line)
-        assert words[:4] == ["kafka-acls.sh", "--bootstrap-server", "broker:1", "--add"]
-        options: dict[str, list[str]] = {}
-        for name, value in zip(words[4::2], words[5::2], strict=True):
-            options.setdefault(name, []).append(value)
-        (principal,) = options["--allow-principal"]
-        (resource,) = options.keys() & {"--topic", "--group", "--transactional-id"}
-        (pattern,) = options["--resource-pattern-type"]
-        found |= {
-            (principal, resource[2:], options[resource][0], pattern == "prefixed", operation)
-            for operation in options["--operation"]
-        }
-    assert found == table(capsys)
 
 
 def test_strimzi_manifests_match_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +85,6 @@ def test_unusable_principal_is_rejected(text: str) -> None:
         main(["acl", "--principal", text])
 
 
-@pytest.mark.parametrize("form", ["table", "kafka-acls", "strimzi", "redis"])
+@pytest.mark.parametrize("form", ["table", "strimzi", "redis"])
 def test_empty_prefix_is_rejected(form: str) -> None:
     assert main(["acl", "--prefix", "", "--format", form]) == 2
