@@ -130,15 +130,6 @@ class DatasetStatus:
         return "closed" if self.closed else "open"
 
 
-def read_partitions(config: Config) -> list[PartitionStatus]:
-    """Return the status of every partition of norms.
-
-    Raises:
-        Unavailable: Kafka or Redis does not answer.
-    """
-    return read_overview(config).partitions
-
-
 @dataclass(frozen=True)
 class Overview:
     """The present status of a service.

@@ -25,7 +25,7 @@ from streams.operations.status import (
     PartitionState,
     PartitionStatus,
     Reason,
-    read_partitions,
+    read_overview,
 )
 from streams.sdk.client import Turnstile
 from streams.store.layout import key_of
@@ -214,13 +214,13 @@ class Service:
 
     def reasons(self) -> list[Reason | None]:
         """Return why each partition is not decided; None for one that is."""
-        return [partition.reason for partition in read_partitions(self.config)]
+        return [partition.reason for partition in read_overview(self.config).partitions]
 
     def suspensions(self) -> list[Reason | None]:
         """Return why each partition is suspended; None for one that is not."""
         return [
             partition.reason if partition.state is PartitionState.SUSPENDED else None
-            for partition in read_partitions(self.config)
+            for partition in read_overview(self.config).partitions
         ]
 
     def eventually_all(self, reason: Reason) -> list[PartitionStatus]:
@@ -232,7 +232,7 @@ class Service:
         )
 
         def found() -> list[PartitionStatus]:
-            partitions = read_partitions(self.config)
+            partitions = read_overview(self.config).partitions
             is_so = all((one.state, one.reason) == (state, reason) for one in partitions)
             return partitions if is_so else []
 

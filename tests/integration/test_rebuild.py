@@ -12,7 +12,7 @@ import redis
 from kafka import TopicPartition
 
 from streams.kafka.topics import NORMS, SNAPSHOTS
-from streams.operations.status import read_partitions
+from streams.operations.status import read_overview
 from streams.store.layout import KEYS
 from streams.store.port import SuspensionReason
 from tests.integration.lossy import NORMS as NORMS_OF_USERS
@@ -92,7 +92,9 @@ def test_a_lost_redis_key_is_restored_after_the_log_was_trimmed(running: Lossy, 
 
 def test_status_shows_the_offset_of_the_last_snapshot(running: Lossy) -> None:
     reached = running.wait_for_snapshots()
-    eventually(lambda: [p.snapshot for p in read_partitions(running.service.config)] == reached)
+    eventually(
+        lambda: [p.snapshot for p in read_overview(running.service.config).partitions] == reached
+    )
 
 
 def delete_records(service: Service, topic: str, partition: int, before: int) -> None:

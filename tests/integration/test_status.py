@@ -24,8 +24,8 @@ from streams.operations import status as operations
 from streams.operations.status import (
     WaitReason,
     read_datasets,
+    read_overview,
     read_owners,
-    read_partitions,
     topics_of,
 )
 from tests.integration.command import Done, turnstile
@@ -171,7 +171,7 @@ def test_the_status_is_current_and_reads_no_state(start_service: ServiceFactory)
         with redis.Redis.from_url(service.redis) as client, client.monitor() as monitor:
             others = {connected["addr"] for connected in client.client_list()}
             datasets = read_datasets(service.config)
-            found = read_partitions(service.config)
+            found = read_overview(service.config).partitions
             client.echo("the end")
             read: list[str] = []
             while "the end" not in (seen := monitor.next_command())["command"]:

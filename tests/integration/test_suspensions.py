@@ -20,7 +20,7 @@ from kafka import TopicPartition
 from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
 from streams.kafka.topics import NORMS, ODOMETER, SETTINGS, TOPICS
-from streams.operations.status import read_owners, read_partitions
+from streams.operations.status import read_overview, read_owners
 from streams.store.port import SuspensionReason
 from tests.integration.command import turnstile
 from tests.integration.service import Service, ServiceFactory, eventually
@@ -219,7 +219,7 @@ def test_a_topic_that_would_lose_records_is_rejected_at_the_start(
             admin.create_topics({topic: options}, wait_for_metadata=True)
         worker = service.stack.start_worker()
         eventually(lambda: worker.restarts > 0)
-        (found,) = read_partitions(service.config)
+        (found,) = read_overview(service.config).partitions
         assert found.reason is SuspensionReason.TOPICS
         assert not any(read_owners(service.config, 1))
         assert status_code(service) == Exit.UNAVAILABLE
@@ -361,7 +361,7 @@ def test_a_foreign_redis_key_suspends_the_partition_until_it_is_deleted_as_advis
         client.set(service.key(1, "changes"), "what another program keeps")
     service.stack.start_worker()
     eventually(lambda: service.suspensions()[1] is SuspensionReason.DAMAGED)
-    advice = read_partitions(service.config)[1].remedy
+    advice = read_overview(service.config).partitions[1].remedy
     service.stack.stop_worker(1)
     delete_advised_keys(service, advice)
     service.stack.start_worker()

@@ -229,7 +229,7 @@ def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(status, "Topics", Moving)
     monkeypatch.setattr(status, "read_glances", glances)
-    (partition,) = status.read_partitions(Config())
+    (partition,) = status.read_overview(Config()).partitions
     assert partition.reason is not SuspensionReason.LOG_ENDS_EARLY
 
 
