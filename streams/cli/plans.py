@@ -113,11 +113,6 @@ def _policy_of(
             measure="gdp",
             epsilon=options.epsilon,
             delta=options.delta,
-            budget=None,
-            orders=None,
-            odometer_step=None,
-            on_exhaustion="halt",
-            user_ids=None,
         )
         return policy, False
     try:

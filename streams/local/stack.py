@@ -182,14 +182,6 @@ class LocalStack:
             raise
         return worker
 
-    def stop_worker(self, index: int) -> None:
-        """Stop a worker; it is not restarted."""
-        self._workers[index].stop()
-
-    def kill_worker(self, index: int) -> None:
-        """End a worker with SIGKILL; its supervisor restarts it."""
-        self._workers[index].kill()
-
     def check(self) -> None:
         """Raise if a server has ended by itself or a worker keeps exiting.
 

@@ -49,9 +49,6 @@ def policy_of(epsilon: float, delta: float, on_exhaustion: str = "halt") -> Poli
         measure="gdp",
         epsilon=epsilon,
         delta=delta,
-        budget=None,
-        orders=None,
-        odometer_step=None,
         on_exhaustion=on_exhaustion,  # type: ignore[arg-type]
         user_ids="integer",
     )

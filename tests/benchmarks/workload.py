@@ -142,11 +142,6 @@ class DenseSteps(Workload):
             measure="renyi",
             epsilon=8.0,
             delta=1e-6,
-            budget=None,
-            orders=None,
-            odometer_step=None,
-            on_exhaustion="halt",
-            user_ids=None,
         )
         self._priced = price(PoissonGaussian(1.1, 1e-3), [self._policy], CLIP_NORM, _LEVELS)
 

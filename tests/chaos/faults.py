@@ -72,14 +72,14 @@ def fault(name: str, suits: Suits = _always) -> Callable[[Fault], Fault]:
 @fault("worker killed")
 def kill_worker(service: ServiceUnderTest, rng: random.Random) -> None:
     """Kill a worker with SIGKILL; its supervisor starts another."""
-    service.stack.kill_worker(rng.randrange(len(service.stack.workers)))
+    service.stack.workers[rng.randrange(len(service.stack.workers))].kill()
 
 
 @fault("all workers killed")
 def kill_all_workers(service: ServiceUnderTest, rng: random.Random) -> None:
     """Kill all workers at once with SIGKILL."""
     for worker in service.stack.workers:
-        service.stack.kill_worker(worker.index)
+        worker.kill()
 
 
 @fault("worker paused")

@@ -387,7 +387,7 @@ def test_without_a_worker_a_charge_times_out_and_is_decided_once_later(
         service.client.create_dataset("d", measure="zcdp", budget=1.0)
         run = service.client.run("d", "r")
         service.settle()
-        service.stack.stop_worker(0)
+        service.stack.workers[0].stop()
         waiting: Turnstile = service.client
         for _ in range(2):
             with pytest.raises(DecisionTimeout):

@@ -64,7 +64,7 @@ class Chaos:
         pid = self.random.choice(sorted(owners or alive))
         if self.stack.workers[alive[pid]].pid != pid:
             return False
-        self.stack.kill_worker(alive[pid])
+        self.stack.workers[alive[pid]].kill()
         self.killed.append(pid)
         self.killed_owners += pid in owners
         return True

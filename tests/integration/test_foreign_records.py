@@ -117,13 +117,13 @@ def test_control_records_are_skipped_in_the_middle_and_at_the_end(
 def test_a_worker_that_starts_before_control_records_skips_them(service: Service) -> None:
     charge(service, "before")
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     in_a_transaction(service, [open_run("in")], True)
     in_a_transaction(service, [open_run("out")], False)
     service.stack.start_worker()
     charge(service, "after")
     service.audit()
-    service.stack.stop_worker(1)
+    service.stack.workers[1].stop()
     in_a_transaction(service, [open_run("at-the-end")], False)
     service.stack.start_worker()
     service.settle()
@@ -200,7 +200,7 @@ def test_a_decompression_bomb_ends_neither_broker_nor_worker(
     charge(service, "after", steps=3)
     assert service.stack.workers[0].pid == worker
     assert largest_resident_bytes(worker) - before < ZEROS / 4
-    service.stack.kill_worker(0)
+    service.stack.workers[0].kill()
     charge(service, "once-more")  # after an acquisition that compared the chain with the log
 
 

@@ -86,7 +86,7 @@ def without_workers(service: Service) -> Iterator[None]:
     service.settle()
     for worker in service.stack.workers:
         if worker.running:
-            service.stack.stop_worker(worker.index)
+            worker.stop()
     yield
     service.stack.start_worker()
 

@@ -63,7 +63,7 @@ def test_a_rewritten_log_with_the_same_last_record_suspends_the_partition(
         lose_and_rewrite(service, 0)
     eventually(lambda: service.suspensions()[0] is SuspensionReason.LOG_REWRITTEN)
     assert not service.suspensions()[1]
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     lose_and_rewrite(service, 1)
     service.stack.start_worker()
     service.eventually_all(SuspensionReason.LOG_REWRITTEN)

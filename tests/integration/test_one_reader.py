@@ -187,7 +187,7 @@ def test_every_command_reads_the_log_that_was_applied(applied: Applied, tmp_path
 def test_a_new_owner_reads_the_same_records_as_the_previous_one(applied: Applied) -> None:
     """This is the last test of the module, because it extends the log."""
     service, *_, kept = applied
-    service.stack.kill_worker(0)
+    service.stack.workers[0].kill()
     run = service.turnstile(HANGS_AFTER).run("d", "later")
     assert run.charge(USERS, np.ones(len(USERS)), noise_stddev=4.0).admitted.all()
     later = service.settle()[0]

@@ -120,7 +120,7 @@ def test_a_lost_erasure_key_can_be_replaced_as_documented(
         assert service.client.erase(user) == ["d"]
         _, reached = running.wait_for_snapshots()
         delete_records(service, NORMS, 1, reached - 1)
-        service.stack.stop_worker(0)
+        service.stack.workers[0].stop()
         monkeypatch.setenv("TURNSTILE_ERASURE_KEYS", "another-key-of-theirs")
         for worker in (1, 2):
             for partition in range(PARTITIONS):
@@ -128,7 +128,7 @@ def test_a_lost_erasure_key_can_be_replaced_as_documented(
             service.stack.start_worker()
             if worker == 1:  # the last snapshot has the keyed hash as well
                 eventually(lambda: service.suspensions()[0] is SuspensionReason.ERASURE_KEY)
-                service.stack.stop_worker(worker)
+                service.stack.workers[worker].stop()
                 service.alter(SNAPSHOTS, cleanup_policy="compact,delete", retention_ms="-1")
                 delete_records(service, SNAPSHOTS, 0, -1)
                 service.alter(SNAPSHOTS, cleanup_policy="compact")

@@ -31,7 +31,7 @@ def test_an_empty_redis_is_rebuilt_from_the_log(start_service: ServiceFactory) -
     with start_service(workers=1, partitions=3) as service:
         charge(service, "d", 15)
         service.settle()
-        service.stack.stop_worker(0)
+        service.stack.workers[0].stop()
         with redis.Redis.from_url(service.redis) as client:
             client.delete(*keys_of(service, client))
         service.stack.start_worker()

@@ -119,7 +119,7 @@ def test_a_redis_that_loses_a_merge_and_no_commit_loses_no_charge(
     restore(rollback, older)
     rollback.charge(2)
     rollback.merge()
-    rollback.service.stack.kill_worker(0)
+    rollback.service.stack.workers[0].kill()
     rollback.charge(6)
     rollback.service.audit()
 

@@ -112,7 +112,7 @@ def test_killed_workers_decide_the_same_as_one_ledger(service: Service, policy: 
         eventually(lambda reached=reached: len(real.decided) >= reached or not training.is_alive())
         victim = dice.randrange(2)
         pid = service.stack.workers[victim].pid
-        service.stack.kill_worker(victim)
+        service.stack.workers[victim].kill()
         eventually(lambda victim=victim, pid=pid: service.stack.workers[victim].pid != pid)
     training.join(HANGS_AFTER)
     assert not training.is_alive()

@@ -39,7 +39,7 @@ def test_partitions_move_to_new_workers_and_back_without_a_gap(
                 eventually(lambda count=count: len(owners()) == count)
                 seen = len(steps)
                 eventually(lambda seen=seen: len(steps) > seen + 20)
-            service.stack.stop_worker(0)
+            service.stack.workers[0].stop()
             eventually(lambda: len(owners()) == 2)
             seen = len(steps)
             eventually(lambda: len(steps) > seen + 20)
@@ -62,6 +62,6 @@ def test_partitions_that_hold_no_records_move_without_ending_a_worker(
             service.stack.start_worker()
             eventually(lambda count=count: len(owners()) == count)
         for index, count in ((0, 3), (1, 2), (2, 1)):
-            service.stack.stop_worker(index)
+            service.stack.workers[index].stop()
             eventually(lambda count=count: len(owners()) == count)
         assert [worker.restarts for worker in service.stack.workers] == [0, 0, 0, 0]

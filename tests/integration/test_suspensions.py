@@ -51,7 +51,7 @@ def status_code(service: Service) -> int:
 
 def restart(service: Service) -> None:
     """Restart the only worker gracefully, and wait until no partition is suspended."""
-    service.stack.stop_worker(len(service.stack.workers) - 1)
+    service.stack.workers[-1].stop()
     service.stack.start_worker()
     eventually(lambda: not any(service.reasons()))
 
@@ -106,7 +106,7 @@ def test_added_partitions_suspend_a_running_service(
 def test_added_partitions_suspend_all_partitions_of_a_starting_service(service: Service) -> None:
     charge(service, 3)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     add_partitions(service, TOPICS)
     service.stack.start_worker()
     service.eventually_all(SuspensionReason.OTHER_PARTITIONS)
@@ -116,7 +116,7 @@ def test_a_log_written_for_fewer_partitions_is_never_applied_to_more(service: Se
     """Redis is empty as well, so only the log shows P."""
     charge(service, 3)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     add_partitions(service, TOPICS)
     with redis.Redis.from_url(service.redis) as client:
         client.delete(*client.scan_iter(f"{service.prefix}*"))
@@ -154,7 +154,7 @@ def write_nonsense(service: Service, count: int) -> None:
 def test_another_log_under_the_same_name_suspends_a_starting_service(service: Service) -> None:
     charge(service, 3)
     ends = {p: kept.next for p, kept in service.settle().items()}
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     recreate_norms(service)
     write_nonsense(service, max(ends.values()) + 2)
     service.stack.start_worker()
@@ -191,7 +191,7 @@ def test_a_deleted_log_suspends_a_running_service(service: Service) -> None:
 def test_a_different_last_record_suspends_the_partition(service: Service) -> None:
     charge(service, 3)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     meta = service.key(1, "meta")
     with redis.Redis.from_url(service.redis, decode_responses=True) as client:
         head = client.hget(meta, "head")
@@ -259,7 +259,7 @@ def delete_records(service: Service, partition: int, before: int) -> None:
 def test_records_deleted_before_they_were_decided_suspend_the_partition(service: Service) -> None:
     charge(service, 2)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     for _ in range(5):
         last = service.publish(1, b"nobody will ever see this")
     delete_records(service, 1, last)
@@ -292,7 +292,7 @@ def test_records_deleted_after_they_were_decided_lose_nothing(service: Service) 
 def test_a_redis_that_is_ahead_of_the_log_suspends_the_partition(service: Service) -> None:
     charge(service, 3)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     meta = service.key(1, "meta")
     with redis.Redis.from_url(service.redis) as client:
         true_next = client.hget(meta, "next")
@@ -332,7 +332,7 @@ def test_state_with_a_lost_redis_key_is_rebuilt_without_an_operator(
     with start_service(workers=1, partitions=4) as service:
         charge(service, 3)
         service.settle()
-        service.stack.stop_worker(0)
+        service.stack.workers[0].stop()
         with redis.Redis.from_url(service.redis) as client:
             for partition, damage in DAMAGE.items():
                 damage(client, service, partition)
@@ -355,14 +355,14 @@ def test_a_foreign_redis_key_suspends_the_partition_until_it_is_deleted_as_advis
 ) -> None:
     charge(service, 3)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     with redis.Redis.from_url(service.redis) as client:
         client.delete(service.key(1, "changes"))
         client.set(service.key(1, "changes"), "what another program keeps")
     service.stack.start_worker()
     eventually(lambda: service.suspensions()[1] is SuspensionReason.DAMAGED)
     advice = read_overview(service.config).partitions[1].remedy
-    service.stack.stop_worker(1)
+    service.stack.workers[1].stop()
     delete_advised_keys(service, advice)
     service.stack.start_worker()
     charge(service, 5)
@@ -382,7 +382,7 @@ def set_layout(service: Service, layout: int) -> None:
 def test_state_of_another_layout_is_rejected_and_rebuilt_as_advised(service: Service) -> None:
     charge(service, 4)
     service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     set_layout(service, 1)
     service.stack.start_worker()
     found = service.eventually_all(SuspensionReason.OTHER_LAYOUT)
@@ -401,7 +401,7 @@ def test_no_remedy_deletes_state_of_another_layout_if_the_log_was_trimmed(
 ) -> None:
     charge(service, 4)
     kept = service.settle()
-    service.stack.stop_worker(0)
+    service.stack.workers[0].stop()
     set_layout(service, 1)
     for partition in range(2):
         delete_records(service, partition, kept[partition].next)

@@ -81,7 +81,7 @@ def test_a_killed_worker_does_not_change_the_trained_model(
     def kill() -> None:
         if reached.wait(HANGS_AFTER):
             pid = shared.stack.workers[0].pid
-            shared.stack.kill_worker(0)
+            shared.stack.workers[0].kill()
             killed.set()
             eventually(lambda: shared.stack.workers[0].pid != pid)
 

@@ -46,7 +46,7 @@ def test_a_killed_worker_is_started_again(stack: LocalStack, by: str) -> None:
     pid, restarts = worker.pid, worker.restarts
     assert pid is not None
     if by == "stack":
-        stack.kill_worker(0)
+        stack.workers[0].kill()
     else:
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: worker.restarts == restarts + 1)
@@ -60,7 +60,7 @@ def test_a_stopped_worker_stays_stopped_and_another_can_be_started(stack: LocalS
     pid = worker.pid
     assert pid is not None
     assert stack.workers[-1] is worker
-    stack.stop_worker(worker.index)
+    worker.stop()
     assert is_gone(pid)
     assert not worker.running
     assert worker.restarts == 0

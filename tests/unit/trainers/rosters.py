@@ -79,11 +79,6 @@ class FilterRun:
             measure="renyi",
             epsilon=service.epsilon,
             delta=service.delta,
-            budget=None,
-            orders=None,
-            odometer_step=None,
-            on_exhaustion="halt",
-            user_ids=None,
         )
         self.service = service
         self.attempt = service.attempts
