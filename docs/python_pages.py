@@ -357,7 +357,14 @@ PAGES = {
     "docs/reference/trainers.md": PythonPage(
         "Python: trainers",
         "streams.trainers",
-        more=("streams.trainers.jax:private_grad", "streams.trainers.jax:individual_dp"),
+        more=(
+            "streams.trainers.huggingface:HuggingFaceTrainer",
+            "streams.trainers.jax:individual_dp",
+            "streams.trainers.jax:private_grad",
+            "streams.trainers.torch:Settings",
+            "streams.trainers.torch:restore",
+            "streams.trainers.torch:save",
+        ),
     ),
     "docs/reference/queries.md": PythonPage(
         "Python: queries", "streams.queries", without=frozenset({"ReleasedTwice"})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from accounting import steps_noise_multiplier
 from streams import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.trainers.checkpoint import Checkpoint
@@ -849,3 +850,28 @@ def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[st
     exec(script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()"), names)
     assert names["engine"].statement()["steps"] == 15 * 5
     assert 2.99 < float(capsys.readouterr().out) <= 3.0
+
+
+def test_the_documented_budget_pays_for_two_trainings() -> None:
+    (script,) = (block for block in blocks(page("train/pytorch")) if "2 * steps" in block)
+    module = network()
+    names: dict[str, Any] = {
+        "steps_noise_multiplier": steps_noise_multiplier,
+        "PrivacyEngine": PrivacyEngine,
+        "turnstile": Turnstile.in_memory(),
+        "model": module,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
+        "loader": loader_of(batch_size=16),
+        "user_ids": USERS,
+    }
+    exec(script, names)
+    assert names["engine"].statement(1e-5)["planned_steps"] == names["steps"]
+    policy = names["turnstile"].create_dataset(
+        "faces",
+        measure="steps",
+        epsilon=3.0,
+        delta=1e-5,
+        sampling_rate=names["rate"],
+        noise_multiplier=names["noise"],
+    )
+    assert policy.steps >= 2 * names["steps"]
