@@ -75,9 +75,7 @@ class Release:
     value: NDArray[np.float64]
     noise_stddev: float
 
-    def interval(
-        self, confidence: float = 0.95, *, simultaneous: bool = True
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def interval(self, confidence: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return lower and upper bounds of the sum over the admitted users.
 
         They follow from the Gaussian noise alone. The noise of the coordinates is independent, so
@@ -86,7 +84,6 @@ class Release:
 
         Args:
             confidence: of all coordinates together; above 0 and below 1.
-            simultaneous: False for intervals that each have that probability by themselves.
 
         Returns:
             Two arrays of the shape of ``value``.
@@ -96,9 +93,7 @@ class Release:
         """
         if not 0.0 < confidence < 1.0:
             raise InvalidRequest(f"confidence is {confidence}; it must be above 0 and below 1")
-        width = self.noise_stddev * quantile_of_noise(
-            confidence, self.value.size if simultaneous else 1
-        )
+        width = self.noise_stddev * quantile_of_noise(confidence, self.value.size)
         return self.value - width, self.value + width
 
 
