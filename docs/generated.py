@@ -22,7 +22,7 @@ TOP = Path(__file__).parents[1]
 
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RUNBOOKS = f"{PROJECT['urls']['Documentation']}/docs/operate/runbooks.html"
-"""The published page with the runbooks."""
+"""The published page with the runbooks. The site has the folders of the repository."""
 
 
 def contact() -> str:
