@@ -228,8 +228,8 @@ def halts() -> str:
         [
             f"`{OWN_BUDGET}` to `{min(HALT_REASONS) - 1}`",
             f"`{BUDGET}`",
-            "The budget is too small for the step; under clip, the budget is empty. The byte is the "
-            "index in `budgets`: 0 is the charged dataset, 1 its parent.",
+            "The budget is too small for the step; under clip, the budget is empty. The byte is "
+            "the index in `budgets`: 0 is the charged dataset, 1 its parent.",
         ],
         *([f"`{byte}`", f"`{why.name}`", why.meaning] for byte, why in HALT_REASONS.items()),
     ]
