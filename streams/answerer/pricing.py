@@ -99,7 +99,9 @@ def costs_of(
 
     Args:
         query_file: the file of the queries.
-        policies: of all budgets that a charge has to fit; the noise follows from the first one.
+        policies: of all budgets that a charge has to fit. The noise of answers follows from the
+            first one, and that of corrections from the smallest, since each budget must pay for
+            them.
         asked: the queries, if they were computed before.
 
     Raises:
@@ -120,7 +122,8 @@ def costs_of(
     stddevs = noises(asked, policies[0])
     worst_case = WorstCase(asked, stddevs, policies, reserve, query_file.place.paid)
     calendar = Calendar(query_file)
-    corrections = correction_noises(asked, policies[0], worst_case, calendar, part)
+    rho = min(map(rho_of, policies)) if wanted else 0.0
+    corrections = correction_noises(asked, rho, worst_case, calendar, part)
     return Costs(asked, stddevs, corrections, reserve, worst_case)
 
 
@@ -143,7 +146,7 @@ def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
 
 def correction_noises(
     asked: Sequence[AskedQuery],
-    policy: Policy,
+    rho: float,
     worst_case: WorstCase,
     calendar: Calendar,
     part: float = 1.0,
@@ -152,7 +155,7 @@ def correction_noises(
 
     Args:
         asked: the queries.
-        policy: of the dataset.
+        rho: the smallest of the budgets, as zCDP.
         worst_case: the spending of a worst-case user.
         calendar: of the file.
         part: how much of their reserve the budget has left.
@@ -170,8 +173,9 @@ def correction_noises(
         missed = 1 if first is None else query.horizon - first
         blocks = query.paid_blocks or -(-missed // query.block)
         squares = min(missed * query.block, blocks * query.block_limit**2)
-        rho = rho_of(policy) * query.share * query.left_out * part
-        found.append(_noise(query, squares * one.bound**2, rho))
+        found.append(
+            _noise(query, squares * one.bound**2, rho * query.share * query.left_out * part)
+        )
     return found
 
 
@@ -191,8 +195,9 @@ def rho_of(policy: Policy) -> float:
     rho = measure_of(policy).gaussian_rho(policy.budget[0])
     if rho is None:
         raise UnusableQueries(
-            f"active_windows needs a budget in gdp, zcdp or approx-dp, not {policy.measure}: give "
-            "noise instead"
+            f"active_windows and corrections need budgets in gdp, zcdp or approx-dp, and that of "
+            f"dataset {policy.dataset!r} is in {policy.measure}: give noise instead, or write "
+            "correct = false"
         )
     return rho
 

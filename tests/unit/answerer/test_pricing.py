@@ -13,7 +13,7 @@ from streams import Turnstile
 from streams.answerer.answering import Answering
 from streams.answerer.answers import PrivateAnswer
 from streams.answerer.kinds import AskedQuery
-from streams.answerer.pricing import WorstCase
+from streams.answerer.pricing import WorstCase, costs_of
 from streams.answerer.windows import Calendar
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
@@ -134,3 +134,21 @@ def test_a_budget_around_the_dataset_counts_as_well() -> None:
     assert (inner.exhaustible_since(calendar, 0, 9), inner.left([0], 0)) == (4, 4)
     assert (both.exhaustible_since(calendar, 0, 9), both.left([0], 0)) == (2, 2)
     assert both.exhaustible_since(calendar, 0, 1) is None
+
+
+@pytest.mark.parametrize("around", [0.3, 1.0, 3.0])
+def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
+    """A user who pays for the corrections of all blocks stays within the reserve of each budget."""
+    turnstile = Turnstile.in_memory(partitions=1)
+    turnstile.create_dataset("all", measure="zcdp", budget=around, user_ids="integer")
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="integer", parents="all")
+    run = turnstile.run("d", "r")
+    lines = 'active_windows = 20\nleft_out = 0.25\nblock = "16ms"'
+    query_file = asked_of(text_of([(4, 4)], lines))
+    costs = costs_of(query_file, [run.policy, *run.outer])
+    (query,) = query_file.queries
+    assert costs.corrections[0] > 0
+    # A user who is left out of full windows only pays for block_limit of them in each block.
+    most = min(query.block, query.block_limit) ** 2 * query.blocks * AskedQuery(query).bound ** 2
+    spent = most / (2.0 * costs.corrections[0] ** 2)
+    assert spent <= costs.reserve * min(around, 1.0)
