@@ -90,13 +90,17 @@ def curve_risk(epsilon: npt.ArrayLike, delta: npt.ArrayLike, false_positive_rate
 def curve_deltas(false_positive_rate: float) -> FloatArray:
     """Return deltas at which a curve gives nearly its best bounds, shape (k,).
 
-    The best points for a false-positive rate have a delta of about that rate, and the best one for
-    the advantage has the advantage as its delta. The bounds are flat around both.
+    The best points for a false-positive rate have a delta of about that rate, or of about one minus
+    the bound, and the best one for the advantage has the advantage as its delta. So deltas are
+    dense near 0 and near 1.
     """
     alpha = probability("false_positive_rate", false_positive_rate)
     count = int(np.ceil(np.log(100.0 / alpha) / np.log(_RATIO)))
     rising = np.minimum(alpha / 100.0 * _RATIO ** np.arange(count), 0.99)
-    return np.unique(np.maximum(np.append(rising, _SMALLEST_DELTA), _SMALLEST_DELTA))
+    falling = 1.0 - rising[(rising > 1e-3) & (rising < 0.5)]
+    return np.unique(
+        np.maximum(np.concatenate([[_SMALLEST_DELTA], rising, falling]), _SMALLEST_DELTA)
+    )
 
 
 def risk_bounds(
