@@ -102,6 +102,7 @@ ROLES: Mapping[str, Role] = {
             "odometer": ("Describe", "DescribeConfigs", "Read"),
             "rejects": ("Describe", "DescribeConfigs", "Read"),
             "answers": ("Describe", "DescribeConfigs", "Read"),
+            "answers-state": ("Describe", "DescribeConfigs"),
         },
         redis="look",
     ),
