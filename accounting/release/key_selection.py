@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from scipy.special import log_ndtr, ndtri_exp
+import scipy
 
 from accounting.exact.errors import InvalidInput
 from accounting.exact.validation import positive_finite, whole_number
@@ -71,7 +71,7 @@ class KeySelection:
         # A key is marked with probability 1 - exp(-rate), which is at least rate - rate^2 / 2.
         rate = math.log(MARKS) - math.log(self.universe)
         self._log_marked = rate + math.log1p(-math.exp(rate) / 2.0)
-        quantile = -float(ndtri_exp(self._log_marked))
+        quantile = -float(scipy.special.ndtri_exp(self._log_marked))
         self.threshold = quantile * (1.0 + _MARGIN) * self.noise_stddev
 
     def selected(self, sums: Mapping[int, int], exponent: int, noise: ExactNoise) -> list[int]:
@@ -105,4 +105,4 @@ class KeySelection:
         if users == 0:
             return math.exp(self._log_marked)
         shift = users * self.contribution - self.threshold
-        return math.exp(float(log_ndtr(shift / self.noise_stddev)))
+        return math.exp(float(scipy.special.log_ndtr(shift / self.noise_stddev)))

@@ -91,4 +91,4 @@ def test_the_summary_is_an_object_with_a_row_for_each_accounting(result: Revenue
 @pytest.mark.slow
 def test_the_plot_is_a_picture(result: RevenueResult, tmp_path) -> None:
     path = plot_revenue(result, tmp_path / "new")
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert path.read_text(encoding="utf-8").count("<path ") > 20

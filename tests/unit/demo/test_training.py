@@ -176,4 +176,4 @@ def test_one_seed_has_no_standard_error(digits: Images) -> None:
 @pytest.mark.slow
 def test_the_plot_is_a_picture(result: TrainingResult, tmp_path: Path) -> None:
     path = plot_training(result, tmp_path / "new")
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert path.read_text(encoding="utf-8").count("<path ") > 20
