@@ -1,11 +1,8 @@
 """Finds phrases that plain English avoids in the product's Python and in the documentation.
 
     python -m tests.plain_english            fails if a file has such a phrase
-    python -m tests.plain_english --list     prints the phrases of all files, with their places
 
-``plain_english.txt`` lists the files that still have some. The list may only shrink: a listed file
-without a phrase fails the check, too. The check is a reminder: it finds words, not unclear
-sentences.
+The check is a reminder: it finds words, not unclear sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 TOP = Path(__file__).parents[1]
-LIST = Path(__file__).with_suffix(".txt")
 
 PHRASES = re.compile(
     r"""
@@ -98,22 +94,13 @@ def checked_files() -> list[Path]:
     return [path for path in found if path.exists()]
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Check all files, and return the exit code."""
-    found: dict[str, list[Found]] = {}
-    for path in checked_files():
-        for phrase in phrases_of(path):
-            found.setdefault(phrase.path, []).append(phrase)
-    listed = set(LIST.read_text(encoding="utf-8").split())
-    shown = found.keys() if "--list" in arguments else found.keys() - listed
-    for name in sorted(shown):
-        for one in found[name]:
-            print(f"{one.path}:{one.line}: {one.phrase}")
-    clean = sorted(listed - found.keys())
-    if clean:
-        print(f"remove from {LIST.relative_to(TOP)}, which may only shrink: {' '.join(clean)}")
-    return int(bool(clean or found.keys() - listed))
+    found = [phrase for path in checked_files() for phrase in phrases_of(path)]
+    for one in found:
+        print(f"{one.path}:{one.line}: {one.phrase}")
+    return int(bool(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
