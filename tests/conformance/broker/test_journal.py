@@ -138,14 +138,14 @@ def test_who_signs_finds_the_answers_that_were_signed_and_no_others(kafka: str) 
         signing, reading = journal(signing_key=private), journal(signing_key=private)
         ringed = journal(signing_key=private, answer_keys=public)
         for writer, answer in (
-            (journal(), b"by nobody"),
+            (journal(), b"unsigned"),
             (signing, b"first"),
             (journal(signing_key=other), b"by another"),
             (ringed, b"second"),
         ):
             writer.publish(answer, "r")
         assert reading.published(0, "r") == ringed.published(0, "r") == [b"first", b"second"]
-        assert journal().published(0, "r") == [b"by nobody", b"first", b"by another", b"second"]
+        assert journal().published(0, "r") == [b"unsigned", b"first", b"by another", b"second"]
 
 
 @pytest.mark.process

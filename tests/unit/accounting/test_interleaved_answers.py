@@ -23,7 +23,7 @@ BITS = (0, 1)
 
 
 class CountedPolicy(NamedTuple):
-    """What a user does.
+    """The contributions of one user.
 
     Attributes:
         first: whether the user is counted in the first answer.

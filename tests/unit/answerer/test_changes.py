@@ -255,7 +255,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 def test_every_user_can_pay_for_the_corrections_of_both_files(
     policy: dict[str, Any], switch: tuple[str, str], at: int, rest: list[tuple[int, int, float]]
 ) -> None:
-    """User 0 adds the most to every window, so nobody is charged more."""
+    """User 0 adds the most to every window, so no user is charged more."""
     turnstile = Turnstile.in_memory(partitions=1)
     held = turnstile.create_dataset("d", user_ids="integer", **policy)
     budget = 2.0 * held.row.gaussian_rho(held.budget[0])  # of mu squared

@@ -223,7 +223,7 @@ def lived(
 def test_every_user_can_pay_for_both_queries(
     policy: dict[str, Any], rest: list[tuple[int, int, float]]
 ) -> None:
-    """User 0 adds the most to every window, so nobody is charged more."""
+    """User 0 adds the most to every window, so no user is charged more."""
     events = rest + [(time, 0, 2.0) for time in range(120)]
     records, charges, held = lived(events, policy)
     reserve = 0.4

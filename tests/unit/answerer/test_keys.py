@@ -124,11 +124,11 @@ def answers_of(
 
 
 USERS = 200
-"""Those who buy the popular product; every one of them also buys one of their own."""
+"""The number of users who buy the popular product; each also buys a product of its own."""
 
 
 PRICE = (10.0**2 + 4.0**2 + 10.0**2 + 10.0**2) / (2.0 * 8.0**2)
-"""What a user pays for a window: two keys with a contribution of 10, and values of 4 and 10."""
+"""The rho of a window: two keys with a contribution of 10, and values of 4 and 10."""
 
 
 def shopping(windows: int) -> list[bytes]:

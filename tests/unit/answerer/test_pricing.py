@@ -14,6 +14,7 @@ from streams.answerer.answering import Answering
 from streams.answerer.answers import PrivateAnswer
 from streams.answerer.kinds import AskedQuery
 from streams.answerer.pricing import WorstCase, costs_of
+from streams.answerer.queries import UnusableQueries
 from streams.answerer.windows import Calendar
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
@@ -152,3 +153,18 @@ def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
     most = min(query.block, query.block_limit) ** 2 * query.blocks * AskedQuery(query).bound ** 2
     spent = most / (2.0 * costs.corrections[0] ** 2)
     assert spent <= costs.reserve * min(around, 1.0)
+
+
+def test_corrections_are_refused_if_a_budget_around_cannot_be_compared() -> None:
+    turnstile = Turnstile.in_memory(partitions=1)
+    turnstile.create_dataset("all", measure="renyi", epsilon=1.0, delta=1e-6, user_ids="integer")
+    turnstile.create_dataset("d", measure="zcdp", budget=1.0, user_ids="integer", parents="all")
+    run = turnstile.run("d", "r")
+    lines = 'active_windows = 20\nleft_out = 0.25\nblock = "16ms"'
+    policies = [run.policy, *run.outer]
+    with pytest.raises(UnusableQueries):
+        costs_of(asked_of(text_of([(4, 4)], lines)), policies)
+    uncorrected = costs_of(
+        asked_of("correct = false\n" + text_of([(4, 4)], "active_windows = 20")), policies
+    )
+    assert uncorrected.corrections == [0.0]

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -228,25 +229,34 @@ def test_only_known_callers_are_served_if_the_gateway_has_a_list(service: Partit
 # --- limits -------------------------------------------------------------------------------------
 
 
-def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
-    service: Partitions,
-) -> None:
+@contextmanager
+def held_results(service: Partitions) -> Iterator[threading.Event]:
+    """Hold results of the service until the block ends; the event is set when there is one."""
     entered, may_end = threading.Event(), threading.Event()
 
     def wait() -> None:
         entered.set()
         may_end.wait(HANGS_AFTER)
 
+    service.before_result = wait
+    try:
+        yield entered
+    finally:
+        service.before_result = lambda: None
+        may_end.set()
+
+
+def test_request_beyond_the_limit_is_refused_and_later_ones_are_served(
+    service: Partitions,
+) -> None:
     with gateway_to(service, most=1) as gateway:
         create(gateway)
         path = opened(gateway)
-        service.before_result = wait
         with ThreadPoolExecutor(1) as threads:
-            held = threads.submit(ask, gateway, "POST", f"{path}/steps/0", STEP)
-            entered.wait(HANGS_AFTER)
-            refused = ask(gateway, "POST", f"{path}/steps/0", STEP)
-            service.before_result = lambda: None
-            may_end.set()
+            with held_results(service) as entered:
+                held = threads.submit(ask, gateway, "POST", f"{path}/steps/0", STEP)
+                entered.wait(HANGS_AFTER)
+                refused = ask(gateway, "POST", f"{path}/steps/0", STEP)
             assert held.result().status == 200
         assert (refused.status, refused.body["reason"]) == (429, "too-many-requests")
         assert "Retry-After" in refused.headers
@@ -257,22 +267,14 @@ def test_caller_that_disconnects_keeps_its_place_until_its_step_is_decided(
     service: Partitions,
 ) -> None:
     """Otherwise its next request could publish the step beside the first one."""
-    entered, may_end = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        entered.set()
-        may_end.wait(HANGS_AFTER)
-
     with gateway_to(service, most=1) as gateway:
         create(gateway)
         path = opened(gateway)
-        service.before_result = wait
-        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
-            caller.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            entered.wait(HANGS_AFTER)
-        assert ask(gateway, "GET", path).status == 429
-        service.before_result = lambda: None
-        may_end.set()
+        with held_results(service) as entered:
+            with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+                caller.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                entered.wait(HANGS_AFTER)
+            assert ask(gateway, "GET", path).status == 429
 
 
 def test_large_body_is_refused_before_it_is_read(service: Partitions) -> None:

@@ -1,4 +1,4 @@
-"""What docs/train/loop.md and docs/dp-ftrl.md say of correlated noise, as it stands there."""
+"""The examples of correlated noise in docs/train/loop.md and docs/dp-ftrl.md run as shown."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_the_example_of_shares_is_charged_side_by_side() -> None:
     _, example = blocks_of_several_datasets()
     with Turnstile.in_memory() as turnstile:
         exec(example, {"t": turnstile})
-        parts = ["everybody-ads", "everybody-search"]
+        parts = ["company-ads", "company-search"]
         runs = [turnstile.run(part, "r") for part in parts]
         steps = [run.charge([7], [1.0], noise_stddev=8.0) for run in runs]
         assert [step.admitted.tolist() for step in steps] == [[True], [True]]
