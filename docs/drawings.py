@@ -18,7 +18,7 @@ FOLDER: Final = Path(__file__).with_name("pictures")
 TEXT, FAINT, BLUE, ORANGE, GREY = "#23282e", "#c3c9d0", "#1f6f8b", "#d9772b", "#6b7280"
 NOISE: Final = 3.0
 NORMS: Final = np.array([1.0] * 5 + [0.8] * 4 + [0.7] + [1.0] * 3 + [0.5] * 6)
-"""Of one user's contributions, step by step."""
+"""The norms of one user, step by step."""
 
 
 def one_user() -> Figure:

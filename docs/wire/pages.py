@@ -7,6 +7,7 @@ unknown here raises an error.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ _BOUNDS = {
 }
 
 
-class SchemaPage:
+class SchemaPage(ABC):
     """A page of a document with JSON schemas, whose references are followed."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -42,8 +43,9 @@ class SchemaPage:
         """Return the page without its title."""
         return re.sub(r"\n{3,}", "\n\n", "\n".join(self._lines())).strip("\n") + "\n"
 
+    @abstractmethod
     def _lines(self) -> Iterator[str]:
-        raise NotImplementedError
+        """Yield the lines of the page."""
 
     def _title(self, name: str) -> str:
         message = self._document["components"].get("messages", {}).get(name, {})

@@ -1,4 +1,4 @@
-"""Reads facts about Kafka, its topics, for diagnosis."""
+"""Reads facts about Kafka and its topics, for diagnosis."""
 
 from __future__ import annotations
 

@@ -458,8 +458,9 @@ class OpenStep:
             places: indices of these users in ``positions``, in this order; all by default.
 
         Raises:
-            InvalidRequest: there is not one row per user, a row has another length than before, a
-                user was added before or appears twice, or a user was not drawn. Nothing was added.
+            InvalidRequest: the number of rows is not that of the users, a row has another length
+                than before, a user was added before or appears twice, or a user was not drawn.
+                Nothing was added.
         """
         places = _distinct(places, len(self.positions))
         parts = [rows] if isinstance(rows, np.ndarray | Outer) else list(rows)
