@@ -32,7 +32,6 @@ def contact() -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "docs/gateway.md": {"problems": openapi.problems},
     "SECURITY.md": {"contact": contact},
     "docs/reference/commands.md": {
         "commands": service_pages.commands,

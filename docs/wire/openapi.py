@@ -16,11 +16,10 @@ from typing import Any
 
 import msgspec
 
-from docs.markdown import table
 from docs.wire.asyncapi import plain, texts_below
 from streams.gateway import messages
 from streams.gateway.operations import OPERATIONS, PARAMETERS, Operation
-from streams.gateway.problems import RETRIED, STATUSES, UNPROCESSABLE, ProblemReason
+from streams.gateway.problems import RETRIED, STATUSES, ProblemReason
 from streams.gateway.server import JSON, PROBLEM_JSON
 from streams.records import VERSION, Policy, Reason
 from streams.sdk.client import Turnstile
@@ -92,17 +91,6 @@ def document() -> dict[str, Any]:
 def text() -> str:
     """Return the document as it is stored."""
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
-
-
-def problems() -> str:
-    """Return the table of the problems: all of the gateway, and those of workers but 422."""
-    texts = _problem_texts()
-    rows = [
-        [str(status), f"`{reason}`", texts[reason]]
-        for status, reason in sorted((status, reason) for reason, status in STATUSES.items())
-        if status != UNPROCESSABLE or reason in list(ProblemReason)
-    ]
-    return table(["status", "`reason`", "meaning"], rows)
 
 
 def _summary(operation: Operation) -> str:
