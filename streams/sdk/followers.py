@@ -2,7 +2,8 @@
 
 A worker decides a step once and may publish the decision again. Two different decisions for one
 step and partition therefore mean that another program writes to `halts`. A reader cannot tell which
-of the two is forged, nor notice a forgery if only the forged decision arrives: see SECURITY.md.
+of the two is forged, nor notice a forgery if only the forged decision arrives: see
+docs/operate/threats.md.
 """
 
 from __future__ import annotations
