@@ -13,16 +13,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import (
-    KafkaError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from streams.config import Config
 from streams.kafka.clients import new_admin
 from streams.kafka.results import TopicsUnavailable, UnusableTopics
 from streams.kafka.security import explained
+from streams.kafka.topics import create_topic
 from streams.records import MAX_ANSWER_BYTES
 
 ANSWERS, ANSWERS_STATE = "answers", "answers-state"
@@ -97,13 +94,7 @@ def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
     topic = config.topic(name)
     found = _found(admin, topic)
     if not found:
-        options = {
-            "num_partitions": 1,
-            "replication_factor": config.replication,
-            "configs": dict(ANSWER_SETTINGS[name]),
-        }
-        with suppress(TopicAlreadyExistsError):
-            admin.create_topics({topic: options}, wait_for_metadata=True)
+        create_topic(admin, config, name, 1, ANSWER_SETTINGS[name])
         return
     partitions = len(found[0]["partitions"])
     if partitions != 1:

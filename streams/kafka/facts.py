@@ -14,9 +14,8 @@ from streams.kafka.answers import ANSWER_SETTINGS
 from streams.kafka.clients import new_admin
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import explained
-from streams.kafka.topics import SETTINGS, described_topics, settings_of
+from streams.kafka.topics import MIN_IN_SYNC, SETTINGS, described_topics, settings_of
 
-_MORE = ("min.insync.replicas",)
 _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 
@@ -84,7 +83,7 @@ def _topics(
     names = {name: config.topic(name) for name in wanted}
     described = described_topics(admin, list(names.values()))
     there = {name: topic for name, topic in names.items() if topic in described}
-    asked = {topic: (*wanted[name], *_MORE) for name, topic in there.items()}
+    asked = {topic: (*wanted[name], MIN_IN_SYNC) for name, topic in there.items()}
     settings = settings_of(admin, asked) if asked else {}
     topics = {}
     for name, topic in there.items():

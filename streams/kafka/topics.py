@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from kafka import TopicPartition
@@ -93,6 +93,11 @@ In topics that clients write to, the client chooses the compression. To compress
 another way, the broker would have to expand them, and 600 KB can expand to more than its memory.
 Only workers write to rejects. Every client can read gzip.
 """
+
+MIN_IN_SYNC: Final = "min.insync.replicas"
+"""How many brokers must have a record before Kafka acknowledges it."""
+_COPIES, _IN_SYNC = 3, 2
+"""With fewer copies, ``_IN_SYNC`` would stop all writers whenever one broker is down."""
 
 _LINGERS = "Ids of erased users stay longer on the broker's disk than docs/operate/erasure.md says"
 _AT_MOST = ("segment.ms", "max.compaction.lag.ms", "delete.retention.ms")
@@ -210,13 +215,7 @@ class Topics:
                 if name == NORMS:  # a topic that a later release adds gets as many partitions
                     partitions = len(found[self._config.topic(name)]["partitions"])
             else:
-                options = {
-                    "num_partitions": partitions,
-                    "replication_factor": self._config.replication,
-                    "configs": SETTINGS[name],
-                }
-                with suppress(TopicAlreadyExistsError):
-                    admin.create_topics({self._config.topic(name): options}, wait_for_metadata=True)
+                create_topic(admin, self._config, name, partitions, SETTINGS[name])
         return self._look(admin)
 
     def _look(self, admin: KafkaAdminClient) -> TopicsSeen:
@@ -272,6 +271,32 @@ class Topics:
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("%s", what)
+
+
+def create_topic(
+    admin: KafkaAdminClient, config: Config, name: str, partitions: int, settings: Mapping[str, str]
+) -> None:
+    """Create a topic, unless another process has just created it.
+
+    From three copies on, Kafka acknowledges a record when two brokers have it, so that the loss of
+    one loses no record and stops no writer. A higher default of the brokers is kept.
+    """
+    topic, copies = config.topic(name), config.replication
+    options = {
+        "num_partitions": partitions,
+        "replication_factor": copies,
+        "configs": dict(settings),
+    }
+    with suppress(TopicAlreadyExistsError):
+        if copies >= _COPIES and _default_in_sync(admin, topic, options) < _IN_SYNC:
+            options["configs"] = {**settings, MIN_IN_SYNC: str(_IN_SYNC)}
+        admin.create_topics({topic: options}, wait_for_metadata=True)
+
+
+def _default_in_sync(admin: KafkaAdminClient, topic: str, options: Mapping[str, Any]) -> int:
+    """Return what ``min.insync.replicas`` would be without a value of our own."""
+    (planned,) = admin.create_topics({topic: options}, validate_only=True)["topics"]
+    return int(planned.get("configs", {}).get(MIN_IN_SYNC, {}).get("value") or 1)
 
 
 def ensure_topics(config: Config) -> int:

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from streams.config import Config
+from streams.kafka.answers import ANSWER_TOPICS, ensure_answer_topics
+from streams.kafka.topics import MIN_IN_SYNC, TOPICS, ensure_topics, settings_of
 from streams.local import KafkaBroker, LocalStack
 from tests.chaos.trainers import (
     check_received,
@@ -70,6 +73,16 @@ def lose(
         broker = cluster.brokers[role(admin) - 1]  # their ids are 1, 2, 3
     broker.kill()
     return broker
+
+
+def test_every_topic_needs_two_brokers_to_acknowledge_a_record(cluster: KafkaCluster) -> None:
+    config = Config(kafka=cluster.address, prefix="acknowledged.", replication=BROKERS)
+    ensure_topics(config)
+    ensure_answer_topics(config)
+    with closing(KafkaAdminClient(bootstrap_servers=cluster.address)) as admin:
+        topics = [config.topic(name) for name in (*TOPICS, *ANSWER_TOPICS)]
+        found = settings_of(admin, dict.fromkeys(topics, (MIN_IN_SYNC,)))
+    assert found == {topic: {MIN_IN_SYNC: "2"} for topic in topics}
 
 
 def test_a_broker_killed_under_load_loses_no_decision(

@@ -1,8 +1,8 @@
 """Several brokers on the loopback address, one of which may be lost.
 
-Each record has up to three replicas, and a producer with ``acks=all`` is answered when two replicas
-have it. So killing one broker loses no record and the others go on; with two of three brokers gone,
-none accepts records.
+Each record has up to three replicas. The service creates its topics so that a producer with
+``acks=all`` is answered when two replicas have it: killing one broker loses no record and the
+others go on; with two of three brokers gone, none accepts records.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class KafkaCluster:
             "node.id": str(number),
             "controller.quorum.voters": voters,
             "default.replication.factor": str(replicas),
-            "min.insync.replicas": str(in_sync),
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(in_sync),

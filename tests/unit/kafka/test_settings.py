@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from streams.config import Config
 from streams.kafka.results import TopicsSeen
 from streams.kafka.topics import (
     HALTS,
+    MIN_IN_SYNC,
     NORMS,
     ODOMETER,
     REJECTS,
@@ -20,6 +22,7 @@ from streams.kafka.topics import (
     SNAPSHOTS,
     TOPICS,
     Topics,
+    ensure_topics,
 )
 
 CONFIG = Config(kafka="broker:9092", prefix="t.", partitions=2)
@@ -34,6 +37,7 @@ class Admin:
         self.settings = {name: {**SETTINGS[name], **changes.get(name, {})} for name in TOPICS}
         self.partitions = dict.fromkeys(TOPICS, 2)
         self.hidden: set[str] = set()
+        self.default_in_sync = "1"
 
     def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
         return [
@@ -50,9 +54,17 @@ class Admin:
             }
         }
 
-    def create_topics(self, wanted: dict[str, Any], **_: Any) -> None:
+    def create_topics(
+        self, wanted: dict[str, Any], validate_only: bool = False, **_: Any
+    ) -> dict[str, Any]:
+        topics = []
         for name, options in wanted.items():
-            self.partitions[name.removeprefix(CONFIG.prefix)] = options["num_partitions"]
+            settings = {MIN_IN_SYNC: self.default_in_sync, **options["configs"]}
+            topics.append({"name": name, "configs": _described(settings)})
+            if not validate_only:
+                self.partitions[name.removeprefix(CONFIG.prefix)] = options["num_partitions"]
+                self.settings[name.removeprefix(CONFIG.prefix)] = settings
+        return {"topics": topics}
 
     def close(self) -> None:
         pass
@@ -200,3 +212,28 @@ def test_a_topic_that_a_later_release_adds_has_as_many_partitions_as_the_log(
     with Topics(CONFIG) as topics:
         assert topics.ensure().problem is None
     assert admin.partitions[SNAPSHOTS] == 7
+
+
+@pytest.mark.parametrize(
+    ("copies", "default", "in_sync"),
+    [(1, "1", "1"), (2, "1", "1"), (3, "1", "2"), (5, "1", "2"), (3, "2", "2"), (5, "3", "3")],
+)
+def test_from_three_copies_on_a_record_is_acknowledged_by_two_brokers_or_the_default_if_more(
+    copies: int, default: str, in_sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin({})
+    admin.partitions, admin.settings, admin.default_in_sync = {}, {}, default
+    monkeypatch.setattr("streams.kafka.topics.new_admin", lambda *_, **__: admin)
+    ensure_topics(replace(CONFIG, replication=copies))
+    assert {name: found[MIN_IN_SYNC] for name, found in admin.settings.items()} == dict.fromkeys(
+        TOPICS, in_sync
+    )
+
+
+def test_the_in_sync_copies_of_an_existing_topic_are_not_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = Admin({name: {MIN_IN_SYNC: "1"} for name in TOPICS})
+    monkeypatch.setattr("streams.kafka.topics.new_admin", lambda *_, **__: admin)
+    ensure_topics(replace(CONFIG, replication=3))
+    assert {found[MIN_IN_SYNC] for found in admin.settings.values()} == {"1"}
