@@ -9,7 +9,15 @@ from urllib.parse import urlsplit
 
 from streams.config import Config
 from streams.kafka.facts import KafkaFacts, TopicFacts
-from streams.kafka.topics import NORMS, SETTINGS, SNAPSHOTS, TOPICS, WISHES, suits
+from streams.kafka.topics import (
+    MIN_IN_SYNC,
+    NORMS,
+    SETTINGS,
+    SNAPSHOTS,
+    TOPICS,
+    WISHES,
+    suits,
+)
 from streams.operations.findings import Facts, Finding, Level, size_of
 from streams.redis_address import is_encrypted
 
@@ -147,46 +155,30 @@ def kept_and_copied(title: str, topic: TopicFacts) -> str:
 
 
 def _copies(name: str, title: str, topic: TopicFacts, kafka: KafkaFacts) -> list[Finding]:
-    least = int(topic.settings.get("min.insync.replicas", "1"))
-    if topic.replicas == 1:
+    least, copies = int(topic.settings.get(MIN_IN_SYNC, "1")), topic.replicas
+    if copies == 1:
+        what = f"{title} has one copy of every record"
         means = (
             "If one broker loses its disk, all spending is lost and cannot be computed again"
             if name == NORMS
             else "If one broker loses its disk, a lost Redis cannot be restored from it"
         )
-        few = kafka.brokers < 3
-        return [
-            Finding(
-                "topics",
-                Level.WARNING,
-                f"{title} has one copy of every record",
-                means,
-                ("Run three brokers, and have " if few else "Have ")
-                + "three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for topics "
-                "that are created) and min.insync.replicas=2",
-            )
-        ]
-    if least < 2:
-        return [
-            Finding(
-                "topics",
-                Level.WARNING,
-                f"{title} has min.insync.replicas={least} with {topic.replicas} copies",
-                "A charge counts as written once one broker has it, and is lost with that broker",
-                f"Set min.insync.replicas={topic.replicas - 1} for it",
-            )
-        ]
-    if least >= topic.replicas:
-        return [
-            Finding(
-                "topics",
-                Level.WARNING,
-                f"{title} has min.insync.replicas={least} of {topic.replicas} copies",
-                "While any broker is down, nothing can be charged",
-                f"Set min.insync.replicas={topic.replicas - 1} for it",
-            )
-        ]
-    return []
+    elif least < 2:
+        what = f"{title} has {MIN_IN_SYNC}={least} with {copies} copies"
+        means = "A charge counts as written once one broker has it, and is lost with that broker"
+    elif least >= copies:
+        what = f"{title} has {MIN_IN_SYNC}={least} of {copies} copies"
+        means = "While any broker is down, nothing can be charged"
+    else:
+        return []
+    do = f"Set {MIN_IN_SYNC}={copies - 1} for it"
+    if copies < 3:  # any value loses records with one broker, or stops with one
+        do = (
+            ("Run three brokers, and have " if kafka.brokers < 3 else "Have ")
+            + "three copies (`kafka-reassign-partitions`; TURNSTILE_REPLICATION=3 for topics "
+            f"that are created) and {MIN_IN_SYNC}=2"
+        )
+    return [Finding("topics", Level.WARNING, what, means, do)]
 
 
 def of_redis(facts: Facts, config: Config) -> Iterator[Finding]:

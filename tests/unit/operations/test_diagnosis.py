@@ -145,6 +145,12 @@ CASES = [
     ("WARNING", "topics", "one copy", topics("norms", replicas=1, in_sync=1)),
     ("WARNING", "topics", "2 of 3 copies", topics("norms", in_sync=2)),
     ("WARNING", "topics", "replicas=1", settings("norms", min_insync_replicas="1")),
+    (
+        "WARNING",
+        "topics",
+        "with 2 copies",
+        topics("norms", replicas=2, in_sync=2, settings={**SETTINGS["norms"]}),
+    ),
     ("WARNING", "topics", "replicas=3 of 3", settings("norms", min_insync_replicas="3")),
     ("WARNING", "topics", "may not see", topics("norms", settings={})),
     ("WRONG", "Redis", "allkeys-lru", redis(maxmemory_policy="allkeys-lru")),
