@@ -5,6 +5,9 @@ before its first answer. Sampled steps lie between and after the answers. The us
 outputs and the user's own coins; so the coin of a sampled step may decide what the counter counts.
 All policies are enumerated, in exact numbers: moments of the likelihood ratio in place of
 divergences, since those of steps are multiplied.
+
+Under the measure `steps`, a participation may be released row by row. Here it moves two bits, in
+one row or in two, with a sampled step between them. Policies are drawn at random.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from functools import cache
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 NOISE = (Fraction(2, 3), Fraction(1, 3))
 RATE = Fraction(1, 3)
@@ -120,3 +125,81 @@ def test_no_policy_loses_more_than_its_budget_between_the_answers_of_a_counter(o
 def test_a_user_who_is_counted_twice_loses_more_than_was_charged() -> None:
     budget = budgets(2)[1]
     assert max(moment_of(policy, 2, budget, once=False) for policy in policies()) > budget
+
+
+# --- rows of a participation, under the measure `steps` -----------------------------------------
+
+ROWS = range(4)  # two bits
+UNMOVED, MOVED = np.array([0.75, 0.25]), np.array([0.25, 0.75])
+
+
+class RowsPolicy(NamedTuple):
+    """The contributions of one user, who may take part twice.
+
+    Attributes:
+        first: how many bits the first row of the first participation moves.
+        step: by the first row, whether the sampled step is the second participation.
+        second: by the first row, the output and the coin of the sampled step, how many bits the
+            second row of the first participation moves.
+        last: by all of these and the second row, how many bits a later row moves.
+    """
+
+    first: int
+    step: NDArray[np.int64]
+    second: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+def row(moved: int) -> NDArray[np.float64]:
+    """Return the law of two bits, of which this many are moved."""
+    return np.outer(*(MOVED if at < moved else UNMOVED for at in BITS)).ravel()
+
+
+def law_of_rows(policy: RowsPolicy, shares: int = 2) -> NDArray[np.float64]:
+    """Return the law of all outputs; the first participation moves at most `shares` bits."""
+    law = np.zeros((4, 4, 4, 4))
+    for a, b, coin, c in product(ROWS, ROWS, BITS, ROWS):
+        rate = float(RATE) * policy.step[a]
+        second = min(int(policy.second[a, b, coin]), shares - policy.first)
+        last = 0 if policy.step[a] else int(policy.last[a, b, coin, c])
+        chance = (rate if coin else 1.0 - rate) * row(policy.first)[a] * row(2 * coin)[b]
+        law[a, b, c] += chance * row(second)[c] * row(last)
+    return law.ravel()
+
+
+def excess_over_copies(law: NDArray[np.float64]) -> float:
+    """Return by how much a hockey-stick divergence, in either direction, exceeds two copies."""
+    outputs = list(product(ROWS, repeat=4))
+    without = np.array([np.prod([row(0)[y] for y in each]) for each in outputs])
+    copies = np.array([row(2)[a] * row(2)[b] * row(0)[c] * row(0)[d] for a, b, c, d in outputs])
+    worst = -1.0
+    for p, q, limit, base in ((law, without, copies, without), (without, law, without, copies)):
+        gammas = np.unique(np.concatenate([p / q, limit / base]))[:, np.newaxis]
+        found = np.maximum(p - gammas * q, 0.0).sum(axis=1)
+        bound = np.maximum(limit - gammas * base, 0.0).sum(axis=1)
+        worst = max(worst, float((found - bound).max()))
+    return worst
+
+
+def drawn_policy(rng: np.random.Generator) -> RowsPolicy:
+    options = [0, 1, 2, 2]
+    return RowsPolicy(
+        int(rng.choice(options)),
+        rng.integers(0, 2, 4),
+        rng.choice(options, (4, 4, 2)),
+        rng.choice(options, (4, 4, 2, 4)),
+    )
+
+
+@pytest.mark.slow
+def test_no_policy_exceeds_the_copies_between_the_rows_of_a_participation() -> None:
+    rng = np.random.default_rng(3)
+    found = [excess_over_copies(law_of_rows(drawn_policy(rng))) for _ in range(60)]
+    assert max(found) <= 1e-12
+    both = RowsPolicy(1, np.zeros(4, int), np.full((4, 4, 2), 1), np.full((4, 4, 2, 4), 2))
+    assert excess_over_copies(law_of_rows(both)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_rows_that_move_more_than_was_charged_exceed_the_copies() -> None:
+    more = RowsPolicy(1, np.zeros(4, int), np.full((4, 4, 2), 2), np.full((4, 4, 2, 4), 2))
+    assert excess_over_copies(law_of_rows(more, shares=3)) > 0.01

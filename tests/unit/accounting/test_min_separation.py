@@ -16,6 +16,8 @@ from accounting import (
     MinSeparationFilter,
     MinSeparationState,
     RenyiFilter,
+    StepsFilter,
+    StepShape,
     ZcdpFilter,
     banded_step,
     banded_steps,
@@ -112,9 +114,17 @@ def test_who_is_admitted_can_pay_and_is_far_enough_from_the_last_time(
     assert state.spent.tolist() == spent
 
 
-@pytest.mark.parametrize("rule", [GdpFilter(1.0), RenyiFilter([2.0, 8.0], [1.0, 2.0])], ids=repr)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        GdpFilter(1.0),
+        RenyiFilter([2.0, 8.0], [1.0, 2.0]),
+        StepsFilter(StepShape(1.0, 3.0), 3),
+    ],
+    ids=repr,
+)
 def test_every_filter_of_gaussian_steps_keeps_participations_apart(
-    rule: GdpFilter | RenyiFilter,
+    rule: GdpFilter | RenyiFilter | StepsFilter,
 ) -> None:
     separated = MinSeparationFilter(rule, 3)
     state, seen = separated.initial_state(1), []
