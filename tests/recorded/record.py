@@ -46,8 +46,16 @@ from tests.unit.ledger.signed_logs import SignedLog
 HERE = Path(__file__).parent
 
 
+class StoredState(msgspec.Struct):
+    """What Redis has of a partition in the middle of a log: merged pages, and later deltas."""
+
+    next: int  # the offset to apply next
+    pages: dict[str, bytes]
+    deltas: list[bytes]
+
+
 class Recording(msgspec.Struct):
-    """One partition's records, and the outputs, spent units and head they led to."""
+    """One partition's records, and the outputs, spent units, head and state they led to."""
 
     partition: int
     partitions: int
@@ -55,6 +63,7 @@ class Recording(msgspec.Struct):
     outputs: list[list[Output]]
     spent: dict[str, list]
     head: bytes  # of the chain
+    stored: StoredState
 
 
 def make_measures(seed: int) -> Log:
@@ -597,10 +606,29 @@ def recording_of(log: Log) -> Recording:
     }
     ledger = log.ledger
     outputs = [[_without_text(output) for output in published] for published in log.outputs]
-    head = ledger.chain.head
     return Recording(
-        ledger.state.partition, ledger.state.partitions, log.records, outputs, spent, head
+        ledger.state.partition,
+        ledger.state.partitions,
+        log.records,
+        outputs,
+        spent,
+        ledger.chain.head,
+        _state_in_the_middle(log),
     )
+
+
+def _state_in_the_middle(log: Log) -> StoredState:
+    """Return the state after three quarters of a log, merged after the first half."""
+    again = Log(log.ledger.state.partitions, log.ledger.state.partition)
+    half, quarters = len(log.records) // 2, 3 * len(log.records) // 4
+    for record in log.records[:half]:
+        again.send(record)
+    state = again.ledger.state
+    merged = {name: state.take_page(name) for name in state.unmerged()}
+    for record in log.records[half:quarters]:
+        again.send(record)
+    pages = {name: page for name, page in merged.items() if page is not None}
+    return StoredState(quarters, pages, again.changes[half:])
 
 
 def _without_text(output: Output) -> Output:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from streams.ledger.ledger import Delta, Ledger
 from streams.records import (
     ERASED,
     TOO_SOON,
@@ -28,6 +29,24 @@ def test_a_recorded_log_is_applied_as_it_was(name):
     for record in kept.records:
         log.send(record)
     assert recording_of(log) == kept
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_recorded_state_is_restored_and_decides_the_rest_as_it_did(name):
+    kept = recording(name)
+    log = Log(kept.partitions, kept.partition)
+    for record in kept.records[: kept.stored.next]:
+        log.send(record)
+    restored = Ledger(kept.partition, kept.partitions)
+    restored.state.load(kept.stored.pages)
+    for delta in kept.stored.deltas:
+        restored.state.apply_delta(msgspec.msgpack.decode(delta, type=Delta))
+    log.hand_over(restored)
+    for record in kept.records[kept.stored.next :]:
+        log.send(record)
+    found = recording_of(log)
+    assert found.outputs == kept.outputs
+    assert found.spent == kept.spent
 
 
 def contents(name: str) -> tuple[set, set, set]:
