@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from streams.cli.main import main
@@ -37,6 +38,17 @@ def test_a_page_that_is_whole_runs(name: str) -> None:
 def test_queries_from_a_program_are_answered() -> None:
     names = run(blocks(page("query/python"))[:1])
     assert abs(float(names["answer"].value) - len(names["buyers"])) < 60
+
+
+def test_ad_hoc_questions_of_the_page_are_answered_beside_an_open_run() -> None:
+    *_, example = blocks(page("query/python"))
+    names = run([example])
+    assert abs(float(names["answer"].value) - len(names["returned"])) < 200
+    t, norms = names["t"], np.ones(3)
+    standing, asked = t.run("shop-daily", "daily"), t.run("shop-adhoc", "another")
+    for _ in range(2):
+        assert standing.charge([1, 2, 3], norms, noise_stddev=50.0).admitted.all()
+        assert asked.charge([1, 2, 3], norms, noise_stddev=50.0).admitted.all()
 
 
 @pytest.mark.slow
