@@ -30,6 +30,22 @@ EXIT_RESTART = 75
 """The exit status that asks to be restarted: fenced, Redis or Kafka unavailable, or a bug."""
 
 
+_METADATA_MS = 5_000
+"""The age at which the client asks for the topic's partitions again.
+
+If its last request failed, the member that distributes the partitions knows none and gives none to
+any worker. It corrects that only after its next request, which is five minutes later by default.
+"""
+
+_FOREVER = 10 * 365 * 86_400.0
+"""The seconds for which a member of the group may fetch nothing.
+
+After that, aiokafka leaves the group, and joins it again only if it is asked for records. Nothing
+asks for them while a worker has no partition, or decides none of those that it has: by default, it
+would not take over from another worker any more after a quarter of an hour.
+"""
+
+
 def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any) -> TurnstileApp:
     """Return an app that reads a topic.
 
@@ -58,6 +74,8 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
         value_serializer="raw",
         consumer_auto_offset_reset="none",  # never start at an offset that Redis did not give
         broker_max_poll_records=at_once,
+        consumer_metadata_max_age_ms=_METADATA_MS,
+        broker_max_poll_interval=_FOREVER,
         **settings,
     )
     app.norms_topic = topic
