@@ -40,6 +40,12 @@ def _cost(
     return tuple(min(math.ceil(Fraction(order) * units), most) for order in orders)
 
 
+@lru_cache(maxsize=1 << 10)
+def _usable(budget: tuple[int, ...], reserve: float) -> tuple[int, ...]:
+    """Return the budget without the share of it that has to remain."""
+    return tuple(units - math.ceil(units * Fraction(reserve)) for units in budget)
+
+
 @dataclass
 class Account:
     """One user of one dataset; one number per order, else one."""
@@ -129,8 +135,8 @@ class Dataset:
     def left(self, account: Account, reserve: float = 0.0) -> tuple[int, ...]:
         """Return what is left to spend if a share of the budget has to remain."""
         budget = self.at_orders(account, self.budget)
-        kept = [math.ceil(units * Fraction(reserve)) for units in budget]
-        return tuple(max(b - k - s, 0) for b, k, s in zip(budget, kept, account.spent, strict=True))
+        usable = _usable(budget, reserve)
+        return tuple(max(b - s, 0) for b, s in zip(usable, account.spent, strict=True))
 
     def bind(self, account: Account, cost: Cost) -> None:
         """Bind a user to an order, with the first charge that costs something at any."""

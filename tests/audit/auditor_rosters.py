@@ -184,12 +184,12 @@ def highest_that_fits(prices: Sequence[Cost], level: int, left: Cost) -> int | N
 
     Level 0 is granted to whoever asks for it. To others it would be nothing.
     """
-    fitting = [
+    highest = next(
         lower
-        for lower in range(level + 1)
+        for lower in range(level, -1, -1)
         if all(units <= rest for units, rest in zip(prices[lower], left, strict=True))
-    ]
-    return max(fitting) if max(fitting) or not level else None
+    )
+    return highest if highest or not level else None
 
 
 def parts_of_halted(
