@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from streams.worker.processor import Processor
 from streams.worker.suspensions import Suspensions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.doubles.memory_store import MemoryStore
+from tests.simulation.clock import VirtualLoop
 
 
 @dataclass
@@ -57,6 +58,15 @@ class Ends:
     def refuse(self) -> None:
         if self.first:
             raise self.first
+
+
+def run_in_virtual_time(scenario: Coroutine[Any, Any, Any]) -> Any:
+    """Run a scenario in which sleeping takes no time; return its result."""
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(scenario)
+    finally:
+        loop.close()
 
 
 @dataclass
@@ -132,7 +142,7 @@ class Bench:
         async with asyncio.timeout(20):
             while not condition():
                 self.ends.refuse()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
 
     def answers(self) -> list[bytes | None]:
         """What was published of those that go out at once."""

@@ -11,7 +11,7 @@ from streams.records import OdometerRecord, encode, odometer_key
 from streams.worker import odometers as waiting_room
 from streams.worker.odometers import NotTheOwner, OdometerPublisher
 from tests.doubles.memory_broker import Effect, MemoryBroker, MemoryClient
-from tests.unit.worker.processors import Ends, Gate
+from tests.unit.worker.processors import Ends, Gate, run_in_virtual_time
 
 HERE = Origin(b"topic of 16 byte", 4)
 
@@ -84,7 +84,7 @@ def test_who_owns_the_partition_is_asked_after_the_epoch_has_begun_and_before_an
         assert written(broker) == [b"1", b"2"]
         await owner.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_an_owner_that_begins_too_late_sends_nothing():
@@ -99,7 +99,7 @@ def test_an_owner_that_begins_too_late_sends_nothing():
             await newer.send(b"6")
         assert written(broker) == [b"5"]
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_what_has_been_waiting_goes_out_in_one_transaction():
@@ -109,14 +109,14 @@ def test_what_has_been_waiting_goes_out_in_one_transaction():
         owner.gate.hold(Effect.BEGIN)
         sent = [await owner.publish(b"%d" % number) for number in range(3)]
         while not owner.gate.waiting[Effect.BEGIN]:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         owner.gate.waiting[Effect.BEGIN][0].set_result(None)
         await asyncio.gather(*sent)
         assert owner.gate.passed.count(Effect.SEND) == 1
         assert written(broker) == [b"0", b"1", b"2"]
         await owner.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_too_many_that_wait_hold_up_the_next(monkeypatch):
@@ -129,14 +129,14 @@ def test_too_many_that_wait_hold_up_the_next(monkeypatch):
         await owner.publish(b"x" * 10)
         held_up = asyncio.create_task(owner.publish(b"y"))
         while not owner.gate.waiting[Effect.COMMIT]:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         assert not held_up.done()
         owner.gate.waiting.pop(Effect.COMMIT)[0].set_result(None)
         await (await held_up)
         assert written(broker) == [b"x" * 10, b"y"]
         await owner.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_after_redis_went_back_and_ahead_the_odometer_that_stays_is_the_newest():
@@ -151,7 +151,7 @@ def test_after_redis_went_back_and_ahead_the_odometer_that_stays_is_the_newest()
             await owner.stop()
         assert offsets(broker) == [1, 2, 5, 9, 12]
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_of_the_last_charge_on_the_topic_all_is_sent_again():
@@ -166,7 +166,7 @@ def test_of_the_last_charge_on_the_topic_all_is_sent_again():
         assert offsets(broker) == [3, 5, 5, 5]
         await owner.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
@@ -177,14 +177,14 @@ def test_what_was_aborted_is_sent_again_since_compaction_takes_it_away():
         older.gate.hold(Effect.COMMIT)
         await older.odometers.publish(2, HERE, [odometer(2), odometer(3)])
         while not older.gate.waiting[Effect.COMMIT]:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         newer = Owner(broker)
         await newer.charge(2, 3)
         assert offsets(broker) == [1, 2, 3, 2, 3]
         await older.stop()
         await newer.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 @pytest.mark.parametrize("log", [Origin(b"another 16 bytes", 4), Origin(HERE.topic, 5)])
@@ -197,7 +197,7 @@ def test_what_another_log_led_to_keeps_nothing_back(log):
         assert offsets(broker) == [1, 8, 1, 2]
         await owner.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_what_no_worker_wrote_keeps_nothing_back():
@@ -216,4 +216,4 @@ def test_what_no_worker_wrote_keeps_nothing_back():
         await owner.stop()
         await later.stop()
 
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())

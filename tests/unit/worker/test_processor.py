@@ -25,7 +25,7 @@ from streams.worker.processor import ProcessorState
 from streams.worker.suspensions import Suspension
 from tests.doubles.memory_broker import Effect
 from tests.unit.ledger.roster_logs import begun
-from tests.unit.worker.processors import Ended, Record, bench, ledger_with
+from tests.unit.worker.processors import Ended, Record, bench, ledger_with, run_in_virtual_time
 
 
 class Writes(Ledger):
@@ -49,7 +49,7 @@ class CountedBytes(LedgerState):
 
 
 def run(scenario) -> None:
-    asyncio.run(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_batch_ends_when_it_would_write_too_much():

@@ -10,8 +10,7 @@ from streams.store.snapshot import MANIFEST
 from streams.worker.ports import Ending
 from streams.worker.snapshots import FIRST_AFTER, TIME_SHARE
 from tests.doubles.memory_broker import Effect, last_snapshot
-from tests.simulation.clock import VirtualLoop
-from tests.unit.worker.processors import Ended
+from tests.unit.worker.processors import Ended, run_in_virtual_time
 from tests.unit.worker.test_ownership import Cluster, Worker
 
 
@@ -39,15 +38,6 @@ async def held(worker, effect):
     while not worker.gate.waiting[effect]:
         await asyncio.sleep(0)
     return worker.gate.waiting.pop(effect)[0]
-
-
-def run_in_virtual_time(scenario):
-    """Run a scenario in which sleeping takes no time."""
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(scenario)
-    finally:
-        loop.close()
 
 
 def test_a_snapshot_goes_out_with_its_manifest_last():
