@@ -110,7 +110,8 @@ def packed(codec: str, records: Sequence[bytes], **settings: Any) -> bytes:
 def filled(records: Sequence[bytes], size: int) -> tuple[list[bytes], bytes]:
     """Records up to a size, by another one of zeros; and the value of that one."""
     left = size - sum(map(len, records))
-    for zeros in range(left - 32, left):
+    longest_frame = len(record(len(records), bytes(left))) - left
+    for zeros in range(left - longest_frame, left):
         last = record(len(records), bytes(zeros))
         if len(last) == left:
             return [*records, last], bytes(zeros)

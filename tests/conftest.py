@@ -51,6 +51,23 @@ _without_processes: str | None = None
 """The test that is running now, if it has no mark."""
 
 
+GATEWAY_FUZZ = Path(__file__).with_name("unit") / "gateway" / "test_fuzz.py"
+"""The only tests that need the plugin of Schemathesis, which takes seconds to load."""
+
+
+def _leaves_out_slow_tests(config: pytest.Config) -> bool:
+    return "not slow" in config.option.markexpr
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _leaves_out_slow_tests(config):
+        config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path == GATEWAY_FUZZ and _leaves_out_slow_tests(config) else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Nothing that is collected is garbage, now or while tests run: nobody looks through it."""
