@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streams.ledger import accounts
-from streams.ledger.accounts import Balances
+from streams.ledger.accounts import AccountDelta, Balances
 from streams.ledger.columns import PAGE_ROWS, PER_ORDER, Column, Columns, Numbers, joined
 from streams.ledger.errors import UnknownState
 from streams.ledger.ledger import Delta, Ledger
@@ -116,7 +116,7 @@ def test_a_new_number_has_its_initial_value_in_states_that_are_older(log):
     for ledger in (loaded, rebuilt):
         assert state_of(ledger) == state_of(log.ledger)
         for dataset in ledger.state.datasets.values():
-            assert (dataset._rows.visits[: len(dataset)] == 3).all()
+            assert (dataset.numbers(slice(0, len(dataset)))["visits"] == 3).all()
 
 
 def test_a_new_column_is_written_merged_and_restored(log):
@@ -124,11 +124,16 @@ def test_a_new_column_is_written_merged_and_restored(log):
     outputs = [ledger.apply(offset, record) for offset, record in enumerate(log.records)]
     assert outputs == log.outputs
     ledger.state.take_delta()
-    written = ledger.state.datasets["d"]._rows.write(np.array([2, 0]), {"visits": np.array([5, 7])})
+    rows = WithVisits()
+    rows.reserve(4)
+    written = rows.write(np.array([2, 0]), {"visits": np.array([5, 7])})
+    changes = AccountDelta("d", b"", len(ledger.state.datasets["d"]), [written])
+    ledger.state.datasets["d"].apply_delta(changes)
     loaded = Ledger(0, 1)
     loaded.state.load(pages_of(ledger))
-    assert loaded.state.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
     again = Ledger(0, 1)
     again.state.load(pages_of(log.ledger))
-    again.state.datasets["d"]._rows.apply_delta(written)
-    assert again.state.datasets["d"]._rows.visits[:4].tolist() == [7, 3, 5, 3]
+    again.state.datasets["d"].apply_delta(changes)
+    for one in (loaded, again):
+        visits = one.state.datasets["d"].numbers(slice(0, 4))["visits"]
+        assert visits.tolist() == [7, 3, 5, 3]

@@ -12,6 +12,7 @@ from streams.operations.runs import RunStatus, runs_of
 from streams.operations.status import Unavailable
 from streams.records import encode
 from streams.sdk.client import Turnstile
+from streams.sdk.memory import MemoryConnection
 from streams.store.port import Glance, Inventory
 
 # What two partitions say of a run, (step, attempt, closed) or nothing; whether all is decided.
@@ -134,7 +135,8 @@ def test_missing_summary_is_unavailable() -> None:
 
 
 def test_runs_with_dense_steps_and_rosters() -> None:
-    with Turnstile.in_memory(partitions=2) as t:
+    connection = MemoryConnection(2, 5.0)
+    with Turnstile(connection=connection) as t:
         t.create_dataset("d", measure="zcdp", budget=1.0, assume_independent_timing=True)
         t.create_dataset("e", measure="renyi", orders=[2.0], budget=[1.0])
         dense, closed = t.run("d", "dense"), t.run("d", "closed")
@@ -145,7 +147,7 @@ def test_runs_with_dense_steps_and_rosters() -> None:
         for _ in range(2):
             roster.charge(noise_stddev=1.0)
         t.run("d", "unused")
-        summaries = [ledger.summary() for ledger in t._connection.ledgers]
+        summaries = [ledger.summary() for ledger in connection.ledgers]
     glances = [
         Glance(0, {"next": "8", "last": "7"}, 0, b"", encode(Inventory(7, summary)), {})
         for summary in summaries
@@ -160,12 +162,13 @@ def test_runs_with_dense_steps_and_rosters() -> None:
 
 
 def test_summary_has_open_runs_first() -> None:
-    with Turnstile.in_memory(partitions=1) as t:
+    connection = MemoryConnection(1, 5.0)
+    with Turnstile(connection=connection) as t:
         t.create_dataset("d", measure="zcdp", budget=1.0)
         for number in range(MOST_RUNS + 5):
             t.run("d", f"a-{number}").close()
         t.run("d", "z")
-        (summary,) = (ledger.summary() for ledger in t._connection.ledgers)
+        (summary,) = (ledger.summary() for ledger in connection.ledgers)
     seen = runs_of([glance(summary.runs, closed=summary.closed_runs)], [8])
     assert len(seen.runs) == MOST_RUNS
     assert (seen.runs[0].run, seen.closed_besides) == ("z", 6)

@@ -48,7 +48,7 @@ class MemoryLogs(Logs):
 
     def create(self, partitions: int) -> Archive:
         if self.next is None:
-            self._effect(lambda: self._create(partitions))
+            self._effect(lambda: self.create_log(partitions))
         assert self.next is not None
         return self.next
 
@@ -73,7 +73,7 @@ class MemoryLogs(Logs):
             self._show("snapshots", partition)
             self._show("odometer", partition)
 
-    def _create(self, partitions: int) -> None:
+    def create_log(self, partitions: int) -> None:
         self.next = Archived(partitions, NEW, self.service.erasure_keys)
 
     def _show(self, topic: str, partition: int) -> None:
@@ -105,7 +105,7 @@ def closed(service: Archived) -> Archived:
         for (dataset, run), state in list(ledger.state.runs.items()):
             if not state.closed:
                 request = CloseRun(dataset=dataset, run=run, attempt=state.attempt, request="end")
-                service._apply(partition, encode(request))
+                service.apply(partition, encode(request))
     return service
 
 

@@ -76,6 +76,10 @@ class Archived(MemoryConnection):
             kept.outbox.append((offset, list(outputs)))
         return outputs
 
+    def apply(self, partition: int, request: bytes | None) -> Sequence[Output]:
+        """Append a record to the log and apply it, as if any client had published it."""
+        return self._apply(partition, request)
+
     def append(self, topic: str, partition: int, value: bytes | None, key: bytes | None) -> int:
         records = self.topics.setdefault((topic, partition), [])
         offset = records[-1].offset + 1 if records else self.starts.get((topic, partition), 0)
@@ -205,8 +209,8 @@ def used(partitions: int = 2, erasure_keys: str = "") -> Archived:
     names.charge(users[:5], np.ones(5), noise_stddev=1.0)
     names.close()
     for partition in range(partitions):
-        archived._apply(partition, b"garbage")
-        archived._apply(partition, None)
+        archived.apply(partition, b"garbage")
+        archived.apply(partition, None)
     return archived
 
 

@@ -66,5 +66,5 @@ def test_changed_access_list_in_redis_is_found(archived, tampered):
         del access["d",]
     else:
         access["d",] = tampered(access["d",])
-    archived._apply(0, b"with which it is written")
+    archived.apply(0, b"with which it is written")
     assert checks(archived) == [(Check.STATE, {"dataset": "d"})]

@@ -43,7 +43,7 @@ class Service:
             if self.fails_after == 0:
                 raise UnreadableService("gone")
             self.fails_after -= 1
-            self.archive._apply(partition, record.value)
+            self.archive.apply(partition, record.value)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_move_that_cannot_be_recorded_appends_nothing(path: Path, statement: str
 
 def test_used_service_is_rejected_and_the_file_stays_usable(path: Path) -> None:
     service = Service()
-    service.archive._apply(1, b"garbage")
+    service.archive.apply(1, b"garbage")
     with pytest.raises(CannotMove):
         moved(path, service)
     with pytest.raises(CannotMove):
@@ -157,7 +157,7 @@ def test_service_that_others_write_to_meanwhile_is_given_up_for_another_one(path
     with pytest.raises(UnreadableService):
         moved(path, service)
     service.fails_after = 10_000
-    service.archive._apply(0, b"garbage")
+    service.archive.apply(0, b"garbage")
     with pytest.raises(CannotMove):
         moved(path, service)
     assert_refuses(path)

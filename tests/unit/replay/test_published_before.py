@@ -30,7 +30,7 @@ def trimmed() -> Archived:
     archived = used()
     for partition in range(2):
         archived.draw(partition)
-        archived._apply(partition, b"one more record")
+        archived.apply(partition, b"one more record")
         snapshot = archived.snapshot(partition)
         assert snapshot is not None
         archived.trim("norms", partition, snapshot.manifest.next - 1)

@@ -50,7 +50,7 @@ def test_a_log_that_goes_on_continues_its_receipt(archived: Archived, tmp_path: 
     write(receipt_of(archived), tmp_path / "receipt")
     earlier = read(tmp_path / "receipt")
     assert verify(archived, archived, against=earlier).fits
-    archived._apply(1, b"one more record")
+    archived.apply(1, b"one more record")
     assert verify(archived, archived, against=earlier).fits
     later = receipt_of(archived)
     assert later.policies == earlier.policies
@@ -74,7 +74,7 @@ def test_rewritten_log_does_not_continue_the_receipt(archived: Archived) -> None
 
 def test_log_that_lost_its_end_does_not_continue_the_receipt(archived: Archived) -> None:
     before, records = receipt_of(archived), {p: len(r) for p, r in archived.topics.items()}
-    archived._apply(0, b"one more record")
+    archived.apply(0, b"one more record")
     receipt = receipt_of(archived)
     for place, found in archived.topics.items():
         del found[records.get(place, 0) :]

@@ -9,6 +9,8 @@ import pytest
 from streams import Turnstile
 from streams.answerer.answering import AlreadyAnswered, Answering
 from streams.answerer.journal import JournalEntry, carry_over
+from streams.ledger.accounts import AccountDelta
+from streams.ledger.columns import RowDelta
 from streams.ledger.errors import ImportPending
 from streams.ledger.ledger import Ledger
 from streams.records import CreateDataset, Policy, Reason, Rejected, encode
@@ -167,7 +169,7 @@ def test_later_import_is_rejected():
     logs = MemoryLogs(retirable())
     quietly(logs, 1)
     assert logs.next is not None
-    (outcome,) = service._apply(0, logs.next.topics["norms", 0][0].value)
+    (outcome,) = service.apply(0, logs.next.topics["norms", 0][0].value)
     rejected = msgspec.msgpack.decode(outcome.value, type=Rejected)
     assert rejected.reason == Reason.LOG_CHANGED
     assert turnstile.run("d", "r").charge([1], [1.0], noise_stddev=4.0).admitted
@@ -189,13 +191,13 @@ def test_log_with_different_datasets_is_not_retired():
     policy = msgspec.structs.replace(
         service.ledgers[0].state.policies["d",], dataset="half", budget=[1]
     )
-    service._apply(1, encode(CreateDataset(request="t", policy=policy)))
+    service.apply(1, encode(CreateDataset(request="t", policy=policy)))
     _assert_refused(MemoryLogs(service))
 
 
 def test_log_of_another_service_is_not_changed():
     logs = MemoryLogs(retirable())
-    logs._create(3)
+    logs.create_log(3)
     assert logs.next is not None
     Turnstile(connection=logs.next).create_dataset("other", measure="zcdp", budget=1.0)
     _assert_refused(logs)
@@ -203,7 +205,7 @@ def test_log_of_another_service_is_not_changed():
 
 def test_new_log_with_another_partition_count_is_rejected():
     logs = MemoryLogs(retirable())
-    logs._create(4)
+    logs.create_log(4)
     _assert_refused(logs)
 
 
@@ -213,7 +215,7 @@ def test_only_one_log_can_continue_a_retired_one():
     second = MemoryLogs(old)
     with pytest.raises(CannotRepartition):
         quietly(second, 4)
-    second._create(3)
+    second.create_log(3)
     assert second.next is not None
     second.next.topic = b"topic, the third"
     with pytest.raises(CannotRepartition):
@@ -236,7 +238,7 @@ def test_dataset_created_meanwhile_prevents_retirement():
         def retire(self, partition: int, record: bytes) -> None:
             if partition == 1:
                 policy = Policy(**{**_policy(self.service), "dataset": "late"})
-                self.service._apply(1, encode(CreateDataset(request="t", policy=policy)))
+                self.service.apply(1, encode(CreateDataset(request="t", policy=policy)))
             super().retire(partition, record)
 
     old = retirable()
@@ -314,7 +316,9 @@ def test_wrong_import_is_found(both):
     old, new = both
     origins = retired(old, new.topic, new.partitions)
     accounts = origins[0].state.datasets["d"]
-    accounts._rows.spent[0] += 1
+    more = accounts.numbers(slice(0, 1))["spent"] + 1
+    row = RowDelta(np.zeros(1, "<u4").tobytes(), {"spent": more.astype("<i8").tobytes()})
+    accounts.apply_delta(AccountDelta("d", b"", len(accounts), [row]))
     verified = verify(new, new, origins=origins)
     assert not verified.fits
     assert {finding.check for finding in verified.findings} >= {Check.STATE, Check.SNAPSHOT}

@@ -145,7 +145,7 @@ def test_snapshot_at_the_start_is_not_compared(archived: Archived) -> None:
 
 def test_snapshot_of_another_log_is_found(archived: Archived) -> None:
     other, _ = new_service(1, b"another topic id")
-    other._apply(0, b"a record")
+    other.apply(0, b"a record")
     other.draw(0)
     archived.topics["snapshots", 0] = other.topics["snapshots", 0]
     verified = verify(archived, archived)

@@ -268,7 +268,7 @@ def test_expired_answers_fit_unless_one_is_missing_in_between(archived: Archived
 
 def test_only_outputs_in_the_outbox_may_be_missing(archived: Archived) -> None:
     archived.publishing = False
-    archived._apply(0, b"not published yet")
+    archived.apply(0, b"not published yet")
     result = verified(archived)
     assert result.fits
     assert result.partitions[0].awaited == 1
@@ -279,9 +279,9 @@ def test_only_outputs_in_the_outbox_may_be_missing(archived: Archived) -> None:
 def test_running_service_is_compared_at_the_offset_of_its_state(archived: Archived) -> None:
     """The state was read, then came more records, of which some were answered before the ends."""
     stood = copy.deepcopy(archived.kept)
-    archived._apply(0, b"later, and answered")
+    archived.apply(0, b"later, and answered")
     archived.publishing = False
-    archived._apply(0, b"later, and not answered yet")
+    archived.apply(0, b"later, and not answered yet")
     archived.kept = stood
     result = verified(archived)
     assert result.fits
@@ -320,7 +320,7 @@ def drawn() -> Archived:
     archived = used()
     for partition in range(2):
         archived.draw(partition)
-        archived._apply(partition, b"one more record")
+        archived.apply(partition, b"one more record")
     charged(archived, PoissonGaussian(1.1, 0.1), sampling_rate=0.1)
     return archived
 
@@ -401,7 +401,7 @@ def test_receipt_from_before_the_snapshot_cannot_be_compared(drawn: Archived) ->
 def test_state_from_before_the_snapshot_cannot_be_compared() -> None:
     archived = used()
     behind = copy.deepcopy(archived.kept)
-    archived._apply(0, b"one more record")
+    archived.apply(0, b"one more record")
     archived.draw(0)
     trim_as_far_as_it_goes(archived, 0)
     archived.kept = behind
@@ -414,8 +414,8 @@ def test_state_from_before_the_snapshot_cannot_be_compared() -> None:
 def test_wrong_snapshot_of_a_trimmed_log_is_not_used(is_old: bool) -> None:
     archived = used()
     archived.draw(0)
-    archived._apply(0, b"one more record")
-    archived._apply(0, b"one more record")
+    archived.apply(0, b"one more record")
+    archived.apply(0, b"one more record")
     archived.trim("norms", 0, archived.kept[0].next - 1 if is_old else 3)
     if not is_old:
         archived.topic = bytes(16)
@@ -457,7 +457,7 @@ def charged(archived: Archived, charged_as: Any, **fields: Any) -> None:
         levels=b"",
         **fields,
     )
-    archived._apply(0, encode(step))
+    archived.apply(0, encode(step))
 
 
 def readable(value: bytes | None) -> object:
@@ -494,7 +494,7 @@ def test_wrong_mechanism_with_the_earlier_cost_table_is_found() -> None:
     last = decode_request(archived.topics["norms", 0][-1].value)
     assert isinstance(last, ChargeRoster)
     cheaper = msgspec.structs.replace(last, step=last.step + 1, units=b"", scale=0.5)
-    archived._apply(0, encode(cheaper))
+    archived.apply(0, encode(cheaper))
     finding = only(archived)
     assert (finding.check, finding.about["step"]) == (Check.COST_TABLES, last.step + 1)
 

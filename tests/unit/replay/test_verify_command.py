@@ -49,7 +49,7 @@ def test_receipt_is_written_signed_and_continued(archived: Archived, tmp_path: P
     private, public = keys(tmp_path)
     receipt = str(tmp_path / "receipt")
     assert command_on(archived, "verify", "--receipt", receipt, "--key", str(private)).code == 0
-    archived._apply(0, b"one more record")
+    archived.apply(0, b"one more record")
     done = command_on(archived, "verify", "--against", receipt, "--public-key", str(public))
     assert done.code == 0
     unchecked = command_on(archived, "verify", "--against", receipt)
