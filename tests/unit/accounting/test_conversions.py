@@ -277,7 +277,7 @@ def test_gdp_delta_is_above_the_exact_one_by_at_most_2e_12(mu: float) -> None:
 
 @pytest.mark.parametrize("tail", [0.0, 1e-3, 0.4, 2.0, 7.0, 20.0])
 def test_gdp_delta_is_above_the_exact_one_however_small_mu_is(tail: float) -> None:
-    for mu in np.geomspace(1e-100, 1e-6, 300).tolist():
+    for mu in np.geomspace(1e-100, 1e-6, 60).tolist():
         epsilon = tail * mu
         exact = gdp_delta(mu, epsilon, digits=250)  # the difference of two numbers
         assert exact <= gdp_to_delta(mu, epsilon) <= exact * (1 + mpf(2e-12)), mu

@@ -29,6 +29,7 @@ def test_risk_of_gaussian_steps_is_above_the_exact_one_and_near(
     assert (found.true_positive_rate[1], found.advantage[1]) == (alpha, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.05, 0.2, 0.6])
 def test_risk_of_a_pure_step_is_not_below_that_of_randomised_response(rate: float) -> None:
     report = ReportAccountant(PureDP(), NormGrid(0.8, 1))

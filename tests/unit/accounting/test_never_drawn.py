@@ -22,13 +22,21 @@ from accounting.reports.accountant import METHODS
 
 pytestmark = pytest.mark.filterwarnings("error")
 METHOD = pytest.mark.parametrize("method", METHODS)
+# Loss distributions of large norms have long grids.
+LARGE_NORMS = pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=pytest.mark.slow) if method in ("pld", "tightest") else method
+        for method in METHODS
+    ],
+)
 
 
 def chance(rate: float, steps: int) -> float:
     return -math.expm1(steps * math.log1p(-rate))
 
 
-@METHOD
+@LARGE_NORMS
 def test_norms_far_above_the_noise_lose_the_probability_of_being_drawn(method: Any) -> None:
     accountant = ReportAccountant(PoissonGaussian(1.0, 0.0476), NormGrid(134.0, 1))
     drawn = chance(0.0476, 8)
@@ -40,7 +48,7 @@ def test_norms_far_above_the_noise_lose_the_probability_of_being_drawn(method: A
     assert float(accountant.epsilon([8], 0.32, method)) > 100.0
 
 
-@METHOD
+@LARGE_NORMS
 def test_other_steps_are_added_to_the_probability_of_being_drawn(method: Any) -> None:
     """Draws that tell everything, beside Gaussian steps: the exact value is known."""
     mechanisms = [PoissonGaussian(1.0, 1e-4), Gaussian(1.0)]
@@ -58,7 +66,7 @@ def test_other_steps_are_added_to_the_probability_of_being_drawn(method: Any) ->
     assert least * (1 - 1e-6) <= epsilons[0] <= least * 1.2
 
 
-@METHOD
+@LARGE_NORMS
 def test_an_estimate_lies_below_the_probability_of_being_drawn(method: Any) -> None:
     accountant = ReportAccountant(PoissonGaussian(1.0, 1.7e-13), NormGrid(24.7, 1))
     found = accountant.delta([4339], 1.0, method).bounds
@@ -70,7 +78,7 @@ def test_few_draws_of_large_norms_have_epsilon_0() -> None:
     assert epsilon_of(0.0077, 0.01, 10, 0.09) > 0.0
 
 
-@METHOD
+@LARGE_NORMS
 def test_delta_falls_and_epsilon_falls_around_the_probability_of_being_drawn(method: Any) -> None:
     accountant = ReportAccountant(
         [PoissonGaussian(1.0, 0.02), PoissonGaussian(1.0, 0.01)],
@@ -109,7 +117,7 @@ def test_delta_at_the_largest_epsilons_is_next_to_nothing(method: Any) -> None:
         assert found.upper < 1e-300
 
 
-@METHOD
+@LARGE_NORMS
 def test_an_epsilon_is_found_where_loss_distributions_know_none(method: Any) -> None:
     accountant = ReportAccountant([PoissonGaussian(1, 0.0476)], [NormGrid(134.0, 1)])
     for delta in (0.1, 0.3, 0.9):

@@ -120,6 +120,7 @@ def test_norm_zero_and_rate_zero_cost_nothing() -> None:
     assert not renyi_cost(PoissonRecords(1.0, 0.0, 4), [1.0], ORDERS).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-6, 0.01, 0.3, 0.99])
 def test_more_records_and_larger_norms_cost_more(rate: float) -> None:
     """Up to the last digits, also where the bound without quadrature takes over."""

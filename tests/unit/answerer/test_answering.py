@@ -100,6 +100,7 @@ def test_journal_of_a_run_does_not_grow_with_its_windows() -> None:
     assert len(long.contents) == 2 * len(long.answers)  # in each partition once
 
 
+@pytest.mark.slow
 def test_next_answer_deletes_entries_that_a_killed_answerer_left() -> None:
     for place in range(1, PLACES):
         world = World()
@@ -286,6 +287,7 @@ def test_noise_from_the_budget_covers_the_active_windows(measure: str, counted: 
     assert world.service.spent()[7] == pytest.approx(counted, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_of_answers_is_fresh_and_of_the_stated_size() -> None:
     errors = []
     for seed in range(40):

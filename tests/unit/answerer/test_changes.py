@@ -190,6 +190,7 @@ def unless_nothing_is_left() -> Iterator[None]:
             raise
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 80)), max_size=8),
     st.integers(0, 3),
@@ -208,6 +209,7 @@ def test_any_files_in_turn_charge_each_window_once(
     assert_once(world)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 4) | st.integers(1, 60), max_size=12))
 @examples(30)
 def test_answerers_with_two_files_at_once_charge_each_window_once(turns: list[int]) -> None:

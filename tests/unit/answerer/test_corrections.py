@@ -110,6 +110,7 @@ def test_killed_answerer_charges_and_corrects_each_block_once() -> None:
     assert places > 40
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 40), max_size=12), st.randoms(use_true_random=False))
 @examples(30)
 def test_repeatedly_killed_answerer_publishes_the_same_corrections(
@@ -121,6 +122,7 @@ def test_repeatedly_killed_answerer_publishes_the_same_corrections(
     assert_as_calm(world)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 4) | st.integers(1, 60), max_size=12))
 @examples(30)
 def test_concurrent_answerers_correct_each_block_once(turns: list[int]) -> None:
@@ -130,6 +132,7 @@ def test_concurrent_answerers_correct_each_block_once(turns: list[int]) -> None:
     assert_as_calm(world)
 
 
+@pytest.mark.slow
 def test_correction_that_was_answered_is_published_with_the_same_bytes() -> None:
     world = world_of()
     while not (world.entries and world.entries[-1].corrects and not corrections_of(world)):
@@ -217,6 +220,7 @@ def lived(
     return records, charges, held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @given(rest=st.lists(EVENT, max_size=60))
 @examples(20)
@@ -246,6 +250,7 @@ def noise_of(record: AnswerRecord) -> float:
     return record.left_out_stddev or math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @given(events=st.lists(EVENT, max_size=50), own=st.lists(EVENT, max_size=60))
 @examples(20)

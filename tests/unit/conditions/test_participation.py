@@ -58,6 +58,7 @@ def every_second_of_those_not_admitted_lately(step: int, lately: set[int]) -> li
     return [user for user in range(USERS) if user not in lately][::2]
 
 
+@pytest.mark.slow
 def test_a_cohort_that_leaves_out_who_was_admitted_lately_breaks_the_guarantee() -> None:
     real, charged = difference(every_second_of_those_not_admitted_lately)
     assert charged < 0.003
@@ -74,6 +75,7 @@ SOUND: dict[str, Cohort] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort", SOUND.values(), ids=SOUND)
 def test_cohorts_that_do_not_depend_on_other_users_keep_it(cohort: Cohort) -> None:
     real, charged = difference(cohort)

@@ -26,13 +26,13 @@ class Crash(Exception):
 
 
 class MemoryLogs(Logs):
-    """The port of a repartition. The effect with the number ``crash_at`` does not return.
+    """The port of a repartition. The process ends before the effect ``crash_at``.
 
     Attributes:
         effects: the number of effects so far.
     """
 
-    def __init__(self, old: Archived, *, crash_at: int = -1, is_done: bool = False) -> None:
+    def __init__(self, old: Archived, *, crash_at: int = -1) -> None:
         self.old: Archive = old
         self.service = old
         self.next: Archived | None = None
@@ -41,7 +41,6 @@ class MemoryLogs(Logs):
         self.shown: Counter[tuple[str, int]] = Counter()
         self.effects = 0
         self.crash_at = crash_at
-        self.is_done = is_done  # whether the effect takes place before the crash
 
     def new(self) -> Archive | None:
         return self.next
@@ -93,8 +92,6 @@ class MemoryLogs(Logs):
         self.effects += 1
         if self.effects - 1 == self.crash_at:
             self.crash_at = -1
-            if self.is_done:
-                do()
             raise Crash
         do()
 

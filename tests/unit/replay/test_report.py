@@ -258,6 +258,7 @@ def test_report_is_made_if_levels_cannot_follow_coins(move: Any) -> None:
     assert rows["f", 1]["epsilon"] < rows["f", 2]["epsilon"] < rows["f", 3]["epsilon"]
 
 
+@pytest.mark.slow
 def test_a_report_counts_the_coins_of_all_records() -> None:
     epsilons = []
     for records in (1, 5):

@@ -42,6 +42,7 @@ def test_the_training_of_the_document_learns(trained: dict[str, Any]) -> None:
     assert len(trained["heard"]) == trained["STEPS"]
 
 
+@pytest.mark.slow
 def test_in_the_training_of_the_document_nobody_takes_part_too_soon(
     trained: dict[str, Any],
 ) -> None:
@@ -57,6 +58,7 @@ def test_in_the_training_of_the_document_nobody_takes_part_too_soon(
     assert len(halts) == sum(d.halted.sum() for _, d in trained["heard"])
 
 
+@pytest.mark.slow
 def test_groups_that_take_turns_as_in_the_document_have_nobody_come_too_soon(
     trained: dict[str, Any],
 ) -> None:

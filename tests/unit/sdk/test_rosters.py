@@ -346,6 +346,7 @@ def test_a_run_has_one_roster() -> None:
     assert_as_charged(service, second.charge(noise_stddev=4.0))
 
 
+@pytest.mark.slow
 def test_interrupted_update_is_repeated() -> None:
     """At every line of it."""
     interrupted = 0

@@ -102,6 +102,7 @@ def test_a_share_counts_steps_of_the_same_shape() -> None:
     assert (share.steps, share.sampling_rate, share.noise_multiplier) == (4, 0.1, 2.0)
 
 
+@pytest.mark.slow
 def test_users_with_several_records_have_fewer_steps() -> None:
     target = {**SHAPE, "epsilon": 8.0, "delta": 1e-6, "noise_multiplier": 8.0}
     with Turnstile.in_memory() as turnstile:

@@ -77,6 +77,7 @@ def test_private_gradient_is_the_clipped_mean_over_users(examples_at_once: int) 
         assert found[name].dtype == PARAMS[name].dtype
 
 
+@pytest.mark.slow
 def test_transformation_of_gradients_by_user_is_the_same_in_a_chain_of_optax() -> None:
     service = FilterService()
     steps = private(service)
@@ -116,6 +117,7 @@ def test_what_a_user_adds_is_the_same_whichever_other_users_are_drawn(
     assert len(seen) == 40
 
 
+@pytest.mark.slow
 def test_nobody_drawn_is_released_as_noise() -> None:
     steps = private(FilterService(), rate=1e-9)
     found = private_grad(loss, steps, ExamplesByUser.of(USERS))(PARAMS, ROWS, LABELS)
