@@ -42,8 +42,6 @@ MOST_LABELS: Final = 1024
 MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
 MOST_IN_BLOCK: Final = 1024
-_BLOCKS: Final = 13
-"""The largest number of blocks in the horizon, unless ``active_windows`` asks for shorter ones."""
 _MOST_QUERIES: Final = 100
 _MOST_SUMS: Final = 8
 _MOST_SUMMED: Final = 2**14
@@ -521,11 +519,8 @@ def _correction(
         )
     if part == 0.0 or windows <= active:
         return {}
-    block = length // every or min(
-        max(math.ceil(windows / _BLOCKS), math.ceil(active * 2 / 3)),
-        math.ceil(active),
-        MOST_IN_BLOCK,
-    )
+    # As few equal blocks as have at most active_windows windows.
+    block = length // every or math.ceil(windows / math.ceil(windows / min(active, MOST_IN_BLOCK)))
     limit = table.number("block_limit", float(block), above=0.0, most=block)
     missed = windows - active
     paid = table.number("paid_blocks", 0.0, least=0.0)
