@@ -146,9 +146,9 @@ class CorrectedWindow(msgspec.Struct):
     raw: float | list[float]
     """The value of the answer: a number, or one for each of ``labels`` of the correction."""
     value: float | list[float]
-    """The corrected value."""
+    """The corrected value. It can be ``raw`` if ``left_out`` is smaller than its noise."""
     lower: float | list[float]
-    """The lower end of the interval of the corrected value."""
+    """The lower end of the interval. ``value`` can be anywhere within the interval."""
     upper: float | list[float]
     """The upper end of that interval."""
 

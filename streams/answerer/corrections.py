@@ -17,6 +17,12 @@ than four standard deviations of its own noise, there is no ratio: L / B is adde
 The interval has the noise of the answer, of L and of the ratio before, and about a third of the
 slope for a ratio that follows no line. Counts cannot leave out less than nothing, so a negative L
 is 0.
+
+Value_d is the middle of the interval. If few contributions are missing, its error is mostly the
+noise of L, and the raw answer is better. So the published value has each ratio multiplied by
+1 - t^2 / L^2, or by 0 if this is negative: the nonnegative garrote (Breiman 1995). It estimates the
+weight with the least error. The part of L in the squared error is t^2 without it. With it, that
+part is t^2 / 3 if nothing was left out, and at most 1.5 t^2. The value stays within the interval.
 """
 
 from __future__ import annotations
@@ -52,7 +58,8 @@ class Corrected(NamedTuple):
 
     Attributes:
         value: (B, d).
-        lower, upper: (B, d), the intervals of all numbers of one window together.
+        lower, upper: (B, d), the intervals of all numbers of one window together. ``value`` can be
+            anywhere within them.
     """
 
     value: Floats
@@ -92,27 +99,35 @@ def correct(
     """
     count, dimension = raw.shape
     ratio, spread = ratio_of(raw, noise, left_out, stddev)
+    if before is None:
+        before = Ratio(np.full(dimension, np.nan), np.zeros(dimension))
     # Without a ratio before, the ratio is constant within the block.
-    earlier, earlier_spread = ratio, np.zeros(dimension)
-    if before is not None:
-        is_known = np.isfinite(before.value)
-        earlier = np.where(is_known, before.value, ratio)
-        earlier_spread = np.where(is_known, before.stddev, 0.0)
-        follows = is_known.astype(float)
-    else:
-        follows = np.zeros(dimension)
+    follows = np.isfinite(before.value)
+    earlier = np.where(follows, before.value, ratio)
+    earlier_spread = np.where(follows, before.stddev, 0.0)
     place = ((np.arange(count) - (count - 1) / 2.0) / count)[:, np.newaxis]
     slope = ratio - earlier
     factor = 1.0 + ratio + slope * place
-    value = raw * factor
     variance = (
         np.square(factor * noise)
         + np.square(raw * (1.0 + place * follows) * spread)
         + np.square(raw * place * earlier_spread)
         + np.square(_UNEVEN * raw * slope)
     )
+    shrunk = _shrink(ratio, spread)
+    shrunk_slope = shrunk - np.where(follows, _shrink(before.value, before.stddev), shrunk)
+    value = raw * (1.0 + shrunk + shrunk_slope * place)
     has_ratio = np.isfinite(ratio)
-    value = np.where(has_ratio, value, raw + left_out / count)
+    value = np.where(has_ratio, value, raw + _shrink(left_out, stddev) / count)
+    middle = np.where(has_ratio, raw * factor, raw + left_out / count)
     variance = np.where(has_ratio, variance, noise**2 + (stddev / count) ** 2)
     width = quantile_of_noise(confidence, dimension) * np.sqrt(variance)
-    return Corrected(value, value - width, value + width)
+    lower, upper = middle - width, middle + width
+    return Corrected(np.clip(value, lower, upper), lower, upper)
+
+
+def _shrink(estimate: Floats, stddev: float | Floats) -> Floats:
+    """Return an estimate by the nonnegative garrote: 0 unless it exceeds its noise."""
+    square = np.square(estimate)
+    kept = np.maximum(1.0 - np.square(stddev) / np.where(square == 0.0, 1.0, square), 0.0)
+    return np.asarray(estimate * kept)

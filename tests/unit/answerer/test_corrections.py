@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from streams import Turnstile
 from streams.answerer.answering import Answering, InconsistentRun
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.corrections import correct, ratio_of
+from streams.answerer.corrections import Corrected, correct, ratio_of
+from streams.answerer.kinds import Floats
 from streams.answerer.queries import QueryFile
 from streams.answerer.windows import Calendar
 from streams.records import Policy
@@ -282,13 +283,19 @@ def test_two_worlds_differ_by_one_users_budget_in_all_releases_together(
             assert granted[user] == norm
 
 
+def middle_of(found: Corrected) -> Floats:
+    return (found.lower + found.upper) / 2.0
+
+
 def test_ratio_follows_a_line() -> None:
     raw = np.full((4, 1), 100.0)
     before = ratio_of(raw, 1.0, np.array([40.0]), 2.0)
     assert before.value == pytest.approx([0.1])
     found = correct(raw, 1.0, np.array([80.0]), 2.0, before, 0.95)
-    assert found.value[:, 0] == pytest.approx(100 * (1.2 + 0.1 * np.array([-3, -1, 1, 3]) / 8))
-    assert found.value.sum() == pytest.approx(480.0)
+    line = 100.0 * (1.2 + 0.1 * np.array([-3, -1, 1, 3]) / 8)
+    assert middle_of(found)[:, 0] == pytest.approx(line)
+    assert middle_of(found).sum() == pytest.approx(480.0)
+    assert found.value[:, 0] == pytest.approx(line, abs=0.02)
     known = correct(raw, 1.0, np.zeros(1), 0.0, None, 0.95)
     assert known.value == pytest.approx(raw)
     assert (known.upper - known.lower)[0, 0] == pytest.approx(2 * 1.959964)
@@ -296,7 +303,39 @@ def test_ratio_follows_a_line() -> None:
 
 def test_left_out_is_added_evenly_where_answers_are_noise() -> None:
     raw = np.array([[3.0, 100.0], [-1.0, 100.0]])
-    found = correct(raw, 5.0, np.array([6.0, 20.0]), 2.0, None, 0.9)
-    assert found.value[:, 0] == pytest.approx([6.0, 2.0])
-    assert found.value[:, 1] == pytest.approx([110.0, 110.0])
+    found = correct(raw, 5.0, np.array([6.0, 20.0]), 0.02, None, 0.9)
+    assert found.value[:, 0] == pytest.approx([6.0, 2.0], abs=1e-3)
+    assert found.value[:, 1] == pytest.approx([110.0, 110.0], abs=1e-3)
+    assert middle_of(found) == pytest.approx(np.array([[6.0, 110.0], [2.0, 110.0]]))
     assert np.isfinite(found.lower).all()
+
+
+@given(
+    st.floats(-9.0, 9.0), st.floats(-9.0, 9.0), st.floats(0.05, 0.99), st.sampled_from([3.0, 100.0])
+)
+@examples(100)
+def test_noise_of_a_correction_moves_no_value_far(
+    now: float, earlier: float, confidence: float, answer: float
+) -> None:
+    """Without anything left out beyond the noise of the correction, the raw answer is kept."""
+    raw, stddev = np.full((5, 1), answer), 2.0
+    before = ratio_of(raw, 1.0, np.array([stddev * earlier]), stddev)
+    found = correct(raw, 1.0, np.array([stddev * now]), stddev, before, confidence)
+    assert (found.lower <= found.value).all()
+    assert (found.value <= found.upper).all()
+    if abs(now) <= 1.0 and abs(earlier) <= 1.0 and confidence > 0.9:
+        assert found.value == pytest.approx(raw)
+    far = np.abs(found.value - middle_of(found))
+    assert (far <= 2.0 * stddev / len(raw) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("left_out", "part"), [(0.0, 0.4), (2.0, 1.55), (9.0, 1.1)])
+def test_noise_of_a_correction_adds_less_error_if_little_was_left_out(
+    left_out: float, part: float
+) -> None:
+    random, raw, count = np.random.default_rng(3), np.full((4, 1), 1e6), 4_000
+    offs = [
+        correct(raw, 1.0, np.array([noisy]), 1.0, None, 0.95).value[0, 0] - 1e6 - left_out / 4.0
+        for noisy in left_out + random.standard_normal(count)
+    ]
+    assert np.mean(np.square(offs)) < part / 16.0
