@@ -198,12 +198,20 @@ def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: li
 
 
 class Errors(NamedTuple):
-    """The errors of answers; (T, d) each, and (repetitions, T, d) for the noisy ones."""
+    """The errors of answers; (T, d) each, and (repetitions, T, d) for the noisy ones.
+
+    Attributes:
+        truth: the sums of all users.
+        bias: the errors without noise.
+        off: the errors of the values.
+        lower, upper: the errors of the ends of the intervals.
+    """
 
     truth: Floats
     bias: Floats
     off: Floats
-    half: Floats
+    lower: Floats
+    upper: Floats
 
 
 def errors_of(
@@ -213,7 +221,7 @@ def errors_of(
     random = np.random.default_rng(seed)
     off = raw - truth + noise * random.standard_normal((_REPETITIONS, *raw.shape))
     half = noise * quantile_of_noise(confidence, dimension)
-    return Errors(truth, raw - truth, off, np.full(off.shape, half))
+    return Errors(truth, raw - truth, off, off - half, off + half)
 
 
 def added_back(charges: Charges, query: int, dimension: int) -> Floats:
@@ -254,7 +262,7 @@ def corrected_errors(
     noiseless = np.zeros((1, windows, dimension))
     noisy = noise * random.standard_normal((_REPETITIONS, windows, dimension))
     values = raw + np.concatenate([noiseless, noisy])  # the first one for the bias
-    half = np.full(values.shape, width)
+    lower, upper = values - width, values + width
     blocks = len(added_back)
     drawn = stddev * random.standard_normal((_REPETITIONS + 1, blocks, dimension))
     drawn[0] = 0.0
@@ -269,10 +277,10 @@ def corrected_errors(
             elif query.of != "sum":
                 left_out = np.maximum(left_out, 0.0)
             found = correct(answers, noise, left_out, spread, before, confidence)
-            values[run, where] = found.value
-            half[run, where] = (found.upper - found.lower) / 2.0
+            values[run, where], lower[run, where], upper[run, where] = found
             before = ratio_of(answers, noise, left_out, spread)
-    return Errors(truth, values[0] - truth, values[1:] - truth, half[1:])
+    off = [part[1:] - truth for part in (values, lower, upper)]
+    return Errors(truth, values[0] - truth, *off)
 
 
 @dataclass(frozen=True)
@@ -304,8 +312,7 @@ class Setting:
         coverage: the share of windows whose interval contains the sum of all users.
         months: the same by month, in which the window begins.
 
-    Windows whose block ends after the events are not in these figures: their answers would still be
-    provisional.
+    A block that ends after the events is filled with their first windows.
     """
 
     active_windows: float
@@ -411,7 +418,8 @@ def _grid(windows: int, own: float) -> list[int]:
 
 def _setting(query_file: QueryFile, number: int, policy: Policy, people: Population) -> Setting:
     costs, query = costs_of(query_file, [policy]), query_file.queries[number]
-    charges = charge_all(query_file, policy, people)
+    windows = people.windows(number)
+    charges = charge_all(query_file, policy, _extended(people, query_file, number))
     raw, truth, noise = charges.admitted[number], charges.truth[number], costs.noises[number]
     if query.block:
         first = costs.worst_case.exhaustible_since(Calendar(query_file), number, len(raw) - 1)
@@ -426,7 +434,7 @@ def _setting(query_file: QueryFile, number: int, policy: Policy, people: Populat
             confidence=query_file.confidence,
             seed=_SEED,
         )
-        errors = Errors(*(part[..., : _final(query, len(raw), first), :] for part in errors))
+        errors = Errors(*(part[..., :windows, :] for part in errors))
     else:
         errors = errors_of(
             raw,
@@ -436,15 +444,28 @@ def _setting(query_file: QueryFile, number: int, policy: Policy, people: Populat
             confidence=query_file.confidence,
             seed=_SEED,
         )
-    left_out = [charges.left_out[number, window] for window in range(len(errors.bias))]
+    left_out = [charges.left_out[number, window] for window in range(windows)]
     return _described(query_file, query, number, noise, errors, left_out)
 
 
-def _final(query: Query, windows: int, first: int | None) -> int:
-    """Return how many windows have final answers: those in blocks that close within the events."""
-    blocks = windows // query.block
-    is_open = blocks < query.blocks and first is not None and first < (blocks + 1) * query.block
-    return blocks * query.block if is_open and blocks else windows
+def _extended(people: Population, query_file: QueryFile, number: int) -> Population:
+    """Repeat the events until the block of a query's last window has closed.
+
+    Otherwise settings with other blocks would be compared on other windows.
+    """
+    queries = query_file.queries
+    counts = [people.windows(one) for one in range(len(queries))]
+    parts, calendar, block = dict(people.parts), Calendar(query_file), queries[number].block
+    end = min(-(-counts[number] // block), queries[number].blocks) * block if block else 0
+    while calendar.numbers[number] < end:
+        window = calendar.next
+        calendar.advance()
+        one, place = window.query, window.number
+        if not window.is_block and place >= counts[one]:
+            rows = np.zeros((0, AskedQuery(queries[one]).dimension))
+            nothing = Part(np.zeros(0, dtype=np.int64), rows, np.zeros(0))
+            parts[one, place] = parts.get((one, place - counts[one]), nothing)
+    return Population(people.users, parts)
 
 
 def _bounded(
@@ -503,12 +524,12 @@ def _summary(
     errors: Errors, places: NDArray[np.int64], left_out: Sequence[NDArray[np.int64]]
 ) -> dict[str, Any]:
     """Return the errors of some windows."""
-    off, half = errors.off[:, places], errors.half[:, places]
+    off, lower, upper = (part[:, places] for part in (errors.off, errors.lower, errors.upper))
     halted = np.unique(np.concatenate([left_out[place] for place in places.tolist()]))
     return {
         "rmse": float(np.sqrt(np.square(off).mean())),
         "bias": float(errors.bias[places].mean()),
         "halted_users": len(halted),
-        "interval_half_width": float(half.mean()),
-        "coverage": float((np.abs(off) <= half).all(axis=2).mean()),
+        "interval_half_width": float((upper - lower).mean() / 2.0),
+        "coverage": float(((lower <= 0.0) & (upper >= 0.0)).all(axis=2).mean()),
     }

@@ -92,8 +92,8 @@ def corrected(
         confidence=0.95,
         seed=seed,
     )
-    off, half = errors.off[:, :YEAR, 0], errors.half[:, :YEAR, 0]
-    return off, np.abs(off) <= half
+    off, lower, upper = (part[:, :YEAR, 0] for part in (errors.off, errors.lower, errors.upper))
+    return off, (lower <= 0.0) & (upper >= 0.0)
 
 
 def years(seeds: range, users: int, policy: Policy) -> None:
@@ -199,9 +199,12 @@ def revenue(folder: Path, repetitions: int) -> None:
                     seed=repetitions,
                 )
                 cut = truth[:days, 0] - bought.totals
-                error = float(np.sqrt(np.mean((errors.off[:, :days, 0] + cut) ** 2)))
-                holds = np.abs(errors.off) <= errors.half
-                raw_holds = np.abs(errors.off[:, :days, 0] + cut) <= errors.half[:, :days, 0]
+                off, lower, upper = (
+                    part[:, :days, 0] for part in (errors.off, errors.lower, errors.upper)
+                )
+                error = float(np.sqrt(np.mean((off + cut) ** 2)))
+                holds = (lower <= 0.0) & (upper >= 0.0)
+                raw_holds = (lower + cut <= 0.0) & (upper + cut >= 0.0)
                 note(
                     "individual, corrected",
                     error,

@@ -186,6 +186,20 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     assert plan.worst_case.noise_stddev == pytest.approx(noise_for_norm_budget(60.0, share))
 
 
+@pytest.mark.slow
+def test_settings_of_a_plan_are_compared_on_the_same_windows(tmp_path: Path) -> None:
+    """Also if the last block of a setting ends after the events."""
+    keys = ("name", "kind", "window", "active_windows")
+    buyers, _, mean = CONTENT["query"]
+    content = CONTENT | {"query": [{key: buyers[key] for key in keys}, mean]}
+    file = EventFile(events_file(tmp_path / "e.csv"), parse_queries(content).for_a_file())
+    plan = plan_of(content, "buyers", policy_of(1.0, 1e-6), file)
+    blocks = [setting.block_windows for setting in plan.settings if setting.block_windows]
+    assert any(60 % block for block in blocks)
+    for setting in plan.settings:
+        assert [month.month for month in setting.months] == ["2026-01", "2026-02", "2026-03"]
+
+
 @pytest.mark.parametrize("query", ["mean", "other"])
 def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Path) -> None:
     file = EventFile(events_file(tmp_path / "e.csv", 3, 9), parse_queries(CONTENT).for_a_file())
@@ -209,6 +223,14 @@ def test_share_for_corrections_makes_the_noise_least() -> None:
                 "distinct", choice, left_out=query.left_out * factor, block=f"{query.block}d"
             )
             assert other > best * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("choice", [29.5, 30, 60, 100, 125, 150, 183])
+def test_blocks_divide_the_horizon_evenly(choice: float) -> None:
+    (query,) = daily("distinct", choice).queries
+    assert query.block <= choice
+    assert query.blocks == -(-YEAR // choice)
+    assert 0 <= query.block * query.blocks - YEAR < query.blocks
 
 
 @pytest.mark.parametrize(
@@ -245,7 +267,7 @@ def test_intervals_hold_in_every_month_of_a_year(kind: str) -> None:
         cap = 60.0 if kind == "sum" else 1.0
         for days, error in bounded(of_year, values, truth, mu, cap).items():
             best[days].append(error**2)
-        for choice in (30, 60, 150):
+        for choice in (30, 60, 125, 150):
             off, holds = corrected(events, kind, choice, POLICY, seed)
             squares[choice].append(float(np.square(off).mean()))
             covered[choice].append([holds[:, month == MONTHS].mean() for month in range(12)])
@@ -256,15 +278,15 @@ def test_intervals_hold_in_every_month_of_a_year(kind: str) -> None:
         # Four years are too few to tell 93 % from 92 % in a single month.
         assert np.mean(covered[choice], axis=0).min() > 0.915
         assert np.mean(covered[choice]) > 0.94
-        if kind == "distinct":
-            assert error < 1.07 * bounding
+        # For sums, the noise of 150 windows alone exceeds the error of contribution bounding.
+        assert error < (1.12 if choice == 150 and kind == "sum" else 1.03) * bounding
 
 
 def test_answers_without_corrections_miss_december() -> None:
     query_file = daily("distinct", 60)
     (query,) = query_file.queries
     events = year(1, users=4_000)
-    people = population(events, query_file, YEAR // query.block * query.block)
+    people = population(events, query_file, -(-YEAR // query.block) * query.block)
     policy = policy_of(3.0, 1e-6)
     charges, costs = charge_all(query_file, policy, people), costs_of(query_file, [policy])
     raw, truth = charges.admitted[0], charges.truth[0]
@@ -280,7 +302,7 @@ def test_answers_without_corrections_miss_december() -> None:
         confidence=0.95,
         seed=1,
     )
-    december = slice(335, None)
+    december = slice(335, YEAR)
     missing = float((raw - truth)[december].mean())
     assert missing < -2.0 * costs.noises[0]
     assert abs(float(errors.bias[december].mean())) < 0.1 * abs(missing)
