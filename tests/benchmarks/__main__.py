@@ -11,6 +11,8 @@ from pathlib import Path
 from accounting import PoissonGaussian
 from streams.local import LocalStack
 from tests.benchmarks import (
+    PARTS,
+    PARTS_WITHOUT_SERVICE,
     filters,
     latency,
     memory,
@@ -30,9 +32,6 @@ from tests.benchmarks.report import (
     throughput_lines,
 )
 
-_SERVICE = ("throughput", "dense", "latency", "rosters", "restore", "traces")
-_LIBRARY = ("filters", "recurring", "sdk", "signatures", "memory", "reports")
-
 
 def main() -> None:
     """Read the arguments, run the parts, write the report."""
@@ -46,12 +45,12 @@ def main() -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 1_000_000, 10_000_000])
     parser.add_argument("--resident", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--restored", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--only", choices=[*_SERVICE, *_LIBRARY], help="leave the other parts out")
+    parser.add_argument("--only", choices=PARTS, help="leave the other parts out")
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks.md"))
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    parts = (options.only,) if options.only else (*_SERVICE, *_LIBRARY)
-    service = _service(options, parts) if not set(parts) <= set(_LIBRARY) else []
+    parts = (options.only,) if options.only else PARTS
+    service = _service(options, parts) if not set(parts) <= set(PARTS_WITHOUT_SERVICE) else []
     text = document(service + _library(options, parts))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,13 @@ def _measure(costs: ClientCosts, ids: Any, rounds: int) -> ClientCosts:
     roster = timed("Run.enrol", lambda: run.enrol(ids, clip_norm=1.0))
     roster.charge(noise_stddev=NOISE)
     for _ in range(rounds):
-        timed("Run.enrol, again", lambda: run.enrol(ids, clip_norm=1.0))
-        timed("Roster.charge", lambda: roster.charge(noise_stddev=NOISE))
+        roster = timed("Run.enrol, again", lambda: run.enrol(ids, clip_norm=1.0))
+        timed("Roster.charge", partial(roster.charge, noise_stddev=NOISE))
         drawn, observed = random.choice(costs.users, SAMPLE, replace=False), random.random(SAMPLE)
         timed("Roster.observe", roster.observe, drawn, observed)
         norms = random.random(costs.users)
         timed("Roster.set_norms", roster.set_norms, norms)
-        timed("Roster.charge, all levels", lambda: roster.charge(noise_stddev=NOISE))
+        timed("Roster.charge, all levels", partial(roster.charge, noise_stddev=NOISE))
     turnstile.close()
     return costs
 

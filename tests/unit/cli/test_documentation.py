@@ -8,6 +8,7 @@ import subprocess
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from itertools import chain
 
@@ -17,6 +18,7 @@ from kafka.cli.admin import main_parser
 from streams.cli.main import main, parse
 from streams.config import Config
 from streams.store.layout import KEYS, key_of
+from tests.benchmarks import PARTS
 from tests.readme import DOCUMENTS, TOP, blocks, commands
 
 VENV = re.findall(r"^VENV +:= (\S+)", (TOP / "Makefile").read_text(), re.MULTILINE)[0]
@@ -57,6 +59,15 @@ def test_documented_make_targets_exist() -> None:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= there, path
+
+
+def test_documented_programs_and_parts_of_benchmarks_exist() -> None:
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"python -m (tests[\w.]*)", text):
+            assert find_spec(name), (path, name)
+        parts = re.findall(r"(?:python -m tests\.benchmarks |`)--only ([a-z]+)", text)
+        assert set(parts) <= set(PARTS), path
 
 
 def test_the_procedure_to_rebuild_a_partition_deletes_all_its_keys() -> None:
