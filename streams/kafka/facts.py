@@ -63,12 +63,13 @@ def read_facts(config: Config) -> KafkaFacts:
 
 
 def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
-    brokers = admin.describe_cluster()["brokers"]
+    # Not describe_cluster(): kafka-python 3.0 raises KeyError with brokers before Kafka 3.7.
+    brokers = [broker.node_id for broker in admin._manager.cluster.brokers()]
     topics = _topics(admin, config, SETTINGS)
     answers = None
     with suppress(TopicAuthorizationFailedError):  # some roles may not see them
         answers = _topics(admin, config, ANSWER_SETTINGS)
-    version = admin.get_broker_version_data(brokers[0]["broker_id"])
+    version = admin.get_broker_version_data(brokers[0])
     return KafkaFacts(
         release=str(version).removeprefix("<BrokerVersionData ").rstrip(">"),
         brokers=len(brokers),

@@ -14,9 +14,12 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 import redis
+from kafka.admin import KafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from streams.cli.output import Exit
+from streams.config import Config
+from streams.kafka import facts
 from streams.kafka.topics import ensure_topics
 from streams.local import Child
 from streams.local.server import free_ports
@@ -99,6 +102,18 @@ def test_a_service_without_any_worker_yet_is_not_healthy(
             assert (shown.code, shown.said) == (Exit.OK, "")
             examined = doctor(service)
             assert (examined.code, examined.said) == (Exit.OK, "")
+
+
+def test_facts_are_read_from_brokers_before_kafka_3_7(
+    start_service: ServiceFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new_admin(config: Config) -> KafkaAdminClient:
+        return KafkaAdminClient(bootstrap_servers=config.kafka, api_version=(3, 6))
+
+    monkeypatch.setattr(facts, "new_admin", new_admin)
+    with start_service(workers=0) as service:
+        found = facts.read_facts(service.config)
+    assert (found.release, found.brokers) == ("3.6", 1)
 
 
 @pytest.mark.fault
