@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from numpy.typing import NDArray
 from torch.utils.data import (
     BatchSampler,
@@ -162,7 +163,8 @@ class IndividualDPLoader:
                 padded = np.full(self.batch_size, batch[-1])
                 padded[: len(batch)] = batch
                 places = torch.from_numpy(padded)
-                yield self._pinned([tensor[places] for tensor in self.dataset.tensors])
+                tensors = self.dataset.tensors
+                yield self._pinned([one.index_select(0, places.to(one.device)) for one in tensors])
             return
         fetched = map(self._fetch, filled) if self._workers is None else self._workers.fetch(filled)
         for taken in fetched:
@@ -231,25 +233,39 @@ class Randomness:
 
     def __init__(self) -> None:
         self._kept: list[Callable[[], object]] = []  # restore the generators
+        is_worker = torch.utils.data.get_worker_info() is not None
+        # In a worker process CUDA is not initialised, and must not be.
+        self._keeps_cuda = not is_worker and torch.cuda.is_available()
+        # torch.manual_seed notes the seed for each kind of device, which is slow without devices.
+        has_devices = is_worker or torch.accelerator.is_available()
+        self._seed = torch.manual_seed if has_devices else torch.default_generator.manual_seed
+        self._spare = np.random.MT19937()
 
     def hide(self) -> None:
         """Seed the generators from the operating system, unless they are hidden already."""
         if self._kept:
             return
         self._kept = [
-            partial(torch.set_rng_state, torch.get_rng_state()),
+            partial(torch.default_generator.set_state, torch.default_generator.get_state()),
             partial(random.setstate, random.getstate()),
-            partial(np.random.set_state, np.random.get_state()),
+            partial(_restore_numpy, get_bit_generator(), np.random.get_state(legacy=False)),
         ]
-        # In a worker process CUDA is not initialised, and must not be.
-        if torch.cuda.is_available() and torch.utils.data.get_worker_info() is None:
+        if self._keeps_cuda:
             restore = partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
             self._kept.append(restore)
-        torch.manual_seed(secrets.randbits(63))
+        self._seed(secrets.randbits(63))
         random.seed(secrets.randbits(256))
+        set_bit_generator(self._spare)  # setting a state again would be slower
         np.random.seed(np.frombuffer(secrets.token_bytes(32), dtype=np.uint32))
 
     def restore(self) -> None:
         """Restore the generators' state before ``hide``."""
         while self._kept:
             self._kept.pop()()
+
+
+def _restore_numpy(own: np.random.BitGenerator, state: dict[str, Any]) -> None:
+    """Make NumPy's functions draw from this bit generator, which was in this state, again."""
+    set_bit_generator(own)
+    if state["has_gauss"]:  # a normal deviate that NumPy has drawn in advance
+        np.random.set_state(state)

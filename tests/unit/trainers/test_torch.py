@@ -506,6 +506,26 @@ def test_masks_and_augmentations_do_not_follow_a_known_seed(workers: int) -> Non
     assert not torch.equal(seen[0][1], seen[1][1])
 
 
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64])
+def test_numpy_continues_with_the_bit_generator_and_the_normal_that_it_had(kind: Any) -> None:
+    own = np.random.get_bit_generator()
+    try:
+        rows = []
+        for trains in (False, True):
+            np.random.set_bit_generator(kind(0))
+            np.random.standard_normal()  # NumPy draws two, and keeps the second one
+            if trains:
+                data = loader_of(Augmented())
+                module, optimizer, loader = made(
+                    FilterService(), not_private_generator=None, data_loader=data
+                )
+                train(module, optimizer, loader)
+            rows.append(np.random.standard_normal(3))
+        assert np.array_equal(*rows)
+    finally:
+        np.random.set_bit_generator(own)
+
+
 def test_a_step_keeps_its_randomness_when_its_loop_was_left() -> None:
     masks = []
     for _ in range(2):
