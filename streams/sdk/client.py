@@ -110,7 +110,7 @@ class Turnstile:
     def in_memory(
         cls,
         *,
-        partitions: int = _PARTITIONS,
+        partitions: int = 1,
         pseudonym_key: str | bytes | None = None,
         request_key: str | None = None,
     ) -> Turnstile:
@@ -122,7 +122,8 @@ class Turnstile:
         HALTs or odometers waits for the charges of other threads.
 
         Args:
-            partitions: how many partitions users are spread over; no decision depends on it.
+            partitions: how many partitions users are spread over; no decision depends on it, and
+                each takes time in every step.
             pseudonym_key: as that of ``Turnstile``.
             request_key: as that of ``Turnstile``.
         """
