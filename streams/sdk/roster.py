@@ -385,7 +385,9 @@ class Roster:
         """
         now = self._current
         now.admitted[self._newcomers] = True
-        halted, readmitted, newcomers = [NO_POSITIONS], [NO_POSITIONS], [NO_POSITIONS]
+        halted: list[NDArray[np.int64]] = []
+        readmitted: list[NDArray[np.int64]] = []
+        newcomers: list[NDArray[np.int64]] = []
         for partition, decision in decisions.items():
             if partition not in again and not changes(decision, parts[partition].asked):
                 self._known[partition] = priced.digest
@@ -412,14 +414,14 @@ class Roster:
                 self._known[partition] = priced.digest
             halted.append(left)
             readmitted.append(back)
-        self._newcomers = np.concatenate(newcomers)
+        self._newcomers = _ascending(newcomers)
         now.admitted[self._newcomers] = False
         self._drop_sent()
         now.step, self._enrolled = step, {}
         return RosterStep(
             now,
-            halted=np.sort(np.concatenate(halted)),
-            readmitted=np.sort(np.concatenate(readmitted)),
+            halted=_ascending(halted),
+            readmitted=_ascending(readmitted),
             sampling_rate=priced.sampling_rate,
             decided_before=len(again) == len(decisions),
         )
@@ -427,8 +429,9 @@ class Roster:
     def _drop_sent(self) -> None:
         """Drop the positions whose level is in force by now."""
         with self._setting:
-            moved = np.concatenate([NO_POSITIONS, *self._moved_by_partition()])
-            self._moved = [moved] if len(moved) else []
+            if self._moved is None or self._moved:
+                moved = _ascending(self._moved_by_partition())
+                self._moved = [moved] if len(moved) else []
 
     def _moved_by_partition(self) -> list[NDArray[np.int64]]:
         """Return, by partition, the increasing positions whose level is not the one in force."""
@@ -466,6 +469,10 @@ class Roster:
                 mechanism, self._policies, self.clip_norm, self.levels
             )
         return self._cost_tables[mechanism]
+
+
+def _ascending(positions: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.sort(np.concatenate(positions)) if positions else NO_POSITIONS
 
 
 def _places(layout: Layout) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

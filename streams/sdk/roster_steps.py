@@ -240,7 +240,9 @@ def poisson_sample(
     rate = PoissonGaussian(1.0, sampling_rate).sampling_rate
     if rate == 1.0:
         return np.flatnonzero(admitted)
-    coins = not_private_generator or np.random.default_rng(secrets.randbits(256))
+    coins = not_private_generator or np.random.default_rng(
+        np.frombuffer(secrets.token_bytes(32), dtype=np.uint32)
+    )
     # Draw the number of heads among n coins, then their places: the work is that of the drawn
     # users.
     drawn = coins.choice(len(admitted), coins.binomial(len(admitted), rate), False, shuffle=False)

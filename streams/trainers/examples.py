@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -65,8 +66,14 @@ class ExamplesByUser:
                 "example"
             )
 
+    @cached_property
+    def _is_one_each(self) -> bool:
+        return bool((np.diff(self.starts) == 1).all())
+
     def select(self, positions: NDArray[np.int64]) -> Selection:
         """Return the examples of the users at these positions."""
+        if self._is_one_each:
+            return Selection(self.order[positions], np.ones(len(positions), dtype=np.int64))
         counts = self.starts[positions + 1] - self.starts[positions]
         ends = np.cumsum(counts)
         # Concatenate the ranges of the users' places.
@@ -114,10 +121,17 @@ class SumsByUser:
     """
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
-        self._ends = np.cumsum(counts)
-        self._owners = np.repeat(np.arange(len(counts)), counts)
+        self._counts = counts
         self._seen = 0
         self._begun: list[NDArray[np.float64]] = []  # partial sums of the incomplete user
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(self._counts)
+
+    @cached_property
+    def _owners(self) -> NDArray[np.int64]:
+        return np.repeat(np.arange(len(self._counts)), self._counts)
 
     def add(self, parts: Sequence[NDArray[np.floating]]) -> tuple[slice, list[NDArray[np.float64]]]:
         """Add the rows of the next examples, in parts by columns, (k, d_i) each, k > 0.

@@ -134,5 +134,5 @@ def _in_numpy(sample: torch.Tensor) -> NDArray[np.floating[Any]]:
     """Return rows in a type that numpy supports."""
     kept = sample.detach().cpu()
     kept = kept.float() if kept.dtype.itemsize < 4 else kept
-    rows: NDArray[np.floating[Any]] = kept.reshape(len(kept), -1).numpy()
+    rows: NDArray[np.floating[Any]] = kept.numpy().reshape(len(kept), -1)
     return rows

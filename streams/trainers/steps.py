@@ -150,7 +150,9 @@ class PrivateSteps:
         self._name = run.dataset, run.name
         highest = self._highest(highest_level, levels) * clip_norm
         self._follows = self._follows_norms(levels)
-        self._settings(run.step, highest)
+        settings = self._settings(run.step, highest)
+        follows_schedule = callable(self._noise_stddev) or callable(sampling_rate)
+        self._constant = None if follows_schedule else settings
         plan = None
         if steps is not None:
             plan = Plan(
@@ -312,7 +314,7 @@ class PrivateSteps:
             self._ahead = None
         else:
             # Step 1.
-            mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+            mechanism, exponent = self._next_settings()
             # Step 2.
             decision = self.roster.charge(
                 noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
@@ -326,11 +328,14 @@ class PrivateSteps:
 
     def _send(self) -> _Sent:
         """Do steps 1 and 2 of the next step, without waiting for the decision."""
-        mechanism, exponent = self._settings(self._run.step, self.roster.clip_norm)
+        mechanism, exponent = self._next_settings()
         charged = self.roster.charge_ahead(
             noise_stddev=mechanism.noise_stddev, sampling_rate=mechanism.sampling_rate
         )
         return _Sent(charged.decision, mechanism, exponent)
+
+    def _next_settings(self) -> tuple[PoissonGaussian, int]:
+        return self._constant or self._settings(self._run.step, self.roster.clip_norm)
 
     def _settings(self, step: int, clip_norm: float) -> tuple[PoissonGaussian, int]:
         """Return the mechanism of a step, and the exponent of its grid spacing."""
@@ -375,7 +380,7 @@ class PrivateSteps:
         self._open, self._released = None, step.step
         noisy = []
         for exponent, total in totals:
-            stddev = Fraction(step.noise_stddev) / Fraction(2) ** exponent
+            stddev = Fraction(math.ldexp(step.noise_stddev, -exponent))  # exact, too
             units = total + self._normals.draw(stddev, len(total))
             noisy.append(units * math.ldexp(1.0, exponent))  # exact: a power of two
         divisor = self._expected_batch
@@ -479,7 +484,7 @@ class OpenStep:
             raise InvalidRequest(
                 f"rows have {widths} entries; they must have {self._sum.widths}, as those before"
             )
-        if self._added[places].any():
+        if np.count_nonzero(self._added[places]):
             raise InvalidRequest("a user's gradient was added before: add up its examples first")
         self._added[places] = True
         self._norms[places] = self._sum.add(parts, self.clip_norms[places])
@@ -496,8 +501,8 @@ class OpenStep:
                 Nothing was released.
             Unusable: it was released before.
         """
-        if not self._added.all():
-            missing = int(np.count_nonzero(~self._added))
+        missing = len(self._added) - np.count_nonzero(self._added)
+        if missing:
             raise InvalidRequest(
                 f"gradients of {missing} users who were drawn are missing: add them before release"
             )

@@ -205,13 +205,14 @@ class ClippedSum:
             self.begin([part.shape[1] for part in parts])
         totals = self._totals or []
         norms = _norms(parts)
-        usable = np.isfinite(norms)
+        usable, lengths = np.isfinite(norms), norms
         if not usable.all():
             warnings.warn(
                 "gradients that are not finite count as zero", RuntimeWarning, stacklevel=4
             )
             parts = [_only(part, usable) for part in parts]
-        factors = clip_factors(np.where(usable, norms, 0.0), limits)
+            lengths = np.where(usable, norms, 0.0)
+        factors = clip_factors(lengths, limits)
         longest = float(limits.max(initial=0.0))
         together: defaultdict[tuple[int, int], list[Added]] = defaultdict(list)
         for place, part in enumerate(parts):
@@ -358,8 +359,9 @@ def _norms_float32(parts: Sequence[Rows]) -> Floats:
         norms: Floats = np.sqrt(squares * _SQUARES + lost)
     # Recompute sums of squares that are tiny or beyond float32 in float64.
     closely = (squares < 2.0**-60) | ~np.isfinite(squares)
-    for place in np.flatnonzero(closely.any(axis=0)).tolist():
-        norms[closely[:, place], place] = _norms_float64(parts[place][closely[:, place]])
+    if closely.any():
+        for place in np.flatnonzero(closely.any(axis=0)).tolist():
+            norms[closely[:, place], place] = _norms_float64(parts[place][closely[:, place]])
     return norms
 
 

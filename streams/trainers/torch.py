@@ -554,18 +554,18 @@ class IndividualDPOptimizer(DPOptimizer):
         self._is_last_step_skipped = not self._loader.is_last
         if not self._loader.is_last:
             return False
-        sizes = [parameter.numel() for parameter in self.params]
-        flat = step.release(sizes)
+        parameters = self.params
+        sizes = [parameter.numel() for parameter in parameters]
+        released = torch.from_numpy(step.release(sizes))
         self._loader.randomness.restore()
-        for parameter, part in zip(self.params, np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
-            found = torch.as_tensor(part, dtype=parameter.dtype, device=parameter.device)
-            parameter.grad = found.view_as(parameter)
+        for parameter, part in zip(parameters, released.split(sizes), strict=True):
+            parameter.grad = part.to(parameter.device, parameter.dtype).view_as(parameter)
         return True
 
     def _parts(self, count: int) -> list[Any]:
         """Return the gradients of the first examples of the batch, one part per parameter."""
-        samples, size = self.grad_samples, self._loader.batch_size
-        for parameter, sample in zip(self.params, samples, strict=True):
+        parameters, samples, size = self.params, self.grad_samples, self._loader.batch_size
+        for parameter, sample in zip(parameters, samples, strict=True):
             if len(sample) != size:
                 raise InvalidRequest(
                     f"a parameter of shape {tuple(parameter.shape)} has {len(sample)} gradients, "
@@ -575,7 +575,7 @@ class IndividualDPOptimizer(DPOptimizer):
                 )
         return [
             part_of(parameter, sample, count, as_factors=self._one_each)
-            for parameter, sample in zip(self.params, samples, strict=True)
+            for parameter, sample in zip(parameters, samples, strict=True)
         ]
 
 

@@ -39,6 +39,12 @@ def test_without_ids_every_example_is_a_user() -> None:
     assert list(grouped.users) == [0, 1, 2, 3]
 
 
+def test_users_with_one_example_each_keep_their_own() -> None:
+    selection = ExamplesByUser.of(["c", "a", "b"]).select(np.array([2, 0]))
+    assert selection.examples.tolist() == [2, 0]
+    assert selection.counts.tolist() == [1, 1]
+
+
 def test_another_number_of_examples_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         ExamplesByUser.of(OWNERS).check_covers(5)
