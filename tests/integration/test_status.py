@@ -112,8 +112,7 @@ def test_facts_are_read_from_brokers_before_kafka_3_7(
 
     monkeypatch.setattr(facts, "new_admin", new_admin)
     with start_service(workers=0) as service:
-        found = facts.read_facts(service.config)
-    assert (found.release, found.brokers) == ("3.6", 1)
+        assert facts.read_facts(service.config).brokers == 1
 
 
 @pytest.mark.fault
