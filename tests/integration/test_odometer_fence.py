@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import aiokafka
 import msgspec
 import numpy as np
 import pytest
@@ -103,17 +104,24 @@ def test_compaction_keeps_the_newest_of_repeated_and_aborted_odometer_records(
     async def scenario() -> None:
         older = Publishes(config)
         await older.send(1, 2)
-        producer = older.producer._producer
-        commit = producer.commit_transaction
-        producer.commit_transaction = asyncio.Event().wait  # the worker is paused just before
-        await older.odometers.publish(3, ORIGIN, [odometer(3)])
+        paused: list[aiokafka.AIOKafkaProducer] = []
+
+        async def pause(producer: aiokafka.AIOKafkaProducer) -> None:
+            paused.append(producer)
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:  # the worker is paused just before the commit
+            patch.setattr(aiokafka.AIOKafkaProducer, "commit_transaction", pause)
+            await older.odometers.publish(3, ORIGIN, [odometer(3)])
+            while not paused:
+                await asyncio.sleep(0.01)
         while 3 not in await asyncio.to_thread(offsets_written, config):
             await asyncio.sleep(0.05)
         newer = Publishes(config)
         await newer.send(3)
         await newer.send(4)
         with pytest.raises(KafkaError):
-            await commit()
+            await paused[0].commit_transaction()
         await older.stop()
         await newer.stop()
         later = Publishes(config)

@@ -100,22 +100,22 @@ def test_a_run_is_closed_permanently(shared: Service, name: str) -> None:
 
 CREATOR = """
 import os, signal, sys
+from kafka import KafkaProducer
 from streams.sdk.client import Turnstile
 
 kafka, prefix, name = sys.argv[1:]
 turnstile = Turnstile(kafka, prefix=prefix)
-producer = turnstile._connection._open()
-send, sent = producer.send, []
+send, sent = KafkaProducer.send, []
 
 
-def send_once(*arguments, **options):
+def send_once(producer, *arguments, **options):
     if sent:
         os.kill(os.getpid(), signal.SIGKILL)
     sent.append(arguments)
-    return send(*arguments, **options)
+    return send(producer, *arguments, **options)
 
 
-producer.send = send_once
+KafkaProducer.send = send_once
 turnstile.create_dataset(name, measure="zcdp", budget=8.0)
 """
 

@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout, ServiceUnavailable, TurnstileError
+from streams.sdk.memory import MemoryConnection
 from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep
 from streams.sdk.run import Run
@@ -99,7 +100,8 @@ class Trainer:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_killed_workers_decide_the_same_as_one_ledger(service: Service, policy: str) -> None:
     sampled = all(fields["measure"] == "renyi" for fields in POLICIES[policy].values())
-    impatient, in_memory = service.turnstile(timeout=4.0), Turnstile.in_memory(partitions=3)
+    impatient, connection = service.turnstile(timeout=4.0), MemoryConnection(3, HANGS_AFTER)
+    in_memory = Turnstile(connection=connection)
     for turnstile in (service.client, in_memory):
         for name, fields in POLICIES[policy].items():
             turnstile.create_dataset(name, **fields)
@@ -119,8 +121,7 @@ def test_killed_workers_decide_the_same_as_one_ledger(service: Service, policy: 
     reference.steps(STEPS)
     assert real.decided == reference.decided
     assert any(halted for _, halted, *_ in real.decided)
-    ledgers = reference.turnstile._connection.ledgers
     for name in POLICIES[policy]:
-        rows = [state_of(ledger, name) for ledger in ledgers]
+        rows = [state_of(ledger, name) for ledger in connection.ledgers]
         assert service.state(name) == {user: row for part in rows for user, row in part.items()}
     service.audit()

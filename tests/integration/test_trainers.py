@@ -17,6 +17,7 @@ from streams.records import ChargeRoster, decode_request
 from streams.records.digests import roster_digest
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import DecisionTimeout
+from streams.sdk.memory import MemoryConnection
 from streams.trainers import Checkpoint, IndividualDPClassifier
 from tests.audit.stored import Rows, state_of
 from tests.integration import training
@@ -40,7 +41,8 @@ def trained_in_memory(
     name: str, path: Path, dies_in: Sequence[int] = ()
 ) -> tuple[np.ndarray, Rows]:
     """Return the model and the users' charges, after crashes in some drawn steps."""
-    turnstile = Turnstile.in_memory(partitions=3)
+    connection = MemoryConnection(3, HANGS_AFTER)
+    turnstile = Turnstile(connection=connection)
     turnstile.create_dataset(name, **POLICY)
 
     def live(dies_in: int) -> np.ndarray:
@@ -54,15 +56,15 @@ def trained_in_memory(
         with pytest.raises(Death):
             live(step)
     model = live(-1)
-    charged = charged_in_memory(turnstile, name)
+    charged = charged_in_memory(connection, name)
     spent = [paid for paid, *_ in charged.values()]
     assert len(set(spent)) > 10  # users were charged different amounts
     return model, charged
 
 
-def charged_in_memory(turnstile: Turnstile, name: str) -> Rows:
-    ledgers = turnstile._connection.ledgers
-    return {user: row for ledger in ledgers for user, row in state_of(ledger, name).items()}
+def charged_in_memory(connection: MemoryConnection, name: str) -> Rows:
+    parts = [state_of(ledger, name) for ledger in connection.ledgers]
+    return {user: row for part in parts for user, row in part.items()}
 
 
 @pytest.mark.fault

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kafka import KafkaProducer
 
 from streams.sdk.client import Turnstile
 
@@ -33,7 +34,7 @@ def main(kafka: str, prefix: str, dataset: str, checkpoint: Path, point: str, at
     with Turnstile(kafka, prefix=prefix) as turnstile:
         run = turnstile.run(dataset, "r", released=read(checkpoint)["released"])
         state = read(checkpoint)
-        watch_publishing(turnstile, lambda: run.step == at, point)
+        watch_publishing(turnstile.partitions, lambda: run.step == at, point)
         for step in range(run.step, STEPS):
             die_if(point == "opened" and step == at)
             norms = norms_of(state["model"])
@@ -64,15 +65,14 @@ def write(checkpoint: Path, state: dict[str, Any]) -> None:
     fresh.replace(checkpoint)
 
 
-def watch_publishing(turnstile: Turnstile, is_now: Any, point: str) -> None:
+def watch_publishing(partitions: int, is_now: Any, point: str) -> None:
     """Kill this process when the broker has this many parts of the step."""
-    parts = {"half": 1, "published": turnstile.partitions}.get(point)
-    producer = turnstile._connection._open()
-    send, sent = producer.send, 0
+    parts = {"half": 1, "published": partitions}.get(point)
+    send, sent = KafkaProducer.send, 0
 
-    def send_and_die(*arguments: Any, **options: Any) -> Any:
+    def send_and_die(producer: KafkaProducer, *arguments: Any, **options: Any) -> Any:
         nonlocal sent
-        future = send(*arguments, **options)
+        future = send(producer, *arguments, **options)
         if is_now() and parts is not None:
             sent += 1
             if sent == parts:
@@ -80,7 +80,7 @@ def watch_publishing(turnstile: Turnstile, is_now: Any, point: str) -> None:
                 die_if(True)
         return future
 
-    producer.send = send_and_die
+    KafkaProducer.send = send_and_die
 
 
 def die_if(now: bool) -> None:
