@@ -30,7 +30,7 @@ from streams.records.packing import unpack_norms
 from streams.records.users import UserIds
 from streams.sdk.errors import Fenced
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.examples import examples
+from tests.examples import examples, grid
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, Turn, World, read
 
@@ -166,10 +166,13 @@ def test_killed_answerer_and_a_changed_file_charge_each_window_once() -> None:
 
 
 @pytest.mark.slow
-def test_answerer_killed_while_the_file_changes_charges_each_window_once() -> None:
+@pytest.mark.parametrize(
+    "earliest", [1, *(pytest.param(place, marks=pytest.mark.thorough) for place in (3, 5))]
+)
+def test_answerer_killed_while_the_file_changes_charges_each_window_once(earliest: int) -> None:
     """The change begins with a window that is being closed, and with an open block."""
     for first in (21, 60):
-        for place in range(1, 120, 2):
+        for place in range(earliest, 120, 6):
             world = world_of()
             with pytest.raises(Killed):
                 world.live(Doom(first))
@@ -247,19 +250,18 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize("switch", SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize(("policy", "switch"), grid(list(POLICIES), list(SWITCHES)))
 @given(
     at=st.integers(1, 119),
     rest=st.lists(st.tuples(st.integers(0, 119), st.integers(1, 3), st.sampled_from([2.0, 1.3]))),
 )
 @examples(15)
 def test_every_user_can_pay_for_the_corrections_of_both_files(
-    policy: dict[str, Any], switch: tuple[str, str], at: int, rest: list[tuple[int, int, float]]
+    policy: str, switch: str, at: int, rest: list[tuple[int, int, float]]
 ) -> None:
     """User 0 adds the most to every window, so no user is charged more."""
     turnstile = Turnstile.in_memory(partitions=1)
-    held = turnstile.create_dataset("d", user_ids="integer", **policy)
+    held = turnstile.create_dataset("d", user_ids="integer", **POLICIES[policy])
     budget = 2.0 * held.row.gaussian_rho(held.budget[0])  # of mu squared
     topics, spent, before = MemoryTopics(), Counter[int](), [0.0]
     rows = sorted([*rest, *((time, 0, 2.0) for time in range(120))])
@@ -282,7 +284,8 @@ def test_every_user_can_pay_for_the_corrections_of_both_files(
             is_cut = charge.left_out[:, 0] != 0.0
             assert (~is_cut | (granted >= limit * (1.0 - 1e-9))).all()
 
-    for text, to in ((switch[0], at), (switch[1], len(events))):
+    first, second = SWITCHES[switch]
+    for text, to in ((first, at), (second, len(events))):
         answering = Answering(
             asked_of(text),
             "x",
@@ -405,9 +408,10 @@ def continue_run(world: World, **options: Any) -> None:
 
 
 @pytest.mark.slow
-def test_killed_run_that_continues_a_closed_run_charges_each_window_once() -> None:
+@pytest.mark.parametrize("earliest", [1, pytest.param(8, marks=pytest.mark.thorough)])
+def test_killed_run_that_continues_a_closed_run_charges_each_window_once(earliest: int) -> None:
     for events in (3, 30, 3 * 17, 3 * 21):
-        for place in range(1, 150, 7):
+        for place in range(earliest, 150, 14):
             world = world_of()
             world.live(to=events)
             if not world.answers:

@@ -100,15 +100,18 @@ def _seconds(moment: str) -> float:
 
 
 @pytest.mark.slow
-def test_killed_answerer_charges_and_corrects_each_block_once() -> None:
+@pytest.mark.parametrize(
+    "earliest", [1, *(pytest.param(place, marks=pytest.mark.thorough) for place in (4, 7))]
+)
+def test_killed_answerer_charges_and_corrects_each_block_once(earliest: int) -> None:
     places = 0
-    for place in range(1, PLACES, 3):
+    for place in range(earliest, PLACES, 9):
         world = world_of()
         if not survive(world, [place]):
             break
         places += 1
         assert_as_calm(world)
-    assert places > 40
+    assert places > 13
 
 
 @pytest.mark.slow
@@ -224,7 +227,7 @@ def lived(
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @given(rest=st.lists(EVENT, max_size=60))
-@examples(20)
+@examples(10)
 def test_every_user_can_pay_for_both_queries(
     policy: dict[str, Any], rest: list[tuple[int, int, float]]
 ) -> None:
@@ -254,7 +257,7 @@ def noise_of(record: AnswerRecord) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @given(events=st.lists(EVENT, max_size=50), own=st.lists(EVENT, max_size=60))
-@examples(20)
+@examples(10)
 def test_two_worlds_differ_by_one_users_budget_in_all_releases_together(
     policy: dict[str, Any],
     events: list[tuple[int, int, float]],
