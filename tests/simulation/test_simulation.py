@@ -63,7 +63,7 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("levels-not-deferred", 2),
         ("calls-accepted-during-a-step", 4),
         ("levels-charged-twice", 314),
-        ("parent-grants-not-applied", 110),
+        ("parent-grants-not-applied", 116),
         ("budgets-charged-separately", 116),
         ("parent-levels-not-checked", 165),
         ("only-first-parents-charged", 18),
