@@ -31,6 +31,7 @@ def test_a_recorded_log_is_applied_as_it_was(name):
     assert recording_of(log) == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_recorded_state_is_restored_and_decides_the_rest_as_it_did(name):
     kept = recording(name)

@@ -332,6 +332,7 @@ def test_noise_of_a_correction_moves_no_value_far(
     assert (far <= 2.0 * stddev / len(raw) + 1e-9).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left_out", "part"), [(0.0, 0.4), (2.0, 1.55), (9.0, 1.1)])
 def test_noise_of_a_correction_adds_less_error_if_little_was_left_out(
     left_out: float, part: float

@@ -51,6 +51,7 @@ def test_erased_users_are_halted_and_others_unaffected():
     log.audit()
 
 
+@pytest.mark.slow
 def test_charging_many_erased_users_hashes_each_id_once_per_key(monkeypatch):
     names = [f"user {number}" for number in range(400)]
     log = begun(user_ids="string", users=names)

@@ -66,6 +66,7 @@ def test_no_stopping_rule_exceeds_delta_by_odometer_records(terms, mu_squared, s
     assert reached_delta(shown, mu_squared) <= DELTA
 
 
+@pytest.mark.slow
 @each_case
 def test_no_stopping_rule_exceeds_delta_by_explained_epsilons(terms, mu_squared, steps) -> None:
     archived, turnstile = new_service(1)

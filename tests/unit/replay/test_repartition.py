@@ -124,7 +124,7 @@ def effects() -> int:
 
 @pytest.mark.parametrize(
     "crash_at",
-    [pytest.param(n, marks=[pytest.mark.slow] if n % 6 else []) for n in range(effects())],
+    [pytest.param(n, marks=[pytest.mark.slow] if n % 10 else []) for n in range(effects())],
 )
 def test_interrupted_repartition_can_be_resumed_with_one_live_log(crash_at):
     old = retirable()

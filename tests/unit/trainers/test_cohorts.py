@@ -82,6 +82,7 @@ def a_fixed_number_of_those_who_are_left(
     return np.sort(np.random.default_rng(step).permutation(left)[:20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [True, False], ids=["removed", "data set to zero"])
 @pytest.mark.parametrize("rule", [everybody, in_turn, by_coin])
 def test_released_rows_differ_by_what_was_charged_whoever_else_is_asked(
@@ -92,6 +93,7 @@ def test_released_rows_differ_by_what_was_charged_whoever_else_is_asked(
     assert differ <= charged * (1.0 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [True, False], ids=["removed", "data set to zero"])
 @pytest.mark.parametrize(
     ("rule", "at_least"),
