@@ -253,7 +253,7 @@ class Bench:
         self,
         seed: int,
         turnstile: Turnstile,
-        coins: np.random.Generator,
+        coins: np.random.Generator | None,
         mode: str = "hooks",
         ahead: bool = False,
     ) -> Training:
@@ -296,15 +296,18 @@ class Bench:
         return their.accuracy(), mine.accuracy()
 
     def race(self, seed: int, service: Turnstile | None) -> dict[str, Training]:
-        """Train in turns, in every way, for the times of steps."""
+        """Train in turns, in every way, for the times of steps.
+
+        Coins and noise are private, as users have them: a seeded generator would take less time.
+        """
 
         def individual(turnstile: Turnstile, *arguments: Any) -> Training:
-            return self.individual(seed, turnstile, np.random.default_rng(seed), *arguments)
+            return self.individual(seed, turnstile, None, *arguments)
 
         racing = {
             OPACUS: Training(self.task, self.opacus(seed, self.theirs)),
-            IN_MEMORY: individual(Turnstile.in_memory(partitions=1)),
-            GHOST: individual(Turnstile.in_memory(partitions=1), "ghost"),
+            IN_MEMORY: individual(Turnstile.in_memory()),
+            GHOST: individual(Turnstile.in_memory(), "ghost"),
         }
         if service is not None:
             racing[SERVICE] = individual(service)
@@ -313,8 +316,6 @@ class Bench:
             for training in racing.values():
                 for _ in range(min(_IN_A_ROW, self.task.steps - first)):
                     training.step()
-        if service is not None:
-            assert racing[SERVICE].accuracy() == racing[IN_MEMORY].accuracy()
         return racing
 
     def _begin(self, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
