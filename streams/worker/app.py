@@ -40,6 +40,11 @@ logger = logging.getLogger("turnstile.worker")
 
 _FETCHED_RECORDS = 256
 _SESSION_SECONDS = 6.0
+_HEARTBEAT_SECONDS = 0.5
+"""A worker learns of a new distribution of partitions from its next heartbeat.
+
+Until all workers have learned of it, the partitions are not decided.
+"""
 
 
 class _Record:
@@ -133,7 +138,7 @@ def _faust_app(config: Config) -> TurnstileApp:
         _FETCHED_RECORDS,
         consumer_max_fetch_size=MAX_REQUEST_BYTES + 1024 * 1024,
         broker_session_timeout=_SESSION_SECONDS,
-        broker_heartbeat_interval=_SESSION_SECONDS / 3,
+        broker_heartbeat_interval=_HEARTBEAT_SECONDS,
         broker_commit_interval=5.0,
     )
 
