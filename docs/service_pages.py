@@ -38,8 +38,8 @@ from streams.cli.arguments import Argument
 from streams.cli.commands import COMMANDS, MOST_DAYS, Command
 from streams.cli.output import Exit
 from streams.config import Config
-from streams.kafka.answers import ANSWER_SETTINGS, ANSWERS
-from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, SNAPSHOTS
+from streams.kafka.answers import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS
+from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, SNAPSHOTS, WISHES
 from streams.ledger.outputs import Channel, Output
 from streams.ledger.validation import MECHANISMS
 from streams.records import BUDGET, HALT_REASONS, OWN_BUDGET, Reason, encode
@@ -282,9 +282,20 @@ def topics() -> str:
     rows = []
     for topic, given in every.items():
         contents = _CONTENTS.get(topic, "the journal of answerers")
-        shown = ", ".join(f"`{name}={value}`" for name, value in given.items())
-        rows.append([f"`{Config().topic(topic)}`", contents, _retention(given), shown])
-    return table(["topic", "contents", "retention", "settings"], rows)
+        required, others = [], []
+        for name, value in given.items():
+            listed = required if _is_required(topic, name) else others
+            listed.append(f"`{name}={value}`")
+        shown = [", ".join(required), ", ".join(others)]
+        rows.append([f"`{Config().topic(topic)}`", contents, _retention(given), *shown])
+    header = ["topic", "contents", "retention", "required settings", "other settings"]
+    return table(header, rows)
+
+
+def _is_required(topic: str, setting: str) -> bool:
+    if topic in SETTINGS:
+        return (topic, setting) not in WISHES
+    return setting in ANSWER_NEEDS
 
 
 def _retention(given: dict[str, str]) -> str:
