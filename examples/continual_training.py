@@ -8,8 +8,12 @@ The model predicts which recent customers buy in the next 30 days. A customer is
 months with an example, and only the norms of that customer's own gradients. Most customers leave
 long before their budgets are spent. A customer with a spent budget is halted, and training goes on.
 
+It simulates all months in one process, and keeps neither models nor the released step: it is no
+job that runs once a month and survives a crash. ``monthly_pytorch.py`` is one.
+
 To adapt it, replace ``months_of``, and bound the rows of your data by a norm that is known without
-the data. Sums are rounded here; ``streams.trainers`` adds up exactly.
+the data. Contributions are rounded to a grid, so that their sum is exact, and the noise is sampled
+exactly.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import argparse
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -27,16 +32,19 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 from accounting import gdp_budget
-from accounting.release.clipping import clip_factors, norm_products, row_norms
+from accounting.release.clipping import clip_rows, row_norms
+from accounting.release.exact_normals import ExactNormals
 from streams import Run, Turnstile
 from streams.demo.periods import TrainingPeriod, split_periods
 from streams.demo.purchases import load_purchases, simulated_purchases
+from streams.trainers.loop import rounded_rows, row_products
 
 EPSILON, DELTA = 0.1, 1e-5  # of every customer, for the models of all months together
 CLIP_NORM = 1.0  # no gradient is longer, because no row of features is
 STEPS = 3  # of gradient descent, after every month
 MONTHS = 4  # in which a customer can contribute gradients of CLIP_NORM
 NOISE = math.sqrt(MONTHS * STEPS) * CLIP_NORM / gdp_budget(EPSILON, DELTA)
+GRID = 2.0**-18  # contributions are multiples of it, far finer than the noise
 POPULATION = 5_000  # a public number of customers in a month; their true number is not public
 LEARNING_RATE = 5.0
 
@@ -73,25 +81,34 @@ def hold_out(
 
 
 def train(
-    run: Run, months: Sequence[TrainingPeriod], noise: np.random.Generator
+    run: Run, months: Sequence[TrainingPeriod], generator: np.random.Generator | None
 ) -> Iterator[Refresh]:
-    """Yield the model after each month. Each month starts with the model of the month before."""
+    """Yield the model after each month. Each month starts with the model of the month before.
+
+    Args:
+        run: that charges the customers.
+        months: the examples of each month.
+        generator: of the noise, to repeat a run. None: the noise is from the operating system.
+    """
+    normals = ExactNormals(generator)
     model = np.zeros(months[0].rows.shape[1])
     for month in months:
-        lengths = row_norms(month.rows)
+        rows = rounded_rows(month.rows)
         granted = np.zeros((STEPS, len(month.users)))
         for step in range(STEPS):
-            residuals = expit(month.rows @ model) - month.bought
-            norms = norm_products(np.abs(residuals), lengths)  # of the gradients, rounded up
+            # These products are exact, so no customer's gradient depends on the other customers.
+            residuals = expit(row_products(rows, model[:, np.newaxis])[:, 0]) - month.bought
+            gradients = residuals[:, np.newaxis] * rows
             granted[step] = run.charge(
                 month.users,
-                np.minimum(norms, CLIP_NORM),
+                np.minimum(row_norms(gradients), CLIP_NORM),  # norms are rounded up
                 noise_stddev=NOISE,
                 clip_norm=CLIP_NORM,
             ).granted
             # Only now is anything released: the sum of the clipped gradients, with noise.
-            clipped = residuals * clip_factors(norms, granted[step])
-            gradient = month.rows.T @ clipped + noise.normal(0.0, NOISE, len(model))
+            clipped = np.trunc(clip_rows(gradients, granted[step]) / GRID).astype(np.int64)
+            noise = normals.draw(Fraction(NOISE) / Fraction(GRID), len(model))
+            gradient = (clipped.sum(axis=0) + noise) * GRID
             model = model - LEARNING_RATE / (CLIP_NORM * POPULATION) * gradient
         yield Refresh(model, granted)
 
@@ -114,7 +131,8 @@ def main() -> None:
             dataset, measure="gdp", epsilon=EPSILON, delta=DELTA, on_exhaustion="clip"
         )
         run = turnstile.run(dataset, "refreshes")
-        refreshes = train(run, trained, np.random.default_rng(options.seed))
+        generator = None if options.seed is None else np.random.default_rng(options.seed)
+        refreshes = train(run, trained, generator)
         for number, (test, refresh) in enumerate(zip(tested, refreshes, strict=True), start=1):
             quality = roc_auc_score(test.bought, test.rows @ model)
             halted = np.count_nonzero(refresh.granted[-1] == 0.0)
