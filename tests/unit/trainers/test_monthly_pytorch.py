@@ -1,0 +1,49 @@
+"""examples/monthly_pytorch.py: one budget per user for the trainings of all months."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from streams import Turnstile
+from tests.readme import TOP
+
+pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
+
+STEPS = 4  # of one training; a budget pays for two trainings
+
+
+@pytest.mark.slow
+def test_a_user_in_more_trainings_than_planned_is_left_out_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = TOP / "examples" / "monthly_pytorch.py"
+    spec = importlib.util.spec_from_file_location("monthly_pytorch", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "STEPS", STEPS)
+    monkeypatch.chdir(tmp_path)
+
+    members = [set(example.examples_of_month(month)[0].tolist()) for month in range(3)]
+    assert len({len(users) for users in members}) == 3, "months have different numbers of users"
+    in_all = set.intersection(*members)
+    halted = []
+    with Turnstile.in_memory() as turnstile:
+        for month in ("2026-01", "2026-02", "2026-03"):
+            example.train(turnstile, month)
+            halted.append({halt.user for halt in turnstile.halts("clicks", follow=False)})
+        spent = {record.user: record for record in turnstile.odometer("clicks", follow=False)}
+        run = turnstile.run("clicks", "after")
+        shares = {user: record.share(run.policy) for user, record in spent.items()}
+    assert halted == [set(), set(), in_all]
+    for user in set.union(*members):
+        trainings = sum(user in users for users in members)
+        assert shares[user] == min(trainings, 2) / 2
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"model-2026-0{month}.npz" for month in (1, 2, 3)
+    }
