@@ -87,8 +87,9 @@ class PrivateSteps:
     Args:
         run: from ``Turnstile.run``.
         users: distinct ids, in the order of positions.
-        clip_norm: the norm that lasts: every user can afford a contribution of this norm in every
-            planned step. Contributions are clipped to it, unless ``highest_level`` is above 1.
+        clip_norm: the norm that lasts: a user whose budget is unspent when the training begins can
+            afford a contribution of this norm in every planned step. Contributions are clipped to
+            it, unless ``highest_level`` is above 1.
         noise_multiplier: standard deviation of the noise in each coordinate of the sum, as a
             multiple of ``clip_norm``. It may be a schedule, which follows public values.
         sampling_rate: the probability with which each user is drawn. It may be a schedule.

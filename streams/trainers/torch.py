@@ -131,7 +131,8 @@ class PrivacyEngine:
                 pinned memory are used; its batches are replaced by Poisson samples of users.
             noise_multiplier: the noise, as a multiple of ``max_grad_norm``; may be a schedule.
             max_grad_norm: the norm that a user's gradient, summed over its examples, is clipped to.
-                Every user can afford it in every planned step.
+                A user whose budget is unspent when the training begins can afford it in every
+                planned step.
             users: (examples,), the user of each example; by default each example has its own user.
             epochs: planned number of passes over the loader, each of about 1 / sampling rate steps.
             steps: the planned number of steps, instead of ``epochs``; the loader's only pass then
