@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import steps_noise_multiplier
 from streams import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.planning import Plan, planned
-from streams.trainers.steps import OpenStep
+from streams.trainers.steps import AllUsersHalted, OpenStep
 from streams.trainers.sums import Outer
 from tests.readme import README, blocks, page
 from tests.unit.trainers.rosters import FilterRun, FilterService
@@ -867,31 +866,20 @@ def test_the_script_of_the_documentation_trains(capsys: pytest.CaptureFixture[st
         "user_ids": USERS,
         "criterion": torch.nn.CrossEntropyLoss(),
     }
-    exec(script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()"), names)
+    script = script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()")
+    exec(script.replace("population=1_400", "population=80"), names)
     assert names["engine"].statement()["steps"] == 15 * 5
     assert 2.99 < float(capsys.readouterr().out) <= 3.0
 
 
+@pytest.mark.slow
 def test_the_documented_budget_pays_for_two_trainings() -> None:
-    (script,) = (block for block in blocks(page("train/pytorch")) if "2 * steps" in block)
-    module = network()
-    names: dict[str, Any] = {
-        "steps_noise_multiplier": steps_noise_multiplier,
-        "PrivacyEngine": PrivacyEngine,
-        "turnstile": Turnstile.in_memory(),
-        "model": module,
-        "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
-        "loader": loader_of(batch_size=16),
-        "user_ids": USERS,
-    }
-    exec(script, names)
-    assert names["engine"].statement(1e-5)["planned_steps"] == names["steps"]
-    policy = names["turnstile"].create_dataset(
-        "faces",
-        measure="steps",
-        epsilon=3.0,
-        delta=1e-5,
-        sampling_rate=names["rate"],
-        noise_multiplier=names["noise"],
-    )
-    assert policy.steps >= 2 * names["steps"]
+    (script,) = (block for block in blocks(page("train/pytorch")) if "TRAININGS * STEPS" in block)
+    names: dict[str, Any] = {}
+    exec(script.replace('Turnstile.open("budgets.db")', "Turnstile.in_memory()"), names)
+    examples, criterion = loader_of(batch_size=16).dataset, torch.nn.CrossEntropyLoss()
+    for month in ("2026-01", "2026-02"):
+        names["train"](month, examples, USERS, network(), criterion)
+    assert not list(names["turnstile"].halts("clicks", follow=False))
+    with pytest.raises(AllUsersHalted):
+        names["train"]("2026-03", examples, USERS, network(), criterion)
