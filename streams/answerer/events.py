@@ -154,16 +154,19 @@ class EventFile:
 
     Args:
         path: the file; its suffix is one of FILE_SUFFIXES.
-        query_file: names the columns with user and time.
+        query_file: names the columns.
 
     Raises:
-        UnusableQueries: the file cannot be read.
+        UnusableQueries: the file cannot be read; from ``rows``, a column is missing.
     """
 
     def __init__(self, path: Path, query_file: QueryFile) -> None:
         self.path = path
         self.text = path.suffix == ".csv"
         self._source = query_file.source
+        self._wanted = {self._source.user, self._source.time}
+        if path.suffix != ".jsonl":  # where an event may lack a column
+            self._wanted = self._wanted.union(*(query.columns for query in query_file.queries))
         if path.suffix not in FILE_SUFFIXES:
             raise UnusableQueries(
                 f"{path} has an unknown suffix; it must be one of {', '.join(FILE_SUFFIXES)}"
@@ -181,8 +184,7 @@ class EventFile:
         """Return its rows: those without a time first, the others in the order of their times."""
         reader = EventReader(self._source, self.text)
         rows = list(self._read())
-        wanted = {self._source.user, self._source.time}
-        if rows and (missing := wanted - rows[0].keys()):
+        if rows and (missing := self._wanted - rows[0].keys()):
             raise UnusableQueries(
                 f"{self.path} has no column {min(missing)!r}; it has {', '.join(rows[0])}"
             )

@@ -199,6 +199,13 @@ class Query:
         return self.window // self.every
 
     @property
+    def columns(self) -> set[str]:
+        """Return the columns of events that the query reads, besides user and time."""
+        conditions = [*self.where, *(one for term in self.terms for one in term.where)]
+        names = [self.column, self.by, *(term.column for term in self.terms)]
+        return {*names, *(condition.column for condition in conditions)} - {""}
+
+    @property
     def has_private_keys(self) -> bool:
         """Return whether the keys of the groups are private."""
         return bool(self.key_bytes or self.keys_below)

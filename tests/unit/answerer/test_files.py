@@ -98,6 +98,24 @@ def test_file_format_and_order_do_not_change_the_charges(suffix: str, tmp_path: 
     assert users == ({1, 3} if suffix == ".parquet" else {0, 1, 2, 3, 4})
 
 
+@pytest.mark.parametrize("column", ["u", "t", "x", "c", "n"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table_without_a_column_of_the_queries_is_rejected(
+    suffix: str, column: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"events{suffix}"
+    rows = [{**row, "c": str(row["c"])} for row in ROWS]
+    WRITERS[suffix](path, [{("other" if k == column else k): row[k] for k in row} for row in rows])
+    with pytest.raises(UnusableQueries):
+        EventFile(path, QUESTIONS).rows()
+
+
+def test_events_of_json_lines_may_lack_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    jsonl_file(path, [{key: row[key] for key in ("u", "t")} for row in ROWS])
+    assert len(EventFile(path, QUESTIONS).rows()) == len(ROWS)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
