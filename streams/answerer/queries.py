@@ -466,7 +466,12 @@ def _query(
         **settings,
     )
     can_add = kind in ("count", "sum") and window == every and not query.has_private_keys
-    if "sums" in content and can_add and not query.total:
+    if "sums" in content and query.total:
+        raise UnusableQueries(
+            f"{table.where}: total and sums exclude each other: give one, or ask two queries",
+            "sums",
+        )
+    if "sums" in content and can_add:
         query = replace(query, sums=_sums(table, query, zone))
     if "start" in content:
         query = query.starting(max(0, panes.last(table.moment("start", zone) - 1) + 1))

@@ -58,6 +58,11 @@ BAD = {
         "left_out = 0.1",
         "left_out",
     ),
+    "sums of a total": (
+        "each = 2",
+        'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 1\ntotal = 0.2\nsums = ["all"]',
+        "sums",
+    ),
     "no numerator": ('kind = "count"', 'kind = "ratio"', "numerator"),
     "no denominator": ('kind = "count"', 'kind = "ratio"\nnumerator = { each = 1 }', "denominator"),
     "term without a bound": (
