@@ -4,16 +4,8 @@ A Rényi filter at one order a, with a budget B_a that alone implies (epsilon, d
 (epsilon, delta)-DP. The order may differ from user to user, and may be chosen from the user's own
 data. It is fixed when the user is enrolled, from that data and the outputs released before.
 
-*Theorem.* Let user i contribute nothing before a time t. At t, let an order a be chosen from fixed
-candidates, as a function of the outputs until then and of i's own data. From then on, let a step be
-admitted only if the sum of i's Rényi divergences at order a, this step's included, is at most B_a.
-Then the outputs with and without i are (epsilon, delta)-indistinguishable, in both directions.
-*Proof.* Before t the outputs have the same law with and without i, who contributed nothing. Given
-them, a is a number: in the world with i it is the order chosen, and in the world without i it is
-the order that would have been chosen, a constant of the comparison. Feldman and Zrnic, Thm 4.3
-bounds the divergence of order a between what follows in the two worlds by B_a, which implies
-(epsilon, delta) for it, given any outputs until t. The mean over these outputs, whose law is the
-same in both worlds, keeps (epsilon, delta).
+The theorem and its proof are in ``docs/research/filters.md``, "Rényi order per user": the order is
+chosen before the user's first contribution. It is new and not peer reviewed.
 
 The running sum at this order, converted with the whole delta, also holds at every stopping time
 (`docs/research/any-time.md`), as long as charges do not follow the user's own sampling coins.
