@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import Gaussian, Laplace, PoissonGaussian, PureDP
+from accounting import Gaussian, Laplace, PoissonGaussian, PureDP, banded_steps
 from streams import InvalidRequest, Turnstile, UncoveredStep
 from streams.queries import QueryAnswerer
 
@@ -123,3 +123,19 @@ def test_the_error_survives_a_process_boundary():
     again = pickle.loads(pickle.dumps(refused.value))
     assert (str(again), again.measure) == (str(refused.value), refused.value.measure)
     assert again.covered_by == refused.value.covered_by
+
+
+@pytest.mark.parametrize("sampling_rate", [0.1, 1.0])
+def test_counted_steps_charge_rows_of_banded_matrices_at_rate_one_only(sampling_rate):
+    (step, *_) = banded_steps(np.array([1.0, 0.5]), 2.0, min_separation=2, steps=4)
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset(
+            "d", measure="steps", budget=5, sampling_rate=sampling_rate, noise_multiplier=1.0
+        )
+        run = turnstile.run("d", "r", min_separation=2)
+        if sampling_rate == 1.0:
+            assert run.charge([1], [1.0], mechanism=step).admitted.all()
+        else:
+            with pytest.raises(UncoveredStep):
+                run.charge([1], [1.0], mechanism=step)
+            assert run.step == 0
