@@ -279,7 +279,8 @@ def create_topic(
     """Create a topic, unless another process has just created it.
 
     From three copies on, Kafka acknowledges a record when two brokers have it, so that the loss of
-    one loses no record and stops no writer. A higher default of the brokers is kept.
+    one loses no record and stops no writer. A higher default of the brokers is kept, if Kafka
+    shows it.
     """
     topic, copies = config.topic(name), config.replication
     options = {

@@ -1,4 +1,4 @@
-"""What Kafka's client does when it has no partition leaves no partition without an owner."""
+"""Workers own every partition again after their Kafka clients had none for a time."""
 
 import sys
 from contextlib import closing

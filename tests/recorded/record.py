@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 
 
 class StoredState(msgspec.Struct):
-    """What Redis has of a partition in the middle of a log: merged pages, and later deltas."""
+    """The stored state of a partition in the middle of a log: merged pages, and later deltas."""
 
     next: int  # the offset to apply next
     pages: dict[str, bytes]
