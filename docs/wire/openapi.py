@@ -56,7 +56,6 @@ _RETRY_AFTER = {
     "description": "Seconds after which the caller may send the same request again.",
     "schema": {"type": "integer", "minimum": 1},
 }
-_NOT_OF_OPERATIONS = (HTTPStatus.METHOD_NOT_ALLOWED,)
 
 
 def document() -> dict[str, Any]:
@@ -130,7 +129,7 @@ def _schema_of(kind: type) -> dict[str, Any]:
 
 
 def _statuses() -> list[int]:
-    return sorted(set(STATUSES.values()).difference(_NOT_OF_OPERATIONS))
+    return sorted(set(STATUSES.values()))
 
 
 def _response_name(status: int) -> str:

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from streams.gateway.operations import OPERATIONS
+from streams.gateway.problems import STATUSES
 from tests.gateways import gateway_to
 from tests.readme import TOP
 from tests.unit.gateway.asking import STEP, ask, create, opened
@@ -34,6 +35,12 @@ def test_every_operation_and_every_field_is_described() -> None:
         assert schema["description"], name
         for field, content in schema["properties"].items():
             assert content.get("description") or field == "type", (name, field)
+
+
+def test_every_status_of_a_problem_is_described() -> None:
+    operations = [one for methods in DOCUMENT["paths"].values() for one in methods.values()]
+    for operation in operations:
+        assert set(operation["responses"]) == {"200", *map(str, STATUSES.values())}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
