@@ -21,7 +21,7 @@ BLOCKS = {
     "query/python": "tests/unit/docs, tests/unit/queries",
     "query/reading": "tests/unit/answerer",
     "train/huggingface": "tests/unit/trainers",
-    "train/loop": "tests/integration, tests/unit/sdk, tests/unit/trainers",
+    "train/loop": "tests/integration, tests/unit/trainers",
     "train/pytorch": "tests/unit/trainers",
 }
 """Pages with blocks of Python that need more than the page has, and the tests that run them."""
@@ -84,11 +84,6 @@ def blocks_of_epochs() -> list[str]:
     return [block for block in blocks() if "Epochs(" in block]
 
 
-def blocks_of_correlated_noise() -> list[str]:
-    """A step of a banded matrix; the tests of the SDK run it."""
-    return [block for block in blocks() if "min_separation=" in block]
-
-
 def blocks_of_sampled_training() -> list[str]:
-    """A loop over a roster and a classifier; the tests of the trainers run them."""
-    return [block for block in blocks() if "roster" in block or "Classifier" in block]
+    """A loop over a roster; the tests of the trainers run it."""
+    return [block for block in blocks() if "roster" in block]

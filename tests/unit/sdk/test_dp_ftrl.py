@@ -1,4 +1,4 @@
-"""The examples of correlated noise in docs/train/loop.md and docs/dp-ftrl.md run as shown."""
+"""The examples of docs/dp-ftrl.md run as shown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting import banded_step, banded_steps
 from streams import Halt, Turnstile
 from streams.sdk.decisions import StepDecision
 from streams.sdk.run import Run
-from tests.readme import TOP, blocks, blocks_of_correlated_noise
+from tests.readme import TOP, blocks
 
 WHOLE, TURNS = blocks((TOP / "docs" / "dp-ftrl.md").read_text(encoding="utf-8"))
 
@@ -86,19 +85,3 @@ def test_the_noise_of_the_document_is_the_inverse_of_the_matrix_times_that_of_it
         found.append(names["correlated"][-1])
     matrix = sum(np.diag(np.full(9 - k, entry), -k) for k, entry in enumerate(names["COLUMN"]))
     np.testing.assert_allclose(matrix @ np.array(found), rows)
-
-
-def test_the_lines_in_the_readme_charge_by_the_column() -> None:
-    (example,) = blocks_of_correlated_noise()
-    with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset("phones", measure="zcdp", budget=1.0, odometer_step=2.0**-44)
-        names = {"t": turnstile, "steps": 9, "banded_steps": banded_steps}
-        names |= {"users": [1, 2], "norms": np.array([1.0, 0.5])}
-        exec(example, names)
-        exec(example, names)  # the run is resumed, and everybody has to wait
-        assert names["d"].too_soon.all()
-        whole = banded_step([1.0, 0.5, 0.375, 0.3125], 6.0)
-        assert names["prices"][0] == whole
-        bounds = {c.user: c.bound[0] for c in turnstile.odometer("phones", follow=False)}
-        price = 1.0 / (2.0 * whole.noise_stddev**2)
-        assert bounds == {1: pytest.approx(price), 2: pytest.approx(price / 4)}
