@@ -183,6 +183,7 @@ class Answering:
             raise Superseded("other answerers keep answering this run: run only one")
         self._check_change()  # another answerer may have begun since the first check
         self._run = run
+        self._prepare(self._next_file([run.policy, *run.outer], ahead=True))
         self._enter()
         self._check_charged(run)
         # Step 3.
@@ -484,18 +485,18 @@ class Answering:
             self._logged = known
             logger.warning("skipped events so far: %s", self.state.skipped_text())
 
-    def _prepare(self, run: Run) -> None:
+    def _prepare(self, query_file: QueryFile) -> None:
         """Compute noise and prices, before anything is charged.
 
         Raises:
             UnusableQueries: names the query.
         """
-        asked = self.state.asked
-        self._costs = costs = costs_of(self.query_file, [run.policy, *run.outer], asked)
+        run = self._run
+        self._costs = costs = costs_of(query_file, [run.policy, *run.outer])
         self._answerers = []
         self._selections: list[KeySelection | None] = []
         self._correctors: dict[int, QueryAnswerer] = {}
-        for number, one in enumerate(asked):
+        for number, one in enumerate(costs.asked):
             query, noise = one.query, self._noise
             try:
                 answerer = QueryAnswerer(
@@ -518,7 +519,7 @@ class Answering:
             self._answerers.append(answerer)
         kinds = {"integer": True, "string": False}
         known = kinds.get(str(run.policy.user_ids))
-        if known is not None and known is not self.query_file.source.integers:
+        if known is not None and known is not query_file.source.integers:
             raise UnusableQueries(
                 f"[input]: the users of dataset {run.dataset!r} have {run.policy.user_ids} ids: "
                 f'set users = "{run.policy.user_ids}"'
@@ -572,26 +573,33 @@ class Answering:
         """Return the last answer of this run or, before its first one, of the run before it."""
         return self._history.answered or self._earlier.answered
 
-    def _next_file(self, policies: list[Policy] | None) -> QueryFile:
+    def _next_file(self, policies: list[Policy] | None, *, ahead: bool = False) -> QueryFile:
         """Return the file that the next step follows, with its place in the run.
 
         Args:
             policies: of all budgets that a charge has to fit; None before the run is open.
+            ahead: return the file that was given, even if a step that is being closed, or open
+                blocks of the earlier file, come first.
 
         Raises:
             UnusableQueries: the run cannot go on with the file that was given.
         """
-        history, wanted, last = self._history, self._wanted, self._last_entry()
-        if history.closing is not None:
-            return history.closing.file
+        history, wanted = self._history, self._wanted
+        last = history.closing or self._last_entry()
         if last is None:
             return wanted
-        before, is_own = last.file, last is history.answered
+        before, step = last.file, history.released + 1
+        if history.closing is not None:
+            if not ahead:
+                return before
+            step += 1
+        is_own = last is not self._earlier.answered
         if is_own and last.query_file == wanted.digest and before.place.ended is None:
             return before
-        step = history.released + 1
         before = ended(before, last.step + 1, wanted.run, step)
         calendar = Calendar(before, step)
+        while ahead and not calendar.is_over:
+            calendar.advance()
         return continued(before, calendar, wanted, policies) if calendar.is_over else before
 
     def _enter(self) -> None:
@@ -606,7 +614,7 @@ class Answering:
         is_next = history.closing is None and self.query_file.place.ended is None
         self._digest = self._wanted.digest if is_next or at is None else at.query_file
         self.state = InputState(self.query_file, text=self._text, step=step)
-        self._prepare(run)
+        self._prepare(self.query_file)
         self._sums = {
             query.name: last.sums[query.name]
             for query in self.query_file.queries

@@ -92,9 +92,7 @@ class Costs(NamedTuple):
         return min(1.0, math.nextafter(float(total), 2.0))
 
 
-def costs_of(
-    query_file: QueryFile, policies: Sequence[Policy], asked: Sequence[AskedQuery] | None = None
-) -> Costs:
+def costs_of(query_file: QueryFile, policies: Sequence[Policy]) -> Costs:
     """Return the noise of all queries, and the reserve of their corrections.
 
     Args:
@@ -102,12 +100,11 @@ def costs_of(
         policies: of all budgets that a charge has to fit. The noise of answers follows from the
             first one, and that of corrections from the smallest, since each budget must pay for
             them.
-        asked: the queries, if they were computed before.
 
     Raises:
         UnusableQueries: a policy cannot charge them, or nothing is left for corrections.
     """
-    asked = list(asked or map(AskedQuery, query_file.queries))
+    asked = list(map(AskedQuery, query_file.queries))
     wanted = sum(query.share * query.left_out for query in query_file.queries if query.block)
     free = max(0.0, 1.0 - query_file.place.paid - query_file.keep) * _BELOW
     if wanted and free < _LEAST * wanted:

@@ -361,6 +361,37 @@ def test_corrections_that_no_budget_is_left_for_are_rejected_before_a_charge() -
     assert len(charges_of(world)) > len(charged)
 
 
+SPENT = (HEAD + COUNTED + SLID).replace("left_out = 0.4", "left_out = 0.1")
+UNPAID = {
+    "corrections": SPENT.replace("40ms", "400ms").replace("left_out = 0.1", "left_out = 0.9"),
+    "noise": HEAD + COUNT.replace("noise = 1.0", "noise = 1e-200"),
+}
+
+
+@pytest.mark.parametrize("text", list(UNPAID))
+@pytest.mark.parametrize("state", ["between steps", "closing a step", "closed"])
+def test_changed_file_that_cannot_be_paid_leaves_open_blocks_open(text: str, state: str) -> None:
+    world, changed = world_of(), asked_of(UNPAID[text])
+    world.query_file = asked_of(SPENT)
+    world.live(to=3 * 24)
+    for place in range(1, 20) if state == "closing a step" else ():
+        with suppress(Killed):
+            world.live(Doom(place))
+        if world.entries[-1].kind == "closing":
+            break
+    if state == "closed":
+        world.service.close_run("r")
+        changed = replace(changed, run="s", continues="r")
+    answers, charged = list(world.topics.answers), charges_of(world)
+    with pytest.raises(UnusableQueries):
+        world.live(query_file=changed)
+    assert world.topics.answers == answers
+    assert charges_of(world) == charged
+    if state != "closed":
+        world.live()
+        assert_once(world)
+
+
 def test_query_begins_at_its_own_start() -> None:
     world = world_of()
     world.live(to=3 * 5)  # times up to 8
