@@ -9,10 +9,13 @@ successor continued, cannot replace the newer model by its older one.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import socket
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -108,7 +111,7 @@ class Checkpoint:
         header = json.dumps([_FORMAT, *name, attempt, released])
         content = BytesIO()
         np.savez(content, allow_pickle=False, **{_HEADER: np.array(header), **arrays})
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        beside = self.path.with_name(f"{self._beside}{os.getpid()}")
         try:
             with beside.open("wb") as file:
                 file.write(content.getbuffer())
@@ -122,6 +125,20 @@ class Checkpoint:
             os.fsync(folder)
         finally:
             os.close(folder)
+        self._remove_unfinished()
+
+    @property
+    def _beside(self) -> str:
+        """Return the name of the file that a process of this machine writes, without its pid."""
+        return f".{self.path.name}.{socket.gethostname()}."
+
+    def _remove_unfinished(self) -> None:
+        """Remove the files of processes of this machine that were killed during a write."""
+        for file in self.path.parent.glob(f"{glob.escape(self._beside)}*"):
+            pid = file.name.removeprefix(self._beside)
+            with suppress(OSError, OverflowError):  # not allowed, or not a file of a process
+                if pid.isdecimal() and not _is_running(int(pid)):
+                    file.unlink()
 
     def _header_of(self, name: tuple[str, str]) -> _Header | None:
         header = self._header()
@@ -146,6 +163,14 @@ class Checkpoint:
         if header.format != _FORMAT:
             raise InvalidRequest(f"{self.path} has format {header.format}, not {_FORMAT}")
         return header
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class _Header(NamedTuple):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,39 @@ def test_a_write_that_fails_leaves_the_one_before(
     monkeypatch.undo()
     assert checkpoint.released() == 3
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
+
+
+STALLS = """
+import resource, signal, sys, time
+import numpy as np
+from streams.trainers.checkpoint import Checkpoint
+
+def stall(number, frame):
+    print("stalls", flush=True)
+    time.sleep(600)
+
+signal.signal(signal.SIGXFSZ, stall)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
+Checkpoint(sys.argv[1]).save(("digits", "night-7"), 1, 3, {"model": np.ones(1000)})
+"""
+"""A program that stops in the middle of writing a checkpoint."""
+
+
+@pytest.mark.process
+def test_a_save_removes_the_unfinished_file_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "run[1].npz")
+    arguments = [sys.executable, "-c", STALLS, str(checkpoint.path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"stalls\n"
+            (unfinished,) = tmp_path.iterdir()
+            checkpoint.save(NAME, 2, 4, {"model": np.ones(2)})
+            assert set(tmp_path.iterdir()) == {checkpoint.path, unfinished}
+        finally:
+            writer.kill()
+    checkpoint.save(NAME, 2, 5, {"model": np.ones(2)})
+    assert set(tmp_path.iterdir()) == {checkpoint.path}
 
 
 def test_checkpoint_of_another_run_is_not_replaced(tmp_path: Path) -> None:
