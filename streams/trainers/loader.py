@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -229,7 +229,12 @@ class Randomness:
 
     While they are hidden, the mask of an example is independent of its place in the batch, even
     for a party that knows the seeds set by the caller.
+
+    All trainings of a process share the generators. So a training whose step ends while a training
+    that began its step later has them hidden leaves them hidden; the other one restores them.
     """
+
+    _hiding: ClassVar[list[Randomness]] = []  # in the order in which they hid the generators
 
     def __init__(self) -> None:
         self._kept: list[Callable[[], object]] = []  # restore the generators
@@ -253,15 +258,24 @@ class Randomness:
         if self._keeps_cuda:
             restore = partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
             self._kept.append(restore)
+        self._hiding.append(self)
         self._seed(secrets.randbits(63))
         random.seed(secrets.randbits(256))
         set_bit_generator(self._spare)  # setting a state again would be slower
         np.random.seed(np.frombuffer(secrets.token_bytes(32), dtype=np.uint32))
 
     def restore(self) -> None:
-        """Restore the generators' state before ``hide``."""
-        while self._kept:
-            self._kept.pop()()
+        """Restore the generators' state before ``hide``, now or when a later training does so."""
+        if not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        place = self._hiding.index(self)
+        del self._hiding[place]
+        if place < len(self._hiding):
+            self._hiding[place]._kept = kept
+        else:
+            for restore in kept:
+                restore()
 
 
 def _restore_numpy(own: np.random.BitGenerator, state: dict[str, Any]) -> None:

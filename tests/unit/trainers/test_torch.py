@@ -536,6 +536,36 @@ def test_a_step_keeps_its_randomness_when_its_loop_was_left() -> None:
     assert not torch.equal(*masks)
 
 
+@pytest.mark.parametrize("ends_first", [0, 1])
+def test_two_trainings_in_turns_hide_their_masks_and_restore_the_generators(
+    ends_first: int,
+) -> None:
+    seed_everything()
+    undisturbed = drawn_afterwards()
+    masks = []
+    for _ in range(2):
+        pair = [
+            made(
+                FilterService(),
+                module=Noisy(),
+                not_private_generator=None,
+                max_physical_batch_size=len(ROWS),
+            )
+            for _ in range(2)
+        ]
+        seed_everything()
+        batches = [next(iter(loader)) for _, _, loader in pair]
+        for place in (ends_first, 1 - ends_first):
+            module, optimizer, _ = pair[place]
+            rows, labels = batches[place]
+            LOSS(module(rows), labels).backward()
+            optimizer.step()
+            masks.append(module._module.seen[-1])
+        assert drawn_afterwards() == undisturbed
+    for place in range(2):
+        assert not torch.equal(masks[place], masks[place + 2])
+
+
 def test_experiments_that_must_be_repeated_keep_their_seeds() -> None:
     masks = []
     for _ in range(2):
