@@ -9,7 +9,6 @@ A plan is a function of the events, without noise. It is as private as they are.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,13 @@ from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.events import EventFile, EventPlace
 from streams.answerer.kinds import AskedQuery, Floats
 from streams.answerer.pricing import Costs, costs_of, rho_of
-from streams.answerer.queries import Query, QueryFile, UnusableQueries, parse_queries
+from streams.answerer.queries import (
+    Query,
+    QueryFile,
+    UnusableQueries,
+    parse_queries,
+    provisional_windows,
+)
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.ledger.rule import Before, Rule
 from streams.queries.answerer import quantile_of_noise
@@ -34,6 +39,9 @@ from streams.records import Policy, User
 _REPETITIONS: Final = 20
 _SEED: Final = 1
 _SETTINGS: Final = 12
+_FAR: Final = 1.5
+_NEAR: Final = 1.1
+"""How much larger the error of a recommended setting may be than the least."""
 
 
 class Part(NamedTuple):
@@ -311,6 +319,7 @@ class Setting:
         interval_half_width: the mean over the windows.
         coverage: the share of windows whose interval contains the sum of all users.
         months: the same by month, in which the window begins.
+        provisional_windows: the number of windows in the horizon whose block ends after it.
 
     A block that ends after the events is filled with their first windows.
     """
@@ -325,6 +334,7 @@ class Setting:
     interval_half_width: float
     coverage: float
     months: list[Month]
+    provisional_windows: int = 0
 
 
 @dataclass(frozen=True)
@@ -337,7 +347,8 @@ class QueryPlan:
         worst_case: every user can pay for all windows.
         contribution_bounding: a user counts in the first few windows with a contribution, as many
             as give the least error.
-        recommended: the setting with the least error.
+        recommended: the setting with the least error. If windows of it stay provisional, the best
+            setting without such windows, if one is corrected and has at most a tenth more error.
     """
 
     query: str
@@ -370,12 +381,22 @@ def plan_of(
     windows, asked = population.windows(number), query_file.queries[number]
     if not windows:
         raise UnusableQueries(f"no window of query {asked.name!r} ends within these events")
-    settings = []
-    for active in _grid(windows, asked.active_windows):
-        changed = copy.deepcopy(dict(content))
-        changed["query"][number]["active_windows"] = active
+
+    def setting_of(active: int) -> Setting:
+        changed = _changed(content, number, active)
         one = parse_queries(changed).for_a_file()
-        settings.append(_setting(one, number, policy, population))
+        provisional = provisional_windows(changed, one)[number]
+        found = _setting(one, number, policy, population)
+        return replace(found, provisional_windows=provisional)
+
+    grid = _grid(windows, asked.active_windows)
+    settings = [setting_of(active) for active in grid]
+    best = min(settings, key=lambda setting: setting.rmse)
+    if best.provisional_windows:
+        more = set(_filling(content, number, round(best.active_windows))) - set(grid)
+        settings += map(setting_of, more)
+        settings.sort(key=lambda setting: setting.active_windows)
+        best = _recommended(settings)
     share = rho_of(policy) * asked.share
     return QueryPlan(
         asked.name,
@@ -388,8 +409,45 @@ def plan_of(
             ),
             key=lambda setting: setting.rmse,
         ),
-        min(settings, key=lambda setting: setting.rmse),
+        best,
     )
+
+
+def _changed(content: Mapping[str, Any], number: int, active: int) -> dict[str, Any]:
+    """Return the tables of a file with other ``active_windows`` of a query."""
+    queries = list(content["query"])
+    queries[number] = {**queries[number], "active_windows": active}
+    return {**content, "query": queries}
+
+
+def _filling(content: Mapping[str, Any], number: int, active: int) -> list[int]:
+    """Return the next smaller and larger ``active_windows`` whose blocks fill the horizon.
+
+    They differ by at most a half.
+    """
+    content = {**content, "query": [content["query"][number]]}
+    found = []
+    for choices in range(active, 0, -1), range(active, math.ceil(_FAR * active)):
+        for choice in choices:
+            changed = _changed(content, 0, choice)
+            query_file = parse_queries(changed)
+            if choice * _FAR < active or not query_file.queries[0].block:
+                break
+            if provisional_windows(changed, query_file) == [0]:
+                found.append(choice)
+                break
+    return found
+
+
+def _recommended(settings: Sequence[Setting]) -> Setting:
+    best = min(settings, key=lambda setting: setting.rmse)
+    near = [
+        setting
+        for setting in settings
+        if setting.rmse <= _NEAR * best.rmse
+        and bool(setting.block_windows) == bool(best.block_windows)
+    ]
+    return min(near, key=lambda setting: (setting.provisional_windows > 0, setting.rmse))
 
 
 def _planned(query_file: QueryFile, name: str | None) -> int:

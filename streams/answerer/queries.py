@@ -326,8 +326,9 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     dataset, run = file.name("dataset"), file.name("run")
     confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
     events = _source(FileTable("[input]", source), zone)
-    length, unit = file.period("horizon", zone, Period(52 * UNIT_MS["w"], "ms"))
-    horizon = spacing_of(events.start, length, unit, zone or "UTC").begin(1 if correct else 0)
+    horizon = _horizon(file, events.start, zone)
+    if not correct:
+        horizon = events.start
     queries = tuple(
         _query(number, query, events.start, horizon, zone)
         for number, query in enumerate(given, start=1)
@@ -346,6 +347,29 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
     return replace(query_file, queries=_with_shares(query_file))
+
+
+def provisional_windows(content: Mapping[str, Any], query_file: QueryFile) -> list[int]:
+    """Return by query how many windows end by the horizon in a block that ends after it.
+
+    Args:
+        content: the tables of the file.
+        query_file: the queries in them.
+    """
+    file = FileTable("the file", content)
+    horizon = _horizon(file, query_file.source.start, file.zone("timezone"))
+    found = []
+    for query, spacing in zip(query_file.queries, query_file.spacings, strict=True):
+        ended = spacing.last(horizon) - query.panes + 1
+        corrected = max(0, min(ended, query.horizon) - query.first)
+        found.append(corrected % query.block if query.block else 0)
+    return found
+
+
+def _horizon(file: FileTable, start: int, zone: str | None) -> int:
+    """Return the end of the horizon, in ms since 1970."""
+    length, unit = file.period("horizon", zone, Period(52 * UNIT_MS["w"], "ms"))
+    return spacing_of(start, length, unit, zone or "UTC").begin(1)
 
 
 def _with_shares(query_file: QueryFile) -> tuple[Query, ...]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.answerer.queries import QueryFile, read_query_file
+from streams.answerer.queries import QueryFile, provisional_windows, read_query_file
 from streams.cli.output import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import no_dataset
 from streams.config import Config
@@ -33,6 +33,8 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
 
     policy, is_absent = _policy_of(query_file, options, config)
     costs = None if policy is None else costs_of(query_file, [policy])
+    content = tomllib.loads(options.file.read_text(encoding="utf-8"))
+    provisional = provisional_windows(content, query_file)
     for number, query in enumerate(query_file.queries):
         asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])
@@ -58,6 +60,7 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
             "total_half_width": of_total,
             "active_windows": query.active_windows or None,
             "block_windows": query.block or None,
+            "provisional_windows": provisional[number] if query.block else None,
             "left_out": query.left_out or None,
             "users_of_a_published_key": selection and selection.threshold / query.each,
             "chance_of_a_lone_key": selection and selection.chance(1),
@@ -124,7 +127,8 @@ def _policy_of(
 
 
 _COLUMNS: Final = (
-    "active_windows", "noise", "error", "bias", "users left out", "interval", "covered", "corrected"
+    "active_windows", "noise", "error", "bias", "users left out", "interval", "covered",
+    "corrected", "provisional",
 )  # fmt: skip
 
 
@@ -156,6 +160,7 @@ def _row(setting: Setting) -> list[str]:
         f"+-{setting.interval_half_width:.4g}",
         f"{setting.coverage:.0%}",
         f"by {setting.block_windows}" if setting.block_windows else "no",
+        f"{setting.provisional_windows:,}",
     ]
 
 

@@ -102,7 +102,7 @@ def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> N
     shown = msgspec.json.decode(capsys.readouterr().out)
     assert shown["interval_half_width"] == pytest.approx(1.959964 * shown["noise_stddev"])
     assert shown["noise_stddev"] == pytest.approx(40.6, rel=0.01)
-    assert shown["block_windows"] == 73
+    assert (shown["block_windows"], shown["provisional_windows"]) == (73, 0)
     assert 0.0 < shown["left_out"] < 0.5
     assert shown["correction_stddev"] > shown["noise_stddev"]
 

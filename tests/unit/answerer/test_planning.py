@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounting import noise_for_norm_budget
 from streams.answerer.answering import Answering, answer_file
@@ -23,11 +25,12 @@ from streams.answerer.planning import (
     population_of,
 )
 from streams.answerer.pricing import costs_of
-from streams.answerer.queries import UnusableQueries, parse_queries
+from streams.answerer.queries import UnusableQueries, parse_queries, provisional_windows
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.benchmarks.corrections import bounded, corrected, policy_of
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.examples import examples
 from tests.unit.answerer.years import MONTHS, YEAR, Year, daily, population, year
 from tests.unit.sdk.partitions import Partitions
 
@@ -198,6 +201,58 @@ def test_settings_of_a_plan_are_compared_on_the_same_windows(tmp_path: Path) -> 
     assert any(60 % block for block in blocks)
     for setting in plan.settings:
         assert [month.month for month in setting.months] == ["2026-01", "2026-02", "2026-03"]
+
+
+@pytest.mark.parametrize("days", [74, 77])
+def test_plan_recommends_blocks_that_fill_the_horizon_if_some_do(days: int, tmp_path: Path) -> None:
+    buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 8}
+    content = CONTENT | {"horizon": f"{days}d", "query": [buyers]}
+    query_file = parse_queries(content).for_a_file()
+    file = EventFile(events_file(tmp_path / "e.csv", days=days), query_file)
+    plan = plan_of(content, "buyers", policy_of(3.0, 1e-6), file)
+    best, least = plan.recommended, min(plan.settings, key=lambda setting: setting.rmse)
+    for setting in (best, least):
+        assert setting.provisional_windows == days % setting.block_windows
+    assert best.rmse <= 1.1 * least.rmse
+    assert least.provisional_windows > 0
+    if days == 74:
+        assert (best.block_windows, best.provisional_windows) == (37, 0)
+    else:  # the next blocks that fill it have 11 and 77 windows
+        assert best == least
+
+
+@given(
+    st.integers(2, 40),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(0, 12),
+    st.sampled_from(["h", "d"]),
+)
+@examples(60)
+def test_provisional_windows_are_those_of_the_block_that_is_open_at_the_horizon(
+    days: int, panes: int, block: int, first: int, unit: str
+) -> None:
+    query = {
+        "name": "buyers",
+        "kind": "distinct",
+        "window": f"{panes}{unit}",
+        "every": f"1{unit}",
+        "active_windows": 1,
+        "block": f"{block}{unit}",
+        "start": FIRST + timedelta(**{"hours" if unit == "h" else "days": first}),
+    }
+    content = CONTENT | {
+        "horizon": f"{days}{unit}",
+        "query": [query],
+        "timezone": "Europe/Berlin",
+        "input": CONTENT["input"] | {"start": FIRST - timedelta(hours=1)},
+    }
+    query_file = parse_queries(content)
+    calendar, length = Calendar(query_file), {"h": "hours", "d": "days"}[unit]
+    end = FIRST - timedelta(hours=1) + timedelta(**{length: days})
+    while calendar.next.end <= round(1000 * end.timestamp()):
+        calendar.advance()
+    assert provisional_windows(content, query_file) == [calendar.open_windows(0)]
 
 
 @pytest.mark.parametrize("query", ["mean", "other"])
