@@ -349,6 +349,7 @@ class QueryPlan:
             as give the least error.
         recommended: the setting with the least error. If windows of it stay provisional, the best
             setting without such windows, if one is corrected and has at most a tenth more error.
+        unplanned: the names of the queries that no plan can be about. Their charges count.
     """
 
     query: str
@@ -356,6 +357,7 @@ class QueryPlan:
     worst_case: Setting
     contribution_bounding: Setting
     recommended: Setting
+    unplanned: list[str]
 
 
 def plan_of(
@@ -410,6 +412,7 @@ def plan_of(
             key=lambda setting: setting.rmse,
         ),
         best,
+        [one.name for one in query_file.queries if not _can_be_planned(one)],
     )
 
 
@@ -456,16 +459,18 @@ def _planned(query_file: QueryFile, name: str | None) -> int:
     if name is not None and name not in names:
         raise UnusableQueries(f"no query is named {name!r}; the file has {', '.join(names)}")
     for number, query in enumerate(query_file.queries):
-        is_sum = query.kind in ("count", "distinct", "sum")
-        is_plain = is_sum and not query.has_private_keys and not query.total
-        can_plan = query.active_windows and is_plain
-        if can_plan and name in (None, query.name):
+        if _can_be_planned(query) and name in (None, query.name):
             return number
     raise UnusableQueries(
         "a plan is about a count, a distinct or a sum whose noise follows from active_windows, "
         "without private keys and without a total"
         + (f"; query {name!r} is not" if name else "; the file has none")
     )
+
+
+def _can_be_planned(query: Query) -> bool:
+    is_sum = query.kind in ("count", "distinct", "sum")
+    return bool(query.active_windows) and is_sum and not query.has_private_keys and not query.total
 
 
 def _grid(windows: int, own: float) -> list[int]:

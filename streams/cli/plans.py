@@ -144,6 +144,9 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     say(f"Recommended for {plain(found.query)}: active_windows = {best.active_windows:g}")
     if any(other.rmse < best.rmse for other in others):
         say("The worst case or contribution bounding has less error on these events.")
+    if found.unplanned:
+        names = ", ".join(map(plain, found.unplanned))
+        say(f"No plan shows the errors of {names}. Their charges count in this plan.")
     months = [month for month in best.months if month.coverage < 0.9]
     if months:
         names = ", ".join(month.month for month in months)

@@ -169,7 +169,7 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     query_file = parse_queries(CONTENT)
     file = EventFile(events_file(tmp_path / "events.csv"), query_file.for_a_file())
     plan = plan_of(CONTENT, "buyers", policy, file)
-    assert plan.query == "buyers"
+    assert (plan.query, plan.unplanned) == ("buyers", ["mean"])
     active = [setting.active_windows for setting in plan.settings]
     assert active == sorted(set(active))
     assert 8.0 in active
@@ -253,6 +253,18 @@ def test_provisional_windows_are_those_of_the_block_that_is_open_at_the_horizon(
     while calendar.next.end <= round(1000 * end.timestamp()):
         calendar.advance()
     assert provisional_windows(content, query_file) == [calendar.open_windows(0)]
+
+
+def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
+    buyers, *_ = CONTENT["query"]
+    ratio = {"kind": "ratio", "numerator": {"each": 1}, "denominator": {"each": 2}}
+    keys = {"kind": "count", "by": "shop", "key_bytes": 8, "each": 1, "groups": 1}
+    rest = {"window": "1d", "active_windows": 20}
+    others = [{"name": name, **rest, **kind} for name, kind in {"a": ratio, "b": keys}.items()]
+    content = CONTENT | {"query": [*others, buyers]}
+    file = EventFile(events_file(tmp_path / "e.csv", 30, 9), parse_queries(content).for_a_file())
+    plan = plan_of(content, None, policy_of(1.0, 1e-6), file)
+    assert (plan.query, plan.unplanned) == ("buyers", ["a", "b"])
 
 
 @pytest.mark.parametrize("query", ["mean", "other"])
