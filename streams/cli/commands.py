@@ -47,7 +47,14 @@ from streams.cli.arguments import (
     whole,
 )
 from streams.kafka.access import ROLES
-from streams.records import FALSE_POSITIVE_RATE, Measure, OnExhaustion, Reason, UserIdKind
+from streams.records import (
+    DELTA,
+    FALSE_POSITIVE_RATE,
+    Measure,
+    OnExhaustion,
+    Reason,
+    UserIdKind,
+)
 
 MOST_DAYS: Final = 3660
 """Days for which a link to a user's page can be valid."""
@@ -181,7 +188,12 @@ _DATASETS: Final = (
                 choices=get_args(Measure),
             ),
             arg("--epsilon", "the budget as an epsilon, at --delta", float),
-            arg("--delta", "the delta of --epsilon", float),
+            arg(
+                "--delta D",
+                f"the delta of --epsilon; with --share-of, of the epsilon that is shown (default: "
+                f"{DELTA:g}, because a policy has no delta)",
+                delta_of,
+            ),
             arg(
                 "--budget",
                 "the budget in the unit of the measure: mu (gdp), rho (zcdp), epsilon "

@@ -47,7 +47,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
             assume_independent_timing=options.assume_independent_timing,
             sampled_levels=options.sampled_levels,
             epsilon=options.epsilon,
-            delta=options.delta,
+            delta=options.delta if whole is None else None,  # a share's budget has none
             budget=_one_or_many(options.budget),
             orders=options.orders,
             sampling_rate=options.sampling_rate,
@@ -70,7 +70,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
         {**_policy(policy), "epsilon": policy.epsilon(delta), "delta": delta},
         options.json,
     )
-    if options.epsilon is not None and delta != DELTA and not options.json:
+    if delta != DELTA and not options.json:
         note(
             f"turnstile: other commands and the pages show the epsilon at delta {DELTA:g}, which "
             f"is another number; give them --delta {delta:g} for this one"

@@ -135,6 +135,16 @@ def test_commands_charge_and_change_a_file(tmp_path: Path) -> None:
     assert on(path, "verify").code == Exit.OK
 
 
+def test_created_share_shows_its_epsilon_at_the_given_delta(tmp_path: Path) -> None:
+    path = tmp_path / "budgets.db"
+    whole = on(path, "dataset", "create", "d", "--epsilon", "1", "--delta", "1e-7")
+    share = "dataset", "create", "part", "--share-of", "d", "--share", "1"
+    (created,) = on(path, *share, "--delta", "1e-7").lines
+    for field in ("epsilon", "delta"):
+        assert created[field] == whole.lines[0][field]
+    assert on(path, *share).lines[0]["epsilon"] < created["epsilon"]
+
+
 @pytest.mark.parametrize("command", ["status", "halts", "verify", "publish -", "dataset list"])
 def test_missing_file_is_not_created(tmp_path: Path, command: str) -> None:
     path = tmp_path / "budgets.db"
