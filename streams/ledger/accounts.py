@@ -32,8 +32,9 @@ from streams.ledger.columns import (
     slots_of,
     unpack_numbers,
 )
-from streams.ledger.index import UNKNOWN, UserIndex
+from streams.ledger.index import UserIndex
 from streams.ledger.rule import NO_ROWS, Before, Bill, OrderIndex, Rule, Settled, positions
+from streams.ledger.slots import UNKNOWN
 from streams.ledger.validation import check_new_users, check_no_member, check_once, is_keyed_hash
 from streams.records import Policy, User, Users
 from streams.records.users import UserIds

@@ -11,7 +11,7 @@ written, and the deltas that led to them are deleted. Pages have names:
 State = pages, then the deltas in order. A page may be newer than some of the deltas. Most values in
 deltas are absolute; steps that are stored as levels are charged exactly once (``Accounts``).
 
-A new kind of state is one line of ``State.__init__``, ``self.things = self._keep(Tracked("thing",
+A new kind of state is one line of ``State.__init__``, ``self.things = self.keep(Tracked("thing",
 Thing))``: it is then written, merged and restored like the others.
 """
 
@@ -121,21 +121,21 @@ class State:
         self.partition = partition
         self.partitions = partitions
         self._kinds: dict[str, Tracked[Any]] = {}
-        self.layout = self._keep(PartitionCount(partitions))
-        self.policies = self._keep(Policies(partition))
-        self.runs = self._keep(Runs())
-        self.rosters = self._keep(Rosters())
-        self.separations = self._keep(Separations())
-        self.participants = self._keep(Participants())
+        self.layout = self.keep(PartitionCount(partitions))
+        self.policies = self.keep(Policies(partition))
+        self.runs = self.keep(Runs())
+        self.rosters = self.keep(Rosters())
+        self.separations = self.keep(Separations())
+        self.participants = self.keep(Participants())
         self.datasets = self.policies.accounts
-        self.holds: Tracked[Holder] = self._keep(Tracked("hold", Holder))
-        self.closed: Tracked[int] = self._keep(Tracked("closed", int))
-        self.erasure = self._keep(KeysInUse(keys))
-        self.erased = self._keep(ErasedUsers(self.datasets, self.erasure))
+        self.holds: Tracked[Holder] = self.keep(Tracked("hold", Holder))
+        self.closed: Tracked[int] = self.keep(Tracked("closed", int))
+        self.erasure = self.keep(KeysInUse(keys))
+        self.erased = self.keep(ErasedUsers(self.datasets, self.erasure))
         self.policies.known_as = self.erased.known_as
-        self.retired: Tracked[Retirement] = self._keep(Tracked("retired", Retirement))
-        self.origin: Tracked[ImportOrigin] = self._keep(Tracked("origin", ImportOrigin))
-        self.access: Tracked[Access] = self._keep(Tracked("access", Access))
+        self.retired: Tracked[Retirement] = self.keep(Tracked("retired", Retirement))
+        self.origin: Tracked[ImportOrigin] = self.keep(Tracked("origin", ImportOrigin))
+        self.access: Tracked[Access] = self.keep(Tracked("access", Access))
         self.authorization = Authorization(partition, self.access, self.policies)
         self._accounts: list[AccountDelta] = []  # since the last batch
         self._members: list[MemberDelta] = []  # the same
@@ -144,7 +144,8 @@ class State:
         self._cost_tables: dict[str, bytes] = {}
         self._put_out = 0  # bytes of changes of accounts, and of what is published
 
-    def _keep(self, entries: AnyTracked) -> AnyTracked:
+    def keep(self, entries: AnyTracked) -> AnyTracked:
+        """Store these entries in deltas and snapshots under their kind, and return them."""
         self._kinds[entries.kind] = entries
         return entries
 

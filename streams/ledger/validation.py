@@ -32,7 +32,7 @@ from accounting import (
     StepShape,
     steps_measure,
 )
-from streams.ledger.index import UNKNOWN
+from streams.ledger.slots import UNKNOWN
 from streams.records import (
     ERASED_INTEGER,
     MAX_ACCOUNTS,

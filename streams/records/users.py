@@ -188,15 +188,15 @@ def first_irregular(ids: Iterable[int | str]) -> str | None:
     Integers are skipped.
     """
     names = [name for name in ids if isinstance(name, str) and not name.isascii()]
-    if not names or _is_regular("\n".join(names)):  # nothing is composed over the end of a line
+    if not names or is_regular("\n".join(names)):  # nothing is composed over the end of a line
         return None
     while len(names) > 1:  # by halves: one by one, a million names took seconds
         half = len(names) // 2
-        names = names[half:] if _is_regular("\n".join(names[:half])) else names[:half]
+        names = names[half:] if is_regular("\n".join(names[:half])) else names[:half]
     return names[0]
 
 
-def _is_regular(text: str) -> bool:
+def is_regular(text: str) -> bool:
     """Return whether a text is its own normal form, without computing the normal form.
 
     Newer tables agree about the characters that Unicode 3.2 knows, except for the normal form of

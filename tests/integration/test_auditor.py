@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from streams.ledger.accounts import AccountDelta
-from streams.ledger.accrual import budgets_of
 from streams.ledger.columns import RowDelta
 from streams.ledger.ledger import Ledger
+from streams.ledger.rosters import MemberDelta
 from streams.records.digests import genesis
 from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service
@@ -131,15 +131,14 @@ def member(name: str, value: int) -> Callable[[Ledger], object]:
     """Return a function that changes a value in the first row of a roster."""
 
     def change(ledger: Ledger) -> None:
-        budgets_of(ledger.state, "d")  # the roster continues from its stored state
-        members = ledger.state.rosters.members["d", "by-roster"]
-        assert members.recurring
-        roster = members.recurring._roster
-        if name == "slot":
-            roster.slots[0]._slots = roster.slots[0]._known().copy()
-            roster.slots[0]._slots[0] = value
-        else:
-            getattr(roster, name)[0] = value
+        address = "d", "by-roster"
+        members = ledger.state.rosters.members[address]
+        kind = members.numbers(slice(0, 1))[name].dtype
+        row = RowDelta(
+            slots=np.array([0], dtype="<u4").tobytes(),
+            values={name: np.array([value], dtype=kind).tobytes()},
+        )
+        members.apply_delta(MemberDelta(address, len(members), row))
 
     return change
 

@@ -1,8 +1,11 @@
 """What a record writes of rosters that share users: of whom something changed, and of them all."""
 
+import copy
+
 import numpy as np
 import pytest
 
+from streams.ledger.columns import PAGE_ROWS
 from streams.ledger.ledger import Ledger
 from streams.records import CloseDataset, Erase, RosterDecision
 from tests.unit.ledger.ledgers import rebuilt
@@ -116,22 +119,13 @@ def test_what_is_noted_is_all_that_changed_and_no_charge_accrues_twice(seed):
 
 
 def stored(ledger: Ledger) -> dict:
-    """The numbers that pages would have, of accounts and of members."""
-    accounts = {
-        name: {
-            column: numbers.tolist()
-            for column, numbers in known._rows.all_numbers(slice(0, len(known))).items()
-        }
-        for name, known in ledger.state.datasets.items()
+    """Return the pages of accounts and of members; the ledger still counts them as changed."""
+    state = copy.deepcopy(ledger.state)
+    holders = {**state.datasets, **state.rosters.members}
+    return {
+        name: [held.take_page(number) for number in range(-(-len(held) // PAGE_ROWS))]
+        for name, held in holders.items()
     }
-    members = {
-        address: {
-            column: numbers.tolist()
-            for column, numbers in roster.numbers(slice(0, len(roster))).items()
-        }
-        for address, roster in ledger.state.rosters.members.items()
-    }
-    return accounts | members
 
 
 def check_accruals(ledger: Ledger) -> None:

@@ -102,7 +102,7 @@ class WithNotes(Ledger):
 
     def __init__(self, *place: Any) -> None:
         super().__init__(*place)
-        self.notes = self.state._keep(Tracked("note", Note))
+        self.notes = self.state.keep(Tracked("note", Note))
 
 
 @pytest.fixture
