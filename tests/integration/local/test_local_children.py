@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -151,30 +152,48 @@ def test_a_worker_that_ends_by_itself_leaves_no_pipe_open(tmp_path: Path) -> Non
     eventually(lambda: open_pipes() == before)
 
 
-def test_a_pipe_is_not_closed_during_a_write(tmp_path: Path) -> None:
+class SlowPipe:
+    """A pipe whose first write kills the program in another thread, and waits for it a moment."""
+
+    def __init__(self, pipe: BinaryIO) -> None:
+        self.pipe = pipe
+        self.closed = self.was_closed_during_write = False
+        self.killer: threading.Thread | None = None
+        self.kill: Callable[[], None] = lambda: None
+
+    def write(self, letter: bytes) -> None:
+        self.pipe.write(letter)
+        if self.killer is None:
+            self.killer = threading.Thread(target=self.kill)
+            self.killer.start()
+            self.killer.join(1.0)
+            self.was_closed_during_write = self.closed
+
+    def close(self) -> None:
+        self.closed = True
+        self.pipe.close()
+
+
+def test_a_pipe_is_not_closed_during_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The descriptor may belong to a connection by then, which would receive the byte."""
+    pipes = []
+
+    class Guard(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            pipes.append(SlowPipe(self.stdin))
+            self.stdin = pipes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", Guard)
     child = Child("The program", ["sleep", "600"], log=tmp_path / "log")
-    pipe = child._guard.stdin
-    assert pipe is not None
-    closer = threading.Thread(target=child._close)
-
-    class Slow:
-        closed = False
-
-        def write(self, letter: bytes) -> None:
-            closer.start()
-            closer.join(0.2)
-            assert not self.closed
-            pipe.write(letter)
-
-        def close(self) -> None:
-            self.closed = True
-            pipe.close()
-
-    slow: Any = Slow()
-    child._guard.stdin = slow
+    (slow,) = pipes
+    slow.kill = child.kill
     child.hasten()
     assert child.wait(HANGS_AFTER) == 128 + signal.SIGKILL
-    closer.join()
+    assert slow.killer
+    slow.killer.join()
     assert slow.closed
+    assert not slow.was_closed_during_write
     child.hasten()  # sends no signal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -40,12 +41,12 @@ class Played(ExactNoise):
 
 
 def played(counts: list[int], units: list[int], noise_stddev: float = 1.0) -> FloatArray:
-    counter = ContinualCounter(
-        len(counts),
-        noise_stddev=noise_stddev,
-        generator=np.random.default_rng(0),
-    )
-    counter._noise = Played(units)
+    with patch("accounting.release.counter.ExactNoise", lambda _: Played(units)):
+        counter = ContinualCounter(
+            len(counts),
+            noise_stddev=noise_stddev,
+            generator=np.random.default_rng(0),
+        )
     return np.array([counter.add(count) for count in counts])
 
 

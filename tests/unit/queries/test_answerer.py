@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -34,16 +37,18 @@ class Silence(ExactNoise):
         return 0
 
 
-def silenced(answerer: QueryAnswerer) -> Silence:
-    answerer._noise = silence = Silence()
-    return silence
+@contextmanager
+def silence() -> Iterator[Silence]:
+    """Give this noise to answerers that are created here."""
+    noise = Silence()
+    with patch("streams.queries.answerer.ExactNoise", lambda _: noise):
+        yield noise
 
 
 def quiet(run: Run, norm_budget: float = 4.0, clip_norm: float | None = None) -> QueryAnswerer:
     rho = float(from_units_down(run.policy.budget[0]))
-    answerer = QueryAnswerer.calibrated(run, norm_budget=norm_budget, rho=rho, clip_norm=clip_norm)
-    silenced(answerer)
-    return answerer
+    with silence():
+        return QueryAnswerer.calibrated(run, norm_budget=norm_budget, rho=rho, clip_norm=clip_norm)
 
 
 def run_of(budget: float) -> Run:
@@ -186,8 +191,8 @@ def test_contributions_are_clipped_to_the_granted_norm() -> None:
 
 def test_failed_charge_draws_nothing_and_can_be_repeated() -> None:
     service, run = in_memory_run(1.0)
-    answerer = QueryAnswerer(run, noise_stddev=2.0)
-    noise = silenced(answerer)
+    with silence() as noise:
+        answerer = QueryAnswerer(run, noise_stddev=2.0)
     service.mute = {0}
     with pytest.raises(DecisionTimeout):
         answerer.answer(["a"], [1.0])
@@ -199,8 +204,8 @@ def test_failed_charge_draws_nothing_and_can_be_repeated() -> None:
 
 def test_one_step_is_never_answered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(10.0)
-    answerer = QueryAnswerer(run, noise_stddev=2.0)
-    noise = silenced(answerer)
+    with silence() as noise:
+        answerer = QueryAnswerer(run, noise_stddev=2.0)
     assert [answerer.answer(["a"], [1.0]).step for _ in range(3)] == [0, 1, 2]
     assert answerer.last_charge is not None
     again = answerer.last_charge.decision
@@ -290,16 +295,16 @@ def test_sum_does_not_depend_on_the_order_of_users() -> None:
     users, rows = np.arange(1000), np.random.default_rng(3).normal(0.0, 1e3, 1000)
     values = []
     for order in (slice(None), slice(None, None, -1)):
-        answerer = QueryAnswerer(run_of(1e5), noise_stddev=1e2)
-        silenced(answerer)
+        with silence():
+            answerer = QueryAnswerer(run_of(1e5), noise_stddev=1e2)
         values.append(float(answerer.answer(users[order], rows[order]).value))
     assert values[0] == values[1]
     np.testing.assert_allclose(values[0], math.fsum(rows), atol=1000 * 2.0**-33)
 
 
 def test_contributions_are_rounded_towards_zero_to_a_grid_far_below_the_noise() -> None:
-    answerer = QueryAnswerer(run_of(10.0), noise_stddev=3.0)
-    silenced(answerer)
+    with silence():
+        answerer = QueryAnswerer(run_of(10.0), noise_stddev=3.0)
     rows = np.array([[math.pi, -math.e], [1e-30, -1e-30]])
     value = answerer.answer(["a", "b"], rows).value
     assert np.all(value * 2.0**38 == np.trunc(value * 2.0**38))
