@@ -1,4 +1,4 @@
-"""Draws the picture at the top of README: `turnstile top` while a training runs and a worker hangs.
+"""Draws the picture of `turnstile top` while a training runs and a worker hangs.
 
     python docs/site/watched.py docs/pictures/watched.svg
 
@@ -123,7 +123,7 @@ def film() -> list[list[list[Segment]]]:
         training = threading.Thread(target=train, args=(stack.kafka, stack.prefix, enough))
         training.start()
         with Watch(config, [], 1e-5, (Channel.HALTS, Channel.REJECTS)) as watch:
-            while not watch.is_complete() or not watch.people()["runs"]:
+            while not watch.is_complete() or not watch.facts.people()["runs"]:
                 time.sleep(0.1)
             time.sleep(6.0)
             for number in range(FRAMES):
@@ -131,8 +131,8 @@ def film() -> list[list[list[Segment]]]:
                     hanging = stack.workers[0].pid
                     assert hanging is not None
                     os.kill(hanging, signal.SIGSTOP)
-                seen = watch.service()
-                shown = frame(_nameless(seen), watch.people()["runs"], config)
+                seen = watch.facts.service()
+                shown = frame(_nameless(seen), watch.facts.people(), config)
                 frames.append(console.render_lines(shown, pad=False))
                 time.sleep(SECONDS_BETWEEN)
         os.kill(hanging, signal.SIGCONT)

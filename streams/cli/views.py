@@ -73,22 +73,22 @@ def top(options: argparse.Namespace, config: Config) -> int:
     with Watch(config, addresses, options.delta, (Channel.HALTS, Channel.REJECTS)) as watch:
         _wait(watch)
         if options.json:
-            seen, people = watch.service(), watch.people()
+            seen, people = watch.facts.service(), watch.facts.people()
             runs = [{name: run[name] for name in _OF_A_RUN} for run in people["runs"]]
             show("overview", {**seen, "users": people["users"], "runs": runs}, True)
             return _code(seen)
         console = Console(highlight=False)
         if options.once or not (sys.stdin.isatty() and console.is_terminal):
-            seen = watch.service()
-            console.print(frame(seen, watch.people(), config))
+            seen = watch.facts.service()
+            console.print(frame(seen, watch.facts.people(), config))
             return _code(seen)
         with (
             _keys() as pressed,
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):
             while True:
-                seen = watch.service()
-                live.update(frame(seen, watch.people(), config), refresh=True)
+                seen = watch.facts.service()
+                live.update(frame(seen, watch.facts.people(), config), refresh=True)
                 if pressed(_EVERY) in ("q", "Q", "\x03"):
                     return _code(seen)
 
@@ -97,8 +97,8 @@ def frame(seen: Mapping[str, Any], people: Mapping[str, Any], config: Config) ->
     """Return one frame: alarms, partitions, runs, workers and rejected records.
 
     Args:
-        seen: the state of the service, as ``Watch.service`` returns it.
-        people: data about users, as ``Watch.people`` returns it.
+        seen: the state of the service, as ``ServiceFacts.service`` returns it.
+        people: data about users, as ``ServiceFacts.people`` returns it.
         config: where the service is.
     """
     from rich.console import Group
@@ -280,7 +280,7 @@ async def _serve_dashboard(
     watch = Watch(config, addresses, options.delta)
     answers = AnswerReader(config)
     served = Dashboard(
-        watch, answers, Sessions(password), options.listen, certificate, page=options.url
+        watch.facts, answers, Sessions(password), options.listen, certificate, page=options.url
     )
 
     def started() -> None:

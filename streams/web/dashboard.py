@@ -22,7 +22,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from streams.operations.watching import Watch
+from streams.operations.facts import ServiceFacts
 from streams.web.answers import AnswerReader
 from streams.web.sessions import Sessions, TooManyTries
 from streams.web.site import PageEvent, Site
@@ -41,7 +41,7 @@ class Dashboard(Site):
 
     def __init__(
         self,
-        watch: Watch,
+        facts: ServiceFacts,
         answers: AnswerReader,
         sessions: Sessions,
         address: str,
@@ -52,14 +52,14 @@ class Dashboard(Site):
         """Describe the server; ``start`` listens.
 
         Args:
-            watch: collects the content of the page about the service.
+            facts: the content of the page about the service.
             answers: collects the content of the page with the answers.
             sessions: of operators, who may see data about users.
             address: host:port to listen on; port 0 takes a free port.
             certificate: for TLS.
             page: the URL at which browsers reach the page through a proxy.
         """
-        self._watch, self._answers, self._sessions = watch, answers, sessions
+        self._facts, self._answers, self._sessions = facts, answers, sessions
         super().__init__(
             "dashboard",
             address,
@@ -130,8 +130,8 @@ class Dashboard(Site):
         is_known, sees_service = self._sessions.knows(token), self._sees_service(token)
         seen = {
             "known": is_known,
-            "service": self._watch.service() if sees_service else None,
-            "people": self._watch.people() if is_known else None,
+            "service": self._facts.service() if sees_service else None,
+            "people": self._facts.people() if is_known else None,
         }
         return PageEvent(seen, goes_on=sees_service)
 

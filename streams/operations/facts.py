@@ -1,0 +1,323 @@
+"""Store the last facts of each source of a service, and return them for the views.
+
+Facts about the service contain no data about people. Halts, rejects and odometers do, and are
+returned separately.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+from msgspec import UnsetType
+
+from streams.kafka.results import TopicsSeen
+from streams.operations.activity import Activity, Spending
+from streams.operations.endpoints import WorkerSeen
+from streams.operations.guarantees import budget_of, spent_share
+from streams.operations.rejected import readable
+from streams.operations.status import Overview, PartitionState, overview_of
+from streams.records import OdometerRecord, Policy, decode_answer
+from streams.sdk.decisions import UNREADABLE
+from streams.sdk.followers import Followed, distinct_rejects
+from streams.store.port import Glance
+
+NOT_YET = "not looked at yet"
+ESSENTIAL = ("Kafka", "Redis")
+STALE_AFTER = 5.0
+"""The seconds without an answer after which a source counts as away."""
+
+
+@dataclass
+class Side:
+    """A source of facts about a service: Kafka, Redis or a topic."""
+
+    problem: str | None = NOT_YET
+    seen: float = 0.0  # when it last answered, on a monotonic clock; 0: never
+
+    def is_away(self, now: float) -> bool:
+        """Return whether its facts may be outdated."""
+        return self.problem is not None or now - self.seen > STALE_AFTER
+
+
+def alarms_of(
+    sides: Mapping[str, Side],
+    partitions: Sequence[Mapping[str, Any]],
+    workers: Sequence[WorkerSeen],
+    now: float,
+) -> list[dict[str, Any]]:
+    """Return all alarms, the worst first: level, what is wrong, what to do, and the subject.
+
+    Args:
+        sides: the sources, by name.
+        partitions: with their ``state``, ``reason``, ``problem`` and ``remedy``.
+        workers: their answers over HTTP.
+        now: the time on the clock of the sources.
+    """
+    alarms = [
+        alarm for name, side in sides.items() if (alarm := _away(name, side, now)) is not None
+    ]
+    for one in partitions:
+        if one["state"] != PartitionState.DECIDING:
+            level = "warning" if one["state"] == PartitionState.RESTORING else "wrong"
+            what = f"Partition {one['partition']} is {one['state']}: {one['problem']}"
+            about = {name: one[name] for name in ("partition", "state", "reason")}
+            alarms.append(_alarm(level, what, one["remedy"], about))
+    for worker in workers:
+        if worker.problem:
+            what = f"Worker {worker.address}: {worker.problem}"
+            do = "Read its log; start it again if it is gone"
+            alarms.append(_alarm("wrong", what, do, {"worker": worker.address}))
+    return sorted(alarms, key=lambda alarm: alarm["level"] != "wrong")
+
+
+def _away(name: str, side: Side, now: float) -> dict[str, Any] | None:
+    is_essential = name in ESSENTIAL
+    if side.problem == NOT_YET and not is_essential:
+        return None
+    is_stale = is_essential and side.seen > 0 and side.is_away(now)
+    if side.problem is None and not is_stale:
+        return None
+    old = f"The facts are {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
+    do = (
+        f"Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
+        "`turnstile doctor` has details. This page recovers without a reload"
+        if is_essential
+        else "The other facts are still shown"
+    )
+    if side.problem == NOT_YET:
+        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", {"side": name})
+    level = "wrong" if is_essential else "warning"
+    what = f"{name}: {side.problem or 'does not answer'}"
+    return _alarm(level, what, f"{old}{do}", {"side": name})
+
+
+def _alarm(level: str, what: str, do: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"level": level, "what": what, "do": do, "about": about}
+
+
+RATE_OVER = 10.0
+"""The seconds over which the rate of decisions is measured."""
+HISTORY = 120
+"""The seconds for which rates are kept."""
+_SHOWN = (
+    *("partition", "state", "reason", "problem", "remedy"),
+    *("owner", "next", "lag", "seen", "snapshot"),
+)
+"""The fields of a partition that need no login. The others depend on the users' charges."""
+_SHOWN_REJECTS = 50
+_ROOM = 600  # characters of a rejected record
+
+Extents = list[tuple[int, int]]
+"""Where the log of each partition begins and ends."""
+
+
+class ServiceFacts:
+    """The last facts about a service. Any thread may call every method.
+
+    Attributes:
+        sides: the sources, by name.
+        kafka: the topics and the log's extents when Kafka last answered.
+        glances: of all partitions, when Redis last answered.
+        workers: the last answers of the known workers.
+    """
+
+    def __init__(self, delta: float, sources: Sequence[str]) -> None:
+        """Begin without facts.
+
+        Args:
+            delta: the delta of the epsilons.
+            sources: the names of the topics that are followed.
+        """
+        self.sides = {name: Side() for name in (*ESSENTIAL, *sources)}
+        self.kafka: tuple[TopicsSeen, Extents] | None = None
+        self.glances: list[Glance] | None = None
+        self.workers: list[WorkerSeen] = []
+        self._delta = delta
+        self._lock = threading.Lock()
+        self._ends: list[int] | None = None  # of the log, as known when the glances were asked for
+        self._before: list[Glance] | None = None  # as known when the log's extents were asked for
+        self._offsets: deque[tuple[float, list[int]]] = deque()
+        self._policies: dict[str, Policy] = {}
+        self._rates: deque[float] = deque(maxlen=HISTORY)
+        self._activity, self._spending = Activity(), Spending()
+        self._reasons: Counter[str] = Counter()
+        self._rejects: deque[dict[str, Any]] = deque(maxlen=_SHOWN_REJECTS)
+
+    def see_kafka(self, topics: TopicsSeen, extents: Extents, before: list[Glance] | None) -> None:
+        """Store Kafka's answer.
+
+        Args:
+            topics: the topics that exist.
+            extents: of the log.
+            before: the glances that were known when Kafka was asked.
+        """
+        with self._lock:
+            self.kafka, self._before = (topics, extents), before
+
+    def see_redis(self, glances: list[Glance], extents: Extents) -> None:
+        """Store Redis's answer.
+
+        Args:
+            glances: of all partitions.
+            extents: the log's extents that were known when Redis was asked.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self.glances = glances
+            self._ends = [end for _, end in extents]
+            datasets = self._overview().datasets
+            self._policies = {name: found.policy for name, found in datasets.items()}
+            self._offsets.append((now, [_next(glance) for glance in glances]))
+            while self._offsets[0][0] < now - RATE_OVER:
+                self._offsets.popleft()
+            self._rates.append(sum(self._rates_of_partitions().values()))
+
+    def is_complete(self) -> bool:
+        """Return whether every source has answered, or why it does not is known."""
+        waiting = [
+            side for side in self.sides.values() if not side.seen and side.problem == NOT_YET
+        ]
+        has_rates = len(self._offsets) > 1 or self._is_away("Redis") or self._is_away("Kafka")
+        return not waiting and has_rates
+
+    def service(self) -> dict[str, Any]:
+        """Return the state of the service, without numbers of users or sizes of what they changed.
+
+        On a loopback address the dashboard shows this without a login.
+        """
+        now = time.monotonic()
+        with self._lock:
+            overview, rates = self._overview(), self._rates_of_partitions()
+            rejects = dict(self._reasons.most_common())
+        partitions = [
+            {
+                **{name: getattr(one, name) for name in _SHOWN},
+                "rate": rates.get(one.partition, 0.0),
+            }
+            for one in overview.partitions
+        ]
+        workers = [asdict(worker) for worker in self.workers]
+        return {
+            "time": time.time(),
+            "alarms": alarms_of(self.sides, partitions, self.workers, now),
+            "sides": {
+                name: {"age": now - side.seen if side.seen else None, "away": side.is_away(now)}
+                for name in ESSENTIAL
+                for side in (self.sides[name],)
+            },
+            "partitions": partitions,
+            "rate": sum(rates.values()),
+            "rates": list(self._rates),
+            "lag": sum(one.lag for one in overview.partitions),
+            "datasets": [
+                {
+                    "dataset": name,
+                    "measure": found.policy.measure,
+                    "budget": budget_of(found.policy),
+                    "epsilon": found.policy.epsilon(self._delta),
+                    "delta": self._delta,
+                }
+                for name, found in sorted(overview.datasets.items())
+            ],
+            "workers": workers,
+            "rejects": rejects,
+        }
+
+    def people(self) -> dict[str, Any]:
+        """Return data about users: their numbers, runs, spending and rejected records."""
+        with self._lock:
+            overview = self._overview()
+            users = {name: found.users for name, found in overview.datasets.items()}
+            return {
+                "users": {
+                    "partitions": {one.partition: one.users for one in overview.partitions},
+                    "datasets": users,
+                },
+                "runs": self._activity.runs(time.time()),
+                "spending": self._spending.distribution(users),
+                "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
+            }
+
+    def _overview(self) -> Overview:
+        """Combine the last facts.
+
+        The lag comes from facts of Redis that are newer than the log's end, so that decided records
+        do not seem to wait. Whether the log ends too early comes from older facts of Redis.
+        """
+        if self.kafka is None or self.glances is None or self._ends is None:
+            return Overview([], {})
+        topics, log = self.kafka
+        if not len(log) == len(self.glances) == len(self._ends):
+            return Overview([], {})
+        before = self._before
+        if before is None or self._is_away("Kafka") or len(before) != len(log):
+            before = [Glance(0, {}, None, b"", b"", {})] * len(log)
+        extents = [
+            (start, end if _next(then) > end else max(known, _next(now)))
+            for (start, end), then, known, now in zip(
+                log, before, self._ends, self.glances, strict=True
+            )
+        ]
+        return overview_of(topics, extents, self.glances)
+
+    def _is_away(self, name: str) -> bool:
+        return self.sides[name].is_away(time.monotonic())
+
+    def _rates_of_partitions(self) -> dict[int, float]:
+        """Return the records decided per second, by partition."""
+        if len(self._offsets) < 2:
+            return {}
+        (began, first), (ended, last) = self._offsets[0], self._offsets[-1]
+        if len(first) != len(last) or ended <= began:
+            return {}
+        pairs = enumerate(zip(first, last, strict=True))
+        return {
+            number: max(0, after - before) / (ended - began) for number, (before, after) in pairs
+        }
+
+    def follow_halts(self, records: Iterator[Followed]) -> None:
+        """Count the decisions of runs, until the records end."""
+        for record in records:
+            with suppress(*UNREADABLE, ValueError), self._lock:
+                self._activity.see(decode_answer(record.value), record.written)
+
+    def follow_rejects(self, records: Iterator[Followed]) -> None:
+        """Count and keep rejected records, until the records end. Forget those seen before."""
+        with self._lock:  # a new start reads some records again
+            self._reasons.clear()
+            self._rejects.clear()
+        for written, rejected in distinct_rejects(records):
+            shown = readable(written, rejected)
+            record = shown.pop("record")
+            whole = msgspec.json.encode(record, enc_hook=str).decode() if record else ""
+            shown["bytes"] = len(rejected.record)
+            shown["record"] = whole if len(whole) <= _ROOM else f"{whole[:_ROOM]} …"
+            with self._lock:
+                self._reasons[rejected.reason] += 1
+                self._rejects.appendleft(shown)
+
+    def follow_odometer(self, records: Iterator[Followed]) -> None:
+        """Count the spent shares of budgets, until the records end."""
+        decoder = msgspec.msgpack.Decoder(OdometerRecord)
+        for record in records:
+            with suppress(*UNREADABLE):
+                odometer = decoder.decode(record.value)
+                order = None if isinstance(odometer.order, UnsetType) else odometer.order
+                with self._lock:
+                    policy = self._policies.get(odometer.dataset)
+                    if policy is None:
+                        continue  # the dataset was withdrawn, or is too new
+                    share = spent_share(policy, odometer.bound, order)
+                    if share is not None:
+                        self._spending.see(odometer, share)
+
+
+def _next(glance: Glance) -> int:
+    return int(glance.meta.get("next", "0"))
