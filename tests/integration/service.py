@@ -179,10 +179,17 @@ class Service:
         kept = self.answered()
         for p, found in kept.items():
             if p not in self._kept or found.meta != self._kept[p].meta:
-                topic, chain = bytes.fromhex(found.meta.topic), found.meta.chain
-                self._ledgers[p] = ledger_of(found, p, self.partitions, topic, chain)
+                self._ledgers[p] = self._loaded(p, found)
         self._kept = kept
         return self._ledgers
+
+    def loaded_ledgers(self) -> dict[int, Ledger]:
+        """Return the state by partition, as it is loaded from Redis: nothing is settled."""
+        return {p: self._loaded(p, found) for p, found in self.answered().items()}
+
+    def _loaded(self, partition: int, found: StoredState) -> Ledger:
+        topic, chain = bytes.fromhex(found.meta.topic), found.meta.chain
+        return ledger_of(found, partition, self.partitions, topic, chain)
 
     def state(self, dataset: str) -> Rows:
         """Return the settled accounts of a dataset, over all partitions."""
