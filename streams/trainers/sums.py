@@ -55,14 +55,15 @@ Added: TypeAlias = tuple[Rows, NDArray[np.int64]]
 FINER_BITS: Final = 12
 _BITS: Final = 18
 _EXACT_PRODUCTS: Final = 2.0**50
-_BLOCK: Final = 2**16  # entries per block, so that they stay in the cache
+_BLOCK: Final = 2**17  # entries per block, so that they stay in the cache
 _NARROW: Final = 1024  # parts with at most this many columns are processed together
 _RUN: Final = 256  # squares that are summed in float32
 _INTEGERS: Final = 2.0**31
 _EXACT: Final = 2.0**53
 _LARGEST_ENTRY: Final = 1e150  # of a float64 row whose norm is a float64
-# Error bounds of a sum of 256 squares in float32: 257 nested roundings of 2**-24 each, and the
-# underflow of processors that flush to zero.
+# Error bounds of a sum of squares, in float32 within runs and in float64 over runs and parts: 257
+# nested roundings of 2**-24 each, 2**36 of 2**-53, and the underflow of processors that flush to
+# zero.
 _SQUARES: Final = 1.0 + 2.0**-15
 _LOST: Final = 2.0**-125
 _SHORTER: Final = 1.0 - 2.0**-22  # covers rounding a factor and a product to float32
@@ -140,21 +141,19 @@ Part: TypeAlias = Rows | Outer
 
 
 class Scratch:
-    """Buffers that are reused from sum to sum, because memory that is new to the process is
+    """A buffer that is reused from sum to sum, because memory that is new to the process is
     slow.
     """
 
     def __init__(self) -> None:
-        self._scaled = np.empty(0, dtype=np.float32)
         self._integers = np.empty(0, dtype=np.int32)
 
-    def of(self, rows: int, columns: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Return two uninitialised arrays of this shape."""
+    def of(self, rows: int, columns: int) -> NDArray[np.int32]:
+        """Return an uninitialised array of this shape."""
         size = rows * columns
-        if self._scaled.size < size:
-            self._scaled, self._integers = np.empty(size, np.float32), np.empty(size, np.int32)
-        shape = rows, columns
-        return self._scaled[:size].reshape(shape), self._integers[:size].reshape(shape)
+        if self._integers.size < size:
+            self._integers = np.empty(size, dtype=np.int32)
+        return self._integers[:size].reshape(rows, columns)
 
 
 class ClippedSum:
@@ -164,7 +163,7 @@ class ClippedSum:
         exponent: the sum is in multiples of the grid spacing 2**exponent.
         outer: indices of the parts that may come as outer products. Their grid is finer in any
             case: a release reveals its grid, which must therefore not depend on data.
-        scratch: buffers shared by consecutive sums.
+        scratch: a buffer shared by consecutive sums.
     """
 
     def __init__(
@@ -262,10 +261,15 @@ class ClippedSum:
         for run in _blocks(len(factors), 1, at_most=_INTEGERS / (units + 1.0) - 1.0):
             added = np.zeros(ends[-1], dtype=np.int32)
             for block in _blocks(len(factors[run]), ends[-1]):
-                scaled, whole = self._scratch.of(len(factors[run][block]), ends[-1])
+                whole = self._scratch.of(len(factors[run][block]), ends[-1])
                 for (rows, _), mine in zip(parts, columns, strict=True):
-                    np.multiply(rows[run][block], scale[run][block], out=scaled[:, mine])
-                np.copyto(whole, scaled, casting="unsafe")  # towards zero
+                    np.multiply(  # in float32, then towards zero
+                        rows[run][block],
+                        scale[run][block],
+                        out=whole[:, mine],
+                        dtype=np.float32,
+                        casting="unsafe",
+                    )
                 added += np.add.reduce(whole, axis=0, dtype=np.int32)
             for (_, total), mine in zip(parts, columns, strict=True):
                 total += added[mine]
@@ -319,20 +323,27 @@ def _only(part: Part, usable: NDArray[np.bool_]) -> Part:
 
 def _norms(parts: Sequence[Part]) -> Floats:
     """Return the norms of rows, rounded up; infinite where a row is not finite or too long."""
-    by_part = np.empty((len(parts[0]), len(parts)))
-    singles: dict[int, Rows] = {}
-    for place, part in enumerate(parts):
+    singles: list[Rows] = []
+    norms: list[Floats] = []
+    for part in parts:
         if isinstance(part, Outer):
-            by_part[:, place] = part.norms()
+            norms.append(part.norms())
         elif part.dtype == np.float32:
-            singles[place] = part
+            singles.append(part)
         else:
-            by_part[:, place] = _norms_float64(part)
+            norms.append(_norms_float64(part))
     if singles:
-        by_part[:, list(singles)] = _norms_float32(list(singles.values()))
+        norms.append(_norms_float32(singles))
+    return _together(norms)
+
+
+def _together(norms: Sequence[Floats]) -> Floats:
+    """Return the norms of rows from those of their parts; infinite where one of these is."""
+    if len(norms) == 1:
+        return norms[0]
+    by_part = np.stack(norms, axis=1)
     finite = np.asarray(np.isfinite(by_part).all(axis=1))
-    norms = row_norms(np.where(finite[:, np.newaxis], by_part, 0.0))
-    return np.where(finite, norms, np.inf)
+    return np.where(finite, row_norms(np.where(finite[:, np.newaxis], by_part, 0.0)), np.inf)
 
 
 def _norms_float64(rows: Rows) -> Floats:
@@ -350,18 +361,16 @@ def _norms_of_block(rows: Rows) -> Floats:
 
 
 def _norms_float32(parts: Sequence[Rows]) -> Floats:
-    """Return the norms of each part's rows, (k, parts)."""
-    squares = np.empty((len(parts[0]), len(parts)))
-    lost = np.array([_LOST * rows.shape[1] for rows in parts])
+    """Return the norms of rows whose parts are all float32."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        for place, rows in enumerate(parts):
-            squares[:, place] = _squares(rows)
-        norms: Floats = np.sqrt(squares * _SQUARES + lost)
+        squares = np.zeros(len(parts[0]))
+        for rows in parts:  # numpy's sum over parts would take another order for a single row
+            squares += _squares(rows)
+        norms: Floats = np.sqrt(squares * _SQUARES + _LOST * sum(rows.shape[1] for rows in parts))
     # Recompute sums of squares that are tiny or beyond float32 in float64.
     closely = (squares < 2.0**-60) | ~np.isfinite(squares)
     if closely.any():
-        for place in np.flatnonzero(closely.any(axis=0)).tolist():
-            norms[closely[:, place], place] = _norms_float64(parts[place][closely[:, place]])
+        norms[closely] = _together([_norms_float64(rows[closely]) for rows in parts])
     return norms
 
 
