@@ -82,17 +82,15 @@ class ExactNormals:
 
     def _fill(self, result: IntArray, stddev: Fraction) -> None:
         """Fill `result`; a few extra deviates replace those that are rejected."""
-        holes = np.arange(len(result))
-        while holes.size:
-            drawn = np.empty(holes.size + holes.size // 256 + 4, dtype=np.int64)
-            rejected = self._attempt(drawn, stddev)
-            kept = np.delete(drawn, rejected)[: holes.size]
-            result[holes[: kept.size]] = kept
-            holes = holes[kept.size :]
+        while result.size:
+            accepted = self._attempt(result.size + result.size // 256 + 4, stddev)[: result.size]
+            result[: accepted.size] = accepted
+            result = result[accepted.size :]
 
-    def _attempt(self, result: IntArray, stddev: Fraction) -> IntArray:
-        """Draw once for every place, and return the places whose draw was rejected."""
-        words, scale = self._words(len(result)), float(stddev)
+    def _attempt(self, count: int, stddev: Fraction) -> IntArray:
+        """Draw this many times, and return the deviates that were accepted."""
+        words, scale = self._words(count), float(stddev)
+        bits = words.view(np.int64)
         decided: dict[int, int] = {}  # values decided one by one, by place
         # Step 1.
         bins = cells().take((words >> np.uint64(64 - _CELL)).view(np.int64)).astype(np.int64)
@@ -105,38 +103,37 @@ class ExactNormals:
             decided[int(place)] = self._finished(deviate, 1, None, stddev)
             bins[place] = -1  # skipped from here on
         # Step 2.
-        digits = words.view(np.int64) >> 8 & (1 << _DIGITS) - 1
+        digits = bits >> 8 & (1 << _DIGITS) - 1
         # Step 3.
-        begun = words.view(np.int64) >> 1 & 127
+        begun = bits >> 1 & 127
         pending = np.flatnonzero(bins >= begun * SURE)
         tries = begun[pending] << 46 | (self._words(pending.size) >> np.uint64(18)).view(np.int64)
         d = (digits[pending] + 0.5) / _SCALE
         t = d * (bins[pending] * (2.0 / _PER_UNIT) + d) / 2.0
-        rejected, trial = [pending[:0]], 1
+        is_accepted, trial = np.ones(count, dtype=np.bool_), 1
         while pending.size:
             above = tries * 2.0**-53 - t / trial
-            is_open = np.abs(above) < OPEN_TRIAL
-            for at in np.flatnonzero(is_open):
+            for at in np.flatnonzero(np.abs(above) < OPEN_TRIAL):
                 place = int(pending[at])
                 deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
                 uniform = _PartialUniform(int(tries[at]), 53)
                 decided[place] = self._finished(deviate, trial, uniform, stddev)
             if trial % 2 == 0:
-                rejected.append(pending[(above > 0.0) & ~is_open])
-            goes_on = (above <= 0.0) & ~is_open
+                is_accepted[pending[above >= OPEN_TRIAL]] = False
+            goes_on = above <= -OPEN_TRIAL
             pending, t, trial = pending[goes_on], t[goes_on], trial + 1
             tries = (self._words(pending.size) >> np.uint64(11)).view(np.int64)
         # Step 4.
         magnitude = ((bins << _DIGITS | digits) + 0.5) * (scale / _SCALE) + 0.5
         off = np.abs(magnitude - np.rint(magnitude))
-        result[:] = np.floor(magnitude)
+        result = magnitude.astype(np.int64)
         for place in np.flatnonzero(off < scale * OPEN_ROUNDING).tolist():
             deviate = _Deviate(int(bins[place]), int(digits[place]), _DIGITS)
             result[place] = self._rounded(deviate, stddev)
-        np.negative(result, out=result, where=(words & np.uint64(1)).astype(np.bool_))
+        result *= 1 - ((bits & 1) << 1)
         for place, value in decided.items():
             result[place] = value
-        return np.concatenate(rejected)
+        return result[is_accepted]
 
     def _finished(
         self, deviate: _Deviate, trial: int, uniform: _PartialUniform | None, stddev: Fraction
