@@ -454,7 +454,7 @@ def points() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 @pytest.mark.parametrize("case", list(points()))
 def test_extreme_arguments_give_a_result_or_invalid_input(case: Case) -> None:
     for position, usual in enumerate(case.usual):
@@ -464,7 +464,7 @@ def test_extreme_arguments_give_a_result_or_invalid_input(case: Case) -> None:
             assert not isinstance(result, InvalidInput) or len(str(result)) < 600
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 def test_every_public_function_is_in_the_table_with_arguments_that_it_takes() -> None:
     taken = {case.name for case in TABLE if not isinstance(outcome(case, case.usual), InvalidInput)}
     assert taken | ELSEWHERE == {*accounting.__all__, *research.__all__}

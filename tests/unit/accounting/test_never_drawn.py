@@ -20,7 +20,7 @@ from accounting import (
 )
 from accounting.reports.accountant import METHODS
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 METHOD = pytest.mark.parametrize("method", METHODS)
 # Loss distributions of large norms have long grids.
 LARGE_NORMS = pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_no_steps_and_a_rate_of_zero_lose_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 @pytest.mark.parametrize(
     ("ratio", "q"),
     grid([1e-200, 1e-9, 1e-3, 100.0, 1e3, 1e200], [1.0, 1.0 - 1e-9, 1e-300, 1e-6, 0.5]),
