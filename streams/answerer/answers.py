@@ -185,8 +185,9 @@ class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="corr
     the policies rule out that the charges of this run left out any user of the block."""
     coverage: Literal["all"]
     """The users that the corrected values are about. all: all users with events in the window, each
-    within the bounds of the query, whether their budget paid for it or not. If something else has
-    charged the budget, users can be missing, as can erased users."""
+    within the bounds of the query, whether their budget paid for it or not. Erased users can be
+    missing. Other users can be missing if something else has charged the budget, or if a query of
+    the file has ``paid_blocks``."""
     confidence: Annotated[float, Meta(gt=0.0, lt=1.0)]
     """The probability that all intervals of one window hold together."""
     labels: list[Label] | None = None

@@ -11,7 +11,8 @@ user's part of the correction is at most B times the bound of a window, and is c
 ``block_limit`` times the bound. So the squares of these parts add up to at most n B, and to at most
 the number of blocks times block_limit^2, in squares of the bound. The noise of the correction is
 that for this sum: whatever users do, the reserve pays for all of their corrections. A file may ask
-for less noise with ``paid_blocks``. Users who need more blocks are then missing from corrections.
+for less noise with ``paid_blocks``. Users who need more blocks can then be missing from the
+corrections of all queries, because these share the reserve, and can spend what ``keep`` keeps.
 
 If the file of a run changes, the next file begins with ``paid``, the share of a budget that a
 worst-case user can have spent before: windows and corrections of all earlier files. In a file with

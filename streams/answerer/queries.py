@@ -148,7 +148,8 @@ class Query:
         left_out: the part of that share that is kept back for corrections; 0 for none.
         block: the number of windows that are corrected together; 0 without corrections.
         block_limit: how many full windows of one user a correction of a block adds back at most.
-        paid_blocks: for how many such blocks of a user the budget pays; 0 for all that can need it.
+        paid_blocks: for how many such blocks of a user the reserve pays; 0 for all that can need
+            it.
         blocks: the number of blocks that are corrected.
         sums: of how many last windows the answers are added up; 0 for all since the first one.
         first: the number of the first window that is answered; windows are counted from the start
