@@ -163,8 +163,9 @@ class Answering:
         self._catch_up()
         self._check_change()
         try:
-            query_file = self._next_file(None)
-            for window in Calendar(query_file, history.released + 1).windows():
+            query_file = self._next_file(None, ahead=True)
+            step = max(history.released + 1, query_file.place.step)
+            for window in Calendar(query_file, step).windows():
                 self._check_unanswered(query_file, window)
         except AlreadyAnswered:
             self._publish_last()  # its users have been charged for it

@@ -392,6 +392,21 @@ def test_changed_file_that_cannot_be_paid_leaves_open_blocks_open(text: str, sta
         assert_once(world)
 
 
+def test_added_query_that_another_run_has_answered_leaves_open_blocks_open() -> None:
+    world = world_of()
+    world.live(query_file=replace(asked_of(HEAD + FRESH), run="z"))
+    world.service.close_run("z")
+    world.live(to=3 * 17)
+    answers, charged = list(world.topics.answers), charges_of(world)
+    with pytest.raises(AlreadyAnswered) as refused:
+        world.live(query_file=NEW)
+    assert (refused.value.run, refused.value.query) == ("z", "new")
+    assert world.topics.answers == answers
+    assert charges_of(world) == charged
+    world.live()
+    assert_once(world)
+
+
 def test_query_begins_at_its_own_start() -> None:
     world = world_of()
     world.live(to=3 * 5)  # times up to 8
