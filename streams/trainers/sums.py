@@ -238,12 +238,15 @@ class ClippedSum:
 
         The rounding of a row depends on its own level only, not on the other rows.
         """
-        short = limits < math.ldexp(_INTEGERS, exponent)
+        bound, longest = math.ldexp(_INTEGERS, exponent), float(limits.max(initial=0.0))
+        if longest < bound:
+            self._add_float32(parts, factors, math.ldexp(longest, -exponent), exponent)
+            return
+        short = limits < bound
         for chosen, add in ((short, self._add_float32), (~short, _add_float64)):
-            if chosen.any():
-                mine = parts if chosen.all() else [(rows[chosen], total) for rows, total in parts]
-                units = math.ldexp(float(limits[chosen].max()), -exponent)
-                add(mine, factors[chosen], units, exponent)
+            units = math.ldexp(float(limits[chosen].max(initial=0.0)), -exponent)
+            mine = [(rows[chosen], total) for rows, total in parts]
+            add(mine, factors[chosen], units, exponent)
 
     def _add_float32(
         self, parts: Sequence[Added], factors: Floats, units: float, exponent: int
