@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,10 +240,18 @@ def poisson_sample(
     rate = PoissonGaussian(1.0, sampling_rate).sampling_rate
     if rate == 1.0:
         return np.flatnonzero(admitted)
-    coins = not_private_generator or np.random.default_rng(
-        np.frombuffer(secrets.token_bytes(32), dtype=np.uint32)
-    )
+    coins = not_private_generator
+    if coins is None:
+        seed: Any = _OperatingSystem()  # numpy's annotations do not know seeds of other classes
+        coins = np.random.Generator(np.random.PCG64(seed))
     # Draw the number of heads among n coins, then their places: the work is that of the drawn
     # users.
     drawn = coins.choice(len(admitted), coins.binomial(len(admitted), rate), False, shuffle=False)
     return np.sort(drawn[admitted[drawn]]).astype(np.int64)
+
+
+class _OperatingSystem(np.random.bit_generator.ISeedSequence):
+    """Seeds a bit generator with random bits of the operating system."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        return np.frombuffer(secrets.token_bytes(n_words * np.dtype(dtype).itemsize), dtype=dtype)
