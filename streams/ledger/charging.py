@@ -109,27 +109,28 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
     Raises:
         Rejection: for the first reason that applies; nothing has changed.
     """
+    address = charge.address
     budgets = open_budgets_of(state, charge.dataset)
-    run = under_current_attempt(state.runs.get(charge.address), charge)
-    check_hold(state, budgets, charge.address)
+    run = under_current_attempt(state.runs.get(address), charge)
+    check_hold(state, budgets, address)
     digest = roster_digest(charge)
     if charge.step == run.step:
         return [answer_to(charge, encode(stored_decision(run, charge, digest)))]
     check_next_step(run, charge)
-    check_roster(charge, state.separations.get(charge.address, UNSET))
-    terms = state.rosters.get(charge.address)
+    check_roster(charge, state.separations.get(address, UNSET))
+    terms = state.rosters.get(address)
     if terms is None:
         detail = f"run {charge.run!r} has no roster: send enrol before charge-roster"
         raise Rejection(Reason.UNKNOWN_ROSTER, detail)
-    members = state.rosters.members[charge.address]
+    members = state.rosters.members[address]
     priced = pricing(charge, terms, members, budgets)
     step = members.step(priced)
     outcome = step.outcome
     if priced.terms != terms:
-        state.rosters[charge.address] = priced.terms
+        state.rosters[address] = priced.terms
     for noted in step.noted:
-        state.note_members(charge.address, noted)
-    store_settled(state, budgets.accounts, but=charge.address)
+        state.note_members(address, noted)
+    store_settled(state, budgets.accounts, but=address)
     odometers: list[Output] = []
     for number, accounts in enumerate(budgets.accounts):
         risen = outcome.raised[number]
@@ -141,7 +142,7 @@ def charge_roster(state: State, place: Place, charge: ChargeRoster) -> list[Outp
             for bound in accounts.bounds_raised(raised, risen.ticks_before)
         )
     decision = encode(roster_decision_of(charge, digest, outcome, place))
-    state.runs[charge.address] = msgspec.structs.replace(
+    state.runs[address] = msgspec.structs.replace(
         run,
         step=charge.step,
         digest=digest,

@@ -38,7 +38,7 @@ from streams.ledger.validation import (
     check_roster_mechanism,
     check_rosters,
 )
-from streams.records import ChargeRoster, Enrol, Reason, Rejection
+from streams.records import ChargeRoster, Enrol, Reason, Rejection, RosterMechanism
 from streams.records.digests import PAGE_DIGEST_BYTES, ROSTER_PAGE, cost_table_digest, page_digests
 from streams.records.users import UserIds
 
@@ -123,10 +123,16 @@ class Members:
 
     Pages and deltas are loaded first; ``restore`` turns them into a roster that can be charged.
     Every change is stored with the record that made it.
+
+    Attributes:
+        recurring: charges the members.
+        checked: mechanism, scale and sampling rate that were found valid for the clip norm and the
+            policies, which stay the same as long as there is the roster.
     """
 
     def __init__(self) -> None:
         self.recurring: RecurringCharge | None = None
+        self.checked: tuple[RosterMechanism, float, float] | None = None
         self._count = 0
         self._rows = _Rows()
         self._budgets: Budgets
@@ -454,7 +460,10 @@ def pricing(charge: ChargeRoster, terms: Terms, members: Members, budgets: Budge
     if charge.members != count:
         detail = f"the roster has {count} members here, not {charge.members}"
         raise Rejection(Reason.ROSTER_CHANGED, detail)
-    check_roster_mechanism(charge, terms.clip_norm, budgets.policies)
+    noise = charge.mechanism, charge.scale, charge.sampling_rate
+    if noise != members.checked:
+        check_roster_mechanism(charge, terms.clip_norm, budgets.policies)
+        members.checked = noise
     cost_tables: Sequence[Numbers] = members.cost_tables
     if charge.units:
         if cost_table_digest(charge.units) != charge.cost_table_digest:
