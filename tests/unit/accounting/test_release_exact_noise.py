@@ -179,24 +179,6 @@ def test_after_a_draw_that_was_interrupted_anywhere_a_copy_draws_noise_of_its_ow
     assert interrupted > 30
 
 
-def test_after_a_draw_that_was_interrupted_nothing_is_left_of_its_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    noise = ExactNoise()
-    monkeypatch.setattr(noise, "_successes", _interrupted)
-    for draw in (noise.rounded_normal, noise.laplace):
-        noise._bits(8)
-        with pytest.raises(KeyboardInterrupt):
-            draw(Fraction(1))
-        assert not noise._pool
-
-
-def _interrupted(trial: Callable[[], bool]) -> int:
-    while trial():
-        pass
-    raise KeyboardInterrupt
-
-
 def test_a_copy_with_its_seeded_generator_repeats_the_noise() -> None:
     noise = ExactNoise(np.random.default_rng(18))
     noise.rounded_normal(Fraction(1))
