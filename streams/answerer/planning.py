@@ -206,10 +206,12 @@ def _charge_block(accounts: _Accounts, costs: Costs, window: Window, missing: li
 
 
 class Errors(NamedTuple):
-    """The errors of answers; (T, d) each, and (repetitions, T, d) for the noisy ones.
+    """The errors of answers; (T, n) each, and (repetitions, T, n) for the noisy ones.
+
+    They are NaN where there is no number.
 
     Attributes:
-        truth: the sums of all users.
+        truth: the numbers of all users.
         bias: the errors without noise.
         off: the errors of the values.
         lower, upper: the errors of the ends of the intervals.
@@ -230,6 +232,25 @@ def errors_of(
     off = raw - truth + noise * random.standard_normal((_REPETITIONS, *raw.shape))
     half = noise * quantile_of_noise(confidence, dimension)
     return Errors(truth, raw - truth, off, off - half, off + half)
+
+
+def estimated_errors(
+    asked: AskedQuery, raw: Floats, truth: Floats, noise: float, *, confidence: float, seed: int
+) -> Errors:
+    """Return the errors of numbers that are computed from noisy sums, such as ratios."""
+
+    def answered(sums: Floats, stddev: float) -> Floats:
+        found = [asked.answered(row, stddev, confidence) for row in sums]
+        numbers = [(one.value, one.lower, one.upper) for one in found]
+        return np.array(numbers, dtype=np.float64).reshape(len(sums), 3, -1)
+
+    random = np.random.default_rng(seed)
+    true, admitted = answered(truth, 0.0)[:, 0], answered(raw, 0.0)[:, 0]
+    noisy = raw + noise * random.standard_normal((_REPETITIONS, *raw.shape))
+    off = np.array([answered(sums, noise) for sums in noisy]) - true[:, None]
+    # Without an interval, a ratio can be anything, and its mean square error is infinite.
+    off[:, :, 0][np.isnan(off[:, :, 1])] = np.nan
+    return Errors(true, admitted - true, off[:, :, 0], off[:, :, 1], off[:, :, 2])
 
 
 def added_back(charges: Charges, query: int, dimension: int) -> Floats:
@@ -301,6 +322,7 @@ class Month:
     halted_users: int
     interval_half_width: float
     coverage: float
+    unbounded: float
 
 
 @dataclass(frozen=True)
@@ -312,12 +334,15 @@ class Setting:
         block_windows: the number of windows that are corrected together; 0 without corrections.
         left_out: the part of the query's budget that is kept back for corrections.
         noise_stddev: of the noise in an answer, before the correction.
-        rmse: the root mean square error of a window, against the sum of all users' bounded
-            contributions: noise and missing users together.
+        rmse: the root mean square error of a window, against the number for all users' bounded
+            contributions: noise and missing users together. Windows without an interval do not
+            count in the means.
         bias: the mean error of a window, without noise.
         halted_users: users who were left out of a window.
         interval_half_width: the mean over the windows.
-        coverage: the share of windows whose interval contains the sum of all users.
+        coverage: the share of windows whose interval contains the number of all users.
+        unbounded: the share of windows without an interval, because the noise of a ratio leaves no
+            ends.
         months: the same by month, in which the window begins.
         provisional_windows: the number of windows in the horizon whose block ends after it.
 
@@ -333,6 +358,7 @@ class Setting:
     halted_users: int
     interval_half_width: float
     coverage: float
+    unbounded: float
     months: list[Month]
     provisional_windows: int = 0
 
@@ -462,15 +488,17 @@ def _planned(query_file: QueryFile, name: str | None) -> int:
         if _can_be_planned(query) and name in (None, query.name):
             return number
     raise UnusableQueries(
-        "a plan is about a count, a distinct or a sum whose noise follows from active_windows, "
-        "without private keys and without a total"
-        + (f"; query {name!r} is not" if name else "; the file has none")
+        "a plan is about a query whose noise follows from active_windows, without private keys, "
+        "and not about a top" + (f"; query {name!r} is not" if name else "; the file has none")
     )
 
 
 def _can_be_planned(query: Query) -> bool:
-    is_sum = query.kind in ("count", "distinct", "sum")
-    return bool(query.active_windows) and is_sum and not query.has_private_keys and not query.total
+    return bool(query.active_windows) and query.kind != "top" and not query.has_private_keys
+
+
+def _is_sum(query: Query) -> bool:
+    return query.kind in ("count", "distinct", "sum") and not query.total
 
 
 def _grid(windows: int, own: float) -> list[int]:
@@ -499,16 +527,20 @@ def _setting(query_file: QueryFile, number: int, policy: Policy, people: Populat
         )
         errors = Errors(*(part[..., :windows, :] for part in errors))
     else:
-        errors = errors_of(
-            raw,
-            truth,
-            noise,
-            dimension=raw.shape[1],
-            confidence=query_file.confidence,
-            seed=_SEED,
-        )
+        errors = _uncorrected(query_file, query, raw, truth, noise)
     left_out = [charges.left_out[number, window] for window in range(windows)]
     return _described(query_file, query, number, noise, errors, left_out)
+
+
+def _uncorrected(
+    query_file: QueryFile, query: Query, raw: Floats, truth: Floats, noise: float
+) -> Errors:
+    confidence = query_file.confidence
+    if _is_sum(query):
+        dimension = raw.shape[1]
+        return errors_of(raw, truth, noise, dimension=dimension, confidence=confidence, seed=_SEED)
+    asked = AskedQuery(query)
+    return estimated_errors(asked, raw, truth, noise, confidence=confidence, seed=_SEED)
 
 
 def _extended(people: Population, query_file: QueryFile, number: int) -> Population:
@@ -546,14 +578,7 @@ def _bounded(
         left_out.append(part.users[~counts])
         counted[part.users] += 1
     noise = noise_for_norm_budget(count * asked.bound**2, rho)
-    errors = errors_of(
-        np.array(raw),
-        np.array(truth),
-        noise,
-        dimension=asked.dimension,
-        confidence=query_file.confidence,
-        seed=_SEED,
-    )
+    errors = _uncorrected(query_file, asked.query, np.array(raw), np.array(truth), noise)
     query = replace(asked.query, active_windows=float(count), left_out=0.0, block=0)
     return _described(query_file, query, number, noise, errors, left_out)
 
@@ -590,9 +615,17 @@ def _summary(
     off, lower, upper = (part[:, places] for part in (errors.off, errors.lower, errors.upper))
     halted = np.unique(np.concatenate([left_out[place] for place in places.tolist()]))
     return {
-        "rmse": float(np.sqrt(np.square(off).mean())),
-        "bias": float(errors.bias[places].mean()),
+        "rmse": math.sqrt(_mean(np.square(off))),
+        "bias": _mean(errors.bias[places]),
         "halted_users": len(halted),
-        "interval_half_width": float((upper - lower).mean() / 2.0),
-        "coverage": float(((lower <= 0.0) & (upper >= 0.0)).all(axis=2).mean()),
+        "interval_half_width": _mean(upper - lower) / 2.0,
+        # NaN is no end, which holds.
+        "coverage": float((~(lower > 0.0) & ~(upper < 0.0)).all(axis=2).mean()),
+        "unbounded": float(np.isnan(upper - lower).any(axis=2).mean()),
     }
+
+
+def _mean(numbers: Floats) -> float:
+    """Return the mean of the numbers that are not NaN; infinity without any."""
+    found = numbers[~np.isnan(numbers)]
+    return float(found.mean()) if found.size else math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -144,6 +145,8 @@ def _show(found: QueryPlan, *, is_private: bool) -> None:
     say(f"Recommended for {plain(found.query)}: active_windows = {best.active_windows:g}")
     if any(other.rmse < best.rmse for other in others):
         say("The worst case or contribution bounding has less error on these events.")
+    if best.unbounded:
+        say(f"With it, {best.unbounded:.0%} of the windows have no interval.")
     if found.unplanned:
         names = ", ".join(map(plain, found.unplanned))
         say(f"No plan shows the errors of {names}. Their charges count in this plan.")
@@ -199,7 +202,8 @@ def _plot(found: QueryPlan, path: Path, *, is_private: bool) -> None:
         frameon=False,
     )
     axes.set_xscale("log")
-    axes.set_ylim(0.0, 2.0 * found.worst_case.rmse)
+    if math.isfinite(found.worst_case.rmse):
+        axes.set_ylim(0.0, 2.0 * found.worst_case.rmse)
     axes.set_xlabel("active_windows")
     axes.set_ylabel("error of one window")
     axes.set_title(found.query + (" (private: do not publish)" if is_private else ""), loc="left")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import noise_for_norm_budget
+from streams import Turnstile
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.events import EventFile
@@ -255,16 +256,85 @@ def test_provisional_windows_are_those_of_the_block_that_is_open_at_the_horizon(
     assert provisional_windows(content, query_file) == [calendar.open_windows(0)]
 
 
+RATIO = {
+    "name": "clicks",
+    "kind": "ratio",
+    "window": "2d",
+    "numerator": {"where": {"shop": "b"}, "each": 1},
+    "denominator": {"each": 2},
+}
+
+
+def ratio_content(active_windows: int, days: int = 60) -> dict[str, Any]:
+    return CONTENT | {"horizon": f"{days}d", "query": [RATIO | {"active_windows": active_windows}]}
+
+
+def bounded_ratios(path: Path, days: int) -> list[float]:
+    """Return the ratio of the bounded sums of all users, by window."""
+    counts: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
+    with path.open(encoding="ascii") as lines:
+        for row in csv.DictReader(lines):
+            window = (datetime.fromisoformat(row["time"]) - FIRST).days // 2
+            counts[window, row["user"]][0] += row["shop"] == "b"
+            counts[window, row["user"]][1] += 1
+    sums = np.zeros((days // 2, 2))
+    for (window, _), found in counts.items():
+        sums[window] += np.minimum(found, [1, 2])
+    return list(sums[:, 0] / sums[:, 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("active", [6, 30])
+def test_plan_of_a_ratio_has_the_errors_of_its_answers(active: int, tmp_path: Path) -> None:
+    path = events_file(tmp_path / "events.csv")
+    content, truth = ratio_content(active), bounded_ratios(path, 60)
+    query_file = parse_queries(content).for_a_file()
+    file, off, holds = EventFile(path, query_file), [], []
+    for seed in range(12):
+        with Turnstile.in_memory() as turnstile:
+            policy = turnstile.create_dataset("d", user_ids="integer", epsilon=6.0, delta=1e-6)
+            answering = Answering(
+                query_file,
+                file.source,
+                lambda released, t=turnstile: t.run("d", "r", released=released),
+                MemoryJournal(MemoryTopics(), "d"),
+                lambda answer: (
+                    off.append(np.subtract(answer.value, truth[len(off) % 30])),
+                    holds.append(answer.lower <= truth[len(holds) % 30] <= answer.upper),
+                ),
+                text=file.text,
+                noise=np.random.default_rng(seed),
+            )
+            answer_file(answering, file)
+    plan = plan_of(content, None, policy, file)
+    (own,) = [setting for setting in plan.settings if setting.active_windows == active]
+    assert own.rmse == pytest.approx(np.sqrt(np.mean(np.square(off))), rel=0.2)
+    assert own.bias == pytest.approx(np.mean(off), abs=4.0 * np.std(off) / np.sqrt(len(off)))
+    assert own.coverage == pytest.approx(np.mean(holds), abs=0.06)
+    assert (own.halted_users > 0) == (active < 30)
+    assert plan.worst_case.bias == 0.0
+
+
+def test_windows_of_a_plan_without_a_ratio_do_not_count(tmp_path: Path) -> None:
+    path = events_file(tmp_path / "events.csv", users=1, days=10)
+    content = ratio_content(2, 10)
+    plan = plan_of(content, None, policy_of(0.1, 1e-6), EventFile(path, parse_queries(content)))
+    for setting in (*plan.settings, plan.worst_case, plan.contribution_bounding):
+        assert setting.unbounded > 0.5
+        assert setting.coverage > 0.9
+
+
 def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     buyers, *_ = CONTENT["query"]
-    ratio = {"kind": "ratio", "numerator": {"each": 1}, "denominator": {"each": 2}}
-    keys = {"kind": "count", "by": "shop", "key_bytes": 8, "each": 1, "groups": 1}
-    rest = {"window": "1d", "active_windows": 20}
-    others = [{"name": name, **rest, **kind} for name, kind in {"a": ratio, "b": keys}.items()]
-    content = CONTENT | {"query": [*others, buyers]}
+    rest = {"window": "1d", "by": "shop", "active_windows": 20, "groups": 1}
+    keys = {"name": "keys", "kind": "count", "key_bytes": 8, "each": 1, **rest}
+    top = {"name": "top", "kind": "top", "labels": ["a", "b"], "k": 1, "each": 1, **rest}
+    noise = {**buyers, "name": "noise", "noise": 9.0}
+    del noise["active_windows"], noise["block"], noise["share"]
+    content = CONTENT | {"query": [keys, top, noise, RATIO | {"active_windows": 9}, buyers]}
     file = EventFile(events_file(tmp_path / "e.csv", 30, 9), parse_queries(content).for_a_file())
     plan = plan_of(content, None, policy_of(1.0, 1e-6), file)
-    assert (plan.query, plan.unplanned) == ("buyers", ["a", "b"])
+    assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
 
 
 @pytest.mark.parametrize("query", ["mean", "other"])
