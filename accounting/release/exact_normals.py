@@ -110,7 +110,7 @@ class ExactNormals:
         tries = begun[pending] << 46 | (self._words(pending.size) >> np.uint64(18)).view(np.int64)
         d = (digits[pending] + 0.5) / _SCALE
         t = d * (bins[pending] * (2.0 / _PER_UNIT) + d) / 2.0
-        is_accepted, trial = np.ones(count, dtype=np.bool_), 1
+        is_rejected, trial = np.zeros(count, dtype=np.bool_), 1
         while pending.size:
             above = tries * 2.0**-53 - t / trial
             for at in np.flatnonzero(np.abs(above) < OPEN_TRIAL):
@@ -119,7 +119,7 @@ class ExactNormals:
                 uniform = _PartialUniform(int(tries[at]), 53)
                 decided[place] = self._finished(deviate, trial, uniform, stddev)
             if trial % 2 == 0:
-                is_accepted[pending[above >= OPEN_TRIAL]] = False
+                is_rejected[pending[above >= OPEN_TRIAL]] = True
             goes_on = above <= -OPEN_TRIAL
             pending, t, trial = pending[goes_on], t[goes_on], trial + 1
             tries = (self._words(pending.size) >> np.uint64(11)).view(np.int64)
@@ -133,7 +133,7 @@ class ExactNormals:
         result *= 1 - ((bits & 1) << 1)
         for place, value in decided.items():
             result[place] = value
-        return result[is_accepted]
+        return result[~is_rejected]
 
     def _finished(
         self, deviate: _Deviate, trial: int, uniform: _PartialUniform | None, stddev: Fraction

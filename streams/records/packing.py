@@ -38,6 +38,8 @@ def unpack_bits(packed: bytes, count: int) -> NDArray[np.bool_]:
 
 def pack_positions(positions: NDArray[np.integer], count: int) -> bytes:
     """Pack increasing positions among ``count`` members as numbers or bits, the shorter form."""
+    if not len(positions):
+        return NO_PACKED
     if 4 * len(positions) <= count // 8:
         return b"\0" + positions.astype("<u4").tobytes()
     bits = np.zeros(count, dtype=np.bool_)
