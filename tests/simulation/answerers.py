@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -149,6 +150,7 @@ class Answerer:
         self._chance, self._delay, self._take_over = chance, delay, takes_over
         self._noise = np.random.default_rng(chance.randrange(2**32))
         self._charges_again = chance.random() < 0.3
+        self._files = copy(chance)  # so that the draws of ``chance`` stay as they were
         self._opened: Run  # the attempt that answers now
         self._journal: _Journal
         self._begin = 0  # the start of its first windows, in ms
@@ -255,7 +257,9 @@ class Answerer:
     def _query_file(self) -> QueryFile:
         begin = _moment(self._begin).isoformat()
         file = FILE.replace('"d"', f'"{self.plan.dataset}"').replace('"r"', f'"{self._run}"')
-        return asked_of(file.replace("1970-01-01", begin) + COUNT)
+        # The operator changes the file between two lives.
+        confidence = self._files.choice((0.9, 0.95))
+        return asked_of(f"confidence = {confidence}\n" + file.replace("1970-01-01", begin) + COUNT)
 
     def _continue_after(self, error: AlreadyAnswered) -> None:
         """Leave the windows to the run that has answered them, or continue after the last of
