@@ -11,9 +11,10 @@
 FZ: Feldman and Zrnic (arXiv numbering). K: Koskela, Tobaben and Honkela. Neighbouring datasets
 differ by adding or removing one user.
 
-A row has everything in which measures differ. Callers use the row's methods and never compare its
-name. `steps_measure` makes the row of a shape of steps; `MEASURES` has the other rows. Costs are
-rounded up, budgets down, and reported spends up.
+A row has everything in which measures differ; callers ask the row instead of comparing its name.
+`steps_measure` makes the row of a shape of steps; `MEASURES` has the other rows. Costs are rounded
+up, budgets down, and reported spends up. A norm of 0 costs nothing under every measure: the ledger
+charges it to users whom it leaves out of a step.
 
 Most charges are rational numbers, the same on every machine, and may be computed anywhere. Charges
 of Poisson-sampled steps, and the tightest charges of pure DP steps under gdp and renyi, need exp,
@@ -93,6 +94,7 @@ class Measure:
 
     Attributes:
         name: the name in policies and records.
+        title: the name of the kind of guarantee, in words.
         unit: the unit of a budget, in words.
         mechanisms: the kinds of step that `charge_units` can charge.
         inexact: the kinds whose charges in a cost table differ between machines.
@@ -108,9 +110,11 @@ class Measure:
         parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend.
             They share delta. Empty if a spend is not rounded up.
         shape: of the steps that are counted; None if costs follow norms.
+        has_delta: whether the epsilon of a budget depends on delta.
     """
 
     name: MeasureName
+    title: str
     unit: str
     mechanisms: tuple[type[Mechanism], ...]
     per_order: bool
@@ -124,6 +128,7 @@ class Measure:
     exact_risk: Callable[[float, float], Risk] | None = None
     parts: tuple[Fraction, ...] = ()
     shape: StepShape | None = None
+    has_delta: bool = True
 
     def covers(self, mechanism: Mechanism) -> bool:
         """Return whether `charge_units` can charge such a step."""
@@ -134,6 +139,11 @@ class Measure:
     def largest_norm(self, mechanism: Mechanism) -> float:
         """Return the largest norm that a step with this noise can charge."""
         return math.inf if self.shape is None else self.shape.largest_norm(mechanism)
+
+    @property
+    def covers_sampled_steps(self) -> bool:
+        """True if steps with Poisson sampling can be charged."""
+        return PoissonGaussian in self.mechanisms
 
     @property
     def can_clip(self) -> bool:
@@ -365,6 +375,7 @@ def steps_measure(shape: StepShape) -> Measure:
     """
     return Measure(
         name="steps",
+        title="number of steps of a public shape",
         unit="steps",
         mechanisms=(Gaussian, PoissonGaussian, PoissonRecords),
         per_order=False,
@@ -465,6 +476,7 @@ _PARTS: Final = (
 _ROWS: Final = (
     Measure(
         name="renyi",
+        title="Rényi divergence",
         unit="nats per order",
         mechanisms=(*_UNSAMPLED, PoissonGaussian, PoissonRecords),
         inexact=(PoissonGaussian, PoissonRecords, Laplace, PureDP),
@@ -478,6 +490,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="zcdp",
+        title="zero-concentrated DP",
         unit="rho",
         mechanisms=_UNSAMPLED,
         per_order=False,
@@ -490,6 +503,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="gdp",
+        title="Gaussian DP",
         unit="mu",
         mechanisms=(Gaussian,),
         inexact=(Laplace, PureDP),
@@ -505,6 +519,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="approx-dp",
+        title="zero-concentrated DP",
         unit="rho",
         mechanisms=_UNSAMPLED,
         per_order=False,
@@ -517,6 +532,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="pure-dp",
+        title="pure DP",
         unit="epsilon",
         mechanisms=(Laplace, PureDP),
         per_order=False,
@@ -525,6 +541,7 @@ _ROWS: Final = (
         rule=PureDPFilter.from_units,
         largest=_pure_budget,
         implied=_pure_epsilon,
+        has_delta=False,
     ),
 )
 MEASURES: Final[Mapping[MeasureName, Measure]] = MappingProxyType({row.name: row for row in _ROWS})

@@ -60,7 +60,7 @@ def create(options: argparse.Namespace, config: Config) -> int:
             allow=options.allow and dict(options.allow),
         )
     delta = DELTA if options.delta is None else options.delta
-    if options.measure != "pure-dp" and delta > _LARGE_DELTA:
+    if policy.row.has_delta and delta > _LARGE_DELTA:
         note(
             f"turnstile: delta {delta:g} is large: the guarantee may fail completely for one user "
             f"in {1 / delta:,.0f}. Values of at most one over the number of users are usual"
@@ -224,12 +224,12 @@ def _dataset(dataset: DatasetStatus, delta: float) -> dict[str, Any]:
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
-    in_measure = [float(from_units_down(units)) for units in policy.budget]
-    name = "budget_mu_squared" if policy.measure == "gdp" else "budget"
+    row, in_measure = policy.row, [float(from_units_down(units)) for units in policy.budget]
+    name = "budget_mu_squared" if row.power == 2 else "budget"
     return {
         "dataset": policy.dataset,
         "measure": policy.measure,
-        name: in_measure if policy.measure == "renyi" else in_measure[0],
+        name: in_measure if row.per_order else in_measure[0],
         "orders": policy.orders or None,
         "sampling_rate": policy.sampling_rate or None,
         "noise_multiplier": policy.noise_multiplier or None,

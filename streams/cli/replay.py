@@ -409,11 +409,17 @@ def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
         at = last.tightest
         order = f" at order {plain(last.orders[at])}" if last.orders else ""
         left = plain(last.left[at] if last.left else None)
+        whole = f" of {plain(last.budget[at])}" if last.budget else ""
+        squares = f" ({last.unit} adds in squares)" if last.power == 2 else ""
         yield (
-            f"Budget of {name} ({last.measure}): {plain(last.spent[at])} spent{order}, "
-            f"{left} left, after {len(steps)} steps, halted at {halted} of them."
+            f"Budget of {name} ({last.measure}, {last.unit}): {plain(last.spent[at])}{whole} "
+            f"spent{order}, {left} left{squares}, after {len(steps)} steps, halted at {halted} of "
+            "them."
         )
-        whole = f"At delta {delta:g}, the whole budget has epsilon {plain(last.budget_epsilon)}"
+        whole = (
+            f"At delta {delta:g} (--delta), the whole budget has epsilon "
+            f"{plain(last.budget_epsilon)}"
+        )
         if last.epsilon is None:
             yield (
                 f"{whole}. There is no smaller epsilon, because norm levels may have followed "
@@ -422,7 +428,8 @@ def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
         else:
             yield (
                 f"{whole}. What was spent so far has epsilon {plain(last.epsilon)}, whenever the "
-                "runs end. These are two separate statements."
+                "runs end. Each holds by itself. The second can be larger, because it allows the "
+                "outputs to decide when the runs end."
             )
 
 

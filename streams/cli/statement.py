@@ -29,15 +29,6 @@ from streams.replay.receipts import (
 )
 from streams.replay.verify import verify
 
-_MEASURES = {
-    "renyi": "Rényi divergence",
-    "zcdp": "zero-concentrated DP",
-    "gdp": "Gaussian DP",
-    "approx-dp": "zero-concentrated DP",
-    "pure-dp": "pure DP",
-    "steps": "number of steps of a public shape",
-}
-
 
 def statement(options: argparse.Namespace, config: Config) -> int:
     """State the guarantee of a dataset, if the log and the service fit together."""
@@ -125,7 +116,7 @@ def registry_fields(stated: Statement) -> dict[str, Any]:
     delta = {"delta": stated.delta} if stated.delta else {}
     return {
         "dp_flavor": {
-            "name": _MEASURES[stated.measure],
+            "name": stated.budget.kind,
             "input_metric": f"symmetric distance of users: {stated.neighbours}",
             "bound_on_input_distance": 1,
             "unprotected_quantities": "; ".join(stated.not_covered),
@@ -144,9 +135,9 @@ def registry_fields(stated: Statement) -> dict[str, Any]:
 def _amount(stated: Statement) -> str:
     budget = stated.budget
     if not budget.orders:
-        return f"{budget.unit} {rounded_up(budget.amounts[0])} ({_MEASURES[budget.measure]})"
+        return f"{budget.unit} {rounded_up(budget.amounts[0])} ({budget.kind})"
     which = "at one of the orders, each user its own" if budget.any_order else "at every order"
-    return f"{budget.unit}, {len(budget.orders)} orders ({_MEASURES[budget.measure]}), {which}"
+    return f"{budget.unit}, {len(budget.orders)} orders ({budget.kind}), {which}"
 
 
 def _say(stated: Statement, receipt: Receipt) -> None:

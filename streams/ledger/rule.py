@@ -1,7 +1,7 @@
 """The outcome of a step under one policy: rows of numbers in, rows of numbers out.
 
-The rule itself is in ``accounting``. This module combines its parts: costs, the users and norms
-that the budget admits, and the rise of the odometers. Nothing is written here.
+Costs, granted norms and the ticks of odometers come from ``accounting``. This module compares the
+sums with the budget. Nothing is written here.
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     def take_delta(self) -> dict[str, bytes]:
         """Return the entries that were set or deleted since the last call, packed, by name."""
+        if not self._changes:
+            return {}
         changes = {self._name(address): packed for address, packed in self._changes.items()}
         self._changes, self._changed_bytes = {}, 0
         return changes

@@ -1,7 +1,7 @@
 """Checks of requests before anything changes: policies, mechanisms, users, norms and maxima.
 
 Every check raises ``Rejection`` for the first problem that it finds. All properties of a measure
-are in its row of ``accounting.measures``; no code here depends on a measure's name.
+are in its row of ``accounting.measures``; ``MEASURES`` has no row of measures with a shape.
 
 A record changes one balance per user, budget and order. The number of balances bounds what a worker
 computes, writes to Redis and publishes for the record. The store writes large batches in pieces, so
@@ -75,12 +75,12 @@ def check_policy(policy: Policy) -> None:
         Rejection: INVALID_POLICY.
     """
     shape = policy.sampling_rate, policy.noise_multiplier
-    if shape.count(UNSET) != (0 if policy.measure == "steps" else 2):
+    if shape.count(UNSET) != (2 if policy.measure in MEASURES else 0):
         raise Rejection(
             Reason.INVALID_POLICY,
             "measure steps needs sampling_rate and noise_multiplier, and no other measure has them",
         )
-    if policy.records_per_user is not UNSET and policy.measure != "steps":
+    if policy.records_per_user is not UNSET and policy.measure in MEASURES:
         raise Rejection(
             Reason.INVALID_POLICY,
             f"records_per_user belongs to measure steps, not to {policy.measure}",

@@ -23,19 +23,13 @@ Numbers = NDArray[np.float64]
 
 def budget_of(policy: Policy) -> str:
     """Return the budget in the unit of its measure, rounded down."""
-    units = [float(from_units_down(number)) for number in policy.budget]
-    match policy.measure:
-        case "renyi" if has_per_user_order(policy):
-            return f"{len(units)} orders, each user its own"
-        case "renyi":
-            return f"{len(units)} orders"
-        case "steps":
-            return f"{policy.steps} steps"
-        case "gdp":
-            return f"mu {units[0] ** 0.5:.6g}"
-        case "pure-dp":
-            return f"epsilon {units[0]:.6g}"
-    return f"rho {units[0]:.6g}"
+    row = measure_of(policy)
+    if row.per_order:
+        own = ", each user its own" if has_per_user_order(policy) else ""
+        return f"{len(policy.budget)} orders{own}"
+    if row.shape is not None:
+        return f"{policy.steps} {row.unit}"
+    return f"{row.unit} {float(from_units_down(policy.budget[0])) ** (1 / row.power):.6g}"
 
 
 def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:

@@ -29,6 +29,7 @@ class StatedBudget:
     """A budget that every charge to a dataset has to fit.
 
     Attributes:
+        kind: of guarantee, in words.
         unit: the unit of the amounts.
         amounts: in this unit, rounded up; one per order if there are orders.
         orders: the Rényi orders; empty if there are none.
@@ -39,6 +40,7 @@ class StatedBudget:
 
     dataset: str
     measure: str
+    kind: str
     unit: str
     amounts: list[float]
     orders: list[float]
@@ -52,6 +54,7 @@ class StatedBudget:
         return cls(
             dataset=policy.dataset,
             measure=policy.measure,
+            kind=row.title,
             unit=row.unit,
             amounts=row.stated(policy.budget).tolist(),
             orders=list(policy.orders),
@@ -66,7 +69,7 @@ class Statement:
 
     Attributes:
         epsilon: of ``budget``, rounded up.
-        delta: of the guarantee; 0 for pure-dp.
+        delta: of the guarantee; 0 if the measure has none.
         budget: the outermost budget; of several, that of the least epsilon.
         parents: the budgets of the dataset and of the datasets around it, the nearest first.
         covered: what the guarantee holds for.
@@ -144,7 +147,7 @@ def statement_of(policies: Sequence[Policy], delta: float) -> Statement:
     return Statement(
         dataset=policy.dataset,
         epsilon=budget.epsilon,
-        delta=0.0 if outermost.measure == "pure-dp" else delta,
+        delta=delta if outermost.row.has_delta else 0.0,
         measure=outermost.measure,
         budget=budget,
         parents=budgets,

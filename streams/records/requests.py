@@ -175,7 +175,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         from accounting import UNIT_BITS, InvalidInput
 
-        if self.measure != "steps":
+        if self.row.shape is None:
             raise InvalidInput("measure", self.measure, "steps: only it counts steps")
         return self.budget[0] >> UNIT_BITS
 
@@ -266,7 +266,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def has_sampled_levels(self) -> bool:
         """True if norm levels may follow the users' own sampling coins."""
         if self.sampled_levels is UNSET:
-            return self.measure in ("renyi", "steps")  # the measures of sampled steps
+            return self.row.covers_sampled_steps
         return self.sampled_levels
 
     @property

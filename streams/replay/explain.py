@@ -58,11 +58,14 @@ class Share:
 
     Attributes:
         dataset: the dataset with this budget.
+        unit: of the numbers.
+        power: the power of the numbers that adds up: 2 for mu, otherwise 1.
         orders: the Rényi orders; empty if the measure has none.
         tightest: the index of the order at which the largest share of the budget is spent.
         asked: the cost of the step at the requested norm.
         cost: the charged cost.
         spent: the spending after the event.
+        budget: at the same orders, rounded down; empty if the user has no Rényi order yet.
         left: what is left of the budget; empty if the user has no Rényi order yet.
         epsilon: the any-time epsilon of what was spent; None from the first sampled step on, unless
             levels are known to be public.
@@ -71,11 +74,14 @@ class Share:
 
     dataset: str
     measure: str
+    unit: str
+    power: int
     orders: list[float]
     tightest: int
     asked: list[float]
     cost: list[float]
     spent: list[float]
+    budget: list[float]
     left: list[float]
     epsilon: float | None
     budget_epsilon: float
@@ -407,11 +413,14 @@ class _Account:
                 Share(
                     dataset=policy.dataset,
                     measure=policy.measure,
+                    unit=policy.row.unit,
+                    power=policy.row.power,
                     orders=amounts.orders(order),
                     tightest=amounts.tightest(spent, order),
                     asked=amounts.stated(wanted),
                     cost=amounts.stated(cost),
                     spent=amounts.stated(spent),
+                    budget=amounts.left(np.zeros_like(spent), order) if is_bound else [],
                     left=amounts.left(spent, order) if is_bound else [],
                     epsilon=None if follow_coins else amounts.epsilon(spent, order, self._delta),
                     budget_epsilon=budget_epsilon(policy, per_user_order, self._delta),

@@ -129,9 +129,9 @@ def policy_from(
     _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
     if user_ids is not None:
         _check_choice("user_ids", user_ids, get_args(UserIdKind))
-    if measure == "pure-dp" and epsilon is not None and delta is None:
-        delta = DELTA  # a pure-dp budget does not depend on it
     row = _row(measure, sampling_rate, noise_multiplier, records_per_user, share_of)
+    if not row.has_delta and epsilon is not None and delta is None:
+        delta = DELTA  # the budget does not depend on it
     per_user_order = row.per_order and orders is None and epsilon is not None
     try:
         if share_of is not None and share is not None:
@@ -195,7 +195,7 @@ def _row(
     """
     if share_of is not None:
         return share_of.row
-    if measure != "steps":
+    if measure in MEASURES:
         if (sampling_rate, noise_multiplier, records_per_user) != (None, None, None):
             raise InvalidRequest(
                 "sampling_rate, noise_multiplier and records_per_user belong to the measure steps, "

@@ -69,7 +69,8 @@ def test_a_measure_is_one_row(orders, monkeypatch):
     """A ledger charges under a measure that nothing but its row knows of."""
     like = MEASURES["renyi" if orders else "gdp"]
     toy = replace(like, name="toy", mechanisms=(Laplace,), power=2)
-    monkeypatch.setattr(accounting, "MEASURES", {**MEASURES, "toy": toy})
+    for module in (accounting, validation):
+        monkeypatch.setattr(module, "MEASURES", {**MEASURES, "toy": toy})
     policy = policy_of("toy", orders=orders)
     validation.check_policy(policy)
     with pytest.raises(Rejection) as refused:
