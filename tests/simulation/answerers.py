@@ -62,13 +62,17 @@ class Stream:
         """Check that each step has one answer, and that only one run answers a window.
 
         Raises:
-            Wrong: a step has two answers, or a run answered a window although it had read another
-            run's answer to it.
+            Wrong: a step has two answers, a run answered a window in two steps, or a run answered a
+            window although it had read another run's answer to it.
         """
         published: dict[tuple[str, int], set[bytes]] = defaultdict(set)
+        steps: dict[tuple[str, str, str], int] = {}
         for _, value in self.pages.answers:
             answer = msgspec.json.decode(value)
             published[answer["run"], answer["step"]].add(value)
+            window = answer["run"], answer["query"], answer["start"]
+            if steps.setdefault(window, answer["step"]) != answer["step"]:
+                raise Wrong(f"two steps answer {window}")
         for step, values in published.items():
             if len(values) > 1:
                 raise Wrong(f"two answers of step {step} were published")
