@@ -128,7 +128,9 @@ class Config:
         PREFIX, "the prefix of topics and Redis keys"
     )
     partitions: Annotated[int, Meta(ge=1, le=100_000)] = _setting(
-        4, "the number of partitions of new topics; it never changes later", metavar="P"
+        4,
+        "the number of partitions of new topics; later, only an offline repartition changes it",
+        metavar="P",
     )
     replication: Annotated[int, Meta(ge=1, le=1_000)] = _setting(
         1, "the number of copies of each partition of new topics"

@@ -252,7 +252,7 @@ _DATASETS: Final = (
             arg(
                 "--sampled-levels",
                 "norm levels may follow sampling coins, so only the whole budget has an epsilon"
-                " (default: only if the measure is renyi)",
+                " (default: for renyi and steps)",
                 action=BooleanOptionalAction,
             ),
             access_option(),
@@ -320,7 +320,7 @@ _DATASETS: Final = (
         FILE_CLIENT,
         (
             arg("dataset", "the name of the dataset", name_of),
-            arg("name", "the name of the run", name_of, metavar="run"),
+            arg("name", "the name of the run", name_of, metavar="RUN"),
         ),
         ("closed_run",),
     ),
@@ -416,7 +416,7 @@ _RECORDS: Final = (
             flag(
                 "--plan",
                 "show the error of answers for several active_windows, computed from old, public "
-                "or synthetic --events; charge nothing",
+                "or simulated --events; charge nothing",
                 rivals="events",
             ),
             arg("--events FILE", "the events of --plan: .csv, .jsonl or .parquet", path_of),

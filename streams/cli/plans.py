@@ -81,7 +81,7 @@ def plan(options: argparse.Namespace, config: Config) -> int:
     from streams.answerer.planning import plan_of
 
     if options.events is None:
-        raise UnusableInput("--plan needs old, public or synthetic events: give --events FILE")
+        raise UnusableInput("--plan needs public or simulated events: give --events FILE")
     query_file = read_query_file(options.file)
     policy, is_absent = _policy_of(query_file, options, config)
     if policy is None:

@@ -220,7 +220,7 @@ class PrivacyEngine:
         """Return the epsilon that the dataset's budget guarantees to every user, rounded up.
 
         It is public and does not change during training. It covers all trainings and queries of
-        the dataset together.
+        the dataset together. For a dataset with parents, publish ``statement`` instead.
 
         Raises:
             Unusable: nothing was made private yet.
