@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from types import UnionType
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     Attributes:
         kind: the prefix of the stored names of its entries.
+        changed_bytes: the approximate size of ``take_delta``, in bytes; 0 if nothing changed.
     """
 
     def __init__(self, kind: str, value_type: type[Value] | UnionType) -> None:
@@ -45,7 +46,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         self._values: dict[Address, Value] = {}
         self._value_type = value_type
         self._changes: dict[Address, bytes] = {}  # since the last batch, packed
-        self._changed_bytes = 0
+        self.changed_bytes = 0
         self._changed_pages: set[Address] = set()
 
     def __getitem__(self, address: Address) -> Value:
@@ -61,23 +62,27 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
         del self._values[address]
         self._note(address, _GONE)
 
+    def __contains__(self, address: object) -> bool:
+        return address in self._values
+
+    if not TYPE_CHECKING:  # with the types of Mapping.get, which raises a KeyError and catches it
+
+        def get(self, address, default=None):
+            """Return the entry at an address, or the default."""
+            return self._values.get(address, default)
+
     def __iter__(self) -> Iterator[Address]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
 
-    @property
-    def changed_bytes(self) -> int:
-        """The approximate size of ``take_delta``, in bytes."""
-        return self._changed_bytes
-
     def take_delta(self) -> dict[str, bytes]:
         """Return the entries that were set or deleted since the last call, packed, by name."""
         if not self._changes:
             return {}
         changes = {self._name(address): packed for address, packed in self._changes.items()}
-        self._changes, self._changed_bytes = {}, 0
+        self._changes, self.changed_bytes = {}, 0
         return changes
 
     def restore_entry(self, name: str, packed: bytes) -> None:
@@ -121,7 +126,7 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
 
     def _note(self, address: Address, packed: bytes) -> None:
         before = self._changes.get(address)
-        self._changed_bytes += len(packed) - (-_ENTRY_BYTES if before is None else len(before))
+        self.changed_bytes += len(packed) - (-_ENTRY_BYTES if before is None else len(before))
         self._changes[address] = packed
         self._changed_pages.add(address)
 
