@@ -39,6 +39,7 @@ from streams.records import Policy, User
 _REPETITIONS: Final = 20
 _SEED: Final = 1
 _SETTINGS: Final = 12
+_LIMITS: Final = ("block_limit", "paid_blocks")
 _FAR: Final = 1.5
 _NEAR: Final = 1.1
 """How much larger the error of a recommended setting may be than the least."""
@@ -411,10 +412,9 @@ def plan_of(
         raise UnusableQueries(f"no window of query {asked.name!r} ends within these events")
 
     def setting_of(active: int) -> Setting:
-        changed = _changed(content, number, active)
-        one = parse_queries(changed).for_a_file()
+        changed, one = _changed(content, number, active)
         provisional = provisional_windows(changed, one)[number]
-        found = _setting(one, number, policy, population)
+        found = _setting(one.for_a_file(), number, policy, population)
         return replace(found, provisional_windows=provisional)
 
     grid = _grid(windows, asked.active_windows)
@@ -442,11 +442,23 @@ def plan_of(
     )
 
 
-def _changed(content: Mapping[str, Any], number: int, active: int) -> dict[str, Any]:
-    """Return the tables of a file with other ``active_windows`` of a query."""
-    queries = list(content["query"])
-    queries[number] = {**queries[number], "active_windows": active}
-    return {**content, "query": queries}
+def _changed(
+    content: Mapping[str, Any], number: int, active: int
+) -> tuple[dict[str, Any], QueryFile]:
+    """Return a file with other ``active_windows`` of a query, as tables and as it is read.
+
+    Limits of blocks that do not fit them are left out.
+    """
+    query = {**content["query"][number], "active_windows": active}
+    while True:
+        queries = list(content["query"])
+        queries[number] = query
+        changed = {**content, "query": queries}
+        try:
+            return changed, parse_queries(changed)
+        except UnusableQueries as error:
+            if error.key not in _LIMITS or query.pop(error.key, None) is None:
+                raise
 
 
 def _filling(content: Mapping[str, Any], number: int, active: int) -> list[int]:
@@ -458,8 +470,7 @@ def _filling(content: Mapping[str, Any], number: int, active: int) -> list[int]:
     found = []
     for choices in range(active, 0, -1), range(active, math.ceil(_FAR * active)):
         for choice in choices:
-            changed = _changed(content, 0, choice)
-            query_file = parse_queries(changed)
+            changed, query_file = _changed(content, 0, choice)
             if choice * _FAR < active or not query_file.queries[0].block:
                 break
             if provisional_windows(changed, query_file) == [0]:

@@ -337,6 +337,23 @@ def test_plan_names_the_queries_that_it_cannot_be_about(tmp_path: Path) -> None:
     assert (plan.query, plan.unplanned) == ("clicks", ["keys", "top", "noise"])
 
 
+@pytest.mark.parametrize(
+    "limits", [{"block_limit": 5}, {"paid_blocks": 2}, {"block_limit": 5, "paid_blocks": 2}]
+)
+def test_limits_of_blocks_hold_in_the_settings_that_they_fit(
+    limits: dict[str, float], tmp_path: Path
+) -> None:
+    query = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 12}
+    content = CONTENT | {"query": [query | limits]}
+    query_file = parse_queries(content).for_a_file()
+    file = EventFile(events_file(tmp_path / "e.csv", 30), query_file)
+    plan = plan_of(content, None, policy_of(3.0, 1e-6), file)
+    (own,) = [setting for setting in plan.settings if setting.active_windows == 12]
+    assert own.left_out == query_file.queries[0].left_out
+    assert plan.settings[0].active_windows == 1.0
+    assert plan.settings[-1].block_windows == 0
+
+
 @pytest.mark.parametrize("query", ["mean", "other"])
 def test_queries_without_active_windows_are_not_planned(query: str, tmp_path: Path) -> None:
     file = EventFile(events_file(tmp_path / "e.csv", 3, 9), parse_queries(CONTENT).for_a_file())
