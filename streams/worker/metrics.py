@@ -58,7 +58,7 @@ class Metrics:
         )
         self._rejects = Counter(
             "turnstile_rejects",
-            "Records that were rejected; those that are published again count again",
+            "Rejected records; a record that is published again counts again",
             ("reason",),
             registry=self._registry,
         )
