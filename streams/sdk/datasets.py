@@ -550,7 +550,7 @@ def _differences(held: Policy, asked: Policy, delta: float) -> str:
         is_default = name == "user_ids" and asked.user_ids is UNSET
         if getattr(held, name) != getattr(asked, name) and not is_default:
             found.append(f"{name} is {there[name]!r}, not {here[name]!r}")
-    if held.budget != asked.budget and "pure-dp" not in (held.measure, asked.measure):
+    if held.budget != asked.budget and held.row.has_delta and asked.row.has_delta:
         epsilons = f"{held.epsilon(delta):.6g}, not {asked.epsilon(delta):.6g}"
         found.append(f"epsilon at delta {delta:g} is {epsilons}")
     return "; ".join(found)

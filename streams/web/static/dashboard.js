@@ -205,7 +205,8 @@ function datasets({ list, users }) {
   ];
   const rows = list.map((one) => [
     one.dataset, one.measure, one.budget,
-    number(Math.ceil(1e4 * one.epsilon) / 1e4, 4), one.delta.toExponential(),
+    one.epsilon === null ? "infinite" : number(Math.ceil(1e4 * one.epsilon) / 1e4, 4),
+    one.delta.toExponential(),
     ...(users ? [number(users.datasets[one.dataset])] : []),
   ]);
   return folded("datasets", columns, rows);

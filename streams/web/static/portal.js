@@ -40,6 +40,7 @@ function guesses({ false_positive_rate, true_positive_rate, advantage }) {
 }
 
 function odds(epsilon) {
+  if (epsilon === null) return "No bound is known for what the results can reveal about you.";
   const factor = Math.exp(epsilon);
   if (factor > 1e6) return "A value this large gives no protection by itself.";
   return (
