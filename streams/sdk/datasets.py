@@ -104,6 +104,10 @@ def policy_from(
     """
     if (share_of is None) != (share is None):
         raise InvalidRequest("share_of and share belong together: give both")
+    if share_of is not None and not isinstance(share_of, Policy):
+        raise InvalidRequest(
+            f"share_of is {share_of!r}; give the policy that create_dataset returned"
+        )
     if share_of is not None and share_of.per_user_order is True:
         raise InvalidRequest(
             f"dataset {share_of.dataset!r} charges each user at a per-user order, so its budgets "
@@ -146,6 +150,8 @@ def policy_from(
                 budget = row.budgets_for(epsilon, delta, orders)
         if budget is not None:
             units = _units("budget", row, budget)
+            if row.shape is not None and units[0] % 2**UNIT_BITS:
+                raise InvalidRequest(f"budget is {budget}; give a whole number of steps")
         if odometer_step is None:
             steps = [max(1, number // _ODOMETER_STEPS) for number in units]
         else:
@@ -220,15 +226,20 @@ def _shape_fields(row: Measure) -> dict[str, float]:
 
 
 def _share_of_units(whole: Policy, share: float) -> list[int]:
-    """Return a part of a budget in whole units, rounded down.
+    """Return a part of a budget in whole units, or in whole steps, rounded down.
 
     Raises:
-        InvalidInput: a share outside (0, 1].
+        InvalidInput: a share outside (0, 1], or less than one step.
     """
     part = Fraction(positive_finite("share", share))
     if part > 1:
         raise InvalidInput("share", share, "above 0 and at most 1")
-    return [int(units * part) for units in whole.budget]
+    if whole.row.shape is None:
+        return [int(units * part) for units in whole.budget]
+    steps = int(whole.steps * part)
+    if steps == 0:
+        raise InvalidInput("share", share, f"large enough for one of {whole.steps} steps")
+    return [steps << UNIT_BITS]
 
 
 def create(

@@ -377,10 +377,11 @@ class Trainer:
         for plan in self.plan.chain:
             if plan.whole is None:
                 whole = {}
+            asked = {**self.policies[plan.dataset], **whole}
+            if whole and whole["share_of"].measure == "steps":  # a share is at least one step
+                asked["share"] = max(asked["share"], 1.0 / whole["share_of"].steps)
             try:
-                made = turnstile.create_dataset(
-                    plan.dataset, **self.policies[plan.dataset], **whole
-                )
+                made = turnstile.create_dataset(plan.dataset, **asked)
                 whole = {"share_of": made}
             except PartitionsDisagree:
                 self._resolve_disagreement(turnstile)

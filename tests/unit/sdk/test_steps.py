@@ -102,6 +102,25 @@ def test_a_share_counts_steps_of_the_same_shape() -> None:
     assert (share.steps, share.sampling_rate, share.noise_multiplier) == (4, 0.1, 2.0)
 
 
+def test_budget_is_a_whole_number_of_steps() -> None:
+    with Turnstile.in_memory() as turnstile:
+        with pytest.raises(InvalidRequest):
+            turnstile.create_dataset("half", budget=2.5, **SHAPE)
+        whole = turnstile.create_dataset("d", budget=5, **SHAPE)
+        share = turnstile.create_dataset("s", share_of=whole, share=0.5)
+        assert share.budget == [2 * whole.budget[0] // 5]
+        with pytest.raises(InvalidRequest):
+            turnstile.create_dataset("t", share_of=whole, share=0.1)
+
+
+def test_share_of_a_name_is_rejected() -> None:
+    name: Any = "d"
+    with Turnstile.in_memory() as turnstile:
+        turnstile.create_dataset("d", budget=5, **SHAPE)
+        with pytest.raises(InvalidRequest):
+            turnstile.create_dataset("s", share_of=name, share=0.5)
+
+
 @pytest.mark.slow
 def test_users_with_several_records_have_fewer_steps() -> None:
     target = {**SHAPE, "epsilon": 8.0, "delta": 1e-6, "noise_multiplier": 8.0}
