@@ -236,7 +236,8 @@ def _share_of_units(whole: Policy, share: float) -> list[int]:
         raise InvalidInput("share", share, "above 0 and at most 1")
     if whole.row.shape is None:
         return [int(units * part) for units in whole.budget]
-    steps = int(whole.steps * part)
+    # A float such as 1/3 may be a little too small. The ledger compares the sum of all shares.
+    steps = int(whole.steps * part + Fraction(1, 10**9))
     if steps == 0:
         raise InvalidInput("share", share, f"large enough for one of {whole.steps} steps")
     return [steps << UNIT_BITS]

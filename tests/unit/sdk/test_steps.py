@@ -111,6 +111,9 @@ def test_budget_is_a_whole_number_of_steps() -> None:
         assert share.budget == [2 * whole.budget[0] // 5]
         with pytest.raises(InvalidRequest):
             turnstile.create_dataset("t", share_of=whole, share=0.1)
+        thirds = turnstile.create_dataset("thirds", budget=3, **SHAPE)
+        third = turnstile.create_dataset("third", share_of=thirds, share=1 / 3)
+        assert third.steps == 1
 
 
 def test_share_of_a_name_is_rejected() -> None:
