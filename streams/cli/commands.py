@@ -192,7 +192,7 @@ _DATASETS: Final = (
                 "--delta D",
                 f"the delta of --epsilon; with --share-of, of the epsilon that is shown (default: "
                 f"{DELTA:g}, because a policy has no delta)",
-                delta_of,
+                float,
             ),
             arg(
                 "--budget",

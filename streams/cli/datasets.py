@@ -24,7 +24,7 @@ from streams.records import DELTA, AccessList, Counter, MinSeparation, Name, Pol
 from streams.records.signatures import public_text
 from streams.sdk.budget_file import create_file
 from streams.sdk.client import Turnstile
-from streams.sdk.errors import ErasedInPart
+from streams.sdk.errors import ErasedInPart, invalid_requests
 from streams.sdk.run import Run
 
 
@@ -38,6 +38,9 @@ def create(options: argparse.Namespace, config: Config) -> int:
         if options.share_of not in datasets:
             return no_dataset(options.share_of)
         whole = datasets[options.share_of].policy
+        if options.delta is not None:
+            with invalid_requests():
+                whole.epsilon(options.delta)  # reject an invalid delta before anything is created
     with Turnstile(config=config) as turnstile:
         policy = turnstile.create_dataset(
             options.name,

@@ -31,19 +31,19 @@ class SnapshotsUnavailable(Exception):
 def read_snapshot(
     config: Config, partition: int, verifier: RecordVerifier | None, with_contents: bool = True
 ) -> Snapshot | None:
-    """The last snapshot of a partition, verified; None if there never was one.
+    """Return the last snapshot of a partition, verified; None if no snapshot was ever written.
 
-    While it is read another may be written, and the topic be cleaned of this one: then it is read
-    again.
+    Kafka may compact the snapshot away while it is read, because a newer one was written. Then the
+    newer one is read.
 
     Args:
-        config: where it is.
-        partition: whose snapshot.
-        verifier: who passes over what no worker has signed; None if all is believed.
-        with_contents: whether all of it is wanted, or its list alone.
+        config: the settings with the brokers.
+        partition: the number of the partition.
+        verifier: skips records without a worker's signature; None accepts all records.
+        with_contents: whether to read the chunks, or only the manifest.
 
     Raises:
-        UnusableSnapshot: it is not whole.
+        UnusableSnapshot: the snapshot is incomplete or damaged.
         SnapshotsUnavailable: Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
@@ -93,7 +93,7 @@ def _stretch(
     end: int,
     verifier: RecordVerifier | None,
 ) -> Iterator[Record]:
-    """The records from an offset up to another that are believed, in order."""
+    """Yield the accepted records from an offset to another, in order."""
     consumer.seek(place, first)
     while consumer.position(place) < end:
         for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):

@@ -134,7 +134,7 @@ def _snapshot(
         return read_snapshot(config, partition, verifier), None
     except UnusableSnapshot as unusable:
         return None, (
-            f"the last snapshot is not whole: {unusable}. If the next one is not whole either, "
+            f"the last snapshot is damaged: {unusable}. If the next one is damaged as well, "
             f"stop the workers, delete the topic {config.topic(SNAPSHOTS)} and start them"
         )
 

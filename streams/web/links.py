@@ -125,7 +125,7 @@ class LinkKeys:
         Raises:
             UnusableLink: the token is not valid.
         """
-        unknown = UnusableLink("this link is not whole, or not one of this service")
+        unknown = UnusableLink("this link is incomplete, or was made by another service")
         if len(token) > LONGEST_TOKEN:
             raise unknown
         try:

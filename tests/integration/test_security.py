@@ -583,6 +583,15 @@ def test_a_stolen_worker_password_without_the_key_decides_nothing(
         worker.start()
 
 
+def is_unusable(config: Config) -> bool:
+    """Return whether the last snapshot cannot be used if signatures are not verified."""
+    try:
+        read_snapshot(config, 0, None)
+    except UnusableSnapshot:
+        return True
+    return False
+
+
 def test_a_snapshot_without_a_worker_signature_is_ignored(used: SecureStack) -> None:
     config = used.config_of("auditor")
     with Topics(config) as topics:
@@ -596,8 +605,8 @@ def test_a_snapshot_without_a_worker_signature_is_ignored(used: SecureStack) -> 
         forged = forger.send(config.topic("snapshots"), b"forged", MANIFEST, partition=0)
         forged.get(20)
         forger.close()
+        # The stopped worker may have left a transaction open, which hides later records.
+        eventually(lambda: is_unusable(config))
         assert read_snapshot(config, 0, verifier).manifest.next >= snapshot.manifest.next
-        with pytest.raises(UnusableSnapshot):
-            read_snapshot(config, 0, None)
     finally:
         worker.start()

@@ -143,6 +143,8 @@ def test_created_share_shows_its_epsilon_at_the_given_delta(tmp_path: Path) -> N
     for field in ("epsilon", "delta"):
         assert created[field] == whole.lines[0][field]
     assert on(path, *share).lines[0]["epsilon"] < created["epsilon"]
+    assert on(path, "dataset", "create", "x", *share[3:], "--delta", "2").code == 2
+    assert on(path, "dataset", "show", "x").code == 1
 
 
 @pytest.mark.parametrize("command", ["status", "halts", "verify", "publish -", "dataset list"])
