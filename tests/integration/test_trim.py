@@ -94,7 +94,7 @@ WRONG: dict[str, tuple[Callable[[Kept], list[Record]], str]] = {
     "a part is missing": (lambda kept: written(kept)[1:], "of page:d/0 are missing"),
     "a part is another": (
         lambda kept: [(written(kept)[0][0], b"another"), *written(kept)[1:]],
-        "is not whole: page:d/0 is not what was written",
+        "page:d/0 is not what was written",
     ),
     "another topic": (
         lambda kept: written(replace(kept, topic=b"another topic!!!")),
