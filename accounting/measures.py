@@ -94,7 +94,7 @@ class Measure:
 
     Attributes:
         name: the name in policies and records.
-        title: the name of the kind of guarantee, in words.
+        kind: of guarantee, in words.
         unit: the unit of a budget, in words.
         mechanisms: the kinds of step that `charge_units` can charge.
         inexact: the kinds whose charges in a cost table differ between machines.
@@ -114,7 +114,7 @@ class Measure:
     """
 
     name: MeasureName
-    title: str
+    kind: str
     unit: str
     mechanisms: tuple[type[Mechanism], ...]
     per_order: bool
@@ -375,7 +375,7 @@ def steps_measure(shape: StepShape) -> Measure:
     """
     return Measure(
         name="steps",
-        title="number of steps of a public shape",
+        kind="number of steps of a public shape",
         unit="steps",
         mechanisms=(Gaussian, PoissonGaussian, PoissonRecords),
         per_order=False,
@@ -476,7 +476,7 @@ _PARTS: Final = (
 _ROWS: Final = (
     Measure(
         name="renyi",
-        title="Rényi divergence",
+        kind="Rényi divergence",
         unit="nats per order",
         mechanisms=(*_UNSAMPLED, PoissonGaussian, PoissonRecords),
         inexact=(PoissonGaussian, PoissonRecords, Laplace, PureDP),
@@ -490,7 +490,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="zcdp",
-        title="zero-concentrated DP",
+        kind="zero-concentrated DP",
         unit="rho",
         mechanisms=_UNSAMPLED,
         per_order=False,
@@ -503,7 +503,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="gdp",
-        title="Gaussian DP",
+        kind="Gaussian DP",
         unit="mu",
         mechanisms=(Gaussian,),
         inexact=(Laplace, PureDP),
@@ -519,7 +519,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="approx-dp",
-        title="zero-concentrated DP",
+        kind="zero-concentrated DP",
         unit="rho",
         mechanisms=_UNSAMPLED,
         per_order=False,
@@ -532,7 +532,7 @@ _ROWS: Final = (
     ),
     Measure(
         name="pure-dp",
-        title="pure DP",
+        kind="pure DP",
         unit="epsilon",
         mechanisms=(Laplace, PureDP),
         per_order=False,

@@ -415,7 +415,7 @@ _RECORDS: Final = (
             flag("--check", "show the queries and their noise; charge nothing", rivals="events"),
             flag(
                 "--plan",
-                "show the error of answers for several active_windows, computed from old, public "
+                "show the error of answers for several active_windows, computed from public "
                 "or simulated --events; charge nothing",
                 rivals="events",
             ),

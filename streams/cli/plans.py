@@ -76,7 +76,7 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
 
 
 def plan(options: argparse.Namespace, config: Config) -> int:
-    """Show the errors of a query's answers for several settings, computed from old events."""
+    """Show the errors of a query's answers for several settings, computed from given events."""
     from streams.answerer.events import EventFile
     from streams.answerer.planning import plan_of
 

@@ -409,10 +409,10 @@ def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
         at = last.tightest
         order = f" at order {plain(last.orders[at])}" if last.orders else ""
         left = plain(last.left[at] if last.left else None)
-        whole = f" of {plain(last.budget[at])}" if last.budget else ""
+        budget = f" of {plain(last.budget[at])}" if last.budget else ""
         squares = f" ({last.unit} adds in squares)" if last.power == 2 else ""
         yield (
-            f"Budget of {name} ({last.measure}, {last.unit}): {plain(last.spent[at])}{whole} "
+            f"Budget of {name} ({last.measure}, {last.unit}): {plain(last.spent[at])}{budget} "
             f"spent{order}, {left} left{squares}, after {len(steps)} steps, halted at {halted} of "
             "them."
         )

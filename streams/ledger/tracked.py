@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from types import UnionType
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -24,6 +24,7 @@ from streams.ledger.errors import UnknownState
 from streams.records import encode
 
 Value = TypeVar("Value")
+Default = TypeVar("Default")
 Address: TypeAlias = tuple[str, ...]
 
 _GONE = encode(None)
@@ -65,11 +66,13 @@ class Tracked(MutableMapping[Address, Value], Generic[Value]):
     def __contains__(self, address: object) -> bool:
         return address in self._values
 
-    if not TYPE_CHECKING:  # with the types of Mapping.get, which raises a KeyError and catches it
-
-        def get(self, address, default=None):
-            """Return the entry at an address, or the default."""
-            return self._values.get(address, default)
+    @overload
+    def get(self, address: Address, /) -> Value | None: ...
+    @overload
+    def get(self, address: Address, /, default: Value | Default) -> Value | Default: ...
+    def get(self, address: Address, /, default: Any = None) -> Any:
+        """Return the entry at an address, or the default. Mapping.get would raise and catch."""
+        return self._values.get(address, default)
 
     def __iter__(self) -> Iterator[Address]:
         return iter(self._values)

@@ -54,7 +54,7 @@ class StatedBudget:
         return cls(
             dataset=policy.dataset,
             measure=policy.measure,
-            kind=row.title,
+            kind=row.kind,
             unit=row.unit,
             amounts=row.stated(policy.budget).tolist(),
             orders=list(policy.orders),

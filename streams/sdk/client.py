@@ -301,6 +301,7 @@ class Turnstile:
                 may charge side by side; the dataset itself is charged through its shares only.
             share: that share, above 0 and at most 1, of rho, of mu squared, of epsilon (pure-dp),
                 or of the budget at each order. Under gdp a share of 0.25 has half of mu.
+                Under steps it is a whole number of steps, rounded down.
             assume_independent_timing: several runs may charge the budget side by side, in no fixed
                 order. You state that their timing does not depend on any user's data; the
                 guarantee does not hold otherwise (docs/guarantees.md). Outermost datasets only.

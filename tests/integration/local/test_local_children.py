@@ -180,7 +180,7 @@ def test_a_pipe_is_not_closed_during_a_write(
     """The descriptor may belong to a connection by then, which would receive the byte."""
     pipes = []
 
-    class Guard(subprocess.Popen):  # type: ignore[type-arg]
+    class Guard(subprocess.Popen):
         def __init__(self, *words: Any, **options: Any) -> None:
             super().__init__(*words, **options)
             pipes.append(SlowPipe(self.stdin))
