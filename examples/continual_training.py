@@ -4,9 +4,11 @@
     python continual_training.py --data CDNOW_master.txt
     python continual_training.py --kafka localhost:9092       # the service of ``turnstile up``
 
-The model predicts which recent customers buy in the next 30 days. A customer is charged in the
-months with an example, and only the norms of that customer's own gradients. Most customers leave
-long before their budgets are spent. A customer with a spent budget is halted, and training goes on.
+The model predicts which recent customers buy in the next 30 days. A customer has an example in a
+month after buying in the 13 weeks before it. Whether a customer has an example, and which one,
+depends on that customer's purchases alone. A customer is charged in the months with an example, and
+only the norms of that customer's own gradients. Most customers leave long before their budgets are
+spent. A customer with a spent budget is halted, and training goes on.
 
 It simulates all months in one process, and keeps neither models nor the released step: it is no
 job that runs once a month and survives a crash. ``monthly_pytorch.py`` is one.
@@ -35,8 +37,7 @@ from accounting import gdp_budget
 from accounting.release.clipping import clip_rows, row_norms
 from accounting.release.exact_normals import ExactNormals
 from streams import Run, Turnstile
-from streams.demo.periods import TrainingPeriod, split_periods
-from streams.demo.purchases import load_purchases, simulated_purchases
+from streams.demo.purchases import Purchases, load_purchases, simulated_purchases
 from streams.trainers.loop import rounded_rows, row_products
 
 EPSILON, DELTA = 0.1, 1e-5  # of every customer, for the models of all months together
@@ -45,6 +46,8 @@ STEPS = 3  # of gradient descent, after every month
 MONTHS = 4  # in which a customer can contribute gradients of CLIP_NORM
 NOISE = math.sqrt(MONTHS * STEPS) * CLIP_NORM / gdp_budget(EPSILON, DELTA)
 GRID = 2.0**-18  # contributions are multiples of it, far finer than the noise
+DAYS = 30  # of a month
+WEEKS = 13  # for which a customer has examples after a purchase
 POPULATION = 5_000  # a public number of customers in a month; their true number is not public
 LEARNING_RATE = 5.0
 
@@ -61,15 +64,57 @@ class Refresh(NamedTuple):
     granted: np.ndarray
 
 
-def months_of(data: Path | None) -> list[TrainingPeriod]:
-    """Return the examples of each month."""
-    purchases = simulated_purchases() if data is None else load_purchases(data)
-    return split_periods(purchases, 30, "summary")
+class Month(NamedTuple):
+    """The examples of one month, one per recent customer.
+
+    Attributes:
+        users: (n,), customer ids, ascending.
+        rows: (n, d), features from before the month; no row is longer than 1.
+        bought: (n,), whether the customer bought in the month. Known when the month ends.
+    """
+
+    users: np.ndarray
+    rows: np.ndarray
+    bought: np.ndarray
+
+    def only(self, kept: np.ndarray) -> Month:
+        """Return the examples of some customers, selected by a mask (n,)."""
+        return Month(self.users[kept], self.rows[kept], self.bought[kept])
 
 
-def hold_out(
-    months: Sequence[TrainingPeriod], share: float = 0.3
-) -> tuple[list[TrainingPeriod], list[TrainingPeriod]]:
+def months_of(purchases: Purchases) -> list[Month]:
+    """Return the examples of every month but the first."""
+    starts = range(DAYS, purchases.days - DAYS + 1, DAYS)
+    return [_month(purchases, start) for start in starts]
+
+
+def _month(purchases: Purchases, start: int) -> Month:
+    recent = (purchases.day < start) & (purchases.day >= start - 7 * WEEKS)
+    users, place = np.unique(purchases.customers[recent], return_inverse=True)
+    week = (start - 1 - purchases.day[recent]) // 7
+    cells, size = place.ravel() * WEEKS + week, len(users) * WEEKS
+    times = np.bincount(cells, minlength=size).reshape(-1, WEEKS)
+    dollars = np.bincount(place.ravel(), purchases.values[recent], len(users))
+    known = (purchases.day < start) & np.isin(purchases.customers, users)
+    earlier, day = np.searchsorted(users, purchases.customers[known]), purchases.day[known]
+    first = np.full(len(users), start)
+    np.minimum.at(first, earlier, day)
+    summary = (
+        1.0 - 2.0 * (times > 0).argmax(axis=1) / WEEKS,  # recency
+        np.log2(times.sum(axis=1)) / 2.0 - 0.5,  # recent purchases
+        np.log2(np.bincount(earlier, minlength=len(users))) / 3.0 - 0.5,  # all purchases
+        np.log(np.maximum(dollars, 1.0) / 40.0) / 2.0,  # recent dollars
+        (start - first) / 365.0 - 0.5,  # age
+    )
+    rows = np.column_stack([np.ones(len(users)), *(np.clip(one, -1.0, 1.0) for one in summary)])
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+    within = (purchases.day >= start) & (purchases.day < start + DAYS)
+    bought = np.isin(users, purchases.customers[within])
+    # Rounding may leave a row longer than 1, in its last bits.
+    return Month(users, rows * (1.0 - 2.0**-50), bought)
+
+
+def hold_out(months: Sequence[Month], share: float = 0.3) -> tuple[list[Month], list[Month]]:
     """Split by customers; models are tested on the second part, and never trained on it."""
     most = max(int(month.users.max()) for month in months)
     drawn = np.random.default_rng(0).random(most + 1) < share
@@ -81,7 +126,7 @@ def hold_out(
 
 
 def train(
-    run: Run, months: Sequence[TrainingPeriod], generator: np.random.Generator | None
+    run: Run, months: Sequence[Month], generator: np.random.Generator | None
 ) -> Iterator[Refresh]:
     """Yield the model after each month. Each month starts with the model of the month before.
 
@@ -122,7 +167,8 @@ def main() -> None:
         "--seed", type=int, help="of the noise, to repeat a run; then nothing is private"
     )
     options = parser.parse_args()
-    trained, tested = hold_out(months_of(options.data))
+    purchases = load_purchases(options.data) if options.data else simulated_purchases()
+    trained, tested = hold_out(months_of(purchases))
     decisions, model = hashlib.sha256(), np.zeros(trained[0].rows.shape[1])
     print("month  customers  halted   AUC")
     with Turnstile(options.kafka) if options.kafka else Turnstile.in_memory() as turnstile:

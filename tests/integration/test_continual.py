@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from accounting import gdp_budget
 from streams import Run, Turnstile
-from streams.demo.periods import TrainingPeriod, split_periods
 from streams.demo.purchases import simulated_purchases
 from tests.integration.service import Service
 
@@ -20,11 +20,11 @@ EXAMPLE = runpy.run_path(
 
 
 @pytest.fixture(scope="module")
-def months() -> list[TrainingPeriod]:
-    return split_periods(simulated_purchases(2_000, 365), 30, "summary")
+def months() -> list[Any]:
+    return EXAMPLE["months_of"](simulated_purchases(2_000, 365))
 
 
-def refreshes(turnstile: Turnstile, dataset: str, months: list[TrainingPeriod]) -> list[tuple]:
+def refreshes(turnstile: Turnstile, dataset: str, months: list[Any]) -> list[tuple]:
     """Train with a fixed noise seed."""
     turnstile.create_dataset(
         dataset,
@@ -38,7 +38,7 @@ def refreshes(turnstile: Turnstile, dataset: str, months: list[TrainingPeriod]) 
 
 
 def test_the_service_trains_the_same_models_as_in_memory(
-    shared: Service, months: list[TrainingPeriod], name: str
+    shared: Service, months: list[Any], name: str
 ) -> None:
     real = refreshes(shared.client, name, months)
     with Turnstile.in_memory() as turnstile:
@@ -50,7 +50,7 @@ def test_the_service_trains_the_same_models_as_in_memory(
     shared.audit()
 
 
-def test_no_customer_contributes_more_than_the_guarantee(months: list[TrainingPeriod]) -> None:
+def test_no_customer_contributes_more_than_the_guarantee(months: list[Any]) -> None:
     with Turnstile.in_memory() as turnstile:
         trained = refreshes(turnstile, "shop", months)
     squares: dict[int, float] = {}

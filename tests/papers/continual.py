@@ -33,8 +33,8 @@ from scipy.special import expit
 
 from accounting import gdp_budget
 from streams import Turnstile
-from streams.demo.periods import Features, TrainingPeriod, split_periods
 from streams.demo.purchases import load_purchases
+from tests.papers.periods import Features, TrainingPeriod, split_periods
 
 Accounting: TypeAlias = Literal[
     "worst case", "smaller clip norm", "contribution bounding", "individual"

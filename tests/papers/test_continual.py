@@ -7,7 +7,6 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from accounting import gdp_budget
-from streams.demo.periods import TrainingPeriod, split_periods
 from streams.demo.purchases import simulated_purchases
 from tests.papers import continual
 from tests.papers.continual import (
@@ -21,6 +20,7 @@ from tests.papers.continual import (
     in_floats,
     train,
 )
+from tests.papers.periods import TrainingPeriod, split_periods
 
 EPSILON, CUSTOMERS, SEEDS = 0.5, 600, (1, 2)
 

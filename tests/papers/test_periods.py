@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
 
-from streams.demo.periods import Features, TrainingPeriod, split_periods
 from streams.demo.purchases import Purchases, simulated_purchases
+from tests.papers.periods import Features, TrainingPeriod, split_periods
+from tests.readme import TOP
 
 DAYS = 30
 FEATURES = get_args(Features)
@@ -74,3 +76,13 @@ def test_a_customer_has_examples_for_13_weeks_after_a_purchase(purchases: Purcha
         assert set(period.users[period.bought]) == (
             set(period.users) & set(purchases.customers[within])
         )
+
+
+def test_the_example_has_the_same_features(purchases: Purchases) -> None:
+    path = TOP / "examples" / "continual_training.py"
+    months = runpy.run_path(str(path), run_name="example")["months_of"](purchases)
+    for month, period in zip(months, split_periods(purchases, DAYS, "summary"), strict=True):
+        assert np.array_equal(month.users, period.users)
+        assert np.array_equal(month.bought, period.bought)
+        np.testing.assert_allclose(month.rows, period.rows, rtol=1e-12)
+        assert np.linalg.norm(month.rows, axis=1).max() <= 1.0
