@@ -9,17 +9,14 @@ again, because its journal entry stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.admin import KafkaAdminClient
 
 from streams.config import Config
-from streams.kafka.clients import new_admin
-from streams.kafka.results import TopicsUnavailable, UnusableTopics
-from streams.kafka.security import explained
-from streams.kafka.topics import create_topic
+from streams.kafka.clients import administering
+from streams.kafka.results import UnusableTopics
+from streams.kafka.topics import create_topic, described_topics, settings_of
 from streams.records import MAX_ANSWER_BYTES
 
 ANSWERS, ANSWERS_STATE = "answers", "answers-state"
@@ -53,17 +50,9 @@ def ensure_answer_topics(config: Config) -> None:
         UnusableTopics: journal entries could be lost with the existing settings.
         TopicsUnavailable: no broker answers, or this user may not create topics.
     """
-    try:
-        admin = new_admin(config)
-        try:
-            for name in ANSWER_TOPICS:
-                _ensure(admin, config, name)
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise TopicsUnavailable(
-            f"cannot use the answer topics at {config.kafka}: {explained(error)}"
-        ) from error
+    with administering(config, "use the answer topics") as admin:
+        for name in ANSWER_TOPICS:
+            _ensure(admin, config, name)
 
 
 def has_answer_topics(config: Config) -> bool:
@@ -72,47 +61,32 @@ def has_answer_topics(config: Config) -> bool:
     Raises:
         TopicsUnavailable: no broker answers.
     """
-    try:
-        admin = new_admin(config)
-        try:
-            return bool(_found(admin, config.topic(ANSWERS_STATE)))
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise TopicsUnavailable(
-            f"cannot look for the answer topics at {config.kafka}: {explained(error)}"
-        ) from error
-
-
-def _found(admin: KafkaAdminClient, topic: str) -> list[dict[str, Any]]:
-    with suppress(UnknownTopicOrPartitionError):
-        return [entry for entry in admin.describe_topics([topic]) if entry["partitions"]]
-    return []
+    topic = config.topic(ANSWERS_STATE)
+    with administering(config, "look for the answer topics") as admin:
+        return topic in described_topics(admin, [topic])
 
 
 def _ensure(admin: KafkaAdminClient, config: Config, name: str) -> None:
-    topic = config.topic(name)
-    found = _found(admin, topic)
+    topic, needed = config.topic(name), ANSWER_SETTINGS[name]
+    found = described_topics(admin, [topic])
     if not found:
-        create_topic(admin, config, name, 1, ANSWER_SETTINGS[name])
+        create_topic(admin, config, name, 1, needed)
         return
-    partitions = len(found[0]["partitions"])
+    partitions = len(found[topic]["partitions"])
     if partitions != 1:
         raise UnusableTopics(
             f"topic {topic} has {partitions} partitions, but answers need the order of a single "
             "one: if nothing was answered yet, delete the topic and create it with one partition"
         )
-    asked = ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(ANSWER_NEEDS, ""))
-    settings = admin.describe_configs([asked], config_filter="all").get("topic", {}).get(topic, {})
+    settings = settings_of(admin, {topic: ANSWER_NEEDS})[topic]
     wrong = {
-        setting: settings[setting]["value"]
+        setting: settings[setting]
         for setting in ANSWER_NEEDS
-        if setting in settings
-        and settings[setting]["value"] not in (ANSWER_SETTINGS[name][setting], None)
+        if settings.get(setting, needed[setting]) != needed[setting]
     }
     if wrong:
-        needed = {setting: ANSWER_SETTINGS[name][setting] for setting in wrong}
+        wanted = {setting: needed[setting] for setting in wrong}
         raise UnusableTopics(
-            f"topic {topic} has {wrong} where {needed} is needed: journal entries could be lost, "
+            f"topic {topic} has {wrong} where {wanted} is needed: journal entries could be lost, "
             "or never deleted. Change its settings, then start again"
         )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError
+from kafka.errors import CorruptRecordError, KafkaError
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
 from streams.kafka.admittance import check_admittance
 from streams.kafka.batches import CorruptBatch, FetchedBatches, RecordBatch
-from streams.kafka.security import security
+from streams.kafka.results import TopicsUnavailable
+from streams.kafka.security import explained, security
 from streams.records import MAX_ANSWER_BYTES
 
 _MAX_RECORD = MAX_ANSWER_BYTES + 1024 * 1024
@@ -38,6 +40,22 @@ def new_admin(config: Config) -> KafkaAdminClient:
     """
     check_admittance(config)
     return KafkaAdminClient(**_connection(config))
+
+
+@contextmanager
+def administering(config: Config, purpose: str) -> Iterator[KafkaAdminClient]:
+    """Open an admin client for a purpose, which the text of an error names.
+
+    Raises:
+        TopicsUnavailable: no broker answers, or this user lacks the right.
+    """
+    try:
+        with closing(new_admin(config)) as admin:
+            yield admin
+    except KafkaError as error:
+        raise TopicsUnavailable(
+            f"cannot {purpose} at {config.kafka}: {explained(error)}"
+        ) from error
 
 
 def new_reader(config: Config, **settings: Any) -> KafkaConsumer:

@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError, TopicAuthorizationFailedError
+from kafka.errors import TopicAuthorizationFailedError
 
 from streams.config import Config
 from streams.kafka.answers import ANSWER_SETTINGS
-from streams.kafka.clients import new_admin
-from streams.kafka.results import TopicsUnavailable
-from streams.kafka.security import explained
+from streams.kafka.clients import administering
 from streams.kafka.topics import MIN_IN_SYNC, SETTINGS, described_topics, settings_of
 
 _KEEPING = ("cleanup.policy", "retention.ms", "retention.bytes")
@@ -47,19 +45,8 @@ def read_facts(config: Config) -> KafkaFacts:
     Raises:
         TopicsUnavailable: Kafka does not answer.
     """
-    try:
-        admin = new_admin(config)
-    except KafkaError as error:
-        raise TopicsUnavailable(f"no Kafka broker at {config.kafka}: {explained(error)}") from error
-    try:
+    with administering(config, "look at the topics") as admin:
         return _facts(admin, config)
-    except KafkaError as error:
-        raise TopicsUnavailable(
-            f"cannot ask Kafka at {config.kafka}: {explained(error)}"
-        ) from error
-    finally:
-        with suppress(KafkaError, OSError):
-            admin.close()
 
 
 def _facts(admin: KafkaAdminClient, config: Config) -> KafkaFacts:
@@ -108,18 +95,10 @@ def read_inputs(config: Config, topics: Collection[str]) -> dict[str, dict[str, 
         TopicsUnavailable: Kafka does not answer.
     """
     found: dict[str, dict[str, str] | None] = {}
-    try:
-        admin = new_admin(config)
-        try:
-            for topic in topics:
-                with suppress(TopicAuthorizationFailedError):
-                    there = described_topics(admin, [topic])
-                    asked = {topic: _KEEPING}
-                    found[topic] = settings_of(admin, asked)[topic] if there else None
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise TopicsUnavailable(
-            f"cannot ask Kafka at {config.kafka}: {explained(error)}"
-        ) from error
+    with administering(config, "look at the topics of events") as admin:
+        for topic in topics:
+            with suppress(TopicAuthorizationFailedError):
+                there = described_topics(admin, [topic])
+                asked = {topic: _KEEPING}
+                found[topic] = settings_of(admin, asked)[topic] if there else None
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from kafka.admin import (
     ACL,
@@ -16,13 +15,11 @@ from kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.access import GROUP, TOPIC, TRANSACTIONS, AccessRule
-from streams.kafka.clients import new_admin
+from streams.kafka.clients import administering
 from streams.kafka.results import TopicsUnavailable
-from streams.kafka.security import explained
 
 _RESOURCES = {
     TOPIC: ResourceType.TOPIC,
@@ -55,7 +52,7 @@ def grant(config: Config, granted: Mapping[str, Sequence[AccessRule]]) -> int:
         for rule in rules
         for acl in _acls(principal, rule)
     ]
-    with _admin(config) as admin:
+    with administering(config, "give rights") as admin:
         _create(admin, wanted)
     return len(wanted)
 
@@ -70,25 +67,11 @@ def set_passwords(config: Config, passwords: Mapping[str, str]) -> None:
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)
         for user, password in passwords.items()
     ]
-    with _admin(config) as admin:
+    with administering(config, "give rights") as admin:
         problems = admin.alter_user_scram_credentials(wanted)
     for user, problem in problems.items():
         if problem:
             raise TopicsUnavailable(f"the password of {user} was not set: {problem}")
-
-
-@contextmanager
-def _admin(config: Config) -> Iterator[KafkaAdminClient]:
-    try:
-        admin = new_admin(config)
-        try:
-            yield admin
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise TopicsUnavailable(
-            f"cannot give rights at {config.kafka}: {explained(error)}"
-        ) from error
 
 
 def _create(admin: KafkaAdminClient, wanted: list[ACL]) -> None:

@@ -21,8 +21,8 @@ from kafka.errors import KafkaError
 
 from streams.config import Config
 from streams.kafka.authentic import RecordVerifier, verifier_of
-from streams.kafka.clients import new_admin, new_reader
-from streams.kafka.results import TopicsSeen
+from streams.kafka.clients import administering, new_reader
+from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.status import Unavailable, topics_of
@@ -86,15 +86,10 @@ def trim(config: Config, planned: Trim) -> None:
     """
     place = TopicPartition(config.topic(NORMS), planned.partition)
     try:
-        admin = new_admin(config)
-        try:
+        with administering(config, f"trim partition {planned.partition} of {place.topic}") as admin:
             admin.delete_records({place: planned.before})
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise Unavailable(
-            f"partition {planned.partition} of {place.topic} could not be trimmed: {error}"
-        ) from error
+    except TopicsUnavailable as error:
+        raise Unavailable(str(error)) from error
 
 
 def _plan(

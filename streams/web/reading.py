@@ -18,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -305,7 +306,9 @@ class RecordReader:
             side.done = 0.0
             try:
                 with reaching_kafka(self._config):
-                    self._topics = self._topics or self._find_topics()
+                    if self._topics is None:
+                        with closing(new_admin(self._config)) as admin:
+                            self._topics = find_topics(admin, self._config)
                     verifier = verifier_of(self._config, self._topics.topic)
                     self._believes[channel] = believing(verifier)
                     self._read_on(channel, side, see)
@@ -315,13 +318,6 @@ class RecordReader:
                 logger.error("reading %s failed: %s", channel.value, failure_of(error))
                 side.note(f"reading {channel.value} failed: {type(error).__name__}")
             self._closed.wait(_AGAIN_AFTER)
-
-    def _find_topics(self) -> TopicsSeen:
-        admin = new_admin(self._config)
-        try:
-            return find_topics(admin, self._config)
-        finally:
-            admin.close()
 
     def _read_on(self, channel: Channel, side: _Followed, see: Callable[[Any], None]) -> None:
         name = self._config.topic(channel.value)
