@@ -68,7 +68,6 @@ from accounting.filters.measure_filters import (
     StepsFilter,
     ZcdpFilter,
 )
-from accounting.filters.min_separation import MinSeparationFilter, MinSeparationState
 from accounting.filters.per_user_order import PerUserOrderFilter, best_order
 from accounting.filters.recurring import BudgetAccount, OdometerRise, RecurringCharge, StepOutcome
 from accounting.filters.roster import RosterColumns
@@ -121,8 +120,6 @@ __all__ = [
     "Measure",
     "MeasureName",
     "Mechanism",
-    "MinSeparationFilter",
-    "MinSeparationState",
     "NormGrid",
     "OdometerRise",
     "PerUserOrderFilter",

@@ -17,8 +17,7 @@ cohort may consist of users who were not admitted recently (`docs/research/condi
 
 So a participation in step t is a plain Gaussian step, of noise s / |column t|, for zCDP, Gaussian
 DP and Rényi DP; no sampling is amplified, and the order of steps does not matter.
-`accounting.filters.min_separation` enforces the separation, and so does the service in a run
-that is opened with `min_separation`.
+A run that is opened with `min_separation` enforces the separation.
 """
 
 from __future__ import annotations

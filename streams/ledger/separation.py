@@ -2,7 +2,7 @@
 
 A user who was admitted to step t of such a run, with a norm above 0, took part in it, and is not
 admitted again before step t + b, where b is the ``min_separation`` of the run. The theorem is in
-``accounting.costs.banded``. The decisions are those of ``accounting.MinSeparationFilter``.
+``accounting.costs.banded``.
 
 The state has b, and the participants of each of the last b - 1 steps:
 

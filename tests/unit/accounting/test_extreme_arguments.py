@@ -28,8 +28,6 @@ from accounting import (
     InvalidInput,
     Laplace,
     Mechanism,
-    MinSeparationFilter,
-    MinSeparationState,
     PerUserOrderFilter,
     PoissonGaussian,
     PoissonRecords,
@@ -199,8 +197,6 @@ def restored(granted: Any, flags: Any, since: Any, steps: Any) -> RecurringCharg
 FIRST = np.zeros(1, dtype=np.uint8)
 COST_TABLE = np.array([0, 1, 2, 3])
 OWN = PerUserOrderFilter([2.0, 4.0], [0.3, 0.5])
-SEPARATED = MinSeparationFilter(ZcdpFilter(0.3), 2)
-SEPARATED_STATE = SEPARATED.initial_state(1)
 STEPS = accounting.steps_measure(StepShape(1.0, 8.0))
 ROGERS = RogersFilter(1.0, 1e-5)
 TABLE: list[Case] = [
@@ -358,20 +354,6 @@ TABLE += [
         lambda c, s, b, n: accounting.banded_steps(c, s, min_separation=b, steps=n),
         *([1.0, 0.5], 1.0, 2, 3),
     ),
-    one("MinSeparationFilter", lambda b: MinSeparationFilter(ZcdpFilter(1.0), b), 2),
-    one(
-        "MinSeparationFilter", lambda t, c: SEPARATED.admit_units(SEPARATED_STATE, t, c), 1, NOTHING
-    ),
-    one(
-        "MinSeparationFilter",
-        lambda t, n: SEPARATED.admit_norms(SEPARATED_STATE, t, Gaussian(1.0), n),
-        *(1, [0.1]),
-    ),
-    one(
-        "MinSeparationFilter",
-        lambda s, n: SEPARATED.admit_units(MinSeparationState(s, n), 1, NOTHING),
-        *(NOTHING, NOTHING),
-    ),
     one("mechanism_from", lambda c: accounting.mechanism_from(GaussianDpEvent(1.0), c), 1.0),
     one("mechanism_from", lambda m: accounting.mechanism_from(GaussianDpEvent(m)), 1.0),
     one("mechanism_from", accounting.mechanism_from, Gaussian(1.0)),
@@ -408,7 +390,6 @@ ELSEWHERE = {
         "CandidateOrders",
         "OdometerRise",
         "RosterColumns",
-        "MinSeparationState",
         "StepOutcome",
     ),
 }

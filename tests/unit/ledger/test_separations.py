@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from accounting import MinSeparationFilter, ZcdpFilter, banded_step
+from accounting import ZcdpFilter, banded_step
 from accounting.exact.units import budget_units
 from streams.ledger.ledger import Ledger
 from streams.records import MAX_SEPARATION, TOO_SOON, Decision, Reason, RunOpened
@@ -217,18 +217,22 @@ def test_at_most_one_participation_per_user_is_stored():
         st.lists(st.sampled_from([None, 0.0, 0.25, 0.5, 1.0]), min_size=4, max_size=4), max_size=25
     ),
 )
-def test_it_is_the_separation_filter_of_accounting(separation, steps):
+def test_it_is_the_budget_filter_for_users_who_are_not_too_soon(separation, steps):
     log = separated(separation, budget=0.1)
-    rule = MinSeparationFilter(ZcdpFilter.from_units(budget_units(0.1)), separation)
-    state = rule.initial_state(4)
+    rule = ZcdpFilter.from_units(budget_units(0.1))
+    state, due = rule.initial_state(4), np.zeros(4)
     for step, norms in enumerate(steps):
         asked = [user for user, norm in enumerate(norms) if norm is not None]
         decision = log.charge(step, asked, [norms[user] for user in asked])
-        given_norms = [norm or 0.0 for norm in norms]
-        state, expected = rule.admit_norms(state, step, banded_step([1.0], 4.0), given_norms)
-        assert admitted(decision) == expected[asked].tolist()
+        given_norms = np.array([norm or 0.0 for norm in norms])
+        waits = (given_norms > 0) & (due > step)
+        state, fits = rule.admit_norms(
+            state, banded_step([1.0], 4.0), np.where(waits, 0.0, given_norms)
+        )
+        due[fits & ~waits & (given_norms > 0)] = step + separation
+        assert admitted(decision) == (fits & ~waits)[asked].tolist()
     spent = log.spent() if steps else {}
-    assert [spent.get(user, 0) for user in range(4)] == state.spent.tolist()
+    assert [spent.get(user, 0) for user in range(4)] == state.tolist()
     log.audit()
 
 
