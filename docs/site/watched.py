@@ -122,7 +122,7 @@ def film() -> list[list[list[Segment]]]:
         enough = threading.Event()
         training = threading.Thread(target=train, args=(stack.kafka, stack.prefix, enough))
         training.start()
-        with Watch(config, [], 1e-5, (Channel.HALTS, Channel.REJECTS)) as watch:
+        with Watch(config, [], 1e-5, (Channel.REJECTS,)) as watch:
             while not watch.is_complete() or not watch.facts.people()["runs"]:
                 time.sleep(0.1)
             time.sleep(6.0)

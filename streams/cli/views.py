@@ -49,7 +49,7 @@ _SHOWN_RUNS = 12
 _SHOWN_ALARMS = 6
 _SHOWN_PARTITIONS = 16
 _BARS = " ▁▂▃▄▅▆▇█"
-_OF_A_RUN = ("dataset", "run", "attempt", "step", "rate", "closed", "moved")
+_OF_A_RUN = ("dataset", "run", "state", "attempt", "step", "rate")
 _OLD = "bright_black"
 _LOOKS = {
     PartitionState.DECIDING: "green",
@@ -70,7 +70,7 @@ def top(options: argparse.Namespace, config: Config) -> int:
     except ImportError as error:
         raise lacking("top", "terminal", error) from error
     addresses = options.worker or ([config.health] if config.health else [])
-    with Watch(config, addresses, options.delta, (Channel.HALTS, Channel.REJECTS)) as watch:
+    with Watch(config, addresses, options.delta, (Channel.REJECTS,)) as watch:
         _wait(watch)
         if options.json:
             seen, people = watch.facts.service(), watch.facts.people()
@@ -185,7 +185,7 @@ def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
             f"{one['step']:,}",
             f"{one['rate']:.2f}",
             str(one["attempt"]),
-            "closed" if one["closed"] else "open",
+            one["state"],
         )
     return table
 

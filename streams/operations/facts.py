@@ -12,18 +12,19 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UnsetType
 
 from streams.kafka.results import TopicsSeen
-from streams.operations.activity import Activity, Spending
 from streams.operations.endpoints import WorkerSeen
 from streams.operations.guarantees import budget_of, spent_share
 from streams.operations.rejected import readable
-from streams.operations.status import Overview, PartitionState, overview_of
-from streams.records import OdometerRecord, Policy, decode_answer
+from streams.operations.runs import RunStatus, runs_of
+from streams.operations.spending import Spending
+from streams.operations.status import Overview, PartitionState, Unavailable, overview_of
+from streams.records import OdometerRecord
 from streams.sdk.decisions import UNREADABLE
 from streams.sdk.followers import Followed, distinct_rejects
 from streams.store.port import Glance
@@ -31,7 +32,7 @@ from streams.store.port import Glance
 NOT_YET = "not looked at yet"
 ESSENTIAL = ("Kafka", "Redis")
 STALE_AFTER = 5.0
-"""The seconds without an answer after which a source counts as away."""
+"""The seconds for which an answer is awaited before a source counts as away."""
 
 
 @dataclass
@@ -40,10 +41,12 @@ class Side:
 
     problem: str | None = NOT_YET
     seen: float = 0.0  # when it last answered, on a monotonic clock; 0: never
+    asked: float | None = None  # since when an answer is awaited; None: none is
 
     def is_away(self, now: float) -> bool:
         """Return whether its facts may be outdated."""
-        return self.problem is not None or now - self.seen > STALE_AFTER
+        is_silent = self.asked is not None and now - self.asked > STALE_AFTER
+        return self.problem is not None or is_silent
 
 
 def alarms_of(
@@ -114,8 +117,16 @@ _SHOWN = (
 _SHOWN_REJECTS = 50
 _ROOM = 600  # characters of a rejected record
 
-Extents = list[tuple[int, int]]
-"""Where the log of each partition begins and ends."""
+MOST_RUNS = 200
+"""The number of runs that are shown."""
+
+
+class Look(NamedTuple):
+    """What one look at Kafka and Redis has found."""
+
+    at: float  # on a monotonic clock
+    overview: Overview
+    runs: Sequence[RunStatus]  # none until all partitions have a summary
 
 
 class ServiceFacts:
@@ -123,8 +134,7 @@ class ServiceFacts:
 
     Attributes:
         sides: the sources, by name.
-        kafka: the topics and the log's extents when Kafka last answered.
-        glances: of all partitions, when Redis last answered.
+        topics: when Kafka and Redis last answered; None before.
         workers: the last answers of the known workers.
     """
 
@@ -136,47 +146,36 @@ class ServiceFacts:
             sources: the names of the topics that are followed.
         """
         self.sides = {name: Side() for name in (*ESSENTIAL, *sources)}
-        self.kafka: tuple[TopicsSeen, Extents] | None = None
-        self.glances: list[Glance] | None = None
+        self.topics: TopicsSeen | None = None
         self.workers: list[WorkerSeen] = []
         self._delta = delta
         self._lock = threading.Lock()
-        self._ends: list[int] | None = None  # of the log, as known when the glances were asked for
-        self._before: list[Glance] | None = None  # as known when the log's extents were asked for
-        self._offsets: deque[tuple[float, list[int]]] = deque()
-        self._policies: dict[str, Policy] = {}
+        self._looks: deque[Look] = deque([Look(0.0, Overview([], {}), [])])
         self._rates: deque[float] = deque(maxlen=HISTORY)
-        self._activity, self._spending = Activity(), Spending()
+        self._spending = Spending()
         self._reasons: Counter[str] = Counter()
         self._rejects: deque[dict[str, Any]] = deque(maxlen=_SHOWN_REJECTS)
 
-    def see_kafka(self, topics: TopicsSeen, extents: Extents, before: list[Glance] | None) -> None:
-        """Store Kafka's answer.
+    def see(
+        self, topics: TopicsSeen, glances: Sequence[Glance], log: Sequence[tuple[int, int]]
+    ) -> None:
+        """Store the answers of Kafka and Redis.
 
         Args:
             topics: the topics that exist.
-            extents: of the log.
-            before: the glances that were known when Kafka was asked.
-        """
-        with self._lock:
-            self.kafka, self._before = (topics, extents), before
-
-    def see_redis(self, glances: list[Glance], extents: Extents) -> None:
-        """Store Redis's answer.
-
-        Args:
             glances: of all partitions.
-            extents: the log's extents that were known when Redis was asked.
+            log: where each partition of norms begins and ends, read after the glances.
         """
         now = time.monotonic()
+        runs: Sequence[RunStatus] = []
+        with suppress(Unavailable):
+            runs = runs_of(glances, [end for _, end in log]).runs
+        look = Look(now, overview_of(topics, log, glances), runs)
         with self._lock:
-            self.glances = glances
-            self._ends = [end for _, end in extents]
-            datasets = self._overview().datasets
-            self._policies = {name: found.policy for name, found in datasets.items()}
-            self._offsets.append((now, [_next(glance) for glance in glances]))
-            while self._offsets[0][0] < now - RATE_OVER:
-                self._offsets.popleft()
+            self.topics = topics
+            self._looks.append(look)
+            while self._looks[0].at < now - RATE_OVER:
+                self._looks.popleft()
             self._rates.append(sum(self._rates_of_partitions().values()))
 
     def is_complete(self) -> bool:
@@ -184,7 +183,7 @@ class ServiceFacts:
         waiting = [
             side for side in self.sides.values() if not side.seen and side.problem == NOT_YET
         ]
-        has_rates = len(self._offsets) > 1 or self._is_away("Redis") or self._is_away("Kafka")
+        has_rates = len(self._looks) > 1 or self._is_away("Redis") or self._is_away("Kafka")
         return not waiting and has_rates
 
     def service(self) -> dict[str, Any]:
@@ -194,7 +193,7 @@ class ServiceFacts:
         """
         now = time.monotonic()
         with self._lock:
-            overview, rates = self._overview(), self._rates_of_partitions()
+            overview, rates = self._looks[-1].overview, self._rates_of_partitions()
             rejects = dict(self._reasons.most_common())
         partitions = [
             {
@@ -233,60 +232,42 @@ class ServiceFacts:
     def people(self) -> dict[str, Any]:
         """Return data about users: their numbers, runs, spending and rejected records."""
         with self._lock:
-            overview = self._overview()
+            overview = self._looks[-1].overview
             users = {name: found.users for name, found in overview.datasets.items()}
             return {
                 "users": {
                     "partitions": {one.partition: one.users for one in overview.partitions},
                     "datasets": users,
                 },
-                "runs": self._activity.runs(time.time()),
+                "runs": self._runs(),
                 "spending": self._spending.distribution(users),
                 "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
             }
-
-    def _overview(self) -> Overview:
-        """Combine the last facts.
-
-        The lag comes from facts of Redis that are newer than the log's end, so that decided records
-        do not seem to wait. Whether the log ends too early comes from older facts of Redis.
-        """
-        if self.kafka is None or self.glances is None or self._ends is None:
-            return Overview([], {})
-        topics, log = self.kafka
-        if not len(log) == len(self.glances) == len(self._ends):
-            return Overview([], {})
-        before = self._before
-        if before is None or self._is_away("Kafka") or len(before) != len(log):
-            before = [Glance(0, {}, None, b"", b"", {})] * len(log)
-        extents = [
-            (start, end if _next(then) > end else max(known, _next(now)))
-            for (start, end), then, known, now in zip(
-                log, before, self._ends, self.glances, strict=True
-            )
-        ]
-        return overview_of(topics, extents, self.glances)
 
     def _is_away(self, name: str) -> bool:
         return self.sides[name].is_away(time.monotonic())
 
     def _rates_of_partitions(self) -> dict[int, float]:
         """Return the records decided per second, by partition."""
-        if len(self._offsets) < 2:
-            return {}
-        (began, first), (ended, last) = self._offsets[0], self._offsets[-1]
-        if len(first) != len(last) or ended <= began:
-            return {}
-        pairs = enumerate(zip(first, last, strict=True))
+        first, last = self._looks[0], self._looks[-1]
+        before = {one.partition: one.next for one in first.overview.partitions}
         return {
-            number: max(0, after - before) / (ended - began) for number, (before, after) in pairs
+            one.partition: _rate(before.get(one.partition), one.next, last.at - first.at)
+            for one in last.overview.partitions
         }
 
-    def follow_halts(self, records: Iterator[Followed]) -> None:
-        """Count the decisions of runs, until the records end."""
-        for record in records:
-            with suppress(*UNREADABLE, ValueError), self._lock:
-                self._activity.see(decode_answer(record.value), record.written)
+    def _runs(self) -> list[dict[str, Any]]:
+        """Return the runs, the fastest first, and closed ones last."""
+        first, last = self._looks[0], self._looks[-1]
+        before = {(run.dataset, run.run): run.step for run in first.runs}
+        shown = [
+            {
+                **asdict(run),
+                "rate": _rate(before.get((run.dataset, run.run)), run.step, last.at - first.at),
+            }
+            for run in last.runs
+        ]
+        return sorted(shown, key=lambda run: -run["rate"])[:MOST_RUNS]
 
     def follow_rejects(self, records: Iterator[Followed]) -> None:
         """Count and keep rejected records, until the records end. Forget those seen before."""
@@ -311,13 +292,13 @@ class ServiceFacts:
                 odometer = decoder.decode(record.value)
                 order = None if isinstance(odometer.order, UnsetType) else odometer.order
                 with self._lock:
-                    policy = self._policies.get(odometer.dataset)
-                    if policy is None:
+                    found = self._looks[-1].overview.datasets.get(odometer.dataset)
+                    if found is None:
                         continue  # the dataset was withdrawn, or is too new
-                    share = spent_share(policy, odometer.bound, order)
+                    share = spent_share(found.policy, odometer.bound, order)
                     if share is not None:
                         self._spending.see(odometer, share)
 
 
-def _next(glance: Glance) -> int:
-    return int(glance.meta.get("next", "0"))
+def _rate(before: int | None, after: int, seconds: float) -> float:
+    return 0.0 if before is None or seconds <= 0.0 else max(0, after - before) / seconds

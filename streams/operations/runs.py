@@ -72,7 +72,7 @@ def read_runs(config: Config) -> RunsSeen:
         return runs_of(glances, [int(glance.meta["next"]) for glance in glances])
     try:
         with Topics(config) as topics:
-            partitions = look_at(topics, config)[0].partitions
+            partitions = look_at(topics, config).partitions
             glances = read_glances(config, partitions)
             ends = _ends(topics, partitions)
             all_alike = all(

@@ -156,7 +156,7 @@ def read_overview(config: Config) -> Overview:
         return _overview_of_file(config)
     try:
         with Topics(config) as topics:
-            seen = _with_norms(topics.look(), config)
+            seen = look_at(topics, config)
             # Before the end of the log, which is never behind what was decided then.
             glances = read_glances(config, seen.partitions)
             log = topics.extents(seen.partitions)
@@ -165,17 +165,21 @@ def read_overview(config: Config) -> Overview:
     return overview_of(seen, log, glances)
 
 
-def look_at(topics: Topics, config: Config) -> tuple[TopicsSeen, list[tuple[int, int]]]:
-    """Return the topics, and the begin and the end of each partition of norms.
+def look_at(topics: Topics, config: Config) -> TopicsSeen:
+    """Return the topics, after checking that norms exists.
 
     Raises:
-        Unavailable: Kafka does not answer, or there is no log.
+        TopicsUnavailable: Kafka does not answer.
+        Unavailable: there is no log.
     """
-    try:
-        seen = _with_norms(topics.look(), config)
-        return seen, topics.extents(seen.partitions)
-    except TopicsUnavailable as error:
-        raise Unavailable(str(error)) from error
+    seen = topics.look()
+    if not seen.partitions:
+        raise Unavailable(
+            f"topic {config.topic(NORMS)} does not exist. The first worker creates it. If it "
+            "existed before, it was deleted: restore it from a copy of Kafka's data, or all "
+            "spending is lost"
+        )
+    return seen
 
 
 def overview_of(
@@ -286,19 +290,9 @@ def topics_of(config: Config) -> TopicsSeen:
     """
     try:
         with Topics(config) as topics:
-            return _with_norms(topics.look(), config)
+            return look_at(topics, config)
     except TopicsUnavailable as error:
         raise Unavailable(str(error)) from error
-
-
-def _with_norms(seen: TopicsSeen, config: Config) -> TopicsSeen:
-    if not seen.partitions:
-        raise Unavailable(
-            f"topic {config.topic(NORMS)} does not exist. The first worker creates it. If it "
-            "existed before, it was deleted: restore it from a copy of Kafka's data, or all "
-            "spending is lost"
-        )
-    return seen
 
 
 def _status(

@@ -1,17 +1,17 @@
 """Watches a service continuously, and returns its last known state at any time.
 
-Each source has its own thread, so a source that does not answer does not delay the others. Its last
-facts are kept and marked as old, and it is asked again.
+Kafka and Redis are asked one after the other, in one thread. Each other source has its own thread,
+so a source that does not answer does not delay the others. The last facts are kept and marked as
+old, and the source is asked again.
 
     source    read             contents
     Kafka     every second     the topics, and where the log ends
-    Redis     every second     three small keys of each partition
+    Redis     every second     three small keys of each partition, with the numbers of its runs
     workers   every 2 seconds  /healthz and /metrics, if their addresses are known
-    halts     as written       steps of runs, from 64 records of each partition before the end
     rejects   as written       reason and record, from 200 of each partition before the end
     odometer  as written       the spent shares of the budgets, from the beginning
 
-The first three contain no data about people. The others do, and are returned separately.
+The last two, and the numbers of users and runs, are data about people, and are returned separately.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Event
+from typing import TypeVar
 
 from kafka import TopicPartition
 
 from streams.config import Config, failure_of
 from streams.kafka.authentic import verifier_of
 from streams.kafka.clients import new_reader
+from streams.kafka.results import TopicsUnavailable
 from streams.kafka.topics import Topics
 from streams.ledger.outputs import Channel
 from streams.operations.endpoints import ask_workers
@@ -37,6 +39,8 @@ from streams.operations.status import Unavailable, look_at, read_glances
 from streams.sdk.errors import ServiceUnavailable
 from streams.sdk.followers import Followed
 from streams.sdk.kafka import believing, reaching_kafka
+
+T = TypeVar("T")
 
 _POLL_MS = 500
 
@@ -86,7 +90,7 @@ logger = logging.getLogger("turnstile.watching")
 
 _ANSWERS_WITHIN = 5.0
 _AGAIN_AFTER = 3.0
-_BACK = {Channel.HALTS: 64, Channel.REJECTS: 200, Channel.ODOMETER: None}
+_BACK = {Channel.REJECTS: 200, Channel.ODOMETER: None}
 
 
 class Watch:
@@ -129,11 +133,10 @@ class Watch:
     def start(self) -> None:
         """Start the threads."""
         followers = {
-            Channel.HALTS: self.facts.follow_halts,
             Channel.REJECTS: self.facts.follow_rejects,
             Channel.ODOMETER: self.facts.follow_odometer,
         }
-        work: list[Callable[[], None]] = [self._look_at_kafka, self._look_at_redis]
+        work: list[Callable[[], None]] = [self._look_at_service]
         if self._addresses:
             work.append(self._look_at_workers)
         work += [partial(self._follow, channel, followers[channel]) for channel in self._channels]
@@ -152,57 +155,59 @@ class Watch:
         """Return whether every source has answered, or why it does not is known."""
         return self.facts.is_complete() and (bool(self.facts.workers) or not self._addresses)
 
-    def _look_at_kafka(self) -> None:
+    def _look_at_service(self) -> None:
         with Topics(self._config) as topics:
+            while not self._closed.is_set():
+                self._look(topics)
+                self._closed.wait(1.0)
 
-            def look() -> None:
-                before = self.facts.glances
-                self.facts.see_kafka(*look_at(topics, self._config), before)
-
-            self._repeat("Kafka", look, 1.0)
-
-    def _look_at_redis(self) -> None:
-        def look() -> None:
-            kafka = self.facts.kafka
-            count = len(kafka[1]) if kafka else len(self.facts.glances or ()) or 1
-            glances = read_glances(self._config, count)
-            if kafka is not None:
-                self.facts.see_redis(glances, kafka[1])
-
-        while self.facts.sides["Kafka"].problem == NOT_YET and not self._closed.is_set():
-            self._closed.wait(0.02)  # Kafka has the number of partitions
-        self._repeat("Redis", look, 1.0)
+    def _look(self, topics: Topics) -> None:
+        seen = self._ask("Kafka", lambda: look_at(topics, self._config))
+        known = seen or self.facts.topics
+        partitions = 1 if known is None else known.partitions
+        glances = self._ask("Redis", lambda: read_glances(self._config, partitions))
+        if seen is None or glances is None:
+            return
+        # After the glances: the end of the log is never behind what was decided then.
+        log = self._ask("Kafka", lambda: topics.extents(partitions))
+        if log is not None:
+            self.facts.see(seen, glances, log)
 
     def _look_at_workers(self) -> None:
         while not self._closed.is_set():
             self.facts.workers = ask_workers(self._addresses)
             self._closed.wait(2.0)
 
-    def _repeat(self, name: str, look: Callable[[], None], every: float) -> None:
+    def _ask(self, name: str, question: Callable[[], T]) -> T | None:
+        """Return the answer of a source, or None if it does not answer."""
         side = self.facts.sides[name]
-        while not self._closed.is_set():
-            try:
-                look()
-                side.problem, side.seen = None, time.monotonic()
-            except Unavailable as error:
-                side.problem = str(error)
-            except Exception as error:  # the other sources continue
-                logger.error("%s: %s", name, failure_of(error))
-                side.problem = f"it failed: {type(error).__name__}"
-            self._closed.wait(every)
+        side.asked = time.monotonic()
+        try:
+            answer = question()
+        except (TopicsUnavailable, Unavailable) as error:
+            side.problem = str(error)
+        except Exception as error:  # the other sources continue
+            logger.error("%s: %s", name, failure_of(error))
+            side.problem = f"it failed: {type(error).__name__}"
+        else:
+            side.problem, side.seen = None, time.monotonic()
+            return answer
+        finally:
+            side.asked = None
+        return None
 
     def _follow(self, channel: Channel, follow: Callable[[Iterator[Followed]], None]) -> None:
         """Read a topic until the watch is closed; record errors, and try again."""
         side = self.facts.sides[channel.value]
         while not self._closed.is_set():
-            kafka = self.facts.kafka
-            if kafka is None or self.facts.glances is None:  # the policies come first
-                if kafka is None and self.facts.sides["Kafka"].problem != NOT_YET:
+            topics = self.facts.topics
+            if topics is None:  # the policies come first
+                if self.facts.sides["Kafka"].problem not in (None, NOT_YET):
                     side.problem = "not read, since Kafka does not answer"
                 self._closed.wait(0.05)
                 continue
             try:
-                records = tail(self._config, channel, kafka[0].topic, _BACK[channel], self._closed)
+                records = tail(self._config, channel, topics.topic, _BACK[channel], self._closed)
                 follow(self._noted(side, records))
             except ServiceUnavailable as error:
                 side.problem = str(error)

@@ -135,7 +135,7 @@ def test_the_dashboard_shows_runs_spending_and_rejects(page: Page) -> None:
     people = eventually(lambda: complete(operator.seen()["people"]))
     assert people["users"]["datasets"] == {"people": len(USERS)}
     (run,) = people["runs"]
-    assert (run["run"], run["step"], run["halted"], run["active"]) == ("night-7", 2, 2, 1)
+    assert (run["run"], run["step"], run["users"], run["halted"]) == ("night-7", 2, 3, 2)
     (spent,) = people["spending"]
     assert spent["parts"] == [1, 0, 0, 0, 0, 0, 0, 2]
     (refused,) = people["refused"]
@@ -278,8 +278,8 @@ def test_old_values_are_grey_and_counts_are_exact() -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     service = service_of([partition_of(0)])
     spending = {"dataset": "d", "users": 1400, "parts": [3, 1], "one_in": 1}
-    run = {"run": "night", "dataset": "d", "attempt": 1, "step": 7, "rate": 0.5, "moved": 1.0}
-    run |= {"active": 3, "halted": 1, "exhausted": 0, "counted_from": None, "closed": False}
+    run = {"run": "night", "dataset": "d", "attempt": 1, "step": 7, "rate": 0.5}
+    run |= {"users": 4, "halted": 1, "state": "open"}
     people = {"runs": [run], "spending": [spending], "refused": []}
     old = {**service, "sides": {**service["sides"], "Redis": {"age": 43.0, "away": True}}}
     with playwright.sync_playwright() as driver:

@@ -248,15 +248,14 @@ function bars(counts) {
 }
 
 function runs(list) {
-  if (!list.length) return [nothing("No run has decided a step recently.")];
+  if (!list.length) return [nothing("No run yet.")];
   const columns = [
     ["run", "word wide"], ["dataset", "word"], ["step", ""], ["steps/s", ""],
-    ["active", ""], ["halted", ""], ["exhausted", ""], ["state", "word"],
+    ["users", ""], ["halted", ""], ["state", "word"],
   ];
   const rows = list.map((one) => [
     one.run, one.dataset, number(one.step), number(one.rate, 2),
-    number(one.active), number(one.halted), number(one.exhausted),
-    one.closed ? "closed" : one.counted_from ? `open, counted since step ${one.counted_from}` : "open",
+    number(one.users), number(one.halted), one.state,
   ]);
   return [table(columns, rows)];
 }

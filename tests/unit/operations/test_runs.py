@@ -113,7 +113,7 @@ def test_runs_are_read_again_while_they_move(
         clock += seconds
 
     monkeypatch.setattr(runs, "Topics", Log)
-    monkeypatch.setattr(runs, "look_at", lambda *_: (TopicsSeen(b"t" * 16, 2, None), []))
+    monkeypatch.setattr(runs, "look_at", lambda *_: TopicsSeen(b"t" * 16, 2, None))
     monkeypatch.setattr(runs, "read_glances", glances)
     monkeypatch.setattr(runs.time, "sleep", sleep)
     monkeypatch.setattr(runs.time, "monotonic", lambda: clock)

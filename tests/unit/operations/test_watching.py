@@ -6,27 +6,18 @@ import random
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
 from streams.config import Config
 from streams.kafka.results import TopicsSeen
-from streams.ledger.ledger import DatasetSummary, Summary
+from streams.ledger.ledger import DatasetSummary, RunSummary, Summary
 from streams.ledger.outputs import Channel
 from streams.operations import status, watching
-from streams.operations.activity import MOST_RUNS, PARTS, Activity, Spending
 from streams.operations.endpoints import WorkerSeen, ask_workers
 from streams.operations.facts import NOT_YET, STALE_AFTER, ServiceFacts, Side, alarms_of
+from streams.operations.spending import PARTS, Spending
 from streams.operations.watching import Watch
-from streams.records import (
-    Decision,
-    OdometerRecord,
-    Rejected,
-    RosterDecision,
-    RunClosed,
-    encode,
-)
-from streams.records.packing import pack_bits, pack_positions
+from streams.records import OdometerRecord, Rejected, encode
 from streams.sdk.followers import Followed
 from streams.store.layout import LAYOUT
 from streams.store.port import Glance, Inventory, Pulse, SuspensionReason
@@ -41,80 +32,6 @@ SUSPENDED = {
     "problem": "a hole",
     "remedy": "Restore the log",
 }
-
-
-def decision(step: int, admitted: list[int], partition: int = 0, run: str = "r") -> Decision:
-    bits = np.array(admitted, dtype=bool)
-    return Decision(
-        dataset="d",
-        run=run,
-        attempt=1,
-        step=step,
-        partition=partition,
-        offset=step,
-        digest=b"",
-        users=len(bits),
-        admitted=pack_bits(bits),
-        exhausted=pack_bits(~bits),
-        halted=["eve"] * int((~bits).sum()),
-        reasons=bytes(int((~bits).sum())),
-        budgets=["d"],
-    )
-
-
-def roster(step: int, halted: list[int], readmitted: list[int]) -> RosterDecision:
-    return RosterDecision(
-        dataset="d",
-        run="r",
-        attempt=1,
-        step=step,
-        partition=0,
-        offset=step,
-        digest=b"",
-        members=10,
-        halted=pack_positions(np.array(halted, dtype=np.int64), 10),
-        readmitted=pack_positions(np.array(readmitted, dtype=np.int64), 10),
-    )
-
-
-def test_repeated_step_counts_once() -> None:
-    activity = Activity()
-    for _ in range(2):
-        activity.see(decision(0, [1, 1, 0]), 100.0)
-        activity.see(decision(0, [1, 0], partition=1), 100.0)
-        activity.see(decision(1, [1, 0, 0]), 101.0)
-        activity.see(decision(1, [1, 1], partition=1), 101.5)
-    (run,) = activity.runs(now=110.0)
-    assert (run["step"], run["active"], run["halted"], run["exhausted"]) == (1, 3, 2, 2)
-    assert run["rate"] == pytest.approx(2 / 30)
-    assert activity.runs(now=131.1)[0]["rate"] == 0.0
-    assert "eve" not in repr(vars(activity))
-
-
-def test_roster_counts_follow_the_changes() -> None:
-    activity = Activity()
-    activity.see(roster(0, [1, 2, 3], []), 0.0)
-    activity.see(roster(1, [4], [1, 2]), 1.0)
-    (run,) = activity.runs(now=2.0)
-    assert (run["active"], run["halted"], run["counted_from"]) == (8, 2, None)
-    late = Activity()
-    late.see(roster(5, [1], []), 0.0)
-    assert late.runs(now=2.0)[0]["counted_from"] == 5
-
-
-def test_number_of_kept_runs_is_bounded() -> None:
-    activity = Activity()
-    for number in range(MOST_RUNS + 5):
-        activity.see(decision(0, [1], run=f"r{number}"), float(number))
-    name = f"r{MOST_RUNS}"
-    closed = RunClosed(
-        dataset="d", run=name, attempt=1, request="t", partition=0, offset=9, last_step=0
-    )
-    activity.see(closed, 1.0)
-    runs = {run["run"]: run for run in activity.runs(now=1e6)}
-    assert len(runs) == MOST_RUNS
-    assert "r0" not in runs
-    assert runs[name]["closed"]
 
 
 def odometer(user: int) -> OdometerRecord:
@@ -156,7 +73,7 @@ def test_worst_alarm_comes_first() -> None:
 
 
 def test_silent_source_is_away() -> None:
-    sides = {"Redis": Side(None, 100.0), "odometer": Side(NOT_YET)}
+    sides = {"Redis": Side(None, 100.0, asked=100.0), "odometer": Side(NOT_YET)}
     assert alarms_of(sides, [WELL], [], now=100.0 + STALE_AFTER) == []
     (alarm,) = alarms_of(sides, [WELL], [], now=107.0)
     assert alarm["level"] == "wrong"
@@ -170,7 +87,8 @@ def test_silent_source_is_away() -> None:
 def test_alarm_of_a_silent_source(side: str, setting: str) -> None:
     facts = ServiceFacts(1e-5, [])
     for name, age in (("Kafka", 0.5), ("Redis", 0.5), (side, 43.0)):
-        facts.sides[name] = Side(None, time.monotonic() - age)
+        asked = time.monotonic() - age
+        facts.sides[name] = Side(None, asked, asked=asked)
     seen = facts.service()
     assert {name: shown["away"] for name, shown in seen["sides"].items()} == {
         name: name == side for name in ("Kafka", "Redis")
@@ -236,64 +154,44 @@ def test_log_end_is_read_after_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 TOPICS = TopicsSeen(b"t" * 16, 1, None)
 
 
-class Sources:
-    """Kafka and Redis, with a log of one partition, and what a watch knows of them."""
-
-    def __init__(self) -> None:
-        self.decided, self.end = 7, 7
-        self.meta = {"owner": "me", "layout": str(LAYOUT), "partitions": "1"}
-        self.meta |= {"topic": TOPICS.topic.hex()}
-        self.inventory = b""
-        self.facts = ServiceFacts(1e-5, [])
-
-    def ask_kafka(self) -> None:
-        self.facts.see_kafka(TOPICS, [(0, self.end)], self.facts.glances)
-        self.facts.sides["Kafka"] = Side(None, time.monotonic())
-
-    def ask_redis(self) -> None:
-        assert self.facts.kafka
-        meta, pulse = self.meta | {"next": str(self.decided)}, Pulse(self.decided, self.end, 0.0)
-        glance = Glance(0, meta, 0, encode(pulse), self.inventory, {})
-        self.facts.see_redis([glance], self.facts.kafka[1])
-        self.facts.sides["Redis"] = Side(None, time.monotonic())
-
-
-def test_decided_records_do_not_seem_to_wait() -> None:
-    sources = Sources()
-    sources.ask_kafka()
-    sources.ask_redis()
-    for _ in range(5):  # each record is decided as it comes
-        for ask in (sources.ask_kafka, sources.ask_redis):
-            ask()
-            assert sources.facts.service()["lag"] == 0
-            sources.decided, sources.end = sources.decided + 16, sources.end + 16
-    sources.end += 5
-    sources.ask_kafka()
-    sources.ask_redis()
-    assert sources.facts.service()["lag"] == 5
+def see(facts: ServiceFacts, summary: Summary | None = None, *, step: int = 0, **meta: str) -> None:
+    """Let a watch look at a log of one partition, with 7 records that are decided."""
+    found = {"owner": "me", "layout": str(LAYOUT), "partitions": "1", "next": "7", "last": "6"}
+    found |= {"topic": TOPICS.topic.hex(), **meta}
+    if summary is None:
+        summary = Summary({}, 1, 0, [RunSummary("d", "r", 1, step, False, 4, 1)])
+    packed = encode(Inventory(int(found["next"]) - 1, summary))
+    facts.see(TOPICS, [Glance(0, found, 0, encode(Pulse(7, 7, 0.0)), packed, {})], [(0, 7)])
 
 
 def test_log_that_ends_early_is_shown() -> None:
-    sources = Sources()
-    sources.ask_kafka()
-    sources.ask_redis()
-    sources.end = 3
-    sources.ask_kafka()
-    (partition,) = sources.facts.service()["partitions"]
+    facts = ServiceFacts(1e-5, [])
+    see(facts, next="9")
+    (partition,) = facts.service()["partitions"]
     assert partition["reason"] is SuspensionReason.LOG_ENDS_EARLY
+
+
+def test_runs_have_the_rate_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("streams.operations.facts.time.monotonic", lambda: now)
+    facts = ServiceFacts(1e-5, [])
+    see(facts, step=3)
+    assert facts.people()["runs"][0]["rate"] == 0.0
+    now += 4.0
+    see(facts, step=5)
+    (run,) = facts.people()["runs"]
+    assert (run["step"], run["rate"], run["state"]) == (5, 0.5, "open")
+    assert (run["users"], run["halted"]) == (4, 1)
 
 
 @pytest.mark.parametrize("counts", [(5, 3), (6, 0)])
 def test_service_state_contains_no_user_data(counts: tuple[int, int]) -> None:
     def facts_of(users: int, exhausted: int) -> ServiceFacts:
-        sources = Sources()
-        sources.meta |= {"head": f"{users}{exhausted}"}
-        sources.meta |= {"changes": str(users), "outbox": str(exhausted)}
+        facts = ServiceFacts(1e-5, [])
         summary = Summary({"d": DatasetSummary(policy("d"), users, exhausted)}, 0, 0)
-        sources.inventory = encode(Inventory(6, summary))
-        sources.ask_kafka()
-        sources.ask_redis()
-        return sources.facts
+        changes, outbox = str(users), str(exhausted)
+        see(facts, summary, head=f"{users}{exhausted}", changes=changes, outbox=outbox)
+        return facts
 
     def shown(facts: ServiceFacts) -> dict[str, Any]:
         service = facts.service()
@@ -317,15 +215,18 @@ def test_failure_log_contains_no_user(
 
         def __exit__(self, *_: object) -> None: ...
 
+        def extents(self, _: int) -> list[tuple[int, int]]:
+            return [(0, 0)]
+
     def fail(*_: object) -> None:
         raise KeyError(user)
 
     user = "ada-lovelace"
     monkeypatch.setattr(watching, "Topics", Log)
-    monkeypatch.setattr(watching, "look_at", lambda *_: (TOPICS, [(0, 0)]))
+    monkeypatch.setattr(watching, "look_at", lambda *_: TOPICS)
     monkeypatch.setattr(watching, "read_glances", lambda *_: [Glance(0, {}, 0, b"", b"", {})])
     monkeypatch.setattr(watching, "tail", fail)
-    with Watch(Config(), [], delta=1e-5, channels=(Channel.HALTS,)) as watch:
+    with Watch(Config(), [], delta=1e-5, channels=(Channel.REJECTS,)) as watch:
         eventually(watch.is_complete)
     shown = f"{watch.facts.service()['alarms']}{caplog.text}"
     assert "KeyError" in shown
