@@ -682,8 +682,7 @@ _REPLAY: Final = (
             arg("--against RECEIPT", "an earlier receipt, which the log must continue", path_of),
             arg(
                 "--public-key FILE",
-                "the public key of that receipt's signer, as `turnstile keys new` prints it or "
-                "in PEM",
+                "the public key of that receipt's signer, as `turnstile keys new` prints it",
                 path_of,
             ),
             arg("--origin PREFIX", "the prefix of the retired log that this one continues"),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -51,7 +52,7 @@ from streams.replay.repartition import retired
 from streams.replay.replay import Compared, in_words, unproven
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
-from streams.replay.service import KafkaArchive, KafkaLogs, KafkaTarget, RedisStates
+from streams.replay.service import KafkaArchive, KafkaLogs, RedisStates, append
 from streams.replay.verify import verify as verify_service
 
 _VERIFY_COLUMNS = {
@@ -110,8 +111,7 @@ def opened(config: Config) -> Iterator[tuple[Archive, States]]:
         with closing(FileArchive(config.budgets, config.timeout)) as file:
             yield file, file
     else:
-        with RedisStates(config) as states:
-            yield KafkaArchive(config), states
+        yield KafkaArchive(config), RedisStates(config)
 
 
 def repartition(options: argparse.Namespace, config: Config) -> int:
@@ -132,13 +132,13 @@ def import_file(options: argparse.Namespace, config: Config) -> int:
     """Move a budget file into a service."""
     path, instead_of = str(options.budgets), options.instead_of
     with closing(FileArchive(path, config.timeout, writable=True)) as file:
-        target = KafkaTarget(config)
-        moved = move(file, target, instead_of=instead_of and bytes.fromhex(instead_of), tell=note)
-        for part in moved:
+        service = KafkaArchive(config)
+        other = instead_of and bytes.fromhex(instead_of)
+        for part in move(file, service, partial(append, config), instead_of=other, tell=note):
             heads = {"file_head": part.file_head.hex(), "head": part.head.hex()}
             fields = {"partition": part.partition, "records": part.records, **heads}
             show("moved_partition", fields, options.json)
-        logs = {"from": file.topic.hex(), "to": target.archive.topic.hex()}
+        logs = {"from": file.topic.hex(), "to": service.topic.hex()}
     show("moved_file", logs, options.json)
     return Exit.OK
 

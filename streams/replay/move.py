@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from streams.kafka.results import Extent
 from streams.kafka.topics import NORMS
@@ -29,17 +29,8 @@ APPENDED_AT_ONCE = 256
 """Records that are appended before the broker has to acknowledge them."""
 
 
-class Target(Protocol):
-    """The log of a service.
-
-    Attributes:
-        archive: its topics.
-    """
-
-    archive: Archive
-
-    def append(self, partition: int, records: Sequence[ArchivedRecord]) -> None:
-        """Append records with their times, and wait until the broker has them."""
+Append: TypeAlias = Callable[[int, Sequence[ArchivedRecord]], None]
+"""Appends records with their times to a partition, and waits until the broker has them."""
 
 
 class MovedPartition(NamedTuple):
@@ -53,7 +44,8 @@ class MovedPartition(NamedTuple):
 
 def move(
     file: FileArchive,
-    target: Target,
+    archive: Archive,
+    append: Append,
     *,
     instead_of: bytes | None = None,
     tell: Callable[[str], None] = print,
@@ -62,7 +54,8 @@ def move(
 
     Args:
         file: the file, writable.
-        target: the log of the service.
+        archive: the topics of the service.
+        append: appends to the log of the service.
         instead_of: the log of an earlier move that failed; it was deleted.
         tell: receives progress reports.
 
@@ -72,7 +65,6 @@ def move(
         UnreadableService: Kafka does not answer.
         UnusableFile: the file was moved into another service, or cannot be written.
     """
-    archive = target.archive
     # Step 1.
     if archive.partitions != file.partitions:
         raise CannotMove(
@@ -93,7 +85,7 @@ def move(
         moved = []
         for partition in range(file.partitions):
             # Steps 3 and 4.
-            _append(file, target, partition)
+            _append(file, archive, append, partition)
             moved.append(_compared(file, archive, partition))
             tell(f"partition {partition}: the service has {moved[-1].records} records")
     return moved
@@ -117,23 +109,23 @@ def _check_file(file: FileArchive, partition: int) -> None:
         )
 
 
-def _append(file: FileArchive, target: Target, partition: int) -> None:
+def _append(file: FileArchive, archive: Archive, append: Append, partition: int) -> None:
     """Append the records that the log does not have yet."""
-    present, wanted = target.archive.extent(NORMS, partition), file.extent(NORMS, partition)
+    present, wanted = archive.extent(NORMS, partition), file.extent(NORMS, partition)
     if present.start:
         raise CannotMove(f"partition {partition}: records of the service's log were deleted")
     stored = Extent(0, min(present.end, wanted.end))
     pairs = zip(
         file.read(NORMS, partition, stored),
-        target.archive.read(NORMS, partition, stored),
+        archive.read(NORMS, partition, stored),
         strict=True,
     )
     for ours, theirs in pairs:
         if (ours.offset, ours.value) != (theirs.offset, theirs.value):
-            raise _other_log(partition, theirs.offset, target.archive)
+            raise _other_log(partition, theirs.offset, archive)
     missing = file.read(NORMS, partition, Extent(stored.end, wanted.end))
     while some := list(islice(missing, APPENDED_AT_ONCE)):
-        target.append(partition, some)
+        append(partition, some)
 
 
 def _compared(file: FileArchive, archive: Archive, partition: int) -> MovedPartition:

@@ -7,29 +7,23 @@ log continues from there or was rewritten. An Ed25519 signature shows who made t
     signature = Ed25519("dp-turnstile receipt 1\\n" | the receipt without its signature, as JSON
                         with sorted keys and no spaces)
 
-Keys are those of ``turnstile keys new``, or PEM: PKCS8 for the private one, SubjectPublicKeyInfo
-for the public one.
+Keys are those of ``turnstile keys new``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from streams.records.signatures import private_key_of, public_key_of
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+Key = TypeVar("Key")
 
 _PURPOSE = b"dp-turnstile receipt 1\n"
 
@@ -94,7 +88,7 @@ def signed(receipt: Receipt, key: Path) -> Receipt:
     Raises:
         UnusableReceipt: the key cannot be read, or the package cryptography is missing.
     """
-    signature = _private_key(key).sign(_content(receipt))
+    signature = _key(key, private_key_of, "private").sign(_content(receipt))
     return msgspec.structs.replace(receipt, signature=signature.hex())
 
 
@@ -113,7 +107,7 @@ def check_signature(receipt: Receipt, key: Path) -> None:
             "the receipt is not signed: check it without --public-key, if only trusted people "
             "could have written it"
         )
-    public = _public_key(key)
+    public = _key(key, public_key_of, "public")
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -157,58 +151,16 @@ def _content(receipt: Receipt) -> bytes:
     return _PURPOSE + msgspec.json.encode(fields, order="sorted")
 
 
-def _private_key(path: Path) -> Ed25519PrivateKey:
-    _need_cryptography()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    packed = _read_key(path)
+def _key(path: Path, parse: Callable[[str], Key], kind: str) -> Key:
     try:
-        if not _is_pem(packed):
-            return private_key_of(packed.decode())
-        key = load_pem_private_key(packed, password=None)
-    except (ValueError, TypeError) as error:
-        raise UnusableReceipt(
-            f"{path} contains no private key: give one of `turnstile keys new`, or one in PEM "
-            "without a password"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UnusableReceipt(f"{path} contains a key that is not of Ed25519")
-    return key
-
-
-def _public_key(path: Path) -> Ed25519PublicKey:
-    _need_cryptography()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    packed = _read_key(path)
-    try:
-        if not _is_pem(packed):
-            return public_key_of(packed.decode())
-        key = load_pem_public_key(packed)
-    except ValueError as error:
-        raise UnusableReceipt(
-            f"{path} contains no public key: give one of `turnstile keys new`, or one in PEM"
-        ) from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise UnusableReceipt(f"{path} contains a key that is not of Ed25519")
-    return key
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+        return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnusableReceipt(f"cannot read the key {path}: {error}") from error
-
-
-def _is_pem(packed: bytes) -> bool:
-    return packed.lstrip().startswith(b"-----BEGIN")
-
-
-def _need_cryptography() -> None:
-    if find_spec("cryptography") is None:
+    except ValueError:
+        raise UnusableReceipt(
+            f"{path} contains no {kind} key: give one of `turnstile keys new`"
+        ) from None
+    except ImportError as error:
         raise UnusableReceipt(
             "signatures need the package cryptography: pip install 'dp-turnstile[secure]'"
-        )
+        ) from error

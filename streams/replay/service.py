@@ -1,7 +1,7 @@
 """A service in Kafka and Redis: the topics and the state that commands replay and compare.
 
 ``KafkaArchive`` and ``RedisStates`` only read. ``KafkaLogs`` writes, for a repartition, and so does
-``KafkaTarget``, for a budget file that is moved.
+``append``, for a budget file that is moved.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import time
-from types import TracebackType
 
 from kafka.errors import KafkaError
 
@@ -40,7 +39,6 @@ from streams.replay.archive import (
     StoredHead,
     UnreadableService,
 )
-from streams.replay.move import Target
 from streams.replay.repartition import Logs, install
 from streams.store.port import Glance, StoreUnavailable
 from streams.store.redis_store import RedisStore
@@ -186,53 +184,21 @@ def stored(
 
 
 class RedisStates(States):
-    """The state in Redis; a context manager."""
+    """The state in Redis."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._runner = asyncio.Runner()
-        self._store: RedisStore | None = None
-
-    def __enter__(self) -> RedisStates:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._store is not None:
-            self._runner.run(self._store.close())
-        self._runner.close()
 
     def load(self, partition: int) -> StoredState | None:
         """Return the state of a partition at one moment; None if there is none."""
         try:
-            return self._runner.run(self._load(partition))
+            return asyncio.run(self._load(partition))
         except StoreUnavailable as error:
             raise UnreadableService(str(error)) from error
 
     async def _load(self, partition: int) -> StoredState | None:
-        if self._store is None:
-            self._store = RedisStore.of(self._config)
-        return await self._store.load(partition)
-
-
-class KafkaTarget(Target):
-    """The log of a service into which a budget file is moved.
-
-    Raises:
-        UnreadableService: no broker, or no log.
-    """
-
-    def __init__(self, config: Config) -> None:
-        self.archive: Archive = KafkaArchive(config)
-        self._config = config
-
-    def append(self, partition: int, records: Sequence[ArchivedRecord]) -> None:
-        """Append records with their times, and wait until the broker has them."""
-        _append(self._config, partition, records)
+        async with RedisStore.of(self._config) as store:
+            return await store.load(partition)
 
 
 class KafkaLogs(Logs):
@@ -273,13 +239,13 @@ class KafkaLogs(Logs):
 
     def begin(self, partition: int, record: bytes) -> None:
         """Append a record to a partition of the new log."""
-        _append(self._new, partition, [ArchivedRecord(-1, None, record, time())])
+        append(self._new, partition, [ArchivedRecord(-1, None, record, time())])
 
     def retire(self, partition: int, record: bytes) -> None:
         """Append a request to a partition of the old log, signed if there is a key for it."""
         if self._key is not None:
             record = self._key.sign(self.old.topic, partition, record)
-        _append(self._config, partition, [ArchivedRecord(-1, None, record, time())])
+        append(self._config, partition, [ArchivedRecord(-1, None, record, time())])
 
     def carry_over(self) -> None:
         """Copy the journal of answerers to the new log, as far as it is not there."""
@@ -304,8 +270,12 @@ class KafkaLogs(Logs):
             raise UnreadableService(f"Kafka at {self._new.kafka}: {error}") from error
 
 
-def _append(config: Config, partition: int, records: Sequence[ArchivedRecord]) -> None:
-    """Append records with their times to norms, and wait until the broker has them."""
+def append(config: Config, partition: int, records: Sequence[ArchivedRecord]) -> None:
+    """Append records with their times to norms, and wait until the broker has them.
+
+    Raises:
+        UnreadableService: it does not.
+    """
     topic = config.topic(NORMS)
     try:
         producer = new_producer(config)

@@ -19,18 +19,18 @@ import os, sys
 from streams.cli.main import main
 from streams.replay import service
 
-append = service.KafkaTarget.append
+append = service.append
 count = int(sys.argv.pop(1))
 
-def dying(self, partition, records):
+def dying(config, partition, records):
     global count
     for record in records:
-        append(self, partition, [record])
+        append(config, partition, [record])
         count -= 1
         if count == 0:
             os.kill(os.getpid(), 9)
 
-service.KafkaTarget.append = dying
+service.append = dying
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 
 from tests.integration.command import Done, turnstile
@@ -14,5 +12,5 @@ def command_on(archived: Archived, *arguments: str, **settings: str) -> Done:
     """Run a command; what it reads of Kafka and Redis is this service."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streams.cli.replay.KafkaArchive", lambda config: archived)
-        patch.setattr("streams.cli.replay.RedisStates", lambda config: nullcontext(archived))
+        patch.setattr("streams.cli.replay.RedisStates", lambda config: archived)
         return turnstile(*arguments, environment=settings)

@@ -65,7 +65,9 @@ def charge(t: Turnstile) -> bool:
 
 def moved(path: Path, service: Any, instead_of: bytes | None = None) -> list[MovedPartition]:
     with closing(FileArchive(str(path), 30.0, writable=True)) as file:
-        return move(file, service, instead_of=instead_of, tell=lambda _: None)
+        return move(
+            file, service.archive, service.append, instead_of=instead_of, tell=lambda _: None
+        )
 
 
 def assert_refuses(path: Path) -> None:
