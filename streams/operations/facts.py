@@ -122,7 +122,7 @@ MOST_RUNS = 200
 
 
 class Look(NamedTuple):
-    """What one look at Kafka and Redis has found."""
+    """The facts that one look at Kafka and Redis has found."""
 
     at: float  # on a monotonic clock
     overview: Overview
