@@ -89,13 +89,14 @@ class TightestReport:
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
     """Upper bounds, read-only float64, with the whole interval in `bounds`.
 
-    Indexing (slices, masks, lists of users) keeps the bounds of the selected users, and copying
-    (`copy`, the module copy, pickle) keeps all bounds. An element is a number, and the result of
-    arithmetic a plain array. Other derived arrays, such as a view of another shape, have no
-    `bounds`: reading the attribute raises AttributeError.
+    Only results of the accountant have `bounds`; their parts, their copies and the results of
+    arithmetic do not.
+
+    Attributes:
+        bounds: lower bound, estimate and upper bound of each user, of the shape of this array.
     """
 
-    _bounds: Bounds | None
+    bounds: Bounds
 
     def __new__(cls, bounds: Bounds) -> BoundedArray:
         """Return the upper bounds, with the whole interval attached."""
@@ -103,41 +104,8 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
         for part in kept:
             part.setflags(write=False)
         array = kept.upper.view(cls)
-        array._bounds = kept
+        array.bounds = kept
         return array
-
-    @property
-    def bounds(self) -> Bounds:
-        """Lower bound, estimate and upper bound of each user, of the shape of this array."""
-        bounds = self._known()
-        if bounds is None:
-            allowed = "only results of the accountant, their parts and their copies have bounds"
-            raise AttributeError(allowed)
-        return bounds
-
-    def _known(self) -> Bounds | None:
-        # A view has no attribute; after setting the shape, the bounds have another shape.
-        bounds: Bounds | None = getattr(self, "_bounds", None)
-        return bounds if bounds is not None and bounds.upper.shape == self.shape else None
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return a part with the bounds of its users, or an element."""
-        part = np.asarray(self)[key]
-        bounds = self._known()
-        if bounds is None or not isinstance(part, np.ndarray):
-            return part
-        return BoundedArray(Bounds(*(column[key] for column in bounds)))
-
-    def copy(self, order: Any = "C") -> Any:
-        """Return a read-only copy with the same bounds, in the same memory order."""
-        bounds = self._known()
-        return np.asarray(self).copy(order) if bounds is None else BoundedArray(bounds)
-
-    def __copy__(self) -> Any:
-        return self.copy()
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self.copy()
 
     def __array_wrap__(
         self,
@@ -147,11 +115,6 @@ class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
     ) -> Any:
         """Return results of arithmetic as plain arrays and numbers."""
         return array[()] if return_scalar else np.asarray(array)
-
-    def __reduce__(self) -> Any:
-        """Pickle with the bounds, or as a plain array."""
-        bounds = self._known()
-        return np.asarray(self).__reduce__() if bounds is None else (BoundedArray, (bounds,))
 
 
 class ReportAccountant:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from typing import Any
 
 import numpy as np
@@ -121,56 +119,6 @@ def test_what_is_computed_from_a_report_is_a_plain_array() -> None:
         assert type(number) is np.float64
     assert not values.flags.writeable
     assert not any(part.flags.writeable for part in values.bounds)
-
-
-PARTS = [
-    np.s_[:2],
-    np.s_[::-1],
-    np.s_[[4, 1, 1]],
-    np.s_[...],
-    np.s_[np.arange(7) % 2 == 1],
-    np.s_[:, None],
-    np.s_[:0],
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS, ids=repr)
-def test_parts_of_a_report_have_the_bounds_of_their_users(part: Any) -> None:
-    values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")
-    some = values[part]
-    for column, whole in zip(some.bounds, values.bounds, strict=True):
-        np.testing.assert_array_equal(column, whole[part])
-    np.testing.assert_array_equal(some, some.bounds.upper)
-    for column, whole in zip(some[:1].bounds, values.bounds, strict=True):
-        np.testing.assert_array_equal(column, whole[part][:1])
-
-
-def test_copies_of_a_report_have_its_bounds() -> None:
-    values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")
-    whole = (values.copy(), copy.copy(values), copy.deepcopy(values))
-    for again in (*whole, pickle.loads(pickle.dumps(values))):
-        assert again is not values
-        np.testing.assert_array_equal(again, values)
-        for column, other in zip(again.bounds, values.bounds, strict=True):
-            np.testing.assert_array_equal(column, other)
-    part = pickle.loads(pickle.dumps(values[3:]))
-    np.testing.assert_array_equal(part.bounds.lower, values.bounds.lower[3:])
-
-
-def test_other_arrays_made_of_a_report_have_no_bounds() -> None:
-    values = accountant(MECHANISMS[1]).epsilon(COUNTS, 1e-5, "saddlepoint")
-    again = values.view()
-    again.shape = (1, 7)
-    for other in (values.reshape(7, 1), values.view(), values.repeat(2), again):
-        with pytest.raises(AttributeError):
-            _ = other.bounds
-        assert not hasattr(other[:1], "bounds")
-    assert not hasattr(pickle.loads(pickle.dumps(again)), "bounds")
-    assert not hasattr(copy.copy(again), "bounds")
-    values.shape = (7, 1)
-    assert not hasattr(values, "bounds")
-    assert not hasattr(copy.copy(values), "bounds")
 
 
 # -------------------------------------------------------------------------------------- wrong input
