@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 Unit: TypeAlias = Literal["ms", "d", "mo"]
@@ -25,22 +25,6 @@ Unit: TypeAlias = Literal["ms", "d", "mo"]
 DAY: Final = 86_400_000
 _LAST_DAY: Final = date(9999, 12, 28).toordinal()  # later ones overflow in some time zones
 _NEVER: Final = 2**62
-
-
-class Spacing(Protocol):
-    """The moments at which the panes of a query begin."""
-
-    def begin(self, number: int) -> int:
-        """Return when a pane begins, in ms since 1970; it does not fall with the number."""
-
-    def last(self, time: int) -> int:
-        """Return the number of the last pane that begins at a time or before it.
-
-        It is negative for a time before the first pane.
-        """
-
-    def longest(self, panes: int) -> int:
-        """Return a length that so many consecutive panes do not exceed, in ms."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +40,14 @@ class FixedSpacing:
     every: int
 
     def begin(self, number: int) -> int:
-        """Return when a pane begins."""
+        """Return when a pane begins, in ms since 1970."""
         return self.start + number * self.every
 
     def last(self, time: int) -> int:
-        """Return the number of the last pane that begins at a time or before it."""
+        """Return the number of the last pane that begins at a time or before it.
+
+        It is negative for a time before the first pane.
+        """
         return (time - self.start) // self.every
 
     def longest(self, panes: int) -> int:
@@ -133,6 +120,10 @@ def _first_moment(day: int, timezone: str) -> int:
     """
     midnight = datetime.fromordinal(day).replace(tzinfo=ZoneInfo(timezone))
     return round(midnight.timestamp()) * 1000
+
+
+Spacing: TypeAlias = FixedSpacing | CalendarSpacing
+"""The moments at which the panes of a query begin."""
 
 
 def spacing_of(start: int, every: int, unit: Unit, timezone: str) -> Spacing:
