@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,18 +43,6 @@ from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _LARGEST_EPSILON: Final = 1e200  # for upper bounds of delta, a larger epsilon counts as this
-
-
-class MethodReport(Protocol):
-    """A report method, with tables computed once for a mechanism and the levels of a grid."""
-
-    def epsilon(self, counts: IntArray, delta: float) -> Bounds:
-        """Return bounds of epsilon at `delta` for counts of shape (n, levels)."""
-        ...
-
-    def delta(self, counts: IntArray, epsilon: float) -> Bounds:
-        """Return bounds of delta at `epsilon` for counts of shape (n, levels)."""
-        ...
 
 
 class TightestReport:
@@ -84,6 +72,11 @@ class TightestReport:
             lambda rows: ask(self._gaussian, rows),
             lambda rows: ask(self._pld, rows).at_most(ask(self._renyi, rows).upper),
         )
+
+
+MethodReport: TypeAlias = (
+    TightestReport | PldReport | RenyiReport | GaussianReport | SaddlePointReport
+)
 
 
 class BoundedArray(np.ndarray[Any, np.dtype[np.float64]]):
@@ -136,9 +129,10 @@ class ReportAccountant:
       otherwise the interval of "pld", with the smaller upper bound of "pld" and "renyi".
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound only, loose because of the conversion; the fastest.
-    - "saddlepoint": certified bounds, in a time that does not depend on the number of steps. Its
-      estimate is close for many steps, but may be anywhere in the interval if few draws decide
-      (sampling rates of one in millions, or a handful of steps).
+    - "saddlepoint": certified bounds, in a time that does not depend on the number of steps, for
+      Gaussian noise on users who are sampled or not; `InvalidInput` for other steps. Its estimate
+      is close for many steps, but may be anywhere in the interval if few draws decide (sampling
+      rates of one in millions, or a handful of steps).
 
     Every method also uses that a user loses something only if drawn at least once
     (`accounting.reports.histories.drawn`). The bounds hold for the histogram given. Because norms

@@ -26,8 +26,7 @@ steps.
 The omitted terms with k > N and the errors of transforms are small and not bounded: these are
 estimates. Bounds are in `tilted_sums`. With 50 expected participations or more epsilon is within
 1e-3 for delta from 1e-15. For smaller deltas, or fewer participations, heavy tails may need
-more nodes and finer grids than are used. If losses are sums of atoms, as in pure DP, the transform
-does not decay, and delta has an error of some tenths of a percent.
+more nodes and finer grids than are used.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _MARGIN: Final = 12.0
 _TOLERANCE = 1e-7
 # Delta is expected this many nats below Rényi's bound; the search goes further if it is not.
 _BELOW, _ROUNDS = 4.0, 4
-# Numbers of nodes; the transform of a loss with atoms does not fall, and takes the last one.
+# Numbers of nodes.
 _NODES: Final = (16, 32, 64, 128, 512)
 # A transform is mostly negligible beyond this many inverse standard deviations.
 _WIDTH = 6.0
@@ -65,8 +64,7 @@ _BELOW_FAR, _ROUNDED = 0.95, 2.0**0.25
 class Contour:
     """Estimates for n histories with a step each at least.
 
-    `counts`: steps in each of `used`, some of the columns of `columns`; `sums`: theirs;
-    `atoms`: shape (n,), whether all losses of a history may be sums of atoms.
+    `counts`: steps in each of `used`, some of the columns of `columns`; `sums`: theirs.
     Logarithms of delta, or epsilon in nats, shape (n,).
     """
 
@@ -76,10 +74,9 @@ class Contour:
         used: IntArray,
         counts: FloatArray,
         sums: TiltedSums,
-        atoms: BoolArray,
     ) -> None:
         self._columns, self._used, self._counts = columns, used, counts
-        self._sums, self._atoms = sums, atoms
+        self._sums = sums
 
     def epsilon(self, log_delta: float, ceiling: FloatArray, rows: IntArray) -> FloatArray:
         """Return roughly the epsilon at which log delta is `log_delta`, for the users `rows`.
@@ -128,9 +125,7 @@ class Contour:
             if at < 0:
                 continue
             step = float(self._sums.tilts[at] * np.exp2(-half / _STEPS_TO_OCTAVE))
-            few = np.where(
-                self._atoms[part], _NODES[-1], _WIDTH / (step * self._sums.sigma[part, at])
-            )
+            few = _WIDTH / (step * self._sums.sigma[part, at])
             for nodes in _NODES:
                 ready = few <= nodes if nodes < _NODES[-1] else np.ones(part.shape, dtype=np.bool_)
                 if not ready.any():

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from accounting.exact.validation import FloatArray, IntArray
-from accounting.reports.saddlepoint.tilted_losses import ComplexArray, TiltedLoss
+from accounting.reports.saddlepoint.sampled_loss import TiltedLoss
+from accounting.reports.saddlepoint.tilted_losses import ComplexArray
 
 # Tilts to the octave: of the cumulants, and of the transforms.
 _CUMULANTS, _LINES = 8, 2
@@ -64,7 +65,7 @@ class LossColumns:
         return CumulantTable(self.tilts, cumulant, mean, variance, third, self._largest[used])
 
     def log_transforms(self, used: IntArray, place: int, step: float, nodes: int) -> ComplexArray:
-        """Return `TiltedLoss.log_transform` of the columns `used` at a tilt, shape (u, nodes).
+        """Return `GaussianLoss.log_transform` of the columns `used` at a tilt, shape (u, nodes).
 
         K is known there, and `table` has been asked for these columns.
         """

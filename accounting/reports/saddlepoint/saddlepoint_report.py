@@ -28,13 +28,8 @@ from accounting.reports.histories import Bounds, LossParameters, Mechanisms, los
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint.contour import Contour
 from accounting.reports.saddlepoint.loss_columns import LossColumns
-from accounting.reports.saddlepoint.sampled_loss import SampledLoss
-from accounting.reports.saddlepoint.tilted_losses import (
-    GaussianLoss,
-    LaplaceLoss,
-    PureLoss,
-    TiltedLoss,
-)
+from accounting.reports.saddlepoint.sampled_loss import SampledLoss, TiltedLoss
+from accounting.reports.saddlepoint.tilted_losses import GaussianLoss
 from accounting.reports.saddlepoint.tilted_sums import LARGEST_EPSILON, TiltedSums
 
 _CHUNK = 1024  # users at a time, so that their sums at all tilts stay within some megabytes
@@ -49,6 +44,7 @@ class SaddlePointReport:
     `norms`: of the levels, shape (levels,), > 0, in the norm of their mechanism. `mechanisms`: the
     mechanism of each level, a sequence, or one for all levels.
 
+    All noise is Gaussian, and users are sampled or not; `InvalidInput` is raised for other steps.
     Histories of Gaussian steps alone (sampling rate 1) are exact up to rounding; a sampling rate of
     0 costs nothing. Levels with equal losses share a column of the tables, which are computed when
     a history first has steps there. A ratio c / s is off by a rounding, for which the errors of the
@@ -62,9 +58,6 @@ class SaddlePointReport:
         self._steps = tuple(dict.fromkeys(step for step in steps if step.kind != "nothing"))
         columns = {step: column for column, step in enumerate(self._steps)}
         self._column = np.array([columns.get(step, -1) for step in steps])
-        kinds = np.array([step.kind for step in self._steps], dtype=np.str_)
-        self._sampled = kinds == "sampled"
-        self._smooth = self._sampled | (kinds == "gaussian")
         self._tables: dict[Direction, LossColumns] = {}
 
     def delta(self, counts: IntArray, epsilon: float) -> Bounds:
@@ -98,7 +91,7 @@ class SaddlePointReport:
         """Return bounds of epsilon; each row of `counts` has a step that is not Gaussian."""
         steps = self._columns_of(counts)
         log_delta, found = math.log(delta), Bounds(*np.zeros((3, len(steps))))
-        for direction in self._directions(steps):
+        for direction in DIRECTIONS:
             sums, contour = self._sums(steps, direction)
             lower, upper = sums.epsilon(log_delta)
             # Where the other direction has more, an estimate does not matter.
@@ -114,7 +107,7 @@ class SaddlePointReport:
         steps = self._columns_of(counts)
         found = Bounds(*np.full((3, len(steps)), -np.inf))
         epsilons = np.full(len(steps), min(epsilon, LARGEST_EPSILON))
-        for direction in self._directions(steps):
+        for direction in DIRECTIONS:
             sums, contour = self._sums(steps, direction)
             lower, upper = sums.log_delta(epsilons)
             rows = np.flatnonzero(upper > found.estimate)
@@ -140,10 +133,6 @@ class SaddlePointReport:
             total[:, self._column[level]] += counts[:, level]
         return total
 
-    def _directions(self, steps: FloatArray) -> tuple[Direction, ...]:
-        """Return the directions in which losses differ: one if no step is sampled."""
-        return DIRECTIONS if steps[:, self._sampled].any() else DIRECTIONS[:1]
-
     def _sums(self, steps: FloatArray, direction: Direction) -> tuple[TiltedSums, Contour]:
         if direction not in self._tables:
             losses = [tilted_loss(step, direction) for step in self._steps]
@@ -151,26 +140,17 @@ class SaddlePointReport:
         columns, used = self._tables[direction], np.flatnonzero(steps.any(axis=0))
         counts = steps[:, used]
         sums = TiltedSums(columns.table(used), counts)
-        atoms = np.logical_not(steps[:, self._smooth].any(axis=1))
-        return sums, Contour(columns, used, counts, sums, atoms)
+        return sums, Contour(columns, used, counts, sums)
 
 
 def tilted_loss(step: LossParameters, direction: Direction) -> TiltedLoss:
     """Return the privacy loss of a step; steps with sampling rate 0 have none."""
-    match step.kind:
-        case "gaussian":
-            return GaussianLoss(step.size)
-        case "sampled":
-            return SampledLoss(step.size, step.sampling_rate, direction)
-        case "records":
-            allowed = "a method other than saddlepoint, which has no cumulants of several records"
-            raise InvalidInput("mechanism", step, allowed)
-        case "laplace":
-            return LaplaceLoss(step.size)
-        case "pure":
-            return PureLoss(step.size)
-        case "nothing":
-            raise AssertionError("a step with sampling rate 0 has no column")
+    if step.kind == "gaussian":
+        return GaussianLoss(step.size)
+    if step.kind == "sampled":
+        return SampledLoss(step.size, step.sampling_rate, direction)
+    allowed = "Gaussian noise, with one coin per user at most: use a method other than saddlepoint"
+    raise InvalidInput("mechanism", step, allowed)
 
 
 def _larger(one: Bounds, other: Bounds) -> Bounds:

@@ -26,6 +26,7 @@ The transform oscillates, by u l' <= u a radians to the unit of z: its grid is a
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import erf, erfc, log_ndtr
@@ -35,8 +36,13 @@ from accounting.exact.validation import FloatArray
 from accounting.reports.saddlepoint.tilted_losses import (
     LARGEST_CUMULANT,
     REACH,
+    SMALLEST_VARIANCE,
+    THIRD_ERROR,
+    UNKNOWN_MEAN,
+    UNKNOWN_THIRD,
     ComplexArray,
-    PointLoss,
+    Cumulants,
+    GaussianLoss,
     exp_down,
     log_sum,
     tilt_range,
@@ -58,15 +64,22 @@ _HALF_NODES, _HALF_WEIGHTS = np.polynomial.legendre.leggauss(20)
 _KINK_NODES = 0.5 * _KINK_REACH * np.r_[-1.0 - _HALF_NODES, 1.0 + _HALF_NODES]
 _KINK_WEIGHTS = 0.5 * _KINK_REACH * np.tile(_HALF_WEIGHTS, 2) * erfc(np.abs(_KINK_NODES))
 _LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
+# An entry with a larger error, relative to the integral, is unknown.
+_LOG_TOLERANCE = -40.0 * math.log(2.0)
+# Below, K is the sum of D; above, the logarithm of an integral, whose rounding is then small.
+_SMALL_CUMULANT = 2.0**-10
+_SMALLEST_MODULUS = 1e-150
+# A transform leaves out points of less mass.
+_SMALLEST_MASS = 1e-30
 # Grids of transforms are finer by powers of two, so that there are few of them.
 _FINEST = 8
 
 
-class SampledLoss(PointLoss):
+class SampledLoss:
     """A Poisson-sampled Gaussian step; `ratio` = c / s > 0, 0 < `sampling_rate` < 1.
 
-    Neighbours add or remove one user; `direction` selects the distribution from which the loss
-    is drawn: "remove" in that with the user, "add" in that without.
+    `largest` and `tilts`: as those of `GaussianLoss`. `direction` selects the distribution from
+    which the loss is drawn: "remove" in that with the user, "add" in that without.
     """
 
     def __init__(
@@ -82,17 +95,71 @@ class SampledLoss(PointLoss):
         self.tilts = lowest, max(min(reach / sampling_rate, sampled), 10.0)
         grid = _grid(self._a, sampling_rate, direction, finer)
         log_phi, loss, self._share, self._step, self._z = grid
-        removed = direction == "remove"
-        super().__init__(self._sign * loss, log_phi + loss if removed else log_phi)
+        # Of each point: its loss, and the log of its density times the weight of the quadrature.
+        self._loss = self._sign * loss
+        self._log_weight = log_phi + loss if direction == "remove" else log_phi
+
+    def cumulants(self, tilts: FloatArray) -> Cumulants:
+        """Return K and its moments at `tilts`, shape (k,), > 0, ascending."""
+        result = Cumulants(
+            self._ceiling(tilts),
+            np.full(tilts.shape, UNKNOWN_MEAN),
+            np.ones(tilts.shape),
+            np.full(tilts.shape, UNKNOWN_THIRD),
+        )
+        t = tilts[: np.searchsorted(tilts, self.tilts[1], side="right")]
+        log_mass = np.multiply.outer(t, self._loss) + self._log_weight
+        log_integral = log_sum(log_mass)
+        value = self._value(t, log_integral)
+        mass = exp_down(log_mass - log_integral[:, np.newaxis])
+        mean = mass @ self._loss
+        centred = self._loss - mean[:, np.newaxis]
+        squared = centred * centred
+        variance = np.einsum("kp,kp->k", mass, squared)
+        # The kink at the mean is not seen, which does not matter here.
+        third = np.einsum("kp,kp,kp->k", mass, squared, np.abs(centred))
+        error = self._log_error(
+            t, log_mass, log_integral, np.minimum(np.minimum(value, third), 1.0)
+        )
+        # All entries after an unknown one count as unknown: a user's known tilts come first.
+        bad = (error > _LOG_TOLERANCE) | (variance <= SMALLEST_VARIANCE)
+        known = int(bad.argmax()) if bad.any() else t.size
+        exact = self._third(t[:known], log_integral[:known], mass[:known], mean[:known])
+        known = int(np.count_nonzero(np.logical_and.accumulate(np.isfinite(exact))))
+        third = exact * (1.0 + 0.5 * THIRD_ERROR)
+        for part, column in zip(result, (value, mean, variance, third), strict=True):
+            part[:known] = column[:known]
+        return result
 
     def log_transform(self, tilt: float, mean: float, step: float, nodes: int) -> ComplexArray:
-        """See `TiltedLoss`."""
+        """Return log E_t e^{i k h (L - mean)}, as `GaussianLoss.log_transform` does."""
         finer = 1.0 + step * nodes * self._a * self._step / (2.0 * math.pi)
         power = min(2 ** math.ceil(math.log2(finer) - 1e-9), _FINEST)
-        if power == 1:
-            return super().log_transform(tilt, mean, step, nodes)
-        fine = SampledLoss(self._ratio, self._rate, self._direction, power)
-        return PointLoss.log_transform(fine, tilt, mean, step, nodes)
+        if power > 1:
+            fine = SampledLoss(self._ratio, self._rate, self._direction, power)
+            return fine._transform(tilt, mean, step, nodes)
+        return self._transform(tilt, mean, step, nodes)
+
+    def _transform(self, tilt: float, mean: float, step: float, nodes: int) -> ComplexArray:
+        log_mass = tilt * self._loss + self._log_weight
+        mass = exp_down(log_mass - log_mass.max())
+        mass /= mass.sum()
+        kept = mass > _SMALLEST_MASS
+        less = _mean_less_one(step, nodes, mass[kept], self._loss[kept] - mean)
+        square = np.maximum(2.0 * less.real + np.abs(less) ** 2, -1.0)
+        modulus = np.maximum(np.abs(1.0 + less), _SMALLEST_MODULUS)
+        half = 0.5 * np.log1p(np.maximum(square, -0.5))
+        log_modulus = np.where(square < -0.5, np.log(modulus), half)
+        return np.asarray(log_modulus + 1j * np.angle(1.0 + less))
+
+    def _value(self, tilts: FloatArray, log_integral: FloatArray) -> FloatArray:
+        """Return K without cancellation."""
+        value = log_integral.copy()
+        small = np.flatnonzero(np.abs(log_integral) < _SMALL_CUMULANT)
+        t, weight = tilts[small], self._log_weight
+        along = _weighted_d(np.multiply.outer(t, self._loss), weight).sum(axis=1)
+        value[small] = np.log1p(along + t * _weighted_d(-self._loss, weight).sum())
+        return value
 
     def _exponent(self, tilts: FloatArray) -> FloatArray:
         """Return k, the power of 1 + x."""
@@ -101,6 +168,7 @@ class SampledLoss(PointLoss):
     def _log_error(
         self, tilts: FloatArray, log_mass: FloatArray, log_integral: FloatArray, least: FloatArray
     ) -> FloatArray:
+        """Return the log of the relative error of the integral and of sums as small as `least`."""
         if self._a != self._ratio:
             return np.full(tilts.shape, np.inf)
         left, right = self._log_tails(tilts, log_mass, log_integral)
@@ -141,7 +209,7 @@ class SampledLoss(PointLoss):
         return left - log_step - log_integral, log_mass[:, -1] - log_step - log_integral
 
     def _ceiling(self, tilts: FloatArray) -> FloatArray:
-        """Return log E of the mixture of powers (Jensen)."""
+        """Return an upper bound of K, finite: log E of the mixture of powers (Jensen)."""
         a, q = max(self._ratio, _SMALLEST_RATIO), self._rate
         with np.errstate(over="ignore"):
             gaussian = np.minimum(0.5 * tilts * (tilts + 1.0) * a * a, LARGEST_CUMULANT)
@@ -158,6 +226,10 @@ class SampledLoss(PointLoss):
         mass: FloatArray,
         mean: FloatArray,
     ) -> FloatArray:
+        """Return the third absolute central moment, to well within `THIRD_ERROR`, shape (k,).
+
+        It is infinite if unknown.
+        """
         a, middle = self._a, self._sign * mean
         z0 = (_log_odds(middle, self._rate) + 0.5 * a * a) / a
         width = math.sqrt(_KINK_LOSS) / self._strip()
@@ -176,6 +248,10 @@ class SampledLoss(PointLoss):
         missed = np.abs(_log_mixture(a * z0 - 0.5 * a * a, self._rate)[0] - middle)
         spread = np.einsum("kp,kp->k", mass, np.abs(centred))
         return np.where(missed <= _FOUND * spread, third, np.inf)
+
+
+TiltedLoss: TypeAlias = GaussianLoss | SampledLoss
+"""The loss of one step, in one direction."""
 
 
 def _grid(
@@ -240,3 +316,39 @@ def _remove_tail(exponent: FloatArray, log_integral: FloatArray, a: float, q: fl
         height = exponent[:, np.newaxis] * (ends[:-1] + slope * (at - edges[:-1])) - 0.5 * at * at
         ray = np.logaddexp(ray, height.max(axis=1) + math.log(last - high))
     return np.asarray(ray - log_integral)
+
+
+def _mean_less_one(step: float, nodes: int, mass: FloatArray, centred: FloatArray) -> ComplexArray:
+    """Return E e^{i k h c} - 1 for k = 1 .. nodes, h = `step`, c = `centred`; shape (nodes,).
+
+    With e_k = e^{i k h c} - 1 and k = a b + j, e_k = e_ab + e_j + e_ab e_j: about 2 sqrt(nodes)
+    sines a point, and a product of matrices.
+    """
+    width = math.ceil(math.sqrt(nodes))
+    near = _less_one(np.multiply.outer(step * np.arange(1.0, width + 1.0), centred))
+    starts = step * width * np.arange(math.ceil(nodes / width))
+    far = _less_one(np.multiply.outer(starts, centred)) * mass
+    each = far @ near.T + near @ mass + far.sum(axis=1)[:, np.newaxis]
+    return np.asarray(each.ravel()[:nodes])
+
+
+def _less_one(angle: FloatArray) -> ComplexArray:
+    """Return e^{i x} - 1 without cancellation."""
+    half = np.sin(0.5 * angle)
+    return np.asarray(-2.0 * half * half + 1j * np.sin(angle))
+
+
+def _weighted_d(y: FloatArray, log_weight: FloatArray) -> FloatArray:
+    """Return (e^y - 1 - y) e^log_weight; y has the shape (.., p), the weight (p,)."""
+    weight = exp_down(log_weight)
+    value = np.expm1(np.clip(y, -700.0, 1.0)) - y
+    small = np.abs(y) < 0.03
+    few = y[small]
+    series = 1.0 + few / 4.0 * (1.0 + few / 5.0 * (1.0 + few / 6.0 * (1.0 + few / 7.0)))
+    value[small] = 0.5 * few * few * (1.0 + few / 3.0 * series)
+    value *= weight
+    large = y > 1.0
+    if large.any():
+        every = np.broadcast_to(log_weight, y.shape)[large]
+        value[large] = exp_down(y[large] + every) - (1.0 + y[large]) * exp_down(every)
+    return value
