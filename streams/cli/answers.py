@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from streams.cli.output import (
-    Exit,
-    UnusableInput,
-    as_cell,
+from streams.cli.files import (
+    Kind,
+    check_file,
+    check_package,
     complete_file,
-    note,
-    plain,
-    show,
-    show_table,
+    write_csv,
+    write_parquet,
 )
+from streams.cli.output import Exit, UnusableInput, note, plain, show, show_table
 from streams.cli.records import MISSING_USERS, Printer
 from streams.cli.subjects import nothing_of, warn_of_absent
-from streams.config import Config, ConfigurationError
+from streams.config import Config
 
 if TYPE_CHECKING:
     from streams.answerer.answer_table import AnswerRow, AnswerTable
     from streams.answerer.answers import AnswerRecord
 
-_EXTRAS: Final = {"csv": None, "parquet": ("pyarrow", "report"), "plot": ("matplotlib", "plot")}
-"""The options for files, with the package and the extra that each needs."""
+_COLUMNS: Final[dict[str, Kind]] = {
+    "step": "integer",
+    **dict.fromkeys(("dataset", "run", "query", "kind", "label"), "text"),
+    **dict.fromkeys(("start", "end", "block_end", "exhaustible_since"), "time"),
+    **dict.fromkeys(("corrected", "provisional", "above"), "flag"),
+}
+"""The kinds of the columns of files; the others have numbers."""
 _PLOTS: Final = (".pdf", ".png", ".svg")
 
 
@@ -81,95 +82,38 @@ def _files_of(options: argparse.Namespace) -> dict[str, Path]:
         ConfigurationError: a package is not installed.
         UnusableInput: a file cannot be written.
     """
-    files = {name: path for name in _EXTRAS if (path := getattr(options, name)) is not None}
+    names = ("csv", "parquet", "plot")
+    files = {name: path for name in names if (path := getattr(options, name)) is not None}
     if files and options.follow:
         raise UnusableInput("a file is complete only without --follow: give one or the other")
+    if "parquet" in files:
+        check_package("pyarrow", "report")
+    if "plot" in files:
+        check_package("matplotlib", "plot")
     for name, path in files.items():
-        needed = _EXTRAS[name]
-        if needed is not None and find_spec(needed[0]) is None:
-            raise ConfigurationError(
-                f"--{name} needs the package {needed[0]}: install dp-turnstile with its extra "
-                f"`{needed[1]}`"
-            )
-        if name == "plot" and path.suffix not in _PLOTS:
-            raise UnusableInput(f"--plot {path}: the name must end with {', '.join(_PLOTS)}")
-        if not path.parent.is_dir():
-            raise UnusableInput(f"--{name} {path}: the folder {path.parent} does not exist")
-        if path.is_dir():
-            raise UnusableInput(f"--{name} {path} is a folder: give the name of a file in it")
+        check_file(path, _PLOTS if name == "plot" else ())
     return files
 
 
-def _write(name: str, path: Path, table: AnswerTable) -> None:
+def _write(file: str, path: Path, table: AnswerTable) -> None:
     """Write one file.
 
     Raises:
         UnusableInput: the file cannot be written.
     """
     from streams.answerer.answer_plots import save_plot  # it imports matplotlib only to draw
-
-    writers: dict[str, Callable[[Path], None]] = {
-        "csv": lambda draft: write_csv(table.rows(), draft),
-        "parquet": lambda draft: write_parquet(table.rows(), draft),
-        "plot": lambda draft: save_plot(table, draft, path.suffix[1:]),
-    }
-    try:
-        with complete_file(path) as draft:
-            writers[name](draft)
-    except OSError as error:
-        raise UnusableInput(f"--{name} {path}: {error}") from error
-
-
-def write_csv(rows: Iterator[AnswerRow], path: Path) -> None:
-    """Write rows as CSV: ISO 8601 times in UTC, all digits of numbers, and empty cells for None.
-
-    A label that a spreadsheet could run as a formula has an apostrophe before it (``as_cell``).
-    """
     from streams.answerer.answer_table import COLUMNS
 
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in rows:
-            writer.writerow([_cell(getattr(row, name)) for name in COLUMNS])
-
-
-def _cell(value: Any) -> Any:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case datetime():
-            return msgspec.to_builtins(value.astimezone(UTC))
-        case float():
-            return repr(value)
-    return as_cell(value)
-
-
-def write_parquet(rows: Iterator[AnswerRow], path: Path) -> None:
-    """Write rows as Parquet, with times in UTC to the millisecond and labels as strings."""
-    import pyarrow as arrow
-    from pyarrow import parquet
-
-    from streams.answerer.answer_table import COLUMNS
-
-    moment = arrow.timestamp("ms", tz="UTC")
-    kinds = {
-        **dict.fromkeys(("dataset", "run", "query", "kind", "label"), arrow.string()),
-        **dict.fromkeys(("start", "end", "block_end", "exhaustible_since"), moment),
-        **dict.fromkeys(("corrected", "provisional", "above"), arrow.bool_()),
-        "step": arrow.int64(),
-    }
-    schema = arrow.schema([(name, kinds.get(name, arrow.float64())) for name in COLUMNS])
-    texts = [
-        {
-            **msgspec.structs.asdict(row),
-            "label": None if row.label is None else str(row.label),
-        }
-        for row in rows
-    ]
-    parquet.write_table(arrow.Table.from_pylist(texts, schema=schema), path)
+    rows = map(msgspec.structs.asdict, table.rows())
+    with complete_file(path) as draft:
+        if file == "csv":
+            write_csv(draft, COLUMNS, rows)
+        elif file == "parquet":
+            write_parquet(
+                draft, {column: _COLUMNS.get(column, "number") for column in COLUMNS}, rows
+            )
+        else:
+            save_plot(table, draft, path.suffix[1:])
 
 
 def show_rows(rows: Sequence[AnswerRow]) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
-from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
@@ -23,7 +22,6 @@ from streams.config import redact
 
 _SHOWN_ITEMS = 8
 """Items that are shown of a list in a quoted record; the JSON has all of them."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
 class Exit(IntEnum):
@@ -85,33 +83,6 @@ def show_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             for cell, width, is_text in zip(row, widths, texts, strict=True)
         )
         say("  ".join(aligned).rstrip())
-
-
-def as_cell(value: Any) -> Any:
-    """Return a value for a CSV file, so that no spreadsheet runs it as a formula.
-
-    A string that begins with ``=``, ``+``, ``-``, ``@``, a tab, a carriage return or an apostrophe
-    gets one apostrophe before it. To read the string back, drop one leading apostrophe.
-    """
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-@contextmanager
-def complete_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yield the path of a draft, which replaces a file once it is complete.
-
-    Args:
-        path: the file, which is unchanged after an error.
-        mode: who may read and write the file, before the process's umask.
-    """
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def note(message: object) -> None:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from streams.cli.output import (
-    Exit,
-    UnusableInput,
-    as_cell,
+from streams.cli.files import (
+    Kind,
+    check_file,
+    check_package,
     complete_file,
-    note,
-    plain,
-    say,
-    show,
-    show_table,
+    write_csv,
+    write_parquet,
 )
+from streams.cli.output import Exit, UnusableInput, note, plain, say, show, show_table
 from streams.cli.subjects import ids, is_known_absent, kind_of, no_dataset, user_of
 from streams.config import Config
 from streams.operations.rejected import utc
@@ -437,27 +432,26 @@ def _is_about(event: AccountEvent, name: str) -> bool:
     return any(share.dataset == name for share in event.budgets)
 
 
-REPORT_COLUMNS = (
-    "dataset",
-    "user",
-    "id_kind",
-    "measure",
-    "steps",
-    "order",
-    "spent",
-    "remaining",
-    "epsilon",
-    "any_time_epsilon",
-    "true_positive_rate",
-    "advantage",
-    "budget_true_positive_rate",
-    "budget_advantage",
-    "delta",
-    "false_positive_rate",
-    "method",
-)
+_REPORT_COLUMNS: Mapping[str, Kind] = {
+    "dataset": "text",
+    "user": "text",
+    "id_kind": "text",
+    "measure": "text",
+    "steps": "integer",
+    "order": "number",
+    "spent": "number",
+    "remaining": "number",
+    "epsilon": "number",
+    "any_time_epsilon": "number",
+    "true_positive_rate": "number",
+    "advantage": "number",
+    "budget_true_positive_rate": "number",
+    "budget_advantage": "number",
+    "delta": "number",
+    "false_positive_rate": "number",
+    "method": "text",
+}
 _PRIVATE = 0o600
-_ROWS_AT_ONCE = 2**16
 _MEANING = (
     "epsilon bounds the loss of a fixed schedule of the same steps. It is no guarantee if steps, "
     "norms or the end of a run followed from released outputs; any_time_epsilon is one. "
@@ -470,7 +464,9 @@ def report(options: argparse.Namespace, config: Config) -> int:
     """Report every user's loss, written only when complete."""
     output: Path | None = options.output
     if output is not None:
-        _check_output(output)
+        check_file(output, (".csv", ".parquet"))
+        if output.suffix == ".parquet":
+            check_package("pyarrow", "report")
     try:
         with opened(config) as (archive, _):
             reported = report_of(
@@ -504,10 +500,12 @@ def report(options: argparse.Namespace, config: Config) -> int:
             for row in _loss_rows([part], given):
                 show("loss", {**row, **compared}, options.json)
         return Exit.OK
-    try:
-        _write_report(losses, given, output)
-    except OSError as error:
-        raise UnusableInput(f"cannot write {output}: {error}") from error
+    with complete_file(output, _PRIVATE) as draft:
+        rows = _loss_rows(losses, given)
+        if output.suffix == ".csv":
+            write_csv(draft, _REPORT_COLUMNS, rows)
+        else:
+            write_parquet(draft, _REPORT_COLUMNS, rows)
     _summarise(reported, output, options.json)
     return Exit.OK
 
@@ -544,52 +542,6 @@ def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict
                 "budget_advantage": part.budget_risk.advantage,
                 **given,
             }
-
-
-def _check_output(path: Path) -> None:
-    """Check that the file can be written, before anything is computed."""
-    if path.suffix not in (".csv", ".parquet"):
-        raise UnusableInput(f"{path}: the name of a report must end with .csv or .parquet")
-    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise UnusableInput(
-            "a Parquet file needs the package pyarrow: pip install 'dp-turnstile[report]', or give "
-            "a name that ends with .csv"
-        )
-    if not path.parent.is_dir():
-        raise UnusableInput(f"{path}: the folder {path.parent} does not exist")
-
-
-def _write_report(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
-    """Write a report under another name first, so that it is complete or does not exist.
-
-    Each row is confidential, so only the owner of the file may read it.
-    """
-    with complete_file(path, _PRIVATE) as draft:
-        if path.suffix == ".csv":
-            with draft.open("w", encoding="utf-8", newline="") as file:
-                _write_csv(losses, given, file)
-        else:
-            _write_parquet(losses, given, draft)
-
-
-def _write_csv(losses: Sequence[Losses], given: dict[str, Any], file: TextIO) -> None:
-    writer = csv.DictWriter(file, REPORT_COLUMNS)
-    writer.writeheader()
-    for row in _loss_rows(losses, given):
-        writer.writerow({name: as_cell(value) for name, value in row.items()})
-
-
-def _write_parquet(losses: Sequence[Losses], given: dict[str, Any], path: Path) -> None:
-    import pyarrow as arrow
-    from pyarrow.parquet import ParquetWriter
-
-    kinds = dict.fromkeys(REPORT_COLUMNS, arrow.float64()) | {"steps": arrow.int64()}
-    kinds |= dict.fromkeys(("dataset", "user", "id_kind", "measure", "method"), arrow.string())
-    schema = arrow.schema([(name, kinds[name]) for name in REPORT_COLUMNS])
-    with ParquetWriter(path, schema) as writer:
-        rows = _loss_rows(losses, given)
-        while some := [{**row, "user": str(row["user"])} for row in islice(rows, _ROWS_AT_ONCE)]:
-            writer.write_table(arrow.Table.from_pylist(some, schema=schema))
 
 
 def _summarise(reported: Report, path: Path, as_json: bool) -> None:
