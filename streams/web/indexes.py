@@ -11,18 +11,20 @@ spending. So the portal shows no data instead of incomplete data.
 **HALTs.** For each run and halted user, `HaltIndex` has the number of HALTs, the first and the last
 step with their times, and the reason of the last one: 47 bytes, regardless of the number of steps.
 When the index is full, it drops the runs with the oldest last decision, and ``since`` says from
-when on it is complete. Integer ids are compared directly. For string ids the index has keyed hashes
-of 64 bits, so that constructing two ids with the same hash is infeasible.
+when on it is complete. The index has keyed hashes of ids, of 64 bits, so that constructing two ids
+with the same hash is infeasible.
 """
 
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +34,6 @@ from streams.sdk.decisions import LeftOut, left_out_by, refusing_budget
 
 MOST_OFFSETS = 2**24
 """Maximum number of offsets of all partitions: 256 MiB."""
-_CHUNK = 2**16
 _DATASETS = 2**16
 _FULL_AGAIN = 7 / 8
 """Share of ``MOST_OFFSETS``. Above it, nearly every record would drop old offsets."""
@@ -48,7 +49,7 @@ class OdometerIndex:
     def __init__(self, most: int = MOST_OFFSETS) -> None:
         self._most = most
         self._numbers: dict[str, int] = {}
-        self._chunks: dict[int, list[_Chunk]] = {}
+        self._records: dict[int, _Records] = {}
         self._count = 0
         self._full = False
         self._lock = Lock()
@@ -68,16 +69,15 @@ class OdometerIndex:
             if self._full or len(self._numbers) > _DATASETS:
                 self._full = True
                 return
-            chunks = self._chunks.setdefault(partition, [])
-            if not chunks or chunks[-1].is_full:
-                chunks.append(_Chunk())
-            chunks[-1].add(who, offset)
+            records = self._records.setdefault(partition, _Records(array("Q"), array("q")))
+            records.users.append(who)
+            records.offsets.append(offset)
             self._count += 1
 
     def clear(self) -> None:
         """Forget all offsets, before the topic is read again from its beginning."""
         with self._lock:
-            self._chunks, self._count, self._full = {}, 0, False
+            self._records, self._count, self._full = {}, 0, False
 
     def of(self, partition: int, user: User) -> dict[str, list[int]]:
         """Return the ascending offsets of a user's records by dataset.
@@ -101,54 +101,34 @@ class OdometerIndex:
         return places
 
     def _found(self, partition: int, hashed: int) -> Iterator[tuple[int, int]]:
-        for chunk in self._chunks.get(partition, ()):
-            at = np.flatnonzero((chunk.users >> np.uint64(16)) == np.uint64(hashed >> 16))
-            numbers = (chunk.users[at] & np.uint64(_DATASETS - 1)).tolist()
-            yield from zip(numbers, chunk.offsets[at].tolist(), strict=True)
+        if partition not in self._records:
+            return
+        users, offsets = self._records[partition].columns()
+        at = np.flatnonzero((users >> np.uint64(16)) == np.uint64(hashed >> 16))
+        numbers = (users[at] & np.uint64(_DATASETS - 1)).tolist()
+        yield from zip(numbers, offsets[at].tolist(), strict=True)
 
     def _keep_the_newest(self) -> None:
-        for partition, chunks in self._chunks.items():
-            users = np.concatenate([chunk.users for chunk in chunks])
-            offsets = np.concatenate([chunk.offsets for chunk in chunks])
+        for partition, records in self._records.items():
+            users, offsets = records.columns()
             _, last = np.unique(users[::-1], return_index=True)
             kept = np.sort(len(users) - 1 - last)
-            self._chunks[partition] = list(_cut(users[kept], offsets[kept]))
-        self._count = sum(chunk.count for chunks in self._chunks.values() for chunk in chunks)
+            self._records[partition] = _Records(
+                array("Q", users[kept].tobytes()), array("q", offsets[kept].tobytes())
+            )
+        self._count = sum(len(records.users) for records in self._records.values())
         self._full = self._count > _FULL_AGAIN * self._most
 
 
-class _Chunk:
-    def __init__(self) -> None:
-        self._users = np.empty(_CHUNK, dtype=np.uint64)
-        self._offsets = np.empty(_CHUNK, dtype=np.int64)
-        self.count = 0
+class _Records(NamedTuple):
+    """The records of one partition, in the order of offsets."""
 
-    @property
-    def is_full(self) -> bool:
-        return self.count == _CHUNK
+    users: array[int]  # 48 bits of a hash, and 16 of the dataset
+    offsets: array[int]
 
-    @property
-    def users(self) -> NDArray[np.uint64]:
-        return self._users[: self.count]
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        return self._offsets[: self.count]
-
-    def add(self, who: int, offset: int) -> None:
-        self._users[self.count], self._offsets[self.count] = who, offset
-        self.count += 1
-
-    def fill(self, users: NDArray[np.uint64], offsets: NDArray[np.int64]) -> None:
-        self.count = len(users)
-        self._users[: self.count], self._offsets[: self.count] = users, offsets
-
-
-def _cut(users: NDArray[np.uint64], offsets: NDArray[np.int64]) -> Iterator[_Chunk]:
-    for start in range(0, len(users), _CHUNK):
-        chunk = _Chunk()
-        chunk.fill(users[start : start + _CHUNK], offsets[start : start + _CHUNK])
-        yield chunk
+    def columns(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Return views of both columns. Records cannot be added while the views exist."""
+        return np.frombuffer(self.users, np.uint64), np.frombuffer(self.offsets, np.int64)
 
 
 def _hash(user: User) -> int:
@@ -215,11 +195,7 @@ class _Run:
     seen: tuple[int, int] = (-1, -1)  # step and part; repeated records are skipped
     ended: float = 0.0
     budgets: list[str] = field(default_factory=list)
-    integers: NDArray[np.void] = field(default_factory=lambda: np.empty(0, dtype=_ENTRY))
-    strings: NDArray[np.void] = field(default_factory=lambda: np.empty(0, dtype=_ENTRY))
-
-    def __len__(self) -> int:
-        return len(self.integers) + len(self.strings)
+    entries: NDArray[np.void] = field(default_factory=lambda: np.empty(0, dtype=_ENTRY))
 
 
 class HaltIndex:
@@ -255,26 +231,25 @@ class HaltIndex:
                 return
             run.seen, run.ended = (answer.step, part), written
             run.is_roster = isinstance(answer, Halted)
-            before = len(run)
+            before = len(run.entries)
             self._add(run, left_out_by(answer), answer.step, written)
-            self._count += len(run) - before
+            self._count += len(run.entries) - before
             while self._count > self._most:
                 _, oldest = self._runs.popitem(last=False)
-                self._count -= len(oldest)
+                self._count -= len(oldest.entries)
                 self.since = max(self.since, oldest.ended)
 
     def of(self, partition: int, user: User) -> list[Episode]:
         """Return the HALTs of a user by run, the latest first."""
         episodes: list[Episode] = []
-        key = self._keys([user])[0] if isinstance(user, str) else user
+        key = self._keys([user])[0]
         with self._lock:
             for (where, dataset, name), run in self._runs.items():
                 if where != partition:
                     continue
-                table = run.strings if isinstance(user, str) else run.integers
-                at = int(np.searchsorted(table["user"], key))
-                if at < len(table) and table["user"][at] == key:
-                    episodes.append(_episode(dataset, name, run, table[at]))
+                at = int(np.searchsorted(run.entries["user"], key))
+                if at < len(run.entries) and run.entries["user"][at] == key:
+                    episodes.append(_episode(dataset, name, run, run.entries[at]))
         return sorted(episodes, key=lambda one: -one.ended)
 
     def _add(self, run: _Run, found: LeftOut, step: int, written: float) -> None:
@@ -284,18 +259,12 @@ class HaltIndex:
         entries["began"] = entries["ended"] = written
         entries["times"] = 1
         entries["reason"], entries["exhausted"] = found.reasons, found.exhausted
-        if found.users.are_integers:
-            entries["user"] = found.users.integers
-            run.integers = _merged(run.integers, entries)
-            return
-        are_strings = np.array([isinstance(user, str) for user in found.users], dtype=np.bool_)
-        entries["user"][are_strings] = self._keys([u for u in found.users if isinstance(u, str)])
-        entries["user"][~are_strings] = [u for u in found.users if not isinstance(u, str)]
-        run.strings = _merged(run.strings, entries[are_strings])
-        run.integers = _merged(run.integers, entries[~are_strings])
+        entries["user"] = self._keys(found.users)
+        run.entries = _merged(run.entries, entries)
 
-    def _keys(self, users: list[str]) -> NDArray[np.int64]:
-        digests = (blake2b(u.encode(), digest_size=8, key=self._key).digest() for u in users)
+    def _keys(self, users: Iterable[User]) -> NDArray[np.int64]:
+        texts = (f"string {u}" if isinstance(u, str) else f"integer {u}" for u in users)
+        digests = (blake2b(t.encode(), digest_size=8, key=self._key).digest() for t in texts)
         return np.frombuffer(b"".join(digests), dtype="<i8")
 
 
