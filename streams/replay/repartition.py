@@ -24,6 +24,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -41,8 +42,8 @@ from streams.ledger.retirement import agreement
 from streams.records import Retire, encode
 from streams.replay.archive import Archive, CannotRepartition
 from streams.replay.replay import LogReplay
-from streams.store.layout import LAYOUT, Meta, digest_of, pack_page, page_hash
-from streams.store.snapshot import Draft, Moment, Record, Snapshot, UnusableSnapshot
+from streams.store.layout import Meta, digest_of, fields_of_nothing, pack_page, page_hash
+from streams.store.snapshot import Draft, Moment, Snapshot, UnusableSnapshot, pieces
 from streams.worker.ports import FencedProducer, SnapshotTopic
 
 SEND_BYTES = 2 * 1024 * 1024
@@ -217,10 +218,10 @@ async def install(state: Imported, odometer: FencedProducer, topic: SnapshotTopi
         draft = Draft(last)
         pages = {name: pack_page(NEXT, page) for name, page in state.pages.items()}
         chunks = (record for name, page in pages.items() for record in draft.add(name, page))
-        for group in _groups(chunks):
+        for group in pieces(chunks, SEND_BYTES):
             await topic.send(group)
         rest, manifest = draft.finish(Moment(_meta(state, pages), [], {}), log.partition)
-        for group in _groups(iter(rest)):
+        for group in pieces(rest, SEND_BYTES):
             await topic.send(group)
         await topic.send([manifest])
         await topic.send(draft.emptied())
@@ -354,34 +355,14 @@ async def _last(topic: SnapshotTopic) -> Snapshot | None:
         return None
 
 
-def _groups(records: Iterator[Record]) -> Iterator[list[Record]]:
-    """Split records into transactions."""
-    group: list[Record] = []
-    size = 0
-    for record in records:
-        group.append(record)
-        size += len(record[0]) + len(record[1] or b"")
-        if size >= SEND_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
 def _meta(state: Imported, pages: dict[str, bytes]) -> Meta:
     log = state.ledger.state
-    return Meta(
-        layout=LAYOUT,
-        topic=log.topic.hex(),
-        partitions=log.partitions,
-        owner="",
-        version=0,
+    nothing = Meta.of(fields_of_nothing(log.topic, log.partition, log.partitions))
+    return replace(
+        nothing,
         next=NEXT,
         chain=state.ledger.chain,
-        leader_epoch=-1,
         since=NEXT,
-        changes=0,
         pages=len(pages),
         digest=digest_of(page_hash(name, page) for name, page in pages.items()),
-        outbox=0,
     )

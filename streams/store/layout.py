@@ -103,6 +103,13 @@ _NUMBERS = (
 )
 
 
+SAVED_FIELDS = (
+    *("layout", "topic", "partitions", "next", "head", "before", "last", "leader_epoch"),
+    *("since", "changes", "pages", "digest", "outbox"),
+)
+"""The fields of meta that a snapshot has: all but the owner and its version."""
+
+
 def chain_fields(chain: HashChain) -> dict[str, str]:
     """Return the fields of a hash chain in meta."""
     return {"head": chain.head.hex(), "before": chain.before.hex(), "last": str(chain.last)}

@@ -33,7 +33,7 @@ import msgspec
 
 from streams.records import encode
 from streams.records.digests import HashChain
-from streams.store.layout import LAYOUT, Damaged, Meta, chain_fields, page_hash
+from streams.store.layout import LAYOUT, SAVED_FIELDS, Damaged, Meta, page_hash
 from streams.store.stored_state import StoredState, verified
 
 FORMAT = 1
@@ -45,6 +45,7 @@ CHUNK_BYTES = 512 * 1024
 Record: TypeAlias = tuple[bytes, bytes | None]
 """The key and value of a record of the topic."""
 Value = TypeVar("Value")
+Entry = TypeVar("Entry", bound=tuple[str | bytes, bytes | None])
 _HASH_BYTES = 16
 
 
@@ -109,19 +110,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     @property
     def fields(self) -> dict[str, str]:
         """The meta of the same state, without owner and version."""
-        return {
-            "layout": str(self.layout),
-            "topic": self.topic,
-            "partitions": str(self.partitions),
-            "next": str(self.next),
-            **chain_fields(self.chain),
-            "leader_epoch": str(self.leader_epoch),
-            "since": str(self.since),
-            "changes": str(self.changes),
-            "pages": str(self.pages),
-            "digest": self.digest,
-            "outbox": str(self.outbox),
-        }
+        return {name: str(getattr(self, name)) for name in SAVED_FIELDS}
 
 
 @dataclass(frozen=True)
@@ -372,6 +361,25 @@ def changed_since(
     last = snapshot.manifest
     is_of_log = (last.topic, last.partitions) == (topic.hex(), partitions)
     return next_offset > (last.next if is_of_log and last.layout == LAYOUT else 0)
+
+
+def pieces(entries: Iterable[Entry], least: int) -> Iterator[list[Entry]]:
+    """Split entries into pieces, each of which ends with the entry that makes it large enough.
+
+    Args:
+        entries: pairs of a name and bytes.
+        least: the number of bytes of a piece.
+    """
+    piece: list[Entry] = []
+    size = 0
+    for entry in entries:
+        piece.append(entry)
+        size += len(entry[0]) + len(entry[1] or b"")
+        if size >= least:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def deletable(snapshot: Snapshot) -> int:

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from streams.kafka.results import Extent, TopicsSeen
 from streams.store.layout import LAYOUT
 from streams.store.port import Guard, Installation, Stage, Verdict
-from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot
+from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot, pieces
 from streams.worker.continuity import rewritten
 from streams.worker.ports import Log, World, ending_of
 from streams.worker.suspensions import Suspension, Suspensions
@@ -146,22 +146,9 @@ def _expect_ok(world: World, guard: Guard, verdict: Verdict) -> None:
 def _stages(snapshot: Snapshot) -> Iterator[Stage]:
     """Split a snapshot into pieces, each for one write."""
     yield Stage({}, [], {}, is_first=True)
-    for pages in _pieces(snapshot.pages.items()):
+    for pages in pieces(snapshot.pages.items(), STAGE_BYTES):
         yield Stage(dict(pages), [], {}, is_first=False)
-    for changes in _pieces(("", change) for change in snapshot.changes):
+    for changes in pieces((("", change) for change in snapshot.changes), STAGE_BYTES):
         yield Stage({}, [change for _, change in changes], {}, is_first=False)
-    for outbox_entries in _pieces(snapshot.outbox.items()):
+    for outbox_entries in pieces(snapshot.outbox.items(), STAGE_BYTES):
         yield Stage({}, [], dict(outbox_entries), is_first=False)
-
-
-def _pieces(entries: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    piece: list[tuple[str, bytes]] = []
-    size = 0
-    for entry in entries:
-        piece.append(entry)
-        size += len(entry[1])
-        if size >= STAGE_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
