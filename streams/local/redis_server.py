@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -100,19 +99,9 @@ class RedisServer(Server):
         if self._binary is None:
             self._binary = find_redis_server()
         make_private(self._data)
-        self._refuse_newer_data(self._binary)
         settings = {**_SETTINGS, "port": str(ports[0]), "dir": str(self._data), **self._settings}
         options = [text for key, value in settings.items() for text in (f"--{key}", value)]
         return self._spawn([str(self._binary), *options])
-
-    def _refuse_newer_data(self, binary: Path) -> None:
-        # Redis 6 ignores the files of Redis 7 and would start empty without an error.
-        if (self._data / "appendonlydir").exists() and _major_version(binary) < 7:
-            raise LocalStackError(
-                LocalFailure.UNUSABLE_DIRECTORY,
-                f"{self._data} was written by Redis 7 or later and {binary} is older: it would "
-                "start empty. Put a newer redis-server on PATH, or use another data directory.",
-            )
 
     def _is_ready(self, child: Child, port: int) -> bool:
         """Return whether this child, not another server on the port, has loaded its data."""
@@ -131,14 +120,3 @@ class RedisServer(Server):
         except OSError:
             return False
         return found is not None and int(found[1]) == child.pid
-
-
-def _major_version(binary: Path) -> int:
-    try:
-        result = subprocess.run(
-            [str(binary), "--version"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    match = re.search(r"v=(\d+)", result.stdout)
-    return int(match[1]) if match else 0

@@ -187,17 +187,6 @@ def test_ports_are_outside_the_range_of_outgoing_connections() -> None:
         assert not is_free(ports[0])
 
 
-def test_an_older_redis_never_starts_empty_on_newer_data(tmp_path: Path) -> None:
-    (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
-    old = tmp_path / "redis-server"
-    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=0'\n")
-    old.chmod(0o755)
-    with pytest.raises(LocalStackError) as caught:
-        RedisServer(tmp_path, binary=old).start()
-    assert caught.value.reason is LocalFailure.UNUSABLE_DIRECTORY
-    assert str(tmp_path / "redis") in str(caught.value)
-
-
 def test_two_stacks_never_share_a_data_directory(
     stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
