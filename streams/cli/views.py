@@ -17,14 +17,14 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from streams.cli.commands import MOST_DAYS
 from streams.cli.output import Exit, UnusableInput, note, plain, show
 from streams.cli.subjects import user_of
 from streams.config import Config, ConfigurationError, lacking
-from streams.http_server import is_https, is_loopback
+from streams.http_server import HttpServer, is_https, is_loopback
 from streams.ledger.outputs import Channel
 from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
@@ -393,16 +393,6 @@ def _linked_user(text: str, options: argparse.Namespace) -> User:
     return normal_form(text)
 
 
-class Served(Protocol):
-    """The server of a page."""
-
-    async def start(self) -> None:
-        """Listen."""
-
-    async def stop(self) -> None:
-        """Stop listening."""
-
-
 def certificate_of(options: argparse.Namespace) -> ssl.SSLContext | None:
     """Return the TLS settings of a page that other machines may reach, None without TLS.
 
@@ -437,7 +427,7 @@ def is_reached_from_elsewhere(options: argparse.Namespace) -> bool:
 
 
 async def serve_until_stopped(
-    served: Served, listen: str, started: Callable[[], None], closed: Callable[[], None]
+    served: HttpServer, listen: str, started: Callable[[], None], closed: Callable[[], None]
 ) -> None:
     """Serve a page until SIGINT or SIGTERM.
 

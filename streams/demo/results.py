@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from streams.sdk.client import Turnstile
 
@@ -13,36 +12,22 @@ Progress: TypeAlias = Callable[[], object]
 """Called after each step that the service has decided."""
 
 
-@dataclass(frozen=True)
-class ChargedDataset:
-    """The work of the service for one dataset.
-
-    Attributes:
-        dataset: the dataset.
-        steps: number of charged steps.
-        admitted: number of admitted contributions.
-        halted: number of contributions that were not admitted.
-        halt_events: number of HALT events that were read from Kafka afterwards.
-        odometer_records: number of odometer records that were read from Kafka afterwards.
-        seconds: duration of the scenario.
-    """
-
-    dataset: str
-    steps: int
-    admitted: int
-    halted: int
-    halt_events: int
-    odometer_records: int
-    seconds: float
-
-
 def charged_by(
     turnstile: Turnstile, dataset: str, steps: int, admitted: int, halted: int, seconds: float
-) -> ChargedDataset:
-    """Read back from Kafka what the service published about a dataset."""
-    halt_events = sum(1 for _ in turnstile.halts(dataset, follow=False))
-    records = sum(1 for _ in turnstile.odometer(dataset, follow=False))
-    return ChargedDataset(dataset, steps, admitted, halted, halt_events, records, seconds)
+) -> dict[str, Any]:
+    """Return the work of the service for one dataset, and how many records Kafka has of it.
+
+    ``admitted`` and ``halted`` count contributions, and ``seconds`` is the time of the scenario.
+    """
+    return {
+        "dataset": dataset,
+        "steps": steps,
+        "admitted": admitted,
+        "halted": halted,
+        "halt_events": sum(1 for _ in turnstile.halts(dataset, follow=False)),
+        "odometer_records": sum(1 for _ in turnstile.odometer(dataset, follow=False)),
+        "seconds": seconds,
+    }
 
 
 def mean_and_error(name: str, values: Iterable[float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from streams.demo.plans import (
     errors,
 )
 from streams.demo.purchases import Purchases
-from streams.demo.results import ChargedDataset, Progress, charged_by
+from streams.demo.results import Progress, charged_by
 from streams.sdk.client import Turnstile
 
 RUN: Final = "daily"
@@ -102,7 +102,7 @@ class RevenueResult:
 
     purchases: Purchases
     answers: dict[Accounting, DailyAnswers]
-    charged: ChargedDataset
+    charged: dict[str, Any]
     queries: Path
     events: Path
 

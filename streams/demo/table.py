@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from streams.demo.errors import demo_extra
@@ -55,7 +54,7 @@ def summary_of_revenue(result: RevenueResult) -> Summary:
         "finding": f"With individual accounting:\n{result.gain}.\n"
         "Individual accounting less contribution bounding, paired by noise seed:\n"
         f"{with_error('{:+,.1f}', less)} dollars.",
-        "service": [asdict(result.charged)],
+        "service": [result.charged],
     }
 
 
@@ -85,7 +84,7 @@ def summary_of_training(result: TrainingResult) -> Summary:
         "finding": "Within one tuned training, individual accounting gains nothing over a smaller\n"
         "clip norm for all users. Smaller clip norm less individual accounting:\n"
         f"{with_error('{:+.1f}', 100.0 * less)} percentage points.",
-        "service": [asdict(charged) for charged in result.charged],
+        "service": result.charged,
     }
 
 

@@ -29,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from accounting import gdp_budget
 from accounting.release.clipping import clip_factors, norm_products, row_norms
 from streams.demo.errors import demo_extra
-from streams.demo.results import ChargedDataset, Progress, charged_by
+from streams.demo.results import Progress, charged_by
 from streams.sdk.client import Turnstile
 from streams.sdk.run import Run
 from streams.trainers.loop import rounded_rows, row_products, softmax
@@ -121,7 +121,7 @@ class TrainingResult:
     images: Images
     settings: TrainingSettings
     accuracy: dict[Way, NDArray[np.float64]]
-    charged: list[ChargedDataset]
+    charged: list[dict[str, Any]]
 
     def final(self, way: Way) -> NDArray[np.float64]:
         """Return the accuracies after the last step, (seeds,)."""
