@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale, pure_scale
 from accounting.exact.errors import InvalidInput
-from accounting.exact.products import ratio_ceil, square_ratio_ceil
+from accounting.exact.products import ratio_ceil
 from accounting.exact.rounding import DOWN, UP
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
@@ -57,8 +57,7 @@ class PowerCost:
         `norms`: shape (n,), finite, >= 0.
         """
         scale, vector = self.scale_of(mechanism), norm_vector("norms", norms)
-        ceiling = ratio_ceil if self.power == 1 else square_ratio_ceil
-        return ceiling(vector, scale, self.bits, MAX_COST_UNITS)
+        return ratio_ceil(vector, scale, self.bits, MAX_COST_UNITS, self.power)
 
     def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
         """Return the exact cost, of which `units` is the ceiling unless it saturates."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Final, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,57 +59,35 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     return _in_blocks(values, lambda block: _square_ratio_block(block, scale), np.float64)
 
 
-def square_ratio_ceil(c: FloatArray, s: float, bits: int, limit: int) -> IntArray:
-    """Return min(ceil((c / s)**2 * 2**bits), limit) in exact arithmetic, as int64.
-
-    Args:
-        c: finite, >= 0, any shape; not checked.
-        s: finite, > 0.
-        bits: the exponent.
-        limit: a power of two from 2**53 to 2**62.
-    """
-    scale = positive_finite("s", s, DOWN)
-
-    def ceilings(block: FloatArray) -> IntArray:
-        return _ceiling_block(block, scale, bits, limit)
-
-    ratio = _power_over_square(scale, bits)
-    if not _RATIO_LIMITS[0] < ratio < _RATIO_LIMITS[1]:
-        return _in_blocks(c, ceilings, np.int64)
-    with np.errstate(over="ignore", under="ignore"):
-        estimate = c * c
-        estimate *= ratio
-
-    def one_by_one(few: list[float]) -> list[int]:
-        return [_one_ceiling(value, scale, bits, limit) for value in few]
-
-    return _rounded_up(estimate, limit, c, ceilings, one_by_one)
-
-
-def ratio_ceil(c: FloatArray, s: float, bits: int, limit: int) -> IntArray:
-    """Return min(ceil(c / s * 2**bits), limit) in exact arithmetic, as int64.
+def ratio_ceil(
+    c: FloatArray, s: float, bits: int, limit: int, power: Literal[1, 2] = 1
+) -> IntArray:
+    """Return min(ceil((c / s)**power * 2**bits), limit) in exact arithmetic, as int64.
 
     Args:
         c: finite, >= 0, any shape; not checked.
         s: finite, > 0.
         bits: the exponent, 0 to 60.
         limit: a power of two from 2**53 to 2**62.
+        power: 1 or 2.
     """
     scale = positive_finite("s", s, DOWN)
 
     def ceilings(block: FloatArray) -> IntArray:
-        return _ratio_block(block, scale, bits, limit)
+        return _exact_ceilings(block, scale, bits, limit, power)
 
-    def one_by_one(few: list[float]) -> list[int]:
-        unit = Fraction(2**bits) / Fraction(scale)
-        return [min(math.ceil(value * unit), limit) for value in map(Fraction, few)]
-
-    with np.errstate(over="ignore", under="ignore"):
-        factor = math.ldexp(1.0, bits) / scale
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        factor = np.float64(2.0**bits) / np.float64(scale) ** power
         if not _RATIO_LIMITS[0] < factor < _RATIO_LIMITS[1]:
             return _in_blocks(c, ceilings, np.int64)
-        estimate = c * factor
-    return _rounded_up(estimate, limit, c, ceilings, one_by_one)
+        estimate = c * factor if power == 1 else c * c * factor
+    return _rounded_up(
+        estimate,
+        limit,
+        c,
+        ceilings,
+        lambda few: [_one_ceiling(value, scale, bits, limit, power) for value in few],
+    )
 
 
 def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
@@ -125,25 +102,30 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
 
 
-def _ratio_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
+def _exact_ceilings(
+    c: FloatArray, scale: float, bits: int, limit: int, power: Literal[1, 2]
+) -> IntArray:
     """Return `ratio_ceil` for one flat block."""
     tops, exponents = mantissas(c)
     bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
-    shift = exponents - divisor_exponents + bits
-    # A quotient of mantissas is between 1/2 and 2, so its size shows whether the result is below
-    # 1 unit or beyond the limit.
-    result = np.where(shift < 0, 1, limit)
+    shift = power * (exponents - divisor_exponents) + bits
+    # Within a relative 2**-50, so that those not far above the limit are still decided exactly.
+    ratio = tops.astype(np.float64) / bottoms.astype(np.float64)
+    most = _MANTISSA_BITS + limit.bit_length()
+    near = np.ldexp(ratio if power == 1 else ratio * ratio, np.clip(shift, -most, most))
+    result = np.where(near < 1.0, 1, limit)
     result[c == 0.0] = 0
-    # Within a relative 2**-52, so that those not far above the limit are still decided exactly.
-    near = np.ldexp(tops / bottoms, np.clip(shift, 0, _MANTISSA_BITS + limit.bit_length()))
-    inside = np.flatnonzero((shift >= 0) & (near <= limit * (1.0 + _INTERVAL)) & (c > 0.0))
+    # A quotient of mantissas is between 1/2 and 2, and its square between 1/4 and 4.
+    inside = np.flatnonzero((near >= 0.5) & (near <= limit * (1.0 + _INTERVAL)))
     top, bottom, by = tops[inside], bottoms[inside], shift[inside]
-    estimate = near[inside].astype(np.int64)
     zero = np.zeros_like(top)
+    dividend, divisor = (
+        wide.Wide(zero, one) if power == 1 else wide.product(one, one) for one in (top, bottom)
+    )
     whole = wide.quotient_up(
-        wide.shifted_left(wide.Wide(zero, top), by.astype(np.uint64)),
-        wide.Wide(zero, bottom),
-        estimate,
+        wide.shifted_left(dividend, np.maximum(by, 0).astype(np.uint64)),
+        wide.shifted_left(divisor, np.maximum(-by, 0).astype(np.uint64)),
+        near[inside].astype(np.int64),
     )
     result[inside] = np.minimum(whole, limit)
     return result
@@ -175,22 +157,25 @@ def _rounded_up(
     unsure = above <= estimate
     if unsure.any():
         unsure &= (values != 0.0) & (estimate < most * _INTERVAL)
-        left = values[unsure]
+        left, position = np.unique(values[unsure], return_inverse=True)
         if left.size <= _FEW:
-            whole[unsure] = one_by_one(left.tolist())
+            decided = np.array(one_by_one(left.tolist()), dtype=np.int64)
         else:
-            whole[unsure] = _in_blocks(left, exact, np.int64)
+            decided = _in_blocks(left, exact, np.int64)
+        whole[unsure] = decided[position]
     return whole
 
 
-def _one_ceiling(value: float, scale: float, bits: int, limit: int) -> int:
-    """Return `square_ratio_ceil` of one number, in integers of any length."""
+def _one_ceiling(
+    value: float, scale: float, bits: int, limit: int, power: Literal[1, 2]
+) -> int:
+    """Return `ratio_ceil` of one number, in integers of any length."""
     (top, bottom), (divisor_top, divisor_bottom) = (
         value.as_integer_ratio(),
         scale.as_integer_ratio(),
     )
-    dividend, divisor = (top * divisor_bottom) ** 2 << bits, (bottom * divisor_top) ** 2
-    return min(-(-dividend // divisor), limit)
+    dividend = (top * divisor_bottom) ** power << bits
+    return min(-(-dividend // (bottom * divisor_top) ** power), limit)
 
 
 def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
@@ -239,20 +224,6 @@ def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
     return up
 
 
-def _ceiling_block(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
-    """Return `square_ratio_ceil` for one flat block."""
-    # Rounding up to float64 and then to an integer is one rounding up while integers are exact.
-    scaled = _square_ratio_block(c, scale)
-    np.minimum(scaled, math.ldexp(float(limit), -bits), out=scaled)
-    np.multiply(scaled, math.ldexp(1.0, bits), out=scaled)
-    np.ceil(scaled, out=scaled)
-    whole: IntArray = scaled.astype(np.int64)
-    large = np.flatnonzero((scaled > 2.0**_MANTISSA_BITS) & (scaled < limit))
-    if large.size:
-        whole[large] = _whole_ceilings(c[large], scale, bits, limit)
-    return whole
-
-
 def _product_block(factor: float, m: FloatArray) -> FloatArray:
     """Return `product_up` for one flat block."""
     factor_given = factor
@@ -292,20 +263,6 @@ def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
     return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
 
 
-def _whole_ceilings(c: FloatArray, scale: float, bits: int, limit: int) -> IntArray:
-    """Return `square_ratio_ceil` of a flat array, for results above 2**53 and up to `limit`."""
-    tops, exponents = mantissas(c)
-    bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
-    shift = 2 * (exponents - divisor_exponents) + bits
-    root = tops.astype(np.float64) / bottoms.astype(np.float64)
-    # The square of the root lies between 1/4 and 4, so that the shift is not negative.
-    return wide.quotient_up(
-        wide.shifted_left(wide.product(tops, tops), shift.astype(np.uint64)),
-        wide.product(bottoms, bottoms),
-        np.ldexp(root * root, shift).astype(np.int64),
-    )
-
-
 def _exact_products(factor: float, m: FloatArray) -> FloatArray:
     """Return `product_up` for a flat array of finite numbers above 0."""
     left, left_exponents = mantissas(m)
@@ -323,14 +280,6 @@ def _scaled_up(digits: npt.NDArray[np.integer], exponents: IntArray) -> FloatArr
         scaled = np.ldexp(exact, exponents)
         lost = np.ldexp(scaled, -exponents) < exact  # among subnormal numbers
         return moved(scaled, lost, UP)
-
-
-def _power_over_square(scale: float, bits: int) -> float:
-    """Return 2**bits / scale**2, to a relative 2**-52; 0 or infinity far from 1."""
-    square = scale * scale
-    if not _SQUARE_LIMITS[0] < square < _SQUARE_LIMITS[1]:
-        return 0.0 if square > 1.0 else math.inf
-    return math.ldexp(1.0, bits) / square
 
 
 def _in_blocks(

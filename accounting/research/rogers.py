@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.products import square_ratio_ceil
+from accounting.exact.products import ratio_ceil
 from accounting.exact.roots import bisected
 from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import (
@@ -138,7 +138,7 @@ class RogersFilter:
         too_much = (eps > self.epsilon) | (drift > 4.0 * self.epsilon)
         plain[too_much] = drift[too_much] = 0.0
         units = np.empty((eps.size, 2), dtype=np.int64)
-        units[:, 0] = square_ratio_ceil(plain, 1.0, UNIT_BITS, MAX_COST_UNITS)
+        units[:, 0] = ratio_ceil(plain, 1.0, UNIT_BITS, MAX_COST_UNITS, power=2)
         units[:, 1] = _drift_units(plain, drift)
         units[too_much] = MAX_COST_UNITS
         return units

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from accounting import cost_units
 from accounting.costs.order_units import units_at_orders, units_within_orders
 from accounting.exact import products
-from accounting.exact.products import product_up, ratio_ceil, square_ratio_ceil, square_ratio_up
+from accounting.exact.products import product_up, ratio_ceil, square_ratio_up
 from tests.unit.accounting import rational_model as exact
 from tests.unit.accounting.refusals import refused
 
@@ -138,7 +138,7 @@ def test_float_cost_rounded_to_units_is_the_exact_ceiling_below_512_nats(
 def test_square_ratio_ceiling_is_exact_up_to_saturation(c: list[float], s: float) -> None:
     # Norms of up to 724 times the scale reach every magnitude below saturation.
     c = [*c, *(min(s * f, HUGE) for f in (0.1, 1.0, 31.9, 32.1, 99.7, 500.3, 723.9, 724.2))]
-    result = square_ratio_ceil(np.array(c), s, 43, 2**62)
+    result = ratio_ceil(np.array(c), s, 43, 2**62, 2)
     assert result.tolist() == [exact.zcdp_units(value, s) for value in c]
 
 
@@ -146,7 +146,7 @@ def test_square_ratio_ceiling_is_exact_up_to_saturation(c: list[float], s: float
 def test_square_ratio_ceiling_of_a_positive_norm_is_never_zero(s: float) -> None:
     c = [math.ldexp(s, exponent) for exponent in (-700, -500, -300, -290, -45, -22)]
     c = [5e-324, 1e-200, *(value for value in c if value > 0.0)]
-    result = square_ratio_ceil(np.array([0.0, *c]), s, 43, 2**62)
+    result = ratio_ceil(np.array([0.0, *c]), s, 43, 2**62, 2)
     assert result.tolist() == [0, *(exact.zcdp_units(value, s) for value in c)]
 
 
@@ -155,7 +155,7 @@ def test_square_ratio_ceiling_is_exact_beside_whole_numbers(roots: list[int], s:
     # (c / s)^2 2**44 is whole at c = s k 2**-22; its neighbours lie just above and below.
     whole = np.array(roots, dtype=np.float64) % 2**26 * s * 2.0**-22
     c = np.concatenate([whole, np.nextafter(whole, 0.0), np.nextafter(whole, np.inf)])
-    result = square_ratio_ceil(c, float(s), 44, 2**62)
+    result = ratio_ceil(c, float(s), 44, 2**62, 2)
     expected = [math.ceil(Fraction(value) ** 2 / s**2 * 2**44) for value in c.tolist()]
     assert result.tolist() == [min(units, 2**62) for units in expected]
 
@@ -181,7 +181,7 @@ def test_no_norm_of_a_batch_is_decided_by_itself_and_all_are_exact(
     cut = 2.0 ** (np.floor(np.log2(ratios)) - digits)
     c = np.concatenate([np.rint(ratios / cut) * cut, np.arange(0.0, 200.0)]) * scale
     expected = [exact.zcdp_units(value, scale) for value in c.tolist()]
-    assert square_ratio_ceil(c, scale, 43, 2**62).tolist() == expected
+    assert ratio_ceil(c, scale, 43, 2**62, 2).tolist() == expected
     check_square_ratios(c.tolist(), scale)
     orders = [math.nextafter(1.0, 2.0), 1.1, 2.0, 2.7, 511.3, 2.0**40]
     units = units_at_orders(np.array(expected), np.array(orders))
