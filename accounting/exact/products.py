@@ -166,16 +166,15 @@ def _rounded_up(
     return whole
 
 
-def _one_ceiling(
-    value: float, scale: float, bits: int, limit: int, power: Literal[1, 2]
-) -> int:
+def _one_ceiling(value: float, scale: float, bits: int, limit: int, power: Literal[1, 2]) -> int:
     """Return `ratio_ceil` of one number, in integers of any length."""
     (top, bottom), (divisor_top, divisor_bottom) = (
         value.as_integer_ratio(),
         scale.as_integer_ratio(),
     )
-    dividend = (top * divisor_bottom) ** power << bits
-    return min(-(-dividend // (bottom * divisor_top) ** power), limit)
+    dividend, divisor = (top * divisor_bottom) ** power << bits, (bottom * divisor_top) ** power
+    ceiling: int = -(-dividend // divisor)
+    return min(ceiling, limit)
 
 
 def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
