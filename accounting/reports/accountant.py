@@ -16,7 +16,6 @@ and must be labelled as one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -24,9 +23,7 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, known
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.validation import (
-    FloatArray,
     IntArray,
     nonnegative_finite,
     probability,
@@ -34,8 +31,7 @@ from accounting.exact.validation import (
 )
 from accounting.reports.gaussian import GaussianReport
 from accounting.reports.grid import NormGrid
-from accounting.reports.histories import Bounds, drawn, level_counts, loss_parameters
-from accounting.reports.pld.losses import LARGEST_RATIO
+from accounting.reports.histories import Bounds, level_counts
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
@@ -134,10 +130,8 @@ class ReportAccountant:
       is close for many steps, but may be anywhere in the interval if few draws decide (sampling
       rates of one in millions, or a handful of steps).
 
-    Every method also uses that a user loses something only if drawn at least once
-    (`accounting.reports.histories.drawn`). The bounds hold for the histogram given. Because norms
-    are rounded up to the grid, upper bounds also hold for the norms themselves, and lower bounds
-    only for the rounded history.
+    The bounds hold for the histogram given. Because norms are rounded up to the grid, upper bounds
+    also hold for the norms themselves, and lower bounds only for the rounded history.
     """
 
     def __init__(
@@ -161,12 +155,6 @@ class ReportAccountant:
         self._mechanisms = [
             one for one, one_grid in zip(each, grids, strict=True) for _ in range(one_grid.levels)
         ]
-        steps = loss_parameters(self._mechanisms, self._norms)
-        self._rates = np.array([step.drawn_rate for step in steps])
-        large = np.array([step.size > LARGEST_RATIO for step in steps])
-        # The sampled levels, and those among them without an upper bound by loss distributions.
-        groups = (self._rates > 0.0) & large, self._rates > 0.0
-        self._sampled = [group for group in groups if group.any()]
         self._orders = None if orders is None else renyi_orders("orders", orders)
         self._reports: dict[Method, MethodReport] = {}
 
@@ -180,11 +168,7 @@ class ReportAccountant:
         user without steps.
         """
         level = probability("delta", delta)
-
-        def found(report: MethodReport, rows: IntArray) -> Bounds:
-            return self._epsilon_if_never_drawn(report, rows, level, report.epsilon(rows, level))
-
-        return self._report(counts, method, found)
+        return self._report(counts, method, lambda report, rows: report.epsilon(rows, level))
 
     def delta(
         self, counts: npt.ArrayLike, epsilon: float, method: Method = "tightest"
@@ -198,58 +182,10 @@ class ReportAccountant:
         level = min(asked, _LARGEST_EPSILON)
 
         def found(report: MethodReport, rows: IntArray) -> Bounds:
-            bounds = self._delta_if_never_drawn(report, rows, level, report.delta(rows, level))
+            bounds = report.delta(rows, level)
             return bounds if level == asked else bounds._replace(lower=np.zeros(len(rows)))
 
         return self._report(counts, method, found)
-
-    def divergences(self, counts: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return the orders, shape (k,), and each user's Rényi divergence at them, (n, k).
-
-        Nats, rounded up; the larger direction's. `counts` as for `epsilon`; (levels,) gives (k,).
-        """
-        report = self._method("renyi")
-        assert isinstance(report, RenyiReport)
-        checked = level_counts(counts, self._norms.size)
-        found = report.divergences(np.atleast_2d(checked))
-        return report.orders, found if checked.ndim == 2 else found[0]
-
-    def _epsilon_if_never_drawn(
-        self, report: MethodReport, rows: IntArray, delta: float, bounds: Bounds
-    ) -> Bounds:
-        """Return bounds that are also at most the epsilon of the steps without sampling.
-
-        The latter is taken at delta minus the probability of being drawn (`drawn`).
-        """
-        upper = bounds.upper.copy()
-        for group in self._sampled:
-            chances = drawn(self._rates[group], rows[:, group])
-            rest = np.where(group, 0, rows)
-            usable = (chances > 0.0) & (chances < delta) & (upper > 0.0)
-            upper[usable & ~rest.any(axis=1)] = 0.0
-            # Rounded up by 1 % at most, so that many users share one remaining delta.
-            coarse = np.exp2(np.ceil(np.log2(np.where(usable, chances, 1.0)) * 64.0 + 1e-9) / 64.0)
-            for chance in np.unique(coarse[usable & rest.any(axis=1)]).tolist():
-                left = (Fraction(delta) - Fraction(chance)) / (1 - Fraction(chance))
-                some, at = np.flatnonzero(usable & (coarse == chance)), float_toward(left, DOWN)
-                if at > 0.0:
-                    found = report.epsilon(rest[some], at).upper
-                    upper[some] = np.minimum(upper[some], found)
-        return bounds.at_most(upper)
-
-    def _delta_if_never_drawn(
-        self, report: MethodReport, rows: IntArray, epsilon: float, bounds: Bounds
-    ) -> Bounds:
-        """Return bounds that are also at most the delta from the probability of being drawn."""
-        upper = bounds.upper.copy()
-        for group in self._sampled:
-            chances = drawn(self._rates[group], rows[:, group])
-            some = np.flatnonzero((chances > 0.0) & (chances < upper))
-            if some.size:
-                rest = report.delta(np.where(group, 0, rows[some]), epsilon).upper
-                found = (chances[some] + rest) * (1.0 + 2.0**-50)
-                upper[some] = np.minimum(upper[some], found)
-        return bounds.at_most(upper)
 
     def _report(
         self, counts: npt.ArrayLike, method: Method, ask: Callable[[MethodReport, IntArray], Bounds]

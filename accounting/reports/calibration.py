@@ -34,7 +34,7 @@ from accounting.exact.validation import (
 )
 from accounting.reports.accountant import Method, ReportAccountant
 from accounting.reports.grid import MAX_COUNT, NormGrid
-from accounting.reports.histories import Bounds, drawn
+from accounting.reports.histories import Bounds
 from accounting.reports.pld.losses import LARGEST_RATIO
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
@@ -227,17 +227,14 @@ class _SampledSteps:
 
     def __init__(self, mechanism: PoissonGaussian, norm: float, counts: IntArray) -> None:
         self._mechanism, self._norms, self._counts = mechanism, np.array([norm]), counts
-        self._drawn = float(drawn(np.array([mechanism.sampling_rate]), counts)[0])
 
     def epsilon_is_within(self, epsilon: float, delta: float) -> bool:
         """Return whether an upper bound of epsilon at `delta` is at most `epsilon`."""
-        within = self._drawn <= delta
-        return within or self._within(epsilon, lambda report: report.epsilon(self._counts, delta))
+        return self._within(epsilon, lambda report: report.epsilon(self._counts, delta))
 
     def delta_is_within(self, delta: float, epsilon: float) -> bool:
         """Return whether an upper bound of delta at `epsilon` is at most `delta`."""
-        within = self._drawn <= delta
-        return within or self._within(delta, lambda report: report.delta(self._counts, epsilon))
+        return self._within(delta, lambda report: report.delta(self._counts, epsilon))
 
     def _within(self, most: float, ask: Callable[[SaddlePointReport | PldReport], Bounds]) -> bool:
         lower, _, upper = ask(SaddlePointReport(self._mechanism, self._norms))

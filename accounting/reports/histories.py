@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -59,16 +58,6 @@ class LossParameters(NamedTuple):
     sampling_rate: float = 1.0
     records: int = 1
 
-    @property
-    def drawn_rate(self) -> float:
-        """The probability that a sampled step draws something of the user, rounded up; or 0."""
-        if self.kind not in ("sampled", "records"):
-            return 0.0
-        if self.records == 1:
-            return self.sampling_rate
-        rate = -math.expm1(self.records * math.log1p(-self.sampling_rate)) * (1.0 + 2.0**-48)
-        return min(rate, 1.0 - 2.0**-53)
-
 
 def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
     """Return the loss parameters of a step for a user of this norm, > 0."""
@@ -91,23 +80,6 @@ def loss_parameters(mechanisms: Mechanisms, norms: FloatArray) -> list[LossParam
     """Return `step_of` for each level; `norms`: shape (levels,), > 0."""
     each = per_level(mechanisms, norms.size)
     return [step_of(*pair) for pair in zip(each, norms.tolist(), strict=True)]
-
-
-def drawn(rates: FloatArray, counts: IntArray) -> FloatArray:
-    """Return the probability of being in at least one sample, rounded up; shape (n,).
-
-    A user who is in no sample loses nothing. With p this probability for some of the steps, the
-    outputs with the user are a mixture: with probability 1 - p they are those of the other steps.
-    Hockey-stick divergences are convex and at most 1, so in both directions
-
-        delta(epsilon) <= p + (1 - p) delta_rest(epsilon).
-
-    Args:
-        rates: sampling rate of each level, shape (levels,), in [0, 1).
-        counts: steps at each level, shape (n, levels).
-    """
-    hazard = (counts * -np.log1p(-rates)).sum(axis=1) * (1.0 + (rates.size + 8.0) * 2.0**-52)
-    return np.asarray(-np.expm1(-hazard) * (1.0 + 2.0**-50))
 
 
 def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
