@@ -32,7 +32,7 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
-from accounting.reports.accountant import Method, ReportAccountant
+from accounting.reports.accountant import ReportAccountant
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.histories import Bounds
 from accounting.reports.pld.losses import LARGEST_RATIO
@@ -107,28 +107,16 @@ def noise_for_epsilon(
         raise InvalidInput("sampling_rate", sampling_rate, "greater than 0 and at most 1")
     if rate == 1.0:
         return _gaussian_noise(target, tail, count, norm)
-    # Multiples of the norm; the points tried are the same for every target.
     counts = np.array([[count]], dtype=np.int64)
 
-    def multiplier(point: int) -> float:
-        return (
-            math.ldexp(2.0 ** (point % _FINENESS / _FINENESS), point // _FINENESS) / LARGEST_RATIO
-        )
-
-    def enough(point: int) -> bool:
-        composed = _SampledSteps(PoissonGaussian(multiplier(point), rate), 1.0, counts)
+    def enough(multiplier: float) -> bool:
+        composed = _SampledSteps(PoissonGaussian(multiplier, rate), 1.0, counts)
         return composed.epsilon_is_within(target, tail)
 
-    start = _central_limit(gdp_budget(target, tail), rate, count)
-    low, high = _bracket(enough, round(math.log2(start * LARGEST_RATIO) * _FINENESS))
-    if high > _LARGEST_OCTAVES * _FINENESS:
-        raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+    least = _least(epsilon, enough, _central_limit(gdp_budget(target, tail), rate, count))
     # Verify both conversions with the norm as given.
-    for point in range(high, high + _FINENESS):
-        noise = multiplier(point) * norm * (1.0 + 2.0**-50)
+    for point in range(least, least + _FINENESS):
+        noise = _multiplier(point) * norm * (1.0 + 2.0**-50)
         if not 0.0 < norm / LARGEST_RATIO < noise < math.inf:
             raise InvalidInput("clip_norm", clip_norm, "small or large enough for a finite noise")
         checked = _SampledSteps(PoissonGaussian(noise, rate), norm, counts)
@@ -148,24 +136,13 @@ def noise_for_records(
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
     count = np.array([whole_number("steps", steps, 1, _MAX_STEPS)])
 
-    def multiplier(point: int) -> float:
-        return math.exp2(point * _STRIDE / _FINENESS) / LARGEST_RATIO
-
-    def enough(point: int) -> bool:
-        mechanism = PoissonRecords(multiplier(point), sampling_rate, records)
+    def enough(multiplier: float) -> bool:
+        mechanism = PoissonRecords(multiplier, sampling_rate, records)
         return float(epsilon_of_steps(mechanism, count, tail)[0]) <= target
 
     rate = PoissonRecords(1.0, sampling_rate, records).sampling_rate
     start = _central_limit(gdp_budget(target, tail), rate * records, int(count[0]))
-    last = _LARGEST_OCTAVES * _FINENESS // _STRIDE
-    guess = round(math.log2(start * LARGEST_RATIO) * _FINENESS / _STRIDE)
-    low, high = _bracket(enough, guess, last)
-    if high > last:
-        raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 times the norm")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return multiplier(high)
+    return _multiplier(_least(epsilon, enough, start, stride=_STRIDE))
 
 
 def steps_for_epsilon(
@@ -198,8 +175,6 @@ def epsilon_of_steps(
 ) -> FloatArray:
     """Return `epsilon_of` for several numbers of equal steps at norm 1; float64 of shape (n,).
 
-    The steps of `PoissonRecords` are bounded by loss distributions alone.
-
     Args:
         mechanism: of the steps, at a rate above 0.
         steps: int64, shape (n,), 0 to 2**46.
@@ -209,8 +184,7 @@ def epsilon_of_steps(
     if isinstance(step, Gaussian):
         noise = step.noise_stddev
         return np.array([epsilon_of(noise, 1.0, count, delta) for count in steps.tolist()])
-    method: Method = "pld" if isinstance(step, PoissonRecords) else "tightest"
-    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta, method))
+    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta))
 
 
 @lru_cache(maxsize=16)
@@ -250,9 +224,33 @@ def _central_limit(mu: float, rate: float, steps: int) -> float:
     return min(max(noise, 1.0 / LARGEST_RATIO), 2.0**_LARGEST_OCTAVES)
 
 
-def _bracket(
-    enough: Callable[[int], bool], start: int, last: int = _LARGEST_OCTAVES * _FINENESS
-) -> tuple[int, int]:
+def _multiplier(point: int) -> float:
+    """Return a noise for norm 1; the points tried are the same for every target."""
+    return math.ldexp(2.0 ** (point % _FINENESS / _FINENESS), point // _FINENESS) / LARGEST_RATIO
+
+
+def _least(epsilon: float, enough: Callable[[float], bool], start: float, stride: int = 1) -> int:
+    """Return the least point, a multiple of `stride`, whose multiplier is enough.
+
+    `epsilon`: the target, for errors; `start`: a multiplier near the result.
+    """
+
+    def is_enough(number: int) -> bool:
+        return enough(_multiplier(number * stride))
+
+    last = _LARGEST_OCTAVES * _FINENESS // stride
+    low, high = _bracket(
+        is_enough, round(math.log2(start * LARGEST_RATIO) * _FINENESS / stride), last
+    )
+    if high > last:
+        raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 norms")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high * stride
+
+
+def _bracket(enough: Callable[[int], bool], start: int, last: int) -> tuple[int, int]:
     """Return (low, high): enough at `high` and not at `low`; or 0 and 0, or a `high` too large."""
     stride = 2
     start = min(max(start, 0), last)
