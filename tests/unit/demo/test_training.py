@@ -115,14 +115,14 @@ def test_users_are_halted_only_after_the_steps_that_the_noise_pays_for(digits: I
     few = replace(SMALL, steps=SMALL.full_steps)
     with Turnstile.in_memory() as turnstile:
         (charged,) = train_all_ways(turnstile, ["few"], digits, few).charged
-    assert (charged.admitted, charged.halted) == (few.steps * len(digits.train), 0)
+    assert (charged["admitted"], charged["halted"]) == (few.steps * len(digits.train), 0)
 
 
 def test_every_halt_is_published(result: TrainingResult) -> None:
     for charged in result.charged:
-        assert charged.halt_events == charged.halted > 0
-        assert charged.odometer_records > 0
-        assert charged.admitted + charged.halted == SMALL.steps * len(result.images.train)
+        assert charged["halt_events"] == charged["halted"] > 0
+        assert charged["odometer_records"] > 0
+        assert charged["admitted"] + charged["halted"] == SMALL.steps * len(result.images.train)
 
 
 def test_the_baselines_are_trainings_without_a_service(
