@@ -1,10 +1,10 @@
-"""Rényi divergence of the Poisson-sampled Gaussian, in both directions, at any order above 1.
+"""Rényi divergence of the Poisson-sampled Gaussian at any order above 1.
 
 With mu = norm / noise_stddev, P = N(0, 1) and the sampled mixture M = (1-q) N(0, 1) + q N(mu, 1),
 the privacy loss of M against P at y is l = log(1 + q (e^v - 1)), v = mu (y - mu / 2). Removing
-the user from the data turns M into P, and adding the user turns P into M:
-
-    "remove"   D_a(M || P)        "add"   D_a(P || M)
+the user from the data turns M into P, and adding the user turns P into M. A step is charged
+D_a(M || P), because D_a(P || M) is not larger (Mironov, Talwar and Zhang, "Rényi differential
+privacy of the sampled Gaussian mechanism", 2019, Thm 5).
 
 For any two distributions with loss l = log(dP/dQ), and because E_P[e^-l] = 1,
 
@@ -16,9 +16,7 @@ the trapezoidal rule converges geometrically (Trefethen and Weideman, "The expon
 convergent trapezoidal rule", 2014); the step is chosen for an error below e^-38.
 
 If the largest losses dominate the divergence, Minkowski's inequality in L_a(P),
-|1 - q + q e^v|_a <= 1 - q + q |e^v|_a, gives the divergence to the last digit. It always bounds
-both directions, since D_a(P || M) <= D_a(M || P) (Mironov, Talwar and Zhang, "Rényi
-differential privacy of the sampled Gaussian mechanism", 2019, Thm 5).
+|1 - q + q e^v|_a <= 1 - q + q |e^v|_a, gives the divergence to the last digit. It always bounds it.
 """
 
 from __future__ import annotations
@@ -28,34 +26,30 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
-from accounting.costs.mechanisms import DIRECTIONS, Direction, PoissonGaussian
+from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.errors import InvalidInput
-from accounting.exact.roots import bisected
-from accounting.exact.validation import BoolArray, FloatArray, norm_vector, renyi_orders
+from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
 
 # Ratios and rates are raised to the first (their squares must not underflow); the integrand is
 # not evaluated where v exceeds the second, or at more nodes than the third.
-SMALLEST: Final = 2.0**-200
+_SMALLEST: Final = 2.0**-200
 _LARGEST_LOG_RATIO: Final = 600.0
 _MOST_NODES: Final = 2**14
-REACH: Final = 9.0  # standard deviations beyond which a Gaussian is left out: 1e-18 of its mass
-FAR_MODE: Final = 24.0  # beyond it, e^{-mode^2 / 2} outweighs all other factors
-BISECTIONS: Final = 26  # leave the mode, never beyond -10^7, in an interval of 1/6
+_REACH: Final = 9.0  # standard deviations beyond which a Gaussian is left out: 1e-18 of its mass
 _LOG_ACCURACY: Final = 38.0
 _NEGLIGIBLE: Final = 35.0
 # The exponents of the integrand are sums of a few terms, none above the square of the farthest
 # node in magnitude, each within a few 2**-53 of its own magnitude; the floor covers the rest.
-ROUNDING: Final = 2.0**-49
-ROUNDING_FLOOR: Final = 128.0
+_ROUNDING: Final = 2.0**-49
+_ROUNDING_FLOOR: Final = 128.0
 _SERIES_LIMIT: Final = 0.25
 _SERIES: Final = tuple(1.0 / math.factorial(power) for power in range(12, 1, -1))
 _PAIRS: Final = 2**15  # of a norm and an order, at a time
 _BLOCK: Final = 2**15  # nodes at a time, so that the temporaries stay in the cache
 
 
-class Windows(NamedTuple):
+class _Windows(NamedTuple):
     """The integration windows, one per pair: from `low` to `high` with `nodes` equal nodes."""
 
     low: FloatArray
@@ -67,7 +61,6 @@ def poisson_gaussian_divergence(
     mechanism: PoissonGaussian,
     norms: npt.ArrayLike,
     orders: npt.ArrayLike,
-    direction: Direction = "remove",
 ) -> FloatArray:
     """Return the Rényi divergence of each user at each order, in nats, rounded up.
 
@@ -75,8 +68,8 @@ def poisson_gaussian_divergence(
     mu the ratio of norm to noise: 2e-10 at most for orders to 1024 and noise of at least 0.3 norms,
     and usually 1e-12. Monotone in the norm within that. If the integral would need more than 2**14
     nodes or overflow (a norm of 15 times the noise or more, or orders above 10^6 with noise above
-    100 norms) the result is Minkowski's bound, which is rough in that range, and in the direction
-    "add" at most -log(1 - q). It is infinite if that overflows.
+    100 norms) the result is Minkowski's bound, which is rough in that range, and infinite if that
+    overflows.
 
     A norm of 0 and a sampling rate of 0 cost nothing; every other cost is positive (a positive
     rate, or ratio of norm to noise, below 2**-200 is rounded up to that).
@@ -85,57 +78,48 @@ def poisson_gaussian_divergence(
         mechanism: the step.
         norms: shape (n,), L2, finite, >= 0.
         orders: shape (k,), > 1, at most 2**40.
-        direction: "remove" for the mixture against the Gaussian, which is larger; "add"
-            for the reverse.
 
     Returns:
         Shape (n, k).
     """
     if not isinstance(mechanism, PoissonGaussian):
         raise InvalidInput("mechanism", mechanism, "PoissonGaussian")
-    if direction not in DIRECTIONS:
-        raise InvalidInput("direction", direction, f"one of {', '.join(DIRECTIONS)}")
     alphas = renyi_orders("orders", orders)
     distinct, position = np.unique(norm_vector("norms", norms), return_inverse=True)
     table = np.zeros((distinct.size, alphas.size))
     if mechanism.sampling_rate > 0.0:
-        rate = max(mechanism.sampling_rate, SMALLEST)
+        rate = max(mechanism.sampling_rate, _SMALLEST)
         rows = max(1, _PAIRS // alphas.size)
         for start in range(int(np.searchsorted(distinct, 0.0, side="right")), distinct.size, rows):
             block = slice(start, start + rows)
             with np.errstate(over="ignore", under="ignore"):
-                ratios = np.maximum(distinct[block] / mechanism.noise_stddev, SMALLEST)
+                ratios = np.maximum(distinct[block] / mechanism.noise_stddev, _SMALLEST)
             ratio, order = np.broadcast_arrays(ratios[:, np.newaxis], alphas)
-            pairs = _divergence(ratio.ravel(), order.ravel(), rate, direction)
+            pairs = _divergence(ratio.ravel(), order.ravel(), rate)
             table[block] = pairs.reshape(ratio.shape)
     return table[position]
 
 
-def _divergence(mu: FloatArray, order: FloatArray, rate: float, direction: Direction) -> FloatArray:
+def _divergence(mu: FloatArray, order: FloatArray, rate: float) -> FloatArray:
     """Return the divergence of each pair of a ratio `mu` and an order; shape (m,)."""
     # A ratio near the largest float64 overflows; the bound then covers it.
     with np.errstate(all="ignore"):
         bound = _minkowski_bound(mu, order, rate)
         if rate == 1.0:  # the inequality is an equality at rate 1
             return bound
-        if direction == "add":
-            bound = np.minimum(bound, -math.log1p(-rate) * (1.0 + ROUNDING))
-            windows = _windows_add(mu, order, rate)
-        else:
-            windows = _windows_remove(mu, order)
+        windows = _windows(mu, order)
         # As mu grows, each condition fails once and stays false, so the result is monotone across
         # it.
         use = windows.nodes <= _MOST_NODES
         use &= mu * (windows.high - 0.5 * mu) <= _LARGEST_LOG_RATIO
-        if direction == "remove":
-            use &= math.log(rate) + 0.5 * (order - 1.0) * mu * mu <= _NEGLIGIBLE
+        use &= math.log(rate) + 0.5 * (order - 1.0) * mu * mu <= _NEGLIGIBLE
         chosen = np.flatnonzero(use)
-        windows = Windows(*(part[chosen] for part in windows))
+        windows = _Windows(*(part[chosen] for part in windows))
         beta = order[chosen] - 1.0
-        log_moment = _log_moment(mu[chosen], beta, rate, direction, windows)
+        log_moment = _log_moment(mu[chosen], beta, rate, windows)
         farthest = np.maximum(-windows.low, windows.high)
-        log_moment += ROUNDING * (farthest * farthest + ROUNDING_FLOOR)
-        exact = np.logaddexp(0.0, log_moment) / beta * (1.0 + ROUNDING)
+        log_moment += _ROUNDING * (farthest * farthest + _ROUNDING_FLOOR)
+        exact = np.logaddexp(0.0, log_moment) / beta * (1.0 + _ROUNDING)
         bound[chosen] = np.minimum(bound[chosen], exact)
     return bound
 
@@ -149,64 +133,37 @@ def _minkowski_bound(mu: FloatArray, order: FloatArray, rate: float) -> FloatArr
         exponent + math.log(rate),
     )
     # The exponent's rounding is magnified while the result is small beside it.
-    slack = ROUNDING * (1.0 + np.minimum(exponent, 256.0))
+    slack = _ROUNDING * (1.0 + np.minimum(exponent, 256.0))
     bound: FloatArray = order / (order - 1.0) * log_norm * (1.0 + slack)
     return bound
 
 
-def _windows_remove(mu: FloatArray, order: FloatArray) -> Windows:
-    """Return where the integrand of M against P is concentrated: tilts of P by e^{k mu y}.
+def _windows(mu: FloatArray, order: FloatArray) -> _Windows:
+    """Return where the integrand is concentrated: tilts of P by e^{k mu y}.
 
     At y + ib its modulus is at most e^{b^2 / 2} times that of a like integrand at y, as far as
     the singularities of the loss, at b = pi / mu.
     """
-    high = np.maximum(order, 2.0) * mu + REACH
-    return equal_nodes(np.full_like(mu, -REACH), high, np.ones_like(mu), math.pi / mu)
+    high = np.maximum(order, 2.0) * mu + _REACH
+    return _equal_nodes(np.full_like(mu, -_REACH), high, math.pi / mu)
 
 
-def _windows_add(mu: FloatArray, order: FloatArray, rate: float) -> Windows:
-    """Return where the integrand of P against M is concentrated: the mode of e^{-(a-1) l} P.
-
-    The mode y0 <= 0 solves y = -(a-1) mu s(y), s the weight of N(mu, 1) in M at y; the density is
-    log-concave, at least as narrow as P, and at least e^{y0^2 / 2} times P(0) at y0, which leaves
-    nothing else to integrate if y0 is far out. At y + ib, mu b <= pi / 3, the modulus of
-    1 - q + q e^v is at least its value at y + log(cos(mu b)) / mu, so that the integrand grows by
-    e^{|y| mu b^2 1.3 / 2} besides e^{b^2 / 2}.
-    """
-    weight = (order - 1.0) * mu
-    log_odds = math.log(rate) - math.log1p(-rate)
-    low = -np.minimum(weight, np.sqrt(-2.0 * (order - 1.0) * math.log1p(-rate)))
-
-    def below_the_mode(y: FloatArray) -> BoolArray:
-        share: FloatArray = scipy.special.expit(log_odds + mu * (y - 0.5 * mu))
-        return y + weight * share < 0.0
-
-    low, _ = bisected(below_the_mode, low, np.zeros_like(mu), BISECTIONS)
-    curvature = 1.0 + 1.3 * (2.0 - low) * mu
-    last = np.where(low < -FAR_MODE, low, 2.0 * mu) + REACH
-    return equal_nodes(low - REACH, last, curvature, math.pi / (3.0 * mu))
-
-
-def equal_nodes(
-    low: FloatArray, high: FloatArray, curvature: FloatArray, strip: FloatArray
-) -> Windows:
+def _equal_nodes(low: FloatArray, high: FloatArray, strip: FloatArray) -> _Windows:
     """Return windows whose step h leaves a relative error of e^-38 (`_LOG_ACCURACY`).
 
     The trapezoidal rule errs by e^{-2 pi b / h} times the modulus at distance b from the real line,
-    which is at most e^{curvature b^2 / 2} for b up to `strip`.
+    which is at most e^{b^2 / 2} for b up to `strip`.
     """
-    distance = np.minimum(np.sqrt(2.0 * _LOG_ACCURACY / curvature), strip)
-    step = 2.0 * math.pi * distance / (_LOG_ACCURACY + 0.5 * curvature * distance * distance)
+    distance = np.minimum(math.sqrt(2.0 * _LOG_ACCURACY), strip)
+    step = 2.0 * math.pi * distance / (_LOG_ACCURACY + 0.5 * distance * distance)
     count = np.ceil((high - low) / step) + 1.0
     # Few distinct counts, so that pairs with the same count are computed together. A pair's result
     # must depend on the pair alone, or a batch would differ from its parts in the last bit.
     grain = np.exp2(np.floor(np.log2(count)) - 3.0)
-    return Windows(low, high, np.ceil(count / grain) * grain)
+    return _Windows(low, high, np.ceil(count / grain) * grain)
 
 
-def _log_moment(
-    mu: FloatArray, beta: FloatArray, rate: float, direction: Direction, windows: Windows
-) -> FloatArray:
+def _log_moment(mu: FloatArray, beta: FloatArray, rate: float, windows: _Windows) -> FloatArray:
     """Return log(e^{beta D} - 1) of each pair, by quadrature over its window; shape (m,)."""
     results = np.empty_like(mu)
     for count in np.unique(windows.nodes).tolist():
@@ -217,9 +174,7 @@ def _log_moment(
             low, high = windows.low[block, np.newaxis], windows.high[block, np.newaxis]
             step = (high - low) / (count - 1.0)
             y = low + step * np.arange(count)
-            exponent, factor = _integrand(
-                y, mu[block, np.newaxis], beta[block, np.newaxis], rate, direction
-            )
+            exponent, factor = _integrand(y, mu[block, np.newaxis], beta[block, np.newaxis], rate)
             peak = exponent.max(axis=1, keepdims=True)
             total = (np.exp(exponent - peak) * factor).sum(axis=1)
             scale = step[:, 0] / math.sqrt(2.0 * math.pi)
@@ -228,30 +183,21 @@ def _log_moment(
 
 
 def _integrand(
-    y: FloatArray, mu: FloatArray, beta: FloatArray, rate: float, direction: Direction
+    y: FloatArray, mu: FloatArray, beta: FloatArray, rate: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return (exponent, factor): e^exponent factor / sqrt(2 pi) is the integrand at y."""
-    log_ratio = mu * (y - 0.5 * mu)
-    change = rate * np.expm1(log_ratio)
-    mixture_loss = np.log1p(change)
+    loss = np.log1p(rate * np.expm1(mu * (y - 0.5 * mu)))
     exponent = -0.5 * y * y
-    if direction == "remove":
-        loss = mixture_loss
-        exponent += mixture_loss  # the expectation is over M
-    else:
-        if rate > 0.5:  # the sum 1 + q (e^v - 1) may cancel
-            small = change < -0.5
-            mixture_loss[small] = np.log((1.0 - rate) + rate * np.exp(log_ratio[small]))
-        loss = -mixture_loss
+    exponent += loss  # the expectation is over M
     growth = beta * loss
     largest = np.maximum(growth, 0.0)
     exponent += largest
-    factor = scaled_remainder(growth, largest)
-    factor += beta * scaled_remainder(-loss, largest)
+    factor = _scaled_remainder(growth, largest)
+    factor += beta * _scaled_remainder(-loss, largest)
     return exponent, factor
 
 
-def scaled_remainder(t: FloatArray, scale: FloatArray) -> FloatArray:
+def _scaled_remainder(t: FloatArray, scale: FloatArray) -> FloatArray:
     """Return e^-scale (e^t - 1 - t), by the power series near 0."""
     decay = np.exp(-scale)
     series = np.full_like(t, _SERIES[0])

@@ -117,13 +117,10 @@ def cases_of_mechanism(m: Mechanism) -> list[Case]:
         one("charge_units", lambda n: accounting.charge_units("zcdp", m, n), [1.0]),
         one("charge_units", lambda n: accounting.charge_units("gdp", m, n), [1.0]),
         one("charge_units", lambda n, o: accounting.charge_units("renyi", m, n, o), [1.0], ORDERS),
-        *(
-            one(
-                "poisson_gaussian_divergence",
-                lambda n, o, d=d: accounting.poisson_gaussian_divergence(m, n, o, d),
-                *([1.0], ORDERS),
-            )
-            for d in ("add", "remove")
+        one(
+            "poisson_gaussian_divergence",
+            lambda n, o: accounting.poisson_gaussian_divergence(m, n, o),
+            *([1.0], ORDERS),
         ),
     ]
 
