@@ -334,18 +334,6 @@ class RecurringCharge:
             return NO_ROWS
         return np.asarray(positions[self._roster.since[positions] != self._now])
 
-    def accrued(self, account: BudgetAccount) -> tuple[IntArray, IntArray]:
-        """Return the rows of all positions in an account and their accrued charges, in units."""
-        roster = self._roster
-        for own, known, table in zip(self.accounts, roster.slots, self._tables, strict=False):
-            if own is account:
-                rows = known.rows(np.arange(len(self)))
-                charge = table.charges(table.cells(roster.granted, account.order_of(rows)))
-                elapsed = self._now - roster.since.astype(np.int64)
-                charge *= elapsed if charge.ndim == 1 else elapsed[:, np.newaxis]
-                return _listed(rows), charge
-        return NO_ROWS, NO_ROWS
-
     def positions_of(self, account: BudgetAccount, slots: IntArray) -> IntArray:
         """Return the positions of these rows of an account, without rows not on the roster."""
         for own, known in zip(self.accounts, self._roster.slots, strict=True):

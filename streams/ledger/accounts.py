@@ -420,19 +420,6 @@ class Accounts:
         self._rows.load_page(number, columns)
         self._exhausted = None
 
-    def spent_units(self) -> tuple[UserIds, Numbers]:
-        """Return all users and their spent units, accrued charges included.
-
-        Of shape (n,), or (n, orders) if all orders have to hold.
-        """
-        count = len(self._index)
-        spent = self._rows.spent[:count].copy()
-        for recurring in self.account.recurring_charges:
-            slots, units = recurring.accrued(self.account)
-            if len(slots):  # nothing accrues before the first step
-                spent[slots] += units
-        return self._index.users(0, count), spent
-
     def numbers(self, slots: Rows) -> dict[str, NDArray[np.integer]]:
         """Return all numbers of these users by column, accrued charges included.
 

@@ -10,6 +10,7 @@ from streams.ledger.accrual import budgets_of
 from streams.ledger.ledger import Ledger
 from tests.audit.auditor_requests import User, numbers_of
 from tests.audit.auditor_rosters import Roster, prices_in
+from tests.spending import spent_units
 
 Rows = dict[User, tuple[tuple[int, ...], tuple[int, ...], int, int | None]]
 
@@ -20,7 +21,7 @@ def state_of(ledger: Ledger, name: str) -> Rows:
         ledger.state, name
     ).own  # which has rosters go on from what Redis has of them
     width = 1 if accounts.policy.per_user_order is True else len(accounts.policy.budget)
-    users, spent = accounts.spent_units()
+    users, spent = spent_units(accounts)
     spent = spent.reshape(-1, width).tolist()
     rows: Rows = {}
     number = 0

@@ -19,6 +19,7 @@ from streams.ledger.rosters import MemberDelta
 from streams.records.digests import genesis
 from tests.audit.comparison import compare, compare_chain
 from tests.integration.service import Service
+from tests.spending import spent_units
 
 Records = dict[str, list[tuple[int, int, bytes]]]
 
@@ -117,7 +118,7 @@ def test_the_audit_finds_a_record_that_does_not_follow_from_the_log(
 def test_the_audit_finds_a_wrong_unit_in_redis(audited: Service, units: int) -> None:
     auditor, ledgers = audited.audit(), copy.deepcopy(audited.ledgers())
     accounts = ledgers[0].state.datasets["d"]
-    _, spent = accounts.spent_units()
+    _, spent = spent_units(accounts)
     row = RowDelta(
         slots=np.array([0], dtype="<u4").tobytes(),
         values={"spent": (spent[:1] + units).astype("<i8").tobytes()},

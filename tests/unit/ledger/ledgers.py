@@ -20,6 +20,7 @@ from streams.records import (
 )
 from streams.records.digests import NO_TOPIC
 from streams.records.packing import pack_norms, unpack_bits
+from tests.spending import spent_units
 
 
 class Log:
@@ -97,7 +98,7 @@ class Log:
         return answer_of(self.send(charge))
 
     def spent(self, dataset="d") -> dict:
-        users, units = self.ledger.state.datasets[dataset].spent_units()
+        users, units = spent_units(self.ledger.state.datasets[dataset])
         return dict(zip(users, units.tolist(), strict=True))
 
 

@@ -26,6 +26,7 @@ from streams.records import (
 from streams.records.digests import NO_TOPIC
 from streams.records.packing import pack_norms
 from streams.records.users import partitions_of
+from tests.spending import spent_units
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
 
@@ -40,7 +41,7 @@ def log(new_log) -> Log:
 
 def state_of(ledger: Ledger) -> tuple:
     datasets = {
-        name: [part.tolist() for part in a.spent_units()] + [a.bounds().tolist()]
+        name: [part.tolist() for part in spent_units(a)] + [a.bounds().tolist()]
         for name, a in ledger.state.datasets.items()
     }
     return datasets, dict(ledger.state.runs)

@@ -12,6 +12,7 @@ from streams import Turnstile
 from streams.ledger.validation import measure_of
 from streams.records import User
 from streams.replay.explain import AccountEvent, CutOff, explain
+from tests.spending import spent_units
 from tests.unit.replay.cli import command_on
 from tests.unit.replay.service import Archived, new_service, used
 
@@ -32,9 +33,9 @@ def test_explained_costs_add_up_to_the_spending(archived: Archived, user: int) -
         ledger = next(
             ledger
             for ledger in archived.ledgers
-            if user in ledger.state.datasets[name].spent_units()[0]
+            if user in spent_units(ledger.state.datasets[name])[0]
         )
-        users, units = ledger.state.datasets[name].spent_units()
+        users, units = spent_units(ledger.state.datasets[name])
         spent = units.reshape(len(users), -1)[list(users).index(user)]
         shares = [s for event in events for s in event.budgets if s.dataset == name]
         power = 2 if name == "inner" else 1

@@ -22,6 +22,7 @@ from streams.replay.verify import verify
 from streams.sdk.arguments import price
 from streams.store.layout import pack_change
 from tests.recorded.record import HERE, Recording
+from tests.spending import spent_units
 from tests.unit.replay.service import TOPIC, Archived, new_service, used
 
 
@@ -180,7 +181,7 @@ def policy_of(archived: Archived) -> bytes:
 
 def spend(archived: Archived, units: int) -> None:
     accounts = archived.ledgers[0].state.datasets["d"]
-    spent = accounts.spent_units()[1][:1] + units
+    spent = spent_units(accounts)[1][:1] + units
     row = RowDelta(bytes(4), {"spent": spent.astype("<i8").tobytes()})
     change_state(archived, {}, AccountDelta("d", b"", len(accounts), [row]))
 

@@ -30,6 +30,7 @@ from streams.sdk.decisions import DecisionArrays
 from streams.sdk.errors import RequestRejected, refusal_of
 from streams.sdk.memory import MemoryConnection
 from streams.sdk.run import Run
+from tests.spending import spent_units
 
 
 class Partitions(MemoryConnection):
@@ -110,7 +111,7 @@ class Partitions(MemoryConnection):
         spent: dict[int | str, int] = {}
         for ledger in self.ledgers:
             if dataset in ledger.state.datasets:
-                users, units = ledger.state.datasets[dataset].spent_units()
+                users, units = spent_units(ledger.state.datasets[dataset])
                 ids: Iterable[int | str] = users.tolist()
                 spent |= dict(zip(ids, units.reshape(-1).tolist(), strict=True))
         return spent

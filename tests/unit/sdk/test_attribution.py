@@ -28,6 +28,7 @@ from accounting import Laplace, PureDP
 from accounting.exact.units import from_units_down
 from streams.sdk.client import Turnstile
 from streams.sdk.memory import MemoryConnection
+from tests.spending import spent_units
 
 SLACK = 2.0**-40
 """Decimal fractions are rounded up to units when they are charged: for a few of them."""
@@ -76,7 +77,7 @@ class Device:
         left = {}
         for ledger in self._service.ledgers:
             accounts = ledger.state.datasets[name]
-            users, spent = accounts.spent_units()
+            users, spent = spent_units(accounts)
             (budget,) = accounts.policy.budget
             left |= {
                 int(u): float(from_units_down(budget - int(s)))
