@@ -39,6 +39,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from statistics import NormalDist
 
 import numpy as np
@@ -48,7 +49,6 @@ from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise, KeySelection
 from accounting.release.clipping import clip_rows, row_norms
 from streams.ledger.validation import measure_of
-from streams.queries.joint import side_by_side
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_rows, read_users
 from streams.sdk.decisions import StepDecision
@@ -276,7 +276,7 @@ class QueryAnswerer:
             ids = read_users(users)
             read[name] = ids, read_contributions(contributions, len(ids))
         with np.errstate(over="ignore", under="ignore"):
-            ids, rows, columns = side_by_side(read, factors)
+            ids, rows, columns = _side_by_side(read, factors)
         released = self._answer(ids, read_contributions(rows, len(ids)))
         answers = {}
         for name, where in columns.items():
@@ -464,3 +464,31 @@ def _whole_sums(rows: NDArray[np.float64]) -> list[int]:
     """Return the exact sum over users of integers, for each coordinate."""
     columns = rows[:, np.newaxis] if rows.ndim == 1 else rows
     return [sum(map(int, column)) for column in columns.T.tolist()]
+
+
+def _side_by_side(
+    queries: Mapping[str, tuple[UserIds, NDArray[np.float64]]], scales: Mapping[str, float]
+) -> tuple[UserIds, NDArray[np.float64], dict[str, slice]]:
+    """Join several queries: one row per user, with the contributions to all queries side by side.
+
+    Contributions are in units of the query's scale.
+
+    Returns:
+        The users, their rows, and the columns of each query.
+
+    Raises:
+        InvalidRequest: a query contains a user twice.
+    """
+    joined = reduce(UserIds.join, (ids for ids, _ in queries.values()), UserIds([]))
+    users, places = joined.distinct()
+    widths = {n: rows.shape[1] if rows.ndim == 2 else 1 for n, (_, rows) in queries.items()}
+    joint = np.zeros((len(users), sum(widths.values())))
+    columns, first, begin = {}, 0, 0
+    for name, (ids, rows) in queries.items():
+        mine = places[begin : begin + len(ids)]
+        if len(np.unique(mine)) < len(ids):
+            raise InvalidRequest(f"query {name!r} has a user twice: add its contributions up first")
+        columns[name] = slice(first, first + widths[name])
+        joint[mine, columns[name]] = rows.reshape(len(ids), widths[name]) / scales.get(name, 1.0)
+        first, begin = first + widths[name], begin + len(ids)
+    return users, joint, columns
