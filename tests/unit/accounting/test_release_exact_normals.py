@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 from fractions import Fraction
 
 import mpmath
@@ -147,6 +149,27 @@ def test_bits_are_the_operating_systems_unless_a_generator_is_given() -> None:
     assert not np.array_equal(first, second)
     seeded = [ExactNormals(np.random.default_rng(1)).draw(Fraction(5), 1000) for _ in range(2)]
     assert np.array_equal(*seeded)
+
+
+FORKS = """
+import os
+from fractions import Fraction
+from accounting.release.exact_normals import ExactNormals
+
+normals = ExactNormals()
+normals.draw(Fraction(2) ** 30, 1000)
+child = os.fork()
+print(normals.draw(Fraction(2) ** 30, 1000).tolist(), flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.process
+def test_a_fork_of_the_process_draws_other_deviates() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
+    mine, other = (set(map(int, line[1:-1].split(","))) for line in ran.stdout.splitlines())
+    assert len(mine & other) < 10
 
 
 @pytest.mark.parametrize("stddev", [Fraction(0), Fraction(-1), Fraction(LARGEST_STDDEV) * 2])
