@@ -83,14 +83,12 @@ def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
     limits = nonnegative_array("granted", granted, DOWN)
     if limits.shape != lengths.shape:
         raise InvalidInput("granted", limits.shape, f"of the shape of norms, {lengths.shape}")
-    factors = np.ones_like(lengths)
-    longer = np.flatnonzero(lengths > limits)
     # Three roundings, each up by a relative 2**-53 at most: of the quotient, this product, and the
     # entries.
-    with np.errstate(under="ignore"):
-        shorter = limits[longer] / lengths[longer] * (1.0 - 4.0 * _ULP)
-    factors[longer] = np.where(shorter < _IN_PROPORTION, 0.0, shorter)
-    return factors
+    with np.errstate(all="ignore"):  # contributions that are granted may have a norm of 0
+        shorter = limits / lengths * (1.0 - 4.0 * _ULP)
+    shorter = np.where(shorter < _IN_PROPORTION, 0.0, shorter)
+    return np.where(lengths > limits, shorter, 1.0)
 
 
 def clip_rows(rows: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
