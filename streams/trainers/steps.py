@@ -70,6 +70,7 @@ LEVEL_COUNT: Final = 100
 GRID_BITS: Final = 24
 """The noise is this many powers of two above the grid spacing."""
 
+_NOISE_AT_ONCE: Final = 2**15
 _EXACT: Final = 2.0**53
 _LARGEST_SUM: Final = 2.0**62
 
@@ -143,7 +144,7 @@ class PrivateSteps:
         self.planned = steps
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
-        self._normals = ExactNormals(not_private_generator)
+        self._noise = _Noise(not_private_generator, callable(noise_multiplier))
         self._users = len(users)  # type: ignore[arg-type]
         self._open: OpenStep | None = None
         self._ahead: _Sent | None = None
@@ -381,11 +382,36 @@ class PrivateSteps:
         self._open, self._released = None, step.step
         noisy = []
         for exponent, total in totals:
-            stddev = Fraction(math.ldexp(step.noise_stddev, -exponent))  # exact, too
-            units = total + self._normals.draw(stddev, len(total))
+            stddev = math.ldexp(step.noise_stddev, -exponent)  # exact, too
+            units = total + self._noise.draw(stddev, len(total))
             noisy.append(units * math.ldexp(1.0, exponent))  # exact: a power of two
         divisor = self._expected_batch
         return np.concatenate(noisy) / (divisor(step.step) if callable(divisor) else divisor)
+
+
+class _Noise:
+    """Draws rounded normal deviates, those of a small model for several steps at once: a draw of
+    few takes as long as one of many.
+
+    Args:
+        generator: a seeded one, for tests, whose numbers are drawn when they are needed.
+        changes: whether standard deviations differ from step to step.
+    """
+
+    def __init__(self, generator: np.random.Generator | None, changes: bool) -> None:
+        self._normals = ExactNormals(generator)
+        self._at_once = 1 if changes or generator is not None else _NOISE_AT_ONCE
+        self._ready: dict[float, NDArray[np.int64]] = {}
+
+    def draw(self, stddev: float, count: int) -> NDArray[np.int64]:
+        """Return deviates as ``ExactNormals.draw``, each of them once."""
+        if count >= self._at_once:
+            return self._normals.draw(Fraction(stddev), count)
+        ready = self._ready.pop(stddev, None)
+        if ready is None or len(ready) < count:
+            ready = self._normals.draw(Fraction(stddev), self._at_once)
+        self._ready[stddev] = ready[count:]
+        return ready[:count]
 
 
 class _Sent(NamedTuple):

@@ -20,9 +20,9 @@ class Silence:
     """In the place of the noise: nothing, and how often it was asked for."""
 
     def __init__(self) -> None:
-        self.draws: list[tuple[Fraction, int]] = []
+        self.draws: list[tuple[float, int]] = []
 
-    def draw(self, stddev: Fraction, count: int) -> NDArray[np.int64]:
+    def draw(self, stddev: float, count: int) -> NDArray[np.int64]:
         self.draws.append((stddev, count))
         return np.zeros(count, dtype=np.int64)
 
@@ -43,7 +43,7 @@ def steps_of(
 
 
 def silenced(steps: PrivateSteps) -> Silence:
-    steps._normals = silence = Silence()
+    steps._noise = silence = Silence()
     return silence
 
 
@@ -113,6 +113,21 @@ def test_noise_of_a_sum_is_that_which_was_charged() -> None:
     step.add(rows)
     assert stats.kstest(step.release()[1:] / 0.7, "norm").pvalue > 1e-6
     assert service.charges == [(0.7, 0.5)]
+
+
+@pytest.mark.parametrize("outer_parts", [(), (0, 2)])
+def test_every_deviate_of_a_private_training_is_used_once(outer_parts: tuple[int, ...]) -> None:
+    steps = steps_of(
+        FilterService(epsilon=50.0),
+        sampling_rate=1e-9,
+        noise_multiplier=3.0,
+        expected_batch=2.0,
+        outer_parts=outer_parts,
+        not_private_generator=None,
+    )
+    noise = np.concatenate([steps.begin().release([300, 7, 300]) for _ in range(120)]) * 2.0
+    assert len(np.unique(noise)) > 0.99 * len(noise)
+    assert stats.kstest(noise / 3.0, "norm").pvalue > 1e-6
 
 
 def test_gradients_may_come_in_parts_and_give_the_same_sum() -> None:
