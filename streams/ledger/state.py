@@ -163,6 +163,7 @@ class State:
         entries = {
             name: msgspec.Raw(packed)
             for kind in self._kinds.values()
+            if kind.changed_bytes
             for name, packed in kind.take_delta().items()
         }
         changes = Delta(entries, self._accounts, self._members)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.costs.mechanisms import PoissonGaussian
+from accounting.exact.validation import sampling_probability
 from streams.records import Answer, RosterDecision
 from streams.records.packing import NO_PACKED, unpack_positions
 from streams.sdk.errors import ConflictingDecisions, Unusable
@@ -237,7 +237,7 @@ def poisson_sample(
     Raises:
         InvalidInput: ``sampling_rate`` is no probability.
     """
-    rate = PoissonGaussian(1.0, sampling_rate).sampling_rate
+    rate = sampling_probability("sampling_rate", sampling_rate)
     if rate == 1.0:
         return np.flatnonzero(admitted)
     coins = not_private_generator
@@ -247,7 +247,7 @@ def poisson_sample(
     # Draw the number of heads among n coins, then their places: the work is that of the drawn
     # users.
     drawn = coins.choice(len(admitted), coins.binomial(len(admitted), rate), False, shuffle=False)
-    return np.sort(drawn[admitted[drawn]]).astype(np.int64)
+    return np.sort(drawn[admitted[drawn]]).astype(np.int64, copy=False)
 
 
 class _OperatingSystem(np.random.bit_generator.ISeedSequence):
