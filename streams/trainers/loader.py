@@ -228,7 +228,9 @@ class Randomness:
     """The generators that masks and augmentations draw from: PyTorch's, NumPy's and Python's.
 
     While they are hidden, the mask of an example is independent of its place in the batch, even
-    for a party that knows the seeds set by the caller.
+    for a party that knows the seeds set by the caller. Afterwards they continue from their state
+    before, except that NumPy's old functions draw normal deviates in pairs, of which the second one
+    may be lost.
 
     All trainings of a process share the generators. So a training whose step ends while a training
     that began its step later has them hidden leaves them hidden; the other one restores them.
@@ -253,7 +255,7 @@ class Randomness:
         self._kept = [
             partial(torch.default_generator.set_state, torch.default_generator.get_state()),
             partial(random.setstate, random.getstate()),
-            partial(_restore_numpy, get_bit_generator(), np.random.get_state(legacy=False)),
+            partial(set_bit_generator, get_bit_generator()),
         ]
         if self._keeps_cuda:
             restore = partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
@@ -276,10 +278,3 @@ class Randomness:
         else:
             for restore in kept:
                 restore()
-
-
-def _restore_numpy(own: np.random.BitGenerator, state: dict[str, Any]) -> None:
-    """Make NumPy's functions draw from this bit generator, which was in this state, again."""
-    set_bit_generator(own)
-    if state["has_gauss"]:  # a normal deviate that NumPy has drawn in advance
-        np.random.set_state(state)

@@ -16,7 +16,7 @@ user's part of the sum depends, by rounding, on which other users were drawn. He
 product of integer matrices, which float64 holds exactly. For a user with the gradient l r^T, l (q,)
 and r (p,), and a grid of spacing u:
 
-1. N >= |l| |r| is rounded up (``norm_products``): one part of the norm of the whole gradient.
+1. N >= |l| |r| is rounded up: one part of the norm of the whole gradient.
 2. f is the factor of ``clip_factors`` for that norm and the user's level c. Let l' = f l in
    float64; then |l'| |r| is no more than this part's share of c, as exact numbers: as is proven
    there for rows, since each entry of l' is rounded once.
@@ -45,7 +45,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.release.clipping import clip_factors, norm_products, row_norms
+from accounting.release.clipping import clip_factors, row_norms
 
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.floating]
@@ -57,17 +57,19 @@ _BITS: Final = 18
 _EXACT_PRODUCTS: Final = 2.0**50
 _BLOCK: Final = 2**17  # entries per block, so that they stay in the cache
 _NARROW: Final = 1024  # parts with at most this many columns are processed together
-_RUN: Final = 256  # squares that are summed in float32
+_RUN: Final = 128  # squares that are summed in float32
 _INTEGERS: Final = 2.0**31
 _EXACT: Final = 2.0**53
+_ABOVE: Final = 1.0 + 2.0**-50  # covers rounding two products of float64
 _LARGEST_ENTRY: Final = 1e150  # of a float64 row whose norm is a float64
-# Error bounds of a sum of squares, in float32 within runs and in float64 over runs and parts: 257
-# nested roundings of 2**-24 each, 2**36 of 2**-53, and the underflow of processors that flush to
+# Error bounds of a sum of squares, in float32 within runs and in float64 over runs and parts: 129
+# nested roundings of 2**-24 each, 2**30 of 2**-53, and the underflow of processors that flush to
 # zero.
-_SQUARES: Final = 1.0 + 2.0**-15
+_SQUARES: Final = 1.0 + 2.0**-16
 _LOST: Final = 2.0**-125
 _SHORTER: Final = 1.0 - 2.0**-22  # covers rounding a factor and a product to float32
 _NORMAL: Final = 2.0**-126  # the smallest normal float32
+_SMALLEST_SCALED: Final = -100  # 2**(_BITS + 100) is a float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +92,6 @@ class Outer:
         """Return the shape of the rows."""
         return len(self.left), self.left.shape[1] * self.right.shape[1]
 
-    def norms(self) -> Floats:
-        """Return the norms of the rows, rounded up; infinite where a row is not finite."""
-        finite = np.isfinite(np.hstack([self.left, self.right])).all(axis=1)
-        usable = self.only(np.asarray(finite))
-        norms = norm_products(row_norms(usable.left), row_norms(usable.right))
-        return np.where(finite, norms, np.inf)
-
     def only(self, usable: NDArray[np.bool_]) -> Outer:
         """Return the rows with those that are not usable set to zero."""
         kept = usable[:, np.newaxis]
@@ -104,32 +99,44 @@ class Outer:
             np.where(kept, self.left, np.float32(0)), np.where(kept, self.right, np.float32(0))
         )
 
-    def clipped_sum(self, factors: Floats, exponent: int, units: float) -> NDArray[np.int64]:
+    def clipped_sum(
+        self, factors: Floats, exponent: int, units: float, scratch: Scratch
+    ) -> NDArray[np.int64]:
         """Return the sum (q p,) of rows times their factors, in multiples of 2**exponent.
 
         Args:
             factors: (k,), from ``clip_factors``.
             exponent: from -120 to 120.
             units: an upper bound on a row times its factor, in grid spacings; below 2**50.
+            scratch: reusable buffers.
         """
         total = np.zeros(self.shape[1], dtype=np.int64)
         at_once = max(1, int(_EXACT_PRODUCTS / (units + 1.0)) - 1)
         for start in range(0, len(self), at_once):
-            left, right = self._integers(slice(start, start + at_once), factors, exponent)
+            rows = slice(start, start + at_once)
+            left, right = self._integers(rows, factors[rows], exponent, scratch)
             total += (left.T @ right).astype(np.int64).ravel()  # Step 5.
         return total
 
-    def _integers(self, rows: slice, factors: Floats, exponent: int) -> tuple[Floats, Floats]:
+    def _integers(
+        self, rows: slice, factors: Floats, exponent: int, scratch: Scratch
+    ) -> tuple[Floats, Floats]:
         """Do steps 2 and 3."""
-        right = self.right[rows].astype(np.float64)
-        largest = np.abs(right).max(axis=1, initial=0.0)
+        right = self.right[rows]
+        integers = scratch.integers(*right.shape)
+        largest = np.abs(right, out=integers.view(np.float32)).max(axis=1, initial=0.0)
         power = np.frexp(largest)[1][:, np.newaxis]
-        left = np.multiply(self.left[rows], factors[rows, np.newaxis], dtype=np.float64)
+        left = np.multiply(self.left[rows], factors[:, np.newaxis], dtype=np.float64)
         left[largest == 0.0] = 0.0  # such a row is zero, but its left side has no bound
-        return (
-            np.trunc(np.ldexp(left, power - (_BITS + exponent))),
-            np.trunc(np.ldexp(right, _BITS - power)),
-        )
+        left = np.trunc(np.ldexp(left, power - (_BITS + exponent)))
+        whole = scratch.floats(*right.shape)
+        if power.min(initial=0) < _SMALLEST_SCALED:  # float32 has no such power of two
+            np.trunc(np.ldexp(right.astype(np.float64), _BITS - power), out=whole)
+            return left, whole
+        scale = np.ldexp(np.float32(1), _BITS - power)
+        np.multiply(right, scale, out=integers, dtype=np.float32, casting="unsafe")
+        np.copyto(whole, integers)
+        return left, whole
 
 
 def check_grid(largest: float, exponent: int) -> bool:
@@ -141,19 +148,27 @@ Part: TypeAlias = Rows | Outer
 
 
 class Scratch:
-    """A buffer that is reused from sum to sum, because memory that is new to the process is
+    """Buffers that are reused from sum to sum, because memory that is new to the process is
     slow.
     """
 
     def __init__(self) -> None:
         self._integers = np.empty(0, dtype=np.int32)
+        self._floats = np.empty(0, dtype=np.float64)
 
-    def of(self, rows: int, columns: int) -> NDArray[np.int32]:
+    def integers(self, rows: int, columns: int) -> NDArray[np.int32]:
         """Return an uninitialised array of this shape."""
         size = rows * columns
         if self._integers.size < size:
             self._integers = np.empty(size, dtype=np.int32)
         return self._integers[:size].reshape(rows, columns)
+
+    def floats(self, rows: int, columns: int) -> Floats:
+        """Return an uninitialised array of this shape."""
+        size = rows * columns
+        if self._floats.size < size:
+            self._floats = np.empty(size, dtype=np.float64)
+        return self._floats[:size].reshape(rows, columns)
 
 
 class ClippedSum:
@@ -162,7 +177,8 @@ class ClippedSum:
     Args:
         exponent: the sum is in multiples of the grid spacing 2**exponent.
         outer: indices of the parts that may come as outer products. Their grid is finer in any
-            case: a release reveals its grid, which must therefore not depend on data.
+            case: a release reveals its grid, which must therefore not depend on data. Rows of these
+            parts that are written out are rounded as those of other parts.
         scratch: a buffer shared by consecutive sums.
     """
 
@@ -213,32 +229,39 @@ class ClippedSum:
             lengths = np.where(usable, norms, 0.0)
         factors = clip_factors(lengths, limits)
         longest = float(limits.max(initial=0.0))
-        together: defaultdict[tuple[int, int], list[Added]] = defaultdict(list)
+        written: dict[int, NDArray[np.int64]] = {}  # rounded more coarsely than their part's grid
+        together: defaultdict[int, list[Added]] = defaultdict(list)
         for place, part in enumerate(parts):
-            exponent = self._exponent_of(place)
-            units = math.ldexp(longest, -exponent)
             if isinstance(part, Outer):
-                totals[place] += part.clipped_sum(factors, exponent, units)
-            elif part.dtype == np.float32 and -120 < exponent < 120:
+                exponent = self._exponent_of(place)
+                units = math.ldexp(longest, -exponent)
+                totals[place] += part.clipped_sum(factors, exponent, units, self._scratch)
+                continue
+            total = totals[place]
+            if place in self._outer:
+                total = written.setdefault(place, np.zeros_like(total))
+            if part.dtype == np.float32 and -120 < self._exponent < 120:
                 alone = -1 if part.shape[1] <= _NARROW else place
-                together[exponent, alone].append((part, totals[place]))
+                together[alone].append((part, total))
             else:
-                totals[place] += _whole(part, factors, units, exponent)
-        for (exponent, _), added in together.items():
-            self._add_by_level(added, factors, limits, exponent)
+                units = math.ldexp(longest, -self._exponent)
+                total += _whole(part, factors, units, self._exponent)
+        for added in together.values():
+            self._add_by_level(added, factors, limits)
+        for place, total in written.items():
+            totals[place] += total << FINER_BITS
         return norms
 
     def _exponent_of(self, place: int) -> int:
         return self._exponent - (FINER_BITS if place in self._outer else 0)
 
-    def _add_by_level(
-        self, parts: Sequence[Added], factors: Floats, limits: Floats, exponent: int
-    ) -> None:
+    def _add_by_level(self, parts: Sequence[Added], factors: Floats, limits: Floats) -> None:
         """Add float32 parts to their totals.
 
         The rounding of a row depends on its own level only, not on the other rows.
         """
-        bound, longest = math.ldexp(_INTEGERS, exponent), float(limits.max(initial=0.0))
+        exponent, longest = self._exponent, float(limits.max(initial=0.0))
+        bound = math.ldexp(_INTEGERS, exponent)
         if longest < bound:
             self._add_float32(parts, factors, math.ldexp(longest, -exponent), exponent)
             return
@@ -264,7 +287,7 @@ class ClippedSum:
         for run in _blocks(len(factors), 1, at_most=_INTEGERS / (units + 1.0) - 1.0):
             added = np.zeros(ends[-1], dtype=np.int32)
             for block in _blocks(len(factors[run]), ends[-1]):
-                whole = self._scratch.of(len(factors[run][block]), ends[-1])
+                whole = self._scratch.integers(len(factors[run][block]), ends[-1])
                 for (rows, _), mine in zip(parts, columns, strict=True):
                     np.multiply(  # in float32, then towards zero
                         rows[run][block],
@@ -326,27 +349,41 @@ def _only(part: Part, usable: NDArray[np.bool_]) -> Part:
 
 def _norms(parts: Sequence[Part]) -> Floats:
     """Return the norms of rows, rounded up; infinite where a row is not finite or too long."""
-    singles: list[Rows] = []
+    written: list[Rows] = []
+    outer: list[Outer] = []
     norms: list[Floats] = []
     for part in parts:
         if isinstance(part, Outer):
-            norms.append(part.norms())
+            outer.append(part)
         elif part.dtype == np.float32:
-            singles.append(part)
+            written.append(part)
         else:
             norms.append(_norms_float64(part))
-    if singles:
-        norms.append(_norms_float32(singles))
-    return _together(norms)
+    vectors = [[side] for part in outer for side in (part.left, part.right)]
+    found = _norms_float32([*vectors, written] if written else vectors)
+    for left, right in zip(found[0 : 2 * len(outer) : 2], found[1::2], strict=False):
+        with np.errstate(invalid="ignore"):  # of a row with an infinite and a zero side
+            products = left * right * _ABOVE
+        finite = np.isfinite(products)
+        norms.append(products if finite.all() else np.where(finite, products, np.inf))
+    return _together([*norms, found[-1]] if written else norms)
 
 
 def _together(norms: Sequence[Floats]) -> Floats:
     """Return the norms of rows from those of their parts; infinite where one of these is."""
     if len(norms) == 1:
         return norms[0]
-    by_part = np.stack(norms, axis=1)
-    finite = np.asarray(np.isfinite(by_part).all(axis=1))
-    return np.where(finite, row_norms(np.where(finite[:, np.newaxis], by_part, 0.0)), np.inf)
+    by_part = np.stack(norms)
+    with np.errstate(over="ignore", under="ignore"):
+        squares = np.square(by_part).sum(axis=0)
+    together: Floats = np.sqrt(squares) * (1.0 + (len(norms) + 4) * 2.0**-52)
+    precise = (squares > 2.0**-900) & (squares < np.inf)
+    if not precise.all():
+        closely = by_part[:, ~precise].T
+        finite = np.asarray(np.isfinite(closely).all(axis=1))
+        usable = np.where(finite[:, np.newaxis], closely, 0.0)
+        together[~precise] = np.where(finite, row_norms(usable), np.inf)
+    return together
 
 
 def _norms_float64(rows: Rows) -> Floats:
@@ -363,18 +400,27 @@ def _norms_of_block(rows: Rows) -> Floats:
     return np.asarray(np.where(usable, norms, np.inf))
 
 
-def _norms_float32(parts: Sequence[Rows]) -> Floats:
-    """Return the norms of rows whose parts are all float32."""
+def _norms_float32(vectors: Sequence[Sequence[Rows]]) -> Sequence[Floats]:
+    """Return the norms of the rows of several vectors, (k,) each. A vector comes in parts, all of
+    them float32.
+    """
+    if not vectors:
+        return []
+    squares = np.zeros((len(vectors), len(vectors[0][0])))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        squares = np.zeros(len(parts[0]))
-        for rows in parts:  # numpy's sum over parts would take another order for a single row
-            squares += _squares(rows)
-        norms: Floats = np.sqrt(squares * _SQUARES + _LOST * sum(rows.shape[1] for rows in parts))
+        for sums, parts in zip(squares, vectors, strict=True):
+            for rows in parts:  # numpy's sum over parts would take another order for a single row
+                sums += _squares(rows)
+    lost = [[_LOST * sum(rows.shape[1] for rows in parts)] for parts in vectors]
+    norms: Floats = np.sqrt(squares * _SQUARES + lost)
     # Recompute sums of squares that are tiny or beyond float32 in float64.
-    closely = (squares < 2.0**-60) | ~np.isfinite(squares)
-    if closely.any():
-        norms[closely] = _together([_norms_float64(rows[closely]) for rows in parts])
-    return norms
+    precise = (squares >= 2.0**-60) & (squares < np.inf)
+    if not precise.all():
+        for mine, is_precise, parts in zip(norms, precise, vectors, strict=True):
+            if not is_precise.all():
+                closely = ~is_precise
+                mine[closely] = _together([_norms_float64(rows[closely]) for rows in parts])
+    return list(norms)
 
 
 def _squares(rows: Rows) -> Floats:

@@ -26,11 +26,9 @@ The contribution of a user must not depend on which other users were drawn:
   were drawn. Afterwards the generators of PyTorch, NumPy and Python continue from their state
   before the step.
 
-With ``grad_sample_mode="ghost"`` the gradients of linear layers are not written out. Opacus's ghost
-clipping computes norms and sums in float32, which bounds no contribution for certain; here both are
-exact (``streams.trainers.sums``), in one backward pass. It applies to linear layers in float32
-that see one row per example, in trainings without ``users``. All other gradients are written
-out.
+Gradients of linear layers in float32 that see one row per example are not written out, in trainings
+without ``users``. Opacus's ghost clipping computes norms and sums in float32, which bounds no
+contribution for certain; here both are exact (``streams.trainers.sums``), in one backward pass.
 
 PyTorch and Opacus are the extra ``torch``.
 """
@@ -62,7 +60,7 @@ from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable, invali
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint
 from streams.trainers.examples import ExamplesByUser
-from streams.trainers.ghost import GhostModule, PrivateModule, mark_weights, part_of
+from streams.trainers.ghost import PrivateModule, mark_weights, part_of
 from streams.trainers.loader import IndividualDPLoader, check_loader
 from streams.trainers.planning import Schedule, counted_noise, noise_for_steps
 from streams.trainers.ranks import RankedSteps, check_equal, on_first_rank, rank_and_ranks
@@ -74,7 +72,8 @@ _MULTIPLE: Final = 8  # batch sizes are multiples of this
 _OTHERWISE: Final = {
     "accountant": "the dataset's measure says how losses add up: give measure to PrivacyEngine",
     "clipping": "gradients are clipped as a whole: leave it out",
-    "criterion": "call your criterion on the module's output, also with grad_sample_mode='ghost'",
+    "criterion": "call your criterion on the module's output",
+    "grad_sample_mode": "factors of gradients are used where they suffice: leave it out",
     "n_epochs": "give epochs",
     "noise_generator": "noise is drawn from the operating system; give not_private_generator in "
     "tests only",
@@ -318,9 +317,7 @@ class PrivacyEngine:
         delta: float | None,
     ) -> tuple[GradSampleModule, IndividualDPOptimizer, IndividualDPLoader]:
         settings = drawn.settings
-        kind, ghosts = PrivateModule, set[int]()
-        if settings.grad_sample_mode == "ghost":
-            kind, ghosts = GhostModule, mark_weights(module, params(optimizer))
+        outer = mark_weights(module, params(optimizer)) if drawn.one_each else frozenset[int]()
 
         def charged() -> tuple[PrivateSteps, list[Policy], Schedule]:
             run, noise = opened()
@@ -334,7 +331,7 @@ class PrivacyEngine:
                 steps=drawn.steps,
                 levels=settings.levels,
                 highest_level=settings.highest_level,
-                outer_parts=ghosts,
+                outer_parts=outer,
                 not_private_generator=settings.not_private_generator,
             )
             return private, [run.policy, *run.outer], noise
@@ -345,7 +342,7 @@ class PrivacyEngine:
             private, policies, noise = charged()
         else:
             check_equal((drawn.compared, [p.shape for p in params(optimizer)]), module)
-            private, policies, noise = on_first_rank(charged, frozenset(ghosts))
+            private, policies, noise = on_first_rank(charged, outer)
         loader = IndividualDPLoader(
             private,
             drawn.examples,
@@ -356,7 +353,7 @@ class PrivacyEngine:
             charge_ahead=settings.charge_ahead,
             is_private=settings.not_private_generator is None,
         )
-        wrapped = kind(
+        wrapped = PrivateModule(
             module, batch_first=settings.batch_first, loss_reduction=settings.loss_reduction
         )
         made = IndividualDPOptimizer(optimizer, private, loader, one_each=drawn.one_each)
@@ -381,8 +378,6 @@ class Settings(NamedTuple):
         max_physical_batch_size: the number of examples in every batch. A step with more examples is
             split into several batches, and the optimizer updates the parameters with the last one.
             By default most steps of users with one example fit in one batch.
-        grad_sample_mode: as in Opacus: "hooks", or "ghost" to write out no gradients of linear
-            layers.
         batch_first: as in Opacus.
         loss_reduction: as in Opacus: "mean" or "sum", over the batch.
         not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
@@ -395,7 +390,6 @@ class Settings(NamedTuple):
     highest_level: float = 1.0
     charge_ahead: bool = False
     max_physical_batch_size: int | None = None
-    grad_sample_mode: str = "hooks"
     batch_first: bool = True
     loss_reduction: str = "mean"
     not_private_generator: np.random.Generator | None = None
@@ -413,10 +407,6 @@ def _read(settings: dict[str, Any]) -> Settings:
     size = made.max_physical_batch_size
     if size is not None and size < 1:
         raise InvalidRequest(f"max_physical_batch_size is {size}; it must be at least 1")
-    if made.grad_sample_mode not in ("hooks", "ghost"):
-        raise InvalidRequest(
-            f"grad_sample_mode is {made.grad_sample_mode!r}; it must be 'hooks' or 'ghost'"
-        )
     if made.population is not None and not 0 < made.population < math.inf:
         raise InvalidRequest(f"population is {made.population}; it must be finite and positive")
     return made

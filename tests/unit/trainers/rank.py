@@ -54,7 +54,6 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         epochs=4,
         max_grad_norm=1.0,
         max_physical_batch_size=16,
-        grad_sample_mode=special.get("mode", "hooks"),
         charge_ahead=special.get("ahead", False),
         not_private_generator=np.random.default_rng(7),
     )

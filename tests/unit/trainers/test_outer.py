@@ -78,7 +78,7 @@ def test_sums_are_those_of_clipped_rows_but_for_the_grid() -> None:
     written = rows.left[:, :, None].astype(np.float64) * rows.right[:, None, :]
     written = written.reshape(USERS, -1)
     lengths = np.linalg.norm(written, axis=1)
-    assert norms == pytest.approx(lengths, rel=1e-9)
+    assert norms == pytest.approx(lengths, rel=1e-4)
     shorter = np.minimum(1.0, levels / np.maximum(lengths, 1e-300))
     ((exponent, total),) = clipped.totals()
     assert exponent == -24 - FINER_BITS
@@ -88,7 +88,7 @@ def test_sums_are_those_of_clipped_rows_but_for_the_grid() -> None:
     again.add([written], levels)
     ((same, total),) = again.totals()
     assert same == exponent
-    assert np.ldexp(total.astype(float), exponent) == pytest.approx(wanted, abs=1e-7)
+    assert np.ldexp(total.astype(float), exponent) == pytest.approx(wanted, abs=USERS * 2.0**-24)
 
 
 @pytest.mark.parametrize("at_once", [2.0**50, 2.0**37])
