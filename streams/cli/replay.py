@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -31,7 +31,7 @@ from streams.replay.archive import Archive, States
 from streams.replay.explain import AccountEvent, Explanation, Share
 from streams.replay.explain import explain as explanation_of
 from streams.replay.file import FileArchive
-from streams.replay.findings import LogFinding, PartitionProgress, PartitionVerified, Verified
+from streams.replay.findings import LogFinding, PartitionVerified, Verified
 from streams.replay.move import move
 from streams.replay.receipts import (
     Receipt,
@@ -44,7 +44,7 @@ from streams.replay.receipts import (
 )
 from streams.replay.repartition import repartition as repartition_logs
 from streams.replay.repartition import retired
-from streams.replay.replay import Compared, in_words, unproven
+from streams.replay.replay import Compared, LogReplay, in_words, unproven
 from streams.replay.report import Losses, Report, ReportRefused
 from streams.replay.report import report as report_of
 from streams.replay.service import KafkaArchive, KafkaLogs, RedisStates, append
@@ -71,9 +71,6 @@ def verify(options: argparse.Namespace, config: Config) -> int:
     with opened(config) as (archive, states):
         if against is not None:
             check_same_log(against, archive, config)
-        progress: Callable[[PartitionProgress], None] = (
-            _show_verify_progress if sys.stderr.isatty() else lambda _: None
-        )
         origins = None
         if options.origin is not None:
             if config.budgets:
@@ -81,7 +78,7 @@ def verify(options: argparse.Namespace, config: Config) -> int:
             old = KafkaArchive(replace(config, prefix=options.origin))
             origins = retired(old, archive.topic, archive.partitions)
         verified = verify_service(
-            archive, states, against=against, origins=origins, progress=progress
+            archive, states, against=against, origins=origins, progress=_show_progress
         )
     for finding in verified.findings:
         _show_mismatch(finding, options.json)
@@ -174,13 +171,13 @@ def check_same_log(receipt: Receipt, archive: Archive, config: Config) -> None:
         raise UnusableReceipt(f"the receipt lacks partitions {missing}")
 
 
-def _show_verify_progress(progress: PartitionProgress) -> None:
-    speed = progress.records / max(progress.seconds, 1e-9)
-    sys.stderr.write(
-        f"\rpartition {progress.partition + 1} of {progress.partitions}: offset {progress.next:,} "
-        f"of {progress.end:,}, {speed:,.0f} records/s\x1b[K"
-        + ("\r\x1b[K" if progress.next >= progress.end else "")
-    )
+def _show_progress(replay: LogReplay) -> None:
+    """Show on a terminal how far a replay is, and remove the line at its end."""
+    if not sys.stderr.isatty():
+        return
+    at, end = replay.next, replay.extent.end
+    text = f"partition {replay.ledger.state.partition}: offset {at:,} of {end:,}"
+    sys.stderr.write(f"\r{text if at < end else ''}\x1b[K")
     sys.stderr.flush()
 
 
@@ -475,10 +472,8 @@ def report(options: argparse.Namespace, config: Config) -> int:
                 false_positive_rate=options.false_positive_rate,
                 method=options.method,
                 dataset=options.dataset,
-                progress=_show_report_progress if sys.stderr.isatty() else lambda *_: None,
+                progress=_show_progress,
             )
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
     except ReportRefused as refused:
         note(f"turnstile: {refused}")
         return Exit.REFUSED
@@ -514,11 +509,6 @@ def _note_comparison(compared: Sequence[Compared]) -> None:
     note(in_words(compared))
     for why in unproven(compared):
         note(f"turnstile: {why}")
-
-
-def _show_report_progress(partition: int, records: int) -> None:
-    sys.stderr.write(f"\rpartition {partition}: {records:,} records\x1b[K")
-    sys.stderr.flush()
 
 
 def _loss_rows(losses: Sequence[Losses], given: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -71,18 +71,6 @@ class Findings:
         return self.counts[check] > KEPT_FINDINGS
 
 
-@dataclass(frozen=True)
-class PartitionProgress:
-    """The progress of the verification of a partition."""
-
-    partition: int
-    partitions: int
-    next: int
-    end: int
-    records: int
-    seconds: float
-
-
 @dataclass
 class PartitionVerified:
     """The result for one partition.

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -194,6 +195,10 @@ def unproven(compared: Sequence[Compared]) -> Iterator[str]:
             )
 
 
+Progress: TypeAlias = Callable[["LogReplay"], None]
+_PROGRESS_EVERY = 0.5  # seconds
+
+
 class LogReplay:
     """The replay of one partition.
 
@@ -253,11 +258,14 @@ class LogReplay:
             "are deleted, so nothing can be replayed"
         )
 
-    def steps(self, before: Callable[[int], None] | None = None) -> Iterator[Applied]:
+    def steps(
+        self, before: Callable[[int], None] | None = None, progress: Progress = lambda _: None
+    ) -> Iterator[Applied]:
         """Apply all records in order, and yield each with its outputs.
 
         Args:
             before: called with the offset of each record before it is applied.
+            progress: called with this replay twice a second, and at its end.
 
         Raises:
             BrokenLog: the log has a gap, or is not the one that was applied.
@@ -266,6 +274,7 @@ class LogReplay:
         """
         partition = self.ledger.state.partition
         extent = Extent(max(self.next, self.extent.start), self.extent.end)
+        reported = monotonic()
         for record in self._archive.read(NORMS, partition, extent):
             self._compare(record.offset)
             if before is not None:
@@ -278,10 +287,14 @@ class LogReplay:
             self.next = record.offset + 1
             self.records += 1
             yield Applied(partition, record, outputs)
+            if monotonic() - reported >= _PROGRESS_EVERY:
+                reported = monotonic()
+                progress(self)
         self.next = max(self.next, self.extent.end)
         self._compare(self.next)
         if self._heads:
             raise HeadMismatch(partition, self._heads[0], self.ledger.chain.head, self.next)
+        progress(self)
 
     def _compare(self, reached: int) -> None:
         """Compare the stored heads that cover records before an offset."""

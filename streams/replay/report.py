@@ -16,7 +16,7 @@ Each row is only for its own user. Rows do not affect admission.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ from streams.replay.history import (
     StepKind,
     TooManyMechanisms,
 )
-from streams.replay.replay import Compared, LogReplay
+from streams.replay.replay import Compared, LogReplay, Progress
 
 _AT_A_TIME = 1024
 """The histories whose epsilons are computed at once."""
@@ -98,7 +98,7 @@ def report(
     false_positive_rate: float = FALSE_POSITIVE_RATE,
     method: Method = "tightest",
     dataset: str | None = None,
-    progress: Callable[[int, int], None] = lambda _partition, _records: None,
+    progress: Progress = lambda _: None,
 ) -> Report:
     """Return the loss of every user's steps, by partition and dataset.
 
@@ -108,7 +108,7 @@ def report(
         false_positive_rate: of the attacks, strictly between 0 and 1.
         method: the method of ``ReportAccountant``.
         dataset: report only this one.
-        progress: called sometimes with the partition and the number of its records.
+        progress: called with the replay of each partition; see ``LogReplay.steps``.
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
@@ -127,14 +127,12 @@ def report(
                 "steps are deleted, and a report would be too low"
             )
         histories = Histories(replay.ledger)
-        for applied in replay.steps():
+        for applied in replay.steps(progress=progress):
             try:
                 histories.take(applied)
             except TooManyMechanisms as error:
                 place = f"partition {partition}, offset {applied.record.offset}"
                 raise ReportRefused(f"{place}: {error}") from error
-            if replay.records % _AT_A_TIME == 0:
-                progress(partition, replay.records)
         compared.append(replay.compared)
         found = histories.end()
         for name, accounts in replay.ledger.state.datasets.items():

@@ -23,7 +23,8 @@ eight bytes for every record of the other topics. The log is not held.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -41,20 +42,25 @@ from streams.replay.archive import Archive, BrokenLog, HeadSource, States
 from streams.replay.findings import (
     Check,
     Findings,
-    PartitionProgress,
     PartitionVerified,
     Verified,
 )
 from streams.replay.odometers import Odometers
 from streams.replay.published import HALTS, ODOMETER, REJECTS, Published
 from streams.replay.receipts import Receipt
-from streams.replay.replay import Applied, Beginning, HeadMismatch, LogReplay, mechanism_of_step
+from streams.replay.replay import (
+    Applied,
+    Beginning,
+    HeadMismatch,
+    LogReplay,
+    Progress,
+    mechanism_of_step,
+)
 from streams.replay.stored import StoredPartition
 from streams.sdk.arguments import price
 from streams.sdk.errors import InvalidRequest
 from streams.store.stored_state import StoredState
 
-_PROGRESS_EVERY = 0.5  # seconds
 _KEPT_COST_TABLES = 256
 
 
@@ -64,7 +70,7 @@ def verify(
     *,
     against: Receipt | None = None,
     origins: Sequence[Ledger] | None = None,
-    progress: Callable[[PartitionProgress], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Verified:
     """Compare everything that a service has stored and published with its log.
 
@@ -74,7 +80,7 @@ def verify(
         against: the receipt of an earlier log, which this one must continue.
         origins: the partitions of the retired log that this one continues. The log is replayed
             from their state instead of the last snapshot.
-        progress: called twice a second.
+        progress: called with the replay of each partition; see ``LogReplay.steps``.
 
     Raises:
         UnreadableService: Kafka or Redis does not answer.
@@ -96,7 +102,7 @@ class _Partition:
         against: Receipt | None,
         origins: Sequence[Ledger] | None,
         cost_tables: CostTables,
-        progress: Callable[[PartitionProgress], None],
+        progress: Progress,
     ) -> None:
         self.findings = Findings(partition)
         self.result = PartitionVerified(partition, self.findings)
@@ -119,7 +125,7 @@ class _Partition:
         self._cost_tables = cost_tables
         self._origins = origins
         self._receipt = against.head_of(partition) if against else None
-        self._began = self._reported = monotonic()
+        self._began = monotonic()
 
     def verify(self) -> PartitionVerified:
         heads = self._redis.head, self._snapshot.head
@@ -139,7 +145,8 @@ class _Partition:
             self._odometers.compare_before(replay.began, waiting, replay.ledger)
         try:
             # Step 3.
-            for applied in replay.steps(before=lambda offset: self._compare_at(replay, offset)):
+            compare = partial(self._compare_at, replay)
+            for applied in replay.steps(compare, self._progress):
                 self._take(replay, applied)
         except PartitionError as error:
             problem = str(error)
@@ -166,8 +173,6 @@ class _Partition:
         if isinstance(request := applied.request, ChargeRoster):
             self._cost_tables.check(offset, request, replay.ledger, self.findings)
             self.result.priced += 1
-        if monotonic() - self._reported >= _PROGRESS_EVERY:
-            self._report(replay)
 
     def _compare_at(self, replay: LogReplay, offset: int) -> None:
         self._snapshot.compare_at(replay.ledger, offset)
@@ -210,7 +215,6 @@ class _Partition:
             name: msgspec.msgpack.encode(policy)
             for (name,), policy in replay.ledger.state.policies.items()
         }
-        self._report(replay)
         result.seconds = monotonic() - self._began
 
     def _end_receipt(self, replay: LogReplay) -> None:
@@ -284,19 +288,6 @@ class _Partition:
 
     def _outbox_of(self, channel: Channel) -> list[Output]:
         return [output for output in self._redis.outbox if output.channel is channel]
-
-    def _report(self, replay: LogReplay) -> None:
-        self._reported = monotonic()
-        self._progress(
-            PartitionProgress(
-                self._partition,
-                self._archive.partitions,
-                replay.next,
-                self._extent.end,
-                replay.records,
-                self._reported - self._began,
-            )
-        )
 
 
 _CHANNELS = {Channel.HALTS: HALTS, Channel.REJECTS: REJECTS, Channel.ODOMETER: ODOMETER}
