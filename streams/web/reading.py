@@ -3,8 +3,8 @@
 Each source has a thread:
 
     odometer   the offsets of each user's odometer records, from the beginning of the topic
-    halts      the HALTs of each user, and the policies in the topic
-    Redis      the policies of datasets without recent records in the topic, if the role may read it
+    halts      the HALTs of each user
+    Redis      the policies of all datasets
 
 An odometer record is read by its offset when its user opens the page, which takes milliseconds
 regardless of the number of records. Until a topic has been read to the end it had at the start, the
@@ -35,15 +35,12 @@ from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.security import explained
 from streams.kafka.topics import find_topics
 from streams.ledger.outputs import Channel
-from streams.operations.status import Unavailable, datasets_of, read_glances
+from streams.operations.status import DatasetStatus, Unavailable, datasets_of, read_glances
 from streams.records import (
-    DatasetClosed,
-    DatasetCreated,
     Decision,
     Halted,
     OdometerRecord,
     Policy,
-    RunOpened,
     User,
     odometer_key,
 )
@@ -152,8 +149,7 @@ class RecordReader:
         """
         self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
         self._index, self._halted = OdometerIndex(most), HaltIndex()
-        self._policies: dict[str, Policy] = {}
-        self._closed_datasets: set[str] = set()
+        self._datasets: dict[str, DatasetStatus] = {}
         self._topics: TopicsSeen | None = None
         self._believes: dict[Channel, Callable[[Any], bool]] = {}
         self._sides = {channel: _Followed() for channel in (Channel.ODOMETER, Channel.HALTS)}
@@ -169,7 +165,7 @@ class RecordReader:
         for work in (
             partial(self._follow, Channel.ODOMETER, self._see_odometer),
             partial(self._follow, Channel.HALTS, self._see_answer),
-            self._read_policies,
+            self._read_datasets,
         ):
             thread = threading.Thread(target=work, name="turnstile-portal", daemon=True)
             thread.start()
@@ -209,11 +205,12 @@ class RecordReader:
 
     def policy(self, dataset: str) -> Policy | None:
         """Return the policy of a dataset, or None if it is unknown."""
-        return self._policies.get(dataset)
+        found = self._datasets.get(dataset)
+        return None if found is None else found.policy
 
     def is_closed(self, dataset: str) -> bool:
         """Return whether a dataset is closed."""
-        return dataset in self._closed_datasets
+        return dataset in self._datasets and self._datasets[dataset].closed
 
     def episodes(self, user: User) -> list[Episode]:
         """Return the HALTs of a user by run, the latest first.
@@ -369,35 +366,19 @@ class RecordReader:
         except (*UNREADABLE, ValueError) as error:
             logger.warning("skipped a record of partition %s: %s", record.partition, error)
             return
-        match answer:
-            case Decision() | Halted():
-                self._halted.see(answer, record.timestamp / 1000)
-            case DatasetCreated():
-                self._policies[answer.policy.dataset] = answer.policy
-            case DatasetClosed():
-                self._closed_datasets.update(answer.datasets)
-            case RunOpened():
-                for policy in (answer.policy, *(answer.outer or ())):
-                    self._policies[policy.dataset] = policy
+        if isinstance(answer, Decision | Halted):
+            self._halted.see(answer, record.timestamp / 1000)
 
-    def _read_policies(self) -> None:
-        """Read the policies of datasets without a record in halts, which keeps one week."""
+    def _read_datasets(self) -> None:
         has_warned = False
         while not self._closed.is_set():
             if self._topics is not None:
                 try:
                     glances = read_glances(self._config, self._topics.partitions)
-                    for name, found in datasets_of(glances).items():
-                        self._policies[name] = found.policy
-                        if found.closed:
-                            self._closed_datasets.add(name)
+                    self._datasets |= datasets_of(glances)
                 except Unavailable as error:
                     if not has_warned:
-                        logger.warning(
-                            "Redis cannot be read, so the portal knows only the policies in the "
-                            "topic halts and hides datasets without a new run for a week: %s",
-                            error,
-                        )
+                        logger.warning("the portal hides new datasets: %s", error)
                     has_warned = True
             self._closed.wait(_CHECK_INTERVAL if self._topics is not None else 0.1)
 
