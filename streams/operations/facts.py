@@ -81,24 +81,21 @@ def alarms_of(
 
 
 def _away(name: str, side: Side, now: float) -> dict[str, Any] | None:
+    about = {"side": name}
     is_essential = name in ESSENTIAL
-    if side.problem == NOT_YET and not is_essential:
+    if not side.is_away(now) or (side.problem == NOT_YET and not is_essential):
         return None
-    is_stale = is_essential and side.seen > 0 and side.is_away(now)
-    if side.problem is None and not is_stale:
-        return None
-    old = f"The facts are {now - side.seen:.0f} s old. " if side.seen and is_essential else ""
-    do = (
-        f"Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
-        "`turnstile doctor` has details. This page recovers without a reload"
-        if is_essential
-        else "The other facts are still shown"
-    )
     if side.problem == NOT_YET:
-        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", {"side": name})
-    level = "wrong" if is_essential else "warning"
+        return _alarm("warning", f"{name}: {NOT_YET}", "Wait a moment", about)
     what = f"{name}: {side.problem or 'does not answer'}"
-    return _alarm(level, what, f"{old}{do}", {"side": name})
+    if not is_essential:
+        return _alarm("warning", what, "The other facts are still shown", about)
+    old = f"The facts are {now - side.seen:.0f} s old. " if side.seen else ""
+    do = (
+        f"{old}Nothing is decided without it. Start {name}, or set TURNSTILE_{name.upper()}; "
+        "`turnstile doctor` has details. This page recovers without a reload"
+    )
+    return _alarm("wrong", what, do, about)
 
 
 def _alarm(level: str, what: str, do: str, about: Mapping[str, Any]) -> dict[str, Any]:
