@@ -38,8 +38,8 @@ _FEW: Final = 128  # up to this many, deciding one by one is faster than as arra
 _Result = TypeVar("_Result", FloatArray, IntArray)
 
 
-def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
-    """Return the smallest float64 >= (c / s)**2, where the right side is exact.
+def square_ratio_up(c: npt.ArrayLike, s: float, bits: int = 0) -> FloatArray:
+    """Return the smallest float64 >= (c / s)**2 * 2**bits, where the right side is exact.
 
     c > 0 never gives 0: what would underflow is rounded up to the smallest positive float64. What
     is above the largest float64 gives infinity.
@@ -47,10 +47,11 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
     Args:
         c: finite, >= 0, any shape.
         s: finite, > 0.
+        bits: the exponent.
     """
     scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
-    return _in_blocks(values, lambda block: _square_ratios(block, scale), np.float64)
+    return _in_blocks(values, lambda block: _square_ratios(block, scale, bits), np.float64)
 
 
 def ratio_ceil(
@@ -180,7 +181,7 @@ def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def _square_ratios(c: FloatArray, scale: float) -> FloatArray:
+def _square_ratios(c: FloatArray, scale: float, bits: int) -> FloatArray:
     """Return `square_ratio_up` for one flat block."""
     tops, exponents = mantissas(c)
     bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
@@ -194,7 +195,7 @@ def _square_ratios(c: FloatArray, scale: float) -> FloatArray:
         np.ldexp(square, digits).astype(np.int64),
     )
     quotient += (quotient > 2**_MANTISSA_BITS) & (quotient % 2 == 1)
-    return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
+    return _scaled_up(quotient, 2 * (exponents - divisor_exponents) + bits - digits)
 
 
 def _products(factor: float, m: FloatArray) -> FloatArray:
