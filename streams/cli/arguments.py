@@ -155,19 +155,12 @@ def name_of(text: str) -> str:
         ) from None
 
 
-def link_id_of(text: str) -> str:
-    """Parse the id of a link to a user's page."""
+def hex_id_of(text: str) -> str:
+    """Parse the id of a log, or of a link to a user's page."""
     if not re.fullmatch("[0-9a-f]{32}", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not the id of a link: give the 32 digits that `portal link` printed as id"
+            f"{text!r} is not an id: give the 32 digits that an earlier command has printed"
         )
-    return text
-
-
-def log_id_of(text: str) -> str:
-    """Parse the id of a log."""
-    if not re.fullmatch("[0-9a-f]{32}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a log: give its 32 digits")
     return text
 
 

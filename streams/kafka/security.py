@@ -93,17 +93,9 @@ def tls_context(config: Config) -> ssl.SSLContext:
     return context
 
 
-def advice(error: BaseException) -> str | None:
-    """Return what to do about a client's error if it concerns login or rights; else None.
-
-    The clients have errors of the same names, and mention some only in the text of others.
-    """
-    return _ADVICE.get(_kind_of(error) or "")
-
-
 def explained(error: BaseException, otherwise: str = "") -> str:
     """Return an error with advice, which is ``otherwise`` if this module has none."""
-    hint = advice(error)
+    hint = _ADVICE.get(_kind_of(error) or "")
     if hint is None:
         return f"{error}. {otherwise}" if otherwise else str(error)
     # Name the kind only: some errors quote the whole request.
@@ -118,6 +110,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def _kind_of(error: BaseException) -> str | None:
+    # The clients have errors of the same names, and mention some only in the text of others.
     names = {kind.__name__ for kind in type(error).__mro__}
     return next((kind for kind in _ADVICE if kind in names or kind in str(error)), None)
 

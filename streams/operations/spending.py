@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
@@ -61,23 +61,9 @@ class Spending:
                 the first eighth.
         """
         counts = Counter(list(self._parts.values()))
-        return [
-            _dataset(name, count, counts, self._one_in) for name, count in sorted(users.items())
-        ]
-
-
-def _dataset(
-    name: str, users: int, counts: Mapping[tuple[str, int], int], one_in: int
-) -> dict[str, Any]:
-    parts = [one_in * counts.get((name, part), 0) for part in range(PARTS)]
-    return {
-        "dataset": name,
-        "parts": _with_the_rest(parts, users),
-        "users": users,
-        "one_in": one_in,
-    }
-
-
-def _with_the_rest(parts: Iterable[int], users: int) -> list[int]:
-    first, *others = parts
-    return [max(first, users - sum(others)), *others]
+        shown = []
+        for name, count in sorted(users.items()):
+            first, *others = (self._one_in * counts[name, part] for part in range(PARTS))
+            parts = [max(first, count - sum(others)), *others]
+            shown.append({"dataset": name, "parts": parts, "users": count, "one_in": self._one_in})
+        return shown

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -71,8 +72,8 @@ class Dashboard(Site):
             certificate=certificate,
             further=("answers",),
         )
-        self.get("/events", self._events)
-        self.get("/answers-events", self._answers_events)
+        self.get("/events", partial(self._sent, self._seen_by))
+        self.get("/answers-events", partial(self._sent, self._answers_seen_by))
         self.get("/answers-of", self._answers_of)
         self.post("/login", self._login)
         self.post("/logout", self._logout)
@@ -95,12 +96,6 @@ class Dashboard(Site):
         self._sessions.leave(self.cookie.of(request))
         return self.cookie.end(web.Response(status=204))
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        return await self._sent(request, self._seen_by)
-
-    async def _answers_events(self, request: web.Request) -> web.StreamResponse:
-        return await self._sent(request, self._answers_seen_by)
-
     async def _answers_of(self, request: web.Request) -> web.Response:
         if not self._sees_service(self.cookie.of(request)):
             raise web.HTTPForbidden(text="log in first")
@@ -111,7 +106,7 @@ class Dashboard(Site):
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def _sent(
-        self, request: web.Request, seen_by: Callable[[str], PageEvent]
+        self, seen_by: Callable[[str], PageEvent], request: web.Request
     ) -> web.StreamResponse:
         """Send events to a page, within the number of pages that its visitor may open."""
         token = self.cookie.of(request)
