@@ -121,16 +121,8 @@ class KafkaFencedProducer(Transactions):
 
     async def send(self, outputs: Sequence[tuple[Origin, Sequence[Output]]]) -> None:
         """Send records in one transaction; return when the broker has them."""
-        contents = [
-            _content(output, packed)
-            for origin, group in outputs
-            for packed in [_ORIGIN.pack(*origin)]
-            for output in group
-        ]
         place = self._topic, self._partition
-        await self._transact(
-            lambda: queue_in_batches(self._producer, *place, contents, self._signer)
-        )
+        await self._transact(lambda: send_in_batches(self._producer, *place, outputs, self._signer))
 
     def _is_authentic(self, record: Any) -> bool:
         if self._verifier is None:
@@ -150,6 +142,23 @@ def _hush(producer: Any) -> None:
     for waiter in waiters:
         if waiter is not None and waiter.done() and not waiter.cancelled():
             waiter.exception()
+
+
+async def send_in_batches(
+    producer: Any,
+    topic: str,
+    partition: int,
+    outputs: Sequence[tuple[Origin, Sequence[Output]]],
+    signer: RecordSigner | None = None,
+) -> list[asyncio.Future[object]]:
+    """Queue outputs, each with its origin and, if there is a signer, its signature."""
+    contents = [
+        _content(output, packed)
+        for origin, group in outputs
+        for packed in [_ORIGIN.pack(*origin)]
+        for output in group
+    ]
+    return await queue_in_batches(producer, topic, partition, contents, signer)
 
 
 async def queue_in_batches(
