@@ -197,8 +197,18 @@ def overview_of(
 
 def datasets_of(glances: Iterable[Glance]) -> dict[str, DatasetStatus]:
     """Return every dataset that the partitions' owners have reported."""
-    inventories = (decode_inventory(glance.summary) for glance in glances)
-    return _datasets(found for found in inventories if found)
+    datasets: dict[str, DatasetStatus] = {}
+    for glance in glances:
+        inventory = decode_inventory(glance.summary)
+        if inventory is None:
+            continue
+        for name, found in inventory.summary.datasets.items():
+            dataset = datasets.setdefault(name, DatasetStatus(found.policy, allow=found.allow))
+            dataset.allow_agrees &= dataset.allow == found.allow
+            dataset.users += found.users
+            dataset.exhausted += found.exhausted
+            dataset.closed |= found.closed
+    return datasets
 
 
 def read_datasets(config: Config) -> dict[str, DatasetStatus]:
@@ -207,19 +217,9 @@ def read_datasets(config: Config) -> dict[str, DatasetStatus]:
     Raises:
         Unavailable: Kafka or Redis does not answer, or a partition was never decided.
     """
-    return _datasets(read_inventories(config))
-
-
-def read_inventories(config: Config) -> list[Inventory]:
-    """Return the present summary of every partition, in order.
-
-    Raises:
-        Unavailable: Kafka or Redis does not answer, or a partition was never decided.
-    """
     if config.budgets:
-        inventories = (decode_inventory(glance.summary) for glance in _read_file(config)[1])
-        return [found for found in inventories if found is not None]
-    return _summaries(config, topics_of(config).partitions)
+        return datasets_of(_read_file(config)[1])
+    return datasets_of(_current_glances(config, topics_of(config).partitions))
 
 
 def _read_file(config: Config) -> tuple[bytes | None, list[Glance]]:
@@ -259,18 +259,6 @@ def _overview_of_file(config: Config) -> Overview:
         for partition, glance in enumerate(glances)
     ]
     return Overview(partitions, datasets_of(glances))
-
-
-def _datasets(inventories: Iterable[Inventory]) -> dict[str, DatasetStatus]:
-    datasets: dict[str, DatasetStatus] = {}
-    for inventory in inventories:
-        for name, found in inventory.summary.datasets.items():
-            dataset = datasets.setdefault(name, DatasetStatus(found.policy, allow=found.allow))
-            dataset.allow_agrees &= dataset.allow == found.allow
-            dataset.users += found.users
-            dataset.exhausted += found.exhausted
-            dataset.closed |= found.closed
-    return datasets
 
 
 def read_owners(config: Config, partitions: int) -> list[str]:
@@ -419,23 +407,22 @@ def _life(glance: Glance, pulse: Pulse | None, lag: int) -> _Obstacle | None:
     return None
 
 
-def _summaries(config: Config, partitions: int) -> list[Inventory]:
-    """Return the summary of every partition; wait for owners that are about to report it."""
+def _current_glances(config: Config, partitions: int) -> list[Glance]:
+    """Return the facts about every partition; wait for owners that are about to report them."""
 
-    async def read(store: Store) -> list[Inventory]:
+    async def read(store: Store) -> list[Glance]:
         wanted: list[int] = []
         deadline = time.monotonic() + _SUMMARY_WITHIN
         while True:
             glances = [await store.glance(partition) for partition in range(partitions)]
             wanted = wanted or [int(glance.meta.get("last", "-1")) for glance in glances]
-            found = [decode_inventory(glance.summary) for glance in glances]
             older = [
                 number
-                for number, (inventory, last) in enumerate(zip(found, wanted, strict=True))
-                if inventory is None or inventory.last < last
+                for number, (glance, last) in enumerate(zip(glances, wanted, strict=True))
+                if (found := decode_inventory(glance.summary)) is None or found.last < last
             ]
             if not older:
-                return [inventory for inventory in found if inventory is not None]
+                return glances
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"partitions {older} have no current summary: start a worker, and look at "
