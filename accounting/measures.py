@@ -1,7 +1,7 @@
 """The measures in which budgets are counted: one row of `MEASURES` each.
 
     name        a budget is      counted in     steps it covers             guarantee
-    renyi       nats per order   nats           all but PoissonRecords      FZ Thm 4.3, 4.5, Rem 4.4
+    renyi       nats per order   nats           all                         FZ Thm 4.3, 4.5, Rem 4.4
     zcdp        rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Remark 4.4
     gdp         mu               mu squared     Gaussian (and see below)    K Thm 11, 12
     approx-dp   rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Thm 4.9
@@ -478,8 +478,8 @@ _ROWS: Final = (
         name="renyi",
         kind="Rényi divergence",
         unit="nats per order",
-        mechanisms=(*_UNSAMPLED, PoissonGaussian),
-        inexact=(PoissonGaussian, Laplace, PureDP),
+        mechanisms=(*_UNSAMPLED, PoissonGaussian, PoissonRecords),
+        inexact=(PoissonGaussian, PoissonRecords, Laplace, PureDP),
         inexact_cost=renyi_table_units,
         per_order=True,
         power=1,
@@ -560,8 +560,8 @@ def charge_units(
     - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
     - "pure-dp": ceil(c / scale 2**44). `Laplace` and `PureDP` only.
     - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a; for `Laplace` and `PureDP` the
-      least of this and ceil(c / scale 2**44). For `PoissonGaussian`, at rates below 1,
-      `renyi_cost` in units, rounded up.
+      least of this and ceil(c / scale 2**44). For `PoissonGaussian` and `PoissonRecords`, at rates
+      below 1, `renyi_cost` in units, rounded up.
 
     All but the last are exact: rational arithmetic on the float64 inputs gives the same integers.
 

@@ -6,6 +6,7 @@ costs are deterministic functions of the norm, so a user who is left out (norm 0
     mechanism         rho (zCDP)           mu squared (GDP)    Rényi divergence at order a
     Gaussian          c^2 / (2 s^2)        c^2 / s^2           a rho
     PoissonGaussian   -                    -                   `accounting.costs.sampled_gaussian`
+    PoissonRecords    -                    -                   `accounting.costs.sampled_records`
     Laplace           eps^2 / 2            -                   `accounting.costs.pure`
     PureDP            eps^2 / 2            -                   `accounting.costs.pure`
 
@@ -33,6 +34,7 @@ from accounting.costs.mechanisms import (
     Laplace,
     Mechanism,
     PoissonGaussian,
+    PoissonRecords,
     PureDP,
     gaussian_stddev,
     noise_scale,
@@ -42,6 +44,7 @@ from accounting.costs.order_units import units_at_orders
 from accounting.costs.power_cost import PURE, ZCDP
 from accounting.costs.pure import renyi_of_pure
 from accounting.costs.sampled_gaussian import poisson_gaussian_divergence
+from accounting.costs.sampled_records import records_divergence
 from accounting.exact.products import product_up, square_ratio_up
 from accounting.exact.units import cost_units
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, renyi_orders
@@ -66,12 +69,17 @@ def renyi_cost(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLike
     (`accounting.costs.pure.renyi_of_pure`). For `PoissonGaussian` it is
     `poisson_gaussian_divergence` in the larger direction, "remove", which exceeds the exact value
     by less than its rounding slack; at sampling rate 1 it is the cost of `Gaussian`. No entry
-    exceeds that of `Gaussian`, the smallest float64 >= order times `zcdp_cost`.
+    exceeds that of `Gaussian`, the smallest float64 >= order times `zcdp_cost`. For
+    `PoissonRecords`, whose norms are those of one record, it is the larger of both directions of
+    `records_divergence`.
     """
     alphas = renyi_orders("orders", orders)
     mechanism = simplified(mechanism)
     if isinstance(mechanism, PoissonGaussian):
         return poisson_gaussian_divergence(mechanism, norms, alphas)
+    if isinstance(mechanism, PoissonRecords):
+        removed = records_divergence(mechanism, norms, alphas, "remove")
+        return np.maximum(removed, records_divergence(mechanism, norms, alphas, "add"))
     rho = zcdp_cost(mechanism, norms)
     costs = np.empty((rho.size, alphas.size))
     for column, order in enumerate(alphas.tolist()):
@@ -86,11 +94,11 @@ def renyi_units(mechanism: Mechanism, norms: npt.ArrayLike, orders: npt.ArrayLik
     """Return ceil(a ceil(rho 2**44)) of each user at each order a, exactly, shape (n, k).
 
     For `Laplace` and `PureDP`, the smaller of this and ceil(eps 2**44), exactly. For
-    `PoissonGaussian`, at rates below 1, `renyi_cost` in units, rounded up. Units saturate at
-    `MAX_COST_UNITS`.
+    `PoissonGaussian` and `PoissonRecords`, at rates below 1, `renyi_cost` in units, rounded up.
+    Units saturate at `MAX_COST_UNITS`.
     """
     mechanism = simplified(mechanism)
-    if isinstance(mechanism, PoissonGaussian):
+    if isinstance(mechanism, PoissonGaussian | PoissonRecords):
         return renyi_table_units(mechanism, norms, orders)
     units = units_at_orders(ZCDP.units(mechanism, norms), renyi_orders("orders", orders))
     if isinstance(mechanism, Laplace | PureDP):

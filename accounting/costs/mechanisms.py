@@ -74,7 +74,7 @@ class PoissonRecords:
     Each record is drawn by a coin of its own, and norms are those of one record, L2: a user of whom
     j records are drawn adds a vector of at most j norms (each record is clipped singly). A user
     with fewer records, or with records of smaller norms, loses no more. The privacy unit is the
-    user. The cost is counted in steps (`StepShape`), and reported from loss distributions.
+    user.
 
     Attributes:
         noise_stddev: as for `Gaussian`.
@@ -133,9 +133,7 @@ def simplified(mechanism: Mechanism) -> Mechanism:
     match known(mechanism):
         case PoissonRecords(noise_stddev, 1.0, records):
             return Gaussian(float_toward(Fraction(noise_stddev) / records, DOWN))
-        case PoissonRecords(noise_stddev, sampling_rate, 1) | PoissonRecords(
-            noise_stddev, 0.0 as sampling_rate
-        ):
+        case PoissonRecords(noise_stddev, sampling_rate, 1):
             return PoissonGaussian(noise_stddev, sampling_rate)
         case PoissonGaussian(noise_stddev, 1.0):
             return Gaussian(noise_stddev)
@@ -160,7 +158,7 @@ def noise_scale(mechanism: Mechanism) -> float:
                 "mechanism",
                 mechanism,
                 "Gaussian, Laplace or PureDP: no rho or mu describes Poisson-sampled steps; "
-                "account PoissonGaussian in renyi, and PoissonRecords in steps",
+                "account such steps in renyi",
             )
 
 

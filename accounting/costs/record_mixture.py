@@ -35,6 +35,7 @@ class RecordMixture:
         sampling_rate: q, 0 < q < 1.
         records: k, >= 1.
         log_weights: log P(J = j), j = 0 to k, shape (k + 1,), within a relative 2**-51 or 2**-52.
+        squares: j squared, shape (k + 1,).
     """
 
     def __init__(self, sampling_rate: float, records: int) -> None:
@@ -43,6 +44,18 @@ class RecordMixture:
         with np.errstate(under="ignore"):
             self.weights = np.exp(self.log_weights)
         self._drawn = np.arange(records + 1, dtype=np.float64)
+        self.squares = self._drawn * self._drawn
+
+    def log_mean(self, exponents: FloatArray) -> float:
+        """Return the log of the mean of e^x, with one x >= 0 for each j and 0 for j = 0."""
+        terms = self.log_weights + exponents
+        top = float(terms.max())
+        if top > 0.0:
+            return top + math.log(float(np.exp(terms - top).sum()))
+        small = self.weights * np.expm1(np.minimum(exponents, 1.0))
+        return math.log1p(
+            float(np.where(exponents <= 1.0, small, np.exp(terms) - self.weights).sum())
+        )
 
     def log_ratio(self, mu: float, y: FloatArray) -> FloatArray:
         """Return log w at ascending y, of the same shape (n,).

@@ -33,23 +33,23 @@ from accounting.exact.validation import FloatArray, norm_vector, renyi_orders
 
 # Ratios and rates are raised to the first (their squares must not underflow); the integrand is
 # not evaluated where v exceeds the second, or at more nodes than the third.
-_SMALLEST: Final = 2.0**-200
+SMALLEST: Final = 2.0**-200
 _LARGEST_LOG_RATIO: Final = 600.0
 _MOST_NODES: Final = 2**14
-_REACH: Final = 9.0  # standard deviations beyond which a Gaussian is left out: 1e-18 of its mass
+REACH: Final = 9.0  # standard deviations beyond which a Gaussian is left out: 1e-18 of its mass
 _LOG_ACCURACY: Final = 38.0
 _NEGLIGIBLE: Final = 35.0
 # The exponents of the integrand are sums of a few terms, none above the square of the farthest
 # node in magnitude, each within a few 2**-53 of its own magnitude; the floor covers the rest.
-_ROUNDING: Final = 2.0**-49
-_ROUNDING_FLOOR: Final = 128.0
+ROUNDING: Final = 2.0**-49
+ROUNDING_FLOOR: Final = 128.0
 _SERIES_LIMIT: Final = 0.25
 _SERIES: Final = tuple(1.0 / math.factorial(power) for power in range(12, 1, -1))
 _PAIRS: Final = 2**15  # of a norm and an order, at a time
 _BLOCK: Final = 2**15  # nodes at a time, so that the temporaries stay in the cache
 
 
-class _Windows(NamedTuple):
+class Windows(NamedTuple):
     """The integration windows, one per pair: from `low` to `high` with `nodes` equal nodes."""
 
     low: FloatArray
@@ -88,12 +88,12 @@ def poisson_gaussian_divergence(
     distinct, position = np.unique(norm_vector("norms", norms), return_inverse=True)
     table = np.zeros((distinct.size, alphas.size))
     if mechanism.sampling_rate > 0.0:
-        rate = max(mechanism.sampling_rate, _SMALLEST)
+        rate = max(mechanism.sampling_rate, SMALLEST)
         rows = max(1, _PAIRS // alphas.size)
         for start in range(int(np.searchsorted(distinct, 0.0, side="right")), distinct.size, rows):
             block = slice(start, start + rows)
             with np.errstate(over="ignore", under="ignore"):
-                ratios = np.maximum(distinct[block] / mechanism.noise_stddev, _SMALLEST)
+                ratios = np.maximum(distinct[block] / mechanism.noise_stddev, SMALLEST)
             ratio, order = np.broadcast_arrays(ratios[:, np.newaxis], alphas)
             pairs = _divergence(ratio.ravel(), order.ravel(), rate)
             table[block] = pairs.reshape(ratio.shape)
@@ -114,12 +114,12 @@ def _divergence(mu: FloatArray, order: FloatArray, rate: float) -> FloatArray:
         use &= mu * (windows.high - 0.5 * mu) <= _LARGEST_LOG_RATIO
         use &= math.log(rate) + 0.5 * (order - 1.0) * mu * mu <= _NEGLIGIBLE
         chosen = np.flatnonzero(use)
-        windows = _Windows(*(part[chosen] for part in windows))
+        windows = Windows(*(part[chosen] for part in windows))
         beta = order[chosen] - 1.0
         log_moment = _log_moment(mu[chosen], beta, rate, windows)
         farthest = np.maximum(-windows.low, windows.high)
-        log_moment += _ROUNDING * (farthest * farthest + _ROUNDING_FLOOR)
-        exact = np.logaddexp(0.0, log_moment) / beta * (1.0 + _ROUNDING)
+        log_moment += ROUNDING * (farthest * farthest + ROUNDING_FLOOR)
+        exact = np.logaddexp(0.0, log_moment) / beta * (1.0 + ROUNDING)
         bound[chosen] = np.minimum(bound[chosen], exact)
     return bound
 
@@ -133,37 +133,39 @@ def _minkowski_bound(mu: FloatArray, order: FloatArray, rate: float) -> FloatArr
         exponent + math.log(rate),
     )
     # The exponent's rounding is magnified while the result is small beside it.
-    slack = _ROUNDING * (1.0 + np.minimum(exponent, 256.0))
+    slack = ROUNDING * (1.0 + np.minimum(exponent, 256.0))
     bound: FloatArray = order / (order - 1.0) * log_norm * (1.0 + slack)
     return bound
 
 
-def _windows(mu: FloatArray, order: FloatArray) -> _Windows:
+def _windows(mu: FloatArray, order: FloatArray) -> Windows:
     """Return where the integrand is concentrated: tilts of P by e^{k mu y}.
 
     At y + ib its modulus is at most e^{b^2 / 2} times that of a like integrand at y, as far as
     the singularities of the loss, at b = pi / mu.
     """
-    high = np.maximum(order, 2.0) * mu + _REACH
-    return _equal_nodes(np.full_like(mu, -_REACH), high, math.pi / mu)
+    high = np.maximum(order, 2.0) * mu + REACH
+    return equal_nodes(np.full_like(mu, -REACH), high, math.pi / mu)
 
 
-def _equal_nodes(low: FloatArray, high: FloatArray, strip: FloatArray) -> _Windows:
+def equal_nodes(
+    low: FloatArray, high: FloatArray, strip: FloatArray, curvature: FloatArray | float = 1.0
+) -> Windows:
     """Return windows whose step h leaves a relative error of e^-38 (`_LOG_ACCURACY`).
 
     The trapezoidal rule errs by e^{-2 pi b / h} times the modulus at distance b from the real line,
-    which is at most e^{b^2 / 2} for b up to `strip`.
+    which is at most e^{curvature b^2 / 2} for b up to `strip`.
     """
-    distance = np.minimum(math.sqrt(2.0 * _LOG_ACCURACY), strip)
-    step = 2.0 * math.pi * distance / (_LOG_ACCURACY + 0.5 * distance * distance)
+    distance = np.minimum(np.sqrt(2.0 * _LOG_ACCURACY / curvature), strip)
+    step = 2.0 * math.pi * distance / (_LOG_ACCURACY + 0.5 * curvature * distance * distance)
     count = np.ceil((high - low) / step) + 1.0
     # Few distinct counts, so that pairs with the same count are computed together. A pair's result
     # must depend on the pair alone, or a batch would differ from its parts in the last bit.
     grain = np.exp2(np.floor(np.log2(count)) - 3.0)
-    return _Windows(low, high, np.ceil(count / grain) * grain)
+    return Windows(low, high, np.ceil(count / grain) * grain)
 
 
-def _log_moment(mu: FloatArray, beta: FloatArray, rate: float, windows: _Windows) -> FloatArray:
+def _log_moment(mu: FloatArray, beta: FloatArray, rate: float, windows: Windows) -> FloatArray:
     """Return log(e^{beta D} - 1) of each pair, by quadrature over its window; shape (m,)."""
     results = np.empty_like(mu)
     for count in np.unique(windows.nodes).tolist():
@@ -192,12 +194,12 @@ def _integrand(
     growth = beta * loss
     largest = np.maximum(growth, 0.0)
     exponent += largest
-    factor = _scaled_remainder(growth, largest)
-    factor += beta * _scaled_remainder(-loss, largest)
+    factor = scaled_remainder(growth, largest)
+    factor += beta * scaled_remainder(-loss, largest)
     return exponent, factor
 
 
-def _scaled_remainder(t: FloatArray, scale: FloatArray) -> FloatArray:
+def scaled_remainder(t: FloatArray, scale: FloatArray) -> FloatArray:
     """Return e^-scale (e^t - 1 - t), by the power series near 0."""
     decay = np.exp(-scale)
     series = np.full_like(t, _SERIES[0])

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from accounting.conversions import zcdp_budget
 from accounting.costs.costs import renyi_units
-from accounting.costs.mechanisms import Mechanism, PoissonGaussian
+from accounting.costs.mechanisms import Mechanism, PoissonGaussian, PoissonRecords
 from accounting.costs.order_units import units_within_orders
 from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
 from accounting.costs.step_shape import ONE_STEP, StepShape
@@ -231,7 +231,7 @@ class RenyiFilter(BudgetFilter):
     ) -> tuple[FloatArray, IntArray]:
         rows = np.arange(norms.size)
         left, all_left = self._left(spent), self._all_left(spent)
-        if isinstance(mechanism, PoissonGaussian):
+        if isinstance(mechanism, PoissonGaussian | PoissonRecords):
             granted, tightest = self._largest_within(mechanism, norms, left)
         else:
             payable = units_within_orders(left, np.array(self.orders))
@@ -258,7 +258,7 @@ class RenyiFilter(BudgetFilter):
         return charged
 
     def _largest_within(
-        self, mechanism: PoissonGaussian, norms: FloatArray, left: IntArray
+        self, mechanism: PoissonGaussian | PoissonRecords, norms: FloatArray, left: IntArray
     ) -> tuple[FloatArray, IntArray]:
         """Return (norms that fit, the first order that slightly larger norms exceed).
 

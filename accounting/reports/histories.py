@@ -64,7 +64,7 @@ def step_of(mechanism: Mechanism, norm: float) -> LossParameters:
     match simplified(mechanism):
         case Gaussian(noise_stddev):
             return LossParameters("gaussian", norm / noise_stddev)
-        case PoissonGaussian(noise_stddev, 0.0):
+        case PoissonGaussian(noise_stddev, 0.0) | PoissonRecords(noise_stddev, 0.0):
             return LossParameters("nothing", norm / noise_stddev)
         case PoissonGaussian(noise_stddev, sampling_rate):
             return LossParameters("sampled", norm / noise_stddev, sampling_rate)

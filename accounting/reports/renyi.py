@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from accounting.conversions import renyi_to_delta, renyi_to_epsilon
 from accounting.costs.costs import renyi_cost
-from accounting.costs.mechanisms import PoissonRecords, simplified
 from accounting.exact.validation import BoolArray, FloatArray, IntArray, renyi_orders
 from accounting.reports.histories import Bounds, Mechanisms, per_level
 
@@ -43,7 +42,7 @@ class RenyiReport:
     `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
     levels, shape (levels,), > 0, in the norm of their mechanism; `orders`: shape (k,), > 1 and
     finite, `DEFAULT_ORDERS` if not given. The divergences of a level are computed when a history
-    first has steps there. There is no bound for steps of `PoissonRecords`: it is infinite.
+    first has steps there.
 
     The method has an upper bound only: the estimate equals it, and the lower bound is 0. The
     conversion makes it looser than the exact epsilon, by about 10 % for many steps, and by more if
@@ -107,9 +106,6 @@ class RenyiReport:
         missing = np.flatnonzero(used & ~self._filled).tolist()
         for mechanism in dict.fromkeys(self._mechanisms[level] for level in missing):
             alike = [level for level in missing if self._mechanisms[level] == mechanism]
-            if isinstance(simplified(mechanism), PoissonRecords):
-                self._infinite[alike] = True
-                continue
             costs = renyi_cost(mechanism, self._norms[alike], self.orders)
             self._infinite[alike] = np.isinf(costs)
             self._table[alike] = np.where(np.isinf(costs), 0.0, costs)  # 0 x infinity is NaN
