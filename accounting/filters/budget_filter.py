@@ -160,7 +160,6 @@ class BudgetFilter(ABC):
           some order is granted 0 and charged that remainder.
         - For `PoissonGaussian`, bisection finds the norm, at most a relative 2**-20 below one that
           does not fit; the tightest order is the first that the latter exceeds.
-        - For `Laplace` at Rényi orders, the norm is the largest whose zCDP cost fits.
 
         For all other mechanisms, every machine grants the same bits: only IEEE-exact operations
         are used.

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from accounting.conversions import zcdp_budget
 from accounting.costs.costs import renyi_units
-from accounting.costs.mechanisms import Mechanism, PoissonGaussian, PoissonRecords
+from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PoissonRecords
 from accounting.costs.order_units import units_within_orders
 from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
 from accounting.costs.step_shape import ONE_STEP, StepShape
@@ -55,6 +55,7 @@ from accounting.filters.admission import PaysFromRest, Positions
 from accounting.filters.budget_filter import BudgetFilter
 
 _GRANT_ULPS = 2**32  # of 2**-52 each: the precision of the search for a granted norm
+_NEARLY = 1.0 - 2.0**-48  # of the largest norm that fits, which is itself rounded down
 
 
 class _OneBudgetFilter(BudgetFilter):
@@ -233,6 +234,10 @@ class RenyiFilter(BudgetFilter):
         left, all_left = self._left(spent), self._all_left(spent)
         if isinstance(mechanism, PoissonGaussian | PoissonRecords):
             granted, tightest = self._largest_within(mechanism, norms, left)
+        elif isinstance(mechanism, Laplace):
+            payable_norms = self._laplace_norms_within(mechanism, left)
+            tightest = payable_norms.argmin(axis=1)
+            granted = payable_norms[rows, tightest]
         else:
             payable = units_within_orders(left, np.array(self.orders))
             tightest = payable.argmin(axis=1)
@@ -249,13 +254,26 @@ class RenyiFilter(BudgetFilter):
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
     ) -> IntArray:
         left, rows = self._left(spent), np.arange(granted.size)
-        payable = units_within_orders(left, np.array(self.orders))
-        tightest = payable.argmin(axis=1)
-        ends = self._is_the_end(payable[rows, tightest], ZCDP.units(mechanism, granted))
+        if isinstance(mechanism, Laplace):
+            payable_norms = self._laplace_norms_within(mechanism, left)
+            tightest = payable_norms.argmin(axis=1)
+            ends = granted >= payable_norms[rows, tightest] * _NEARLY
+        else:
+            payable = units_within_orders(left, np.array(self.orders))
+            tightest = payable.argmin(axis=1)
+            ends = self._is_the_end(payable[rows, tightest], ZCDP.units(mechanism, granted))
         ended = np.flatnonzero(ends)
         at = ended, tightest[ended]
         charged[at] = self._all_left(spent)[at]
         return charged
+
+    def _laplace_norms_within(self, mechanism: Laplace, left: IntArray) -> FloatArray:
+        """Return about the largest norms that cost at most `left` at each order, (n, k).
+
+        The cost is the smaller of two bounds, so a norm may fit by either.
+        """
+        by_order = ZCDP.norms_within(mechanism, units_within_orders(left, np.array(self.orders)))
+        return np.maximum(by_order, PURE.norms_within(mechanism, left))
 
     def _largest_within(
         self, mechanism: PoissonGaussian | PoissonRecords, norms: FloatArray, left: IntArray

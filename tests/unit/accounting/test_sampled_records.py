@@ -27,7 +27,7 @@ from accounting import (
     renyi_cost,
     zcdp_cost,
 )
-from accounting.costs.mechanisms import DIRECTIONS, Direction
+from accounting.costs.mechanisms import Direction
 from accounting.costs.sampled_records import records_divergence
 
 # noise / norm, sampling rate, records, order, D_a(M || P) "remove", D_a(P || M) "add"
