@@ -159,9 +159,10 @@ from accounting.release.exact_normals import ExactNormals
 normals = ExactNormals()
 normals.draw(Fraction(2) ** 30, 1000)
 child = os.fork()
-print(normals.draw(Fraction(2) ** 30, 1000).tolist(), flush=True)
+draws = normals.draw(Fraction(2) ** 30, 1000).tolist()
 if child:
-    os.waitpid(child, 0)
+    os.waitpid(child, 0)  # long lines of two processes could mix
+print(draws, flush=True)
 """
 
 
