@@ -1,12 +1,12 @@
 """Ratios, their squares, and products, rounded up to the next float64 or whole number, exactly.
 
 Only operations that IEEE 754 defines bit for bit are used (+, -, x, /, comparison), so results
-are the same on every machine. Whole numbers of 128 bits decide (`accounting.exact.wide`), all at
-once: no value takes longer than another, even if it is in a wrong unit. Ceilings are taken of
-float64 numbers where these are far enough from the whole numbers beside them.
-
-`two_product_error` is the rounding error of a product, which is a float64 too (Veltkamp and Dekker,
-"A floating-point technique for extending the available precision", 1971).
+are the same on every machine. A product is its rounded value and its rounding
+error, a float64 too (Veltkamp and Dekker, "A floating-point technique for extending the available
+precision", 1971); the error decides the direction. Where the error is too small to be
+sure of its sign, and for numbers near the ends of the float64 range, whole numbers of 128 bits
+decide (`accounting.exact.wide`), all at once: no value takes longer than another, even if it is in
+a wrong unit.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ from accounting.exact.validation import (
 _MANTISSA_BITS: Final = 53
 _SPLITTER: Final = 134217729.0  # 2**27 + 1
 _BLOCK: Final = 4096  # values at a time, so that the temporaries stay in the cache
+# Inside these limits no product, and no rounding error of a product, overflows or underflows.
+_SQUARE_LIMITS: Final = (2.0**-600, 2.0**600)
+_PLAIN_EXPONENTS: Final = 100  # of the divisor, below which it needs no scaling
+_PRODUCT_LIMITS: Final = (2.0**-800, 2.0**900)
+# The quotient and its correction are known to a relative 2**-100; 2**-96 leaves a margin.
+_UNSURE: Final = 2.0**-96
 _INTERVAL: Final = 2.0**-50
 _RATIO_LIMITS: Final = (2.0**-300, 2.0**300)  # times a square inside its limits: no underflow
 _FEW: Final = 128  # up to this many, deciding one by one is faster than as arrays
@@ -38,8 +44,8 @@ _FEW: Final = 128  # up to this many, deciding one by one is faster than as arra
 _Result = TypeVar("_Result", FloatArray, IntArray)
 
 
-def square_ratio_up(c: npt.ArrayLike, s: float, bits: int = 0) -> FloatArray:
-    """Return the smallest float64 >= (c / s)**2 * 2**bits, where the right side is exact.
+def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
+    """Return the smallest float64 >= (c / s)**2, where the right side is exact.
 
     c > 0 never gives 0: what would underflow is rounded up to the smallest positive float64. What
     is above the largest float64 gives infinity.
@@ -47,11 +53,10 @@ def square_ratio_up(c: npt.ArrayLike, s: float, bits: int = 0) -> FloatArray:
     Args:
         c: finite, >= 0, any shape.
         s: finite, > 0.
-        bits: the exponent.
     """
     scale = positive_finite("s", s, DOWN)
     values = _finite_values("c", c)
-    return _in_blocks(values, lambda block: _square_ratios(block, scale, bits), np.float64)
+    return _in_blocks(values, lambda block: _square_ratio_block(block, scale), np.float64)
 
 
 def ratio_ceil(
@@ -94,9 +99,7 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
     """
     factor = positive_finite("a", a, UP)
     values = nonnegative_array("m", m)
-    finite = np.where(values < math.inf, values, 0.0)
-    products = _in_blocks(finite, lambda block: _products(factor, block), np.float64)
-    return np.where(values < math.inf, products, math.inf)
+    return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
 
 
 def _exact_ceilings(
@@ -181,8 +184,69 @@ def _finite_values(argument: str, values: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def _square_ratios(c: FloatArray, scale: float, bits: int) -> FloatArray:
+def _square_ratio_block(c: FloatArray, scale: float) -> FloatArray:
     """Return `square_ratio_up` for one flat block."""
+    scale_given = scale
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        x = c
+        exponent = math.frexp(scale)[1]
+        if abs(exponent) > _PLAIN_EXPONENTS:
+            # Scaling both by the same power of two is exact and leaves the ratio as it is.
+            x, scale = np.ldexp(c, -exponent), math.ldexp(scale, -exponent)
+        divisor = scale * scale
+        high, low = split_one(scale)
+        divisor_error = ((high * high - divisor) + 2.0 * high * low) + low * low
+        square = x * x
+        square_error = two_product_error(square, *(2 * split(x)))
+
+        # One step of long division: c^2 / s^2 = quotient + correction, up to a relative 2**-100.
+        quotient = square / divisor
+        back = quotient * divisor
+        residual = square - back
+        residual -= two_product_error(back, *split(quotient), *split_one(divisor))
+        residual += square_error
+        residual -= quotient * divisor_error
+        residual /= divisor
+        nearest = quotient + residual
+        rest = residual - (nearest - quotient)
+
+        unsure = np.abs(rest) <= _UNSURE * nearest
+        if divisor_error == 0.0:
+            # Without error terms the residual is the remainder of the division, which is exact.
+            unsure &= square_error != 0.0
+        unsure |= square < _SQUARE_LIMITS[0]
+        unsure |= square > _SQUARE_LIMITS[1]
+        up: FloatArray = (nearest.view(np.int64) + (rest > 0.0)).view(np.float64)
+    if unsure.any():
+        unsure &= c != 0.0
+        up[unsure] = _exact_square_ratios(c[unsure], scale_given)
+    return up
+
+
+def _product_block(factor: float, m: FloatArray) -> FloatArray:
+    """Return `product_up` for one flat block."""
+    factor_given = factor
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        exponent = math.frexp(factor)[1]
+        scaled = abs(exponent) > _PLAIN_EXPONENTS
+        if scaled:
+            factor = math.ldexp(factor, -exponent)
+        product = factor * m
+        error = two_product_error(product, *split_one(factor), *split(m))
+        up: FloatArray = (product.view(np.int64) + (error > 0.0)).view(np.float64)
+        outside = (m < _PRODUCT_LIMITS[0]) | (m > _PRODUCT_LIMITS[1])
+        if scaled:
+            up = np.ldexp(up, exponent)
+            outside |= up < _PRODUCT_LIMITS[0]
+    if outside.any():
+        up[outside] = m[outside]  # 0 and infinity stay what they are
+        outside &= (m != 0.0) & (m != math.inf)
+        up[outside] = _exact_products(factor_given, m[outside])
+    return up
+
+
+def _exact_square_ratios(c: FloatArray, scale: float) -> FloatArray:
+    """Return `square_ratio_up` for a flat array of numbers above 0."""
     tops, exponents = mantissas(c)
     bottoms, divisor_exponents = mantissas(np.full_like(c, scale))
     root = tops.astype(np.float64) / bottoms.astype(np.float64)
@@ -195,11 +259,11 @@ def _square_ratios(c: FloatArray, scale: float, bits: int) -> FloatArray:
         np.ldexp(square, digits).astype(np.int64),
     )
     quotient += (quotient > 2**_MANTISSA_BITS) & (quotient % 2 == 1)
-    return _scaled_up(quotient, 2 * (exponents - divisor_exponents) + bits - digits)
+    return _scaled_up(quotient, 2 * (exponents - divisor_exponents) - digits)
 
 
-def _products(factor: float, m: FloatArray) -> FloatArray:
-    """Return `product_up` for one flat block of finite numbers."""
+def _exact_products(factor: float, m: FloatArray) -> FloatArray:
+    """Return `product_up` for a flat array of finite numbers above 0."""
     left, left_exponents = mantissas(m)
     right, right_exponents = mantissas(np.full_like(m, factor))
     product = wide.product(left, right)
@@ -235,6 +299,13 @@ def split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     high = scaled - values
     np.subtract(scaled, high, out=high)
     return high, values - high
+
+
+def split_one(value: float) -> tuple[float, float]:
+    """Return `split` of one number."""
+    scaled = _SPLITTER * value
+    high = scaled - (scaled - value)
+    return high, value - high
 
 
 def two_product_error(
