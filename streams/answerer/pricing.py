@@ -37,7 +37,6 @@ from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from streams.answerer.kinds import AskedQuery
 from streams.answerer.queries import Query, QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar
-from streams.ledger.validation import measure_of
 from streams.records import Policy
 
 _LEAST: Final = 0.1
@@ -190,7 +189,7 @@ def _noise(query: Query, squares: float, rho: float) -> float:
 
 def rho_of(policy: Policy) -> float:
     """Return the budget of a policy as zCDP, rounded down."""
-    rho = measure_of(policy).gaussian_rho(policy.budget[0])
+    rho = policy.row.gaussian_rho(policy.budget[0])
     if rho is None:
         raise UnusableQueries(
             f"active_windows and corrections need budgets in gdp, zcdp or approx-dp, and that of "
@@ -346,7 +345,7 @@ def _orders(policy: Policy) -> Sequence[int]:
 
 def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Prices:
     """Return the cost of one window of a query for a worst-case user."""
-    measure = measure_of(policy)
+    measure = policy.row
     if not measure.covers(Gaussian(1.0)):
         raise UnusableQueries(
             f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot charge the "
@@ -357,5 +356,5 @@ def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Prices:
 
 def _units(policy: Policy, norm: float, stddev: float) -> Prices:
     """Return the cost of one charge."""
-    units = measure_of(policy).charge_units(Gaussian(stddev), [norm], policy.orders or None)
+    units = policy.row.charge_units(Gaussian(stddev), [norm], policy.orders or None)
     return np.atleast_1d(units.reshape(-1))

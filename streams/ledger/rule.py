@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from accounting import InvalidInput, Mechanism, PerUserOrderFilter, advance_units, best_order
 from accounting.filters.accounts import AccountTerms, Orders
 from streams.ledger.columns import Numbers
-from streams.ledger.validation import filter_of, has_per_user_order, measure_of
+from streams.ledger.validation import filter_of
 from streams.records import Policy
 
 _BLOCK_NUMBERS = 2**18
@@ -73,9 +73,9 @@ class Rule:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._measure = measure_of(policy)
+        self._measure = policy.row
         self._orders = np.array(policy.orders) if self._measure.per_order else None
-        self.binds = has_per_user_order(policy)
+        self.binds = policy.per_user_order is True
         kind: Orders = "per-user" if self.binds else "all" if self._measure.per_order else "none"
         self.terms = AccountTerms(tuple(policy.budget), tuple(policy.odometer_step), kind)
         self.orders = len(policy.orders) if kind == "all" else None

@@ -63,11 +63,6 @@ MECHANISMS: Mapping[MechanismName, Callable[[float], Mechanism]] = {
 """Makes a mechanism from the scale of a charge. Each mechanism of the wire has one row."""
 
 
-def measure_of(policy: Policy) -> Measure:
-    """Return the measure of a policy's budget."""
-    return policy.row
-
-
 def check_policy(policy: Policy) -> None:
     """Check the fields of a policy against each other.
 
@@ -85,7 +80,7 @@ def check_policy(policy: Policy) -> None:
             Reason.INVALID_POLICY,
             f"records_per_user belongs to measure steps, not to {policy.measure}",
         )
-    measure, per_order = policy.measure, measure_of(policy).per_order
+    measure, per_order = policy.measure, policy.row.per_order
     numbers = len(policy.orders) if per_order else 1
     complaint = None
     if per_order and not policy.orders:
@@ -96,9 +91,9 @@ def check_policy(policy: Policy) -> None:
         complaint = f"orders must be finite, not {policy.orders}"
     elif sorted(set(policy.orders)) != policy.orders:
         complaint = f"orders must increase strictly, not {policy.orders}"
-    elif has_per_user_order(policy) and not per_order:
+    elif policy.per_user_order is True and not per_order:
         complaint = f"per_user_order belongs to measure renyi, not to {measure}"
-    elif policy.on_exhaustion == "clip" and not measure_of(policy).can_clip:
+    elif policy.on_exhaustion == "clip" and not policy.row.can_clip:
         complaint = (
             f"on_exhaustion is clip, but measure {measure} does not charge a smaller norm of a "
             "gaussian step less: use halt"
@@ -141,7 +136,7 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     nearest, complaint = outer[0], None
     other = next((each for each in outer if each.user_ids != nearest.user_ids), None)
     stranger = next((each for each in outer if each.pseudonyms != policy.pseudonyms), None)
-    no_clip = next((each for each in outer if not measure_of(each).can_clip), None)
+    no_clip = next((each for each in outer if not each.row.can_clip), None)
     fewer = next((each for each in outer if each.records < policy.records), None)
     if len(outer) >= MAX_BUDGETS:
         complaint = (
@@ -200,7 +195,7 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
             "measure, orders, sampling_rate, noise_multiplier and records_per_user must be those "
             f"of dataset {name!r}"
         )
-    elif has_per_user_order(policy) or has_per_user_order(whole):
+    elif policy.per_user_order is True or whole.per_user_order is True:
         complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
     elif any(asked > free for asked, free in zip(policy.budget, left, strict=True)):
         complaint = (
@@ -217,11 +212,6 @@ def _charged_in(policy: Policy) -> tuple[object, ...]:
     """Return the fields that say in what a budget is counted."""
     shape = policy.sampling_rate, policy.noise_multiplier, policy.records
     return policy.measure, policy.orders, *shape
-
-
-def has_per_user_order(policy: Policy) -> bool:
-    """Return whether each user is bound to one of the orders, and charged only there."""
-    return policy.per_user_order is True
 
 
 def policy_to_store(policy: Policy, outer: Sequence[Policy]) -> Policy:
@@ -244,7 +234,7 @@ def is_same_policy(stored: Policy, asked: Policy) -> bool:
 
 def filter_of(policy: Policy) -> BudgetFilter:
     """Return the privacy filter with the budget of a checked policy."""
-    return measure_of(policy).filter_of(policy.budget, policy.orders or None)
+    return policy.row.filter_of(policy.budget, policy.orders or None)
 
 
 def mechanism_of(name: MechanismName, scale: float, *policies: Policy) -> Mechanism:
@@ -273,7 +263,7 @@ def check_noise(mechanism: Mechanism, clip_norm: float, policies: Sequence[Polic
         Rejection: INVALID_MECHANISM.
     """
     for policy in policies:
-        shape = measure_of(policy).shape
+        shape = policy.row.shape
         if shape is not None and clip_norm > shape.largest_norm(mechanism):
             detail = (
                 f"the noise of {mechanism} is too low for clip norm {clip_norm}: dataset "
@@ -332,7 +322,7 @@ def check_covered(
         Rejection: INVALID_MECHANISM; it lists the measures that can charge the step.
     """
     for policy in policies:
-        measure = measure_of(policy)
+        measure = policy.row
         if not covers(measure, mechanism):
             rows = *MEASURES.values(), steps_measure(StepShape(1.0, 1.0))
             others = tuple(row.name for row in rows if covers(row, mechanism))

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import InvalidInput, Risk, from_units_down
-from streams.ledger.validation import has_per_user_order, measure_of
 from streams.records import Policy
 
 Units = NDArray[np.integer]
@@ -23,9 +22,9 @@ Numbers = NDArray[np.float64]
 
 def budget_of(policy: Policy) -> str:
     """Return the budget in the unit of its measure, rounded down."""
-    row = measure_of(policy)
+    row = policy.row
     if row.per_order:
-        own = ", each user its own" if has_per_user_order(policy) else ""
+        own = ", each user its own" if policy.per_user_order is True else ""
         return f"{len(policy.budget)} orders{own}"
     if row.shape is not None:
         return f"{policy.steps} {row.unit}"
@@ -42,7 +41,7 @@ def budget_epsilon(policy: Policy, order: float | None, delta: float) -> float:
     """
     if order is None or order not in policy.orders:
         return policy.epsilon(delta)
-    at, row = policy.orders.index(order), measure_of(policy)
+    at, row = policy.orders.index(order), policy.row
     return row.epsilon(row.stated(np.array(policy.budget[at : at + 1])), delta, [order])
 
 
@@ -102,8 +101,8 @@ class Amounts:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.per_user_order = has_per_user_order(policy)
-        self._measure = measure_of(policy)
+        self.per_user_order = policy.per_user_order is True
+        self._measure = policy.row
         self._budget = np.array(policy.budget, dtype=np.int64)
         self._orders = np.array(policy.orders)
 

@@ -48,7 +48,6 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import Gaussian, InvalidInput, noise_for_norm_budget
 from accounting.release import ExactNoise, KeySelection
 from accounting.release.clipping import clip_rows, row_norms
-from streams.ledger.validation import measure_of
 from streams.records.users import UserIds
 from streams.sdk.arguments import read_rows, read_users
 from streams.sdk.decisions import StepDecision
@@ -203,7 +202,7 @@ class QueryAnswerer:
             InvalidRequest: no rho follows from the measure of the dataset: renyi or pure-dp.
         """
         if rho is None:
-            rho = measure_of(run.policy).gaussian_rho(run.policy.budget[0])
+            rho = run.policy.row.gaussian_rho(run.policy.budget[0])
             if rho is None:
                 raise InvalidRequest(
                     f"dataset {run.dataset!r} has measure {run.policy.measure}, from which no rho "

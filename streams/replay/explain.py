@@ -20,7 +20,7 @@ from streams.ledger.accounts import Accounts
 from streams.ledger.budgets import Budgets
 from streams.ledger.ledger import Ledger
 from streams.ledger.tracked import Address
-from streams.ledger.validation import measure_of, mechanism_of
+from streams.ledger.validation import mechanism_of
 from streams.operations.guarantees import Amounts, Units, budget_epsilon
 from streams.records import (
     ERASED,
@@ -202,7 +202,7 @@ class _Account:
 
     def _earlier(self, partition: int, offset: int, dataset: str) -> AccountEvent:
         budgets = self._ledger.state.policies.budgets(dataset)
-        if all(measure_of(policy).covers(_SAMPLED) for policy in budgets.policies):
+        if all(policy.row.covers(_SAMPLED) for policy in budgets.policies):
             self._sampled.update(_names(budgets.outermost))  # there may have been sampled steps
         own, *_ = self._shares(budgets, None)
         return AccountEvent(
@@ -251,7 +251,7 @@ class _Account:
             reason = decision.reasons[int(np.count_nonzero(~admitted[:place]))]
         mechanism = mechanism_of(charge.mechanism, charge.scale, *budgets.policies)
         asked = [
-            measure_of(policy).charge_units(mechanism, [norm], policy.orders or None)[0]
+            policy.row.charge_units(mechanism, [norm], policy.orders or None)[0]
             for policy in budgets.policies
         ]
         return self._event(

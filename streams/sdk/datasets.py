@@ -32,7 +32,7 @@ from accounting import (
 from accounting.exact.units import UNIT_BITS
 from accounting.exact.validation import exact_numbers, positive_finite
 from streams.ledger.authorization import check_access
-from streams.ledger.validation import check_policy, measure_of
+from streams.ledger.validation import check_policy
 from streams.records import (
     DELTA,
     AccessList,
@@ -540,7 +540,7 @@ def arguments_of(policy: Policy) -> dict[str, Any]:
     found: dict[str, Any] = asdict(policy)
     found = {name: None if value is UNSET else value for name, value in found.items()}
     for field in ("budget", "odometer_step"):
-        found[field] = [_in_unit(measure_of(policy), units) for units in found[field]]
+        found[field] = [_in_unit(policy.row, units) for units in found[field]]
     if policy.allow:
         found["allow"] = {public_text(entry.key): entry.rights for entry in policy.allow}
     return found

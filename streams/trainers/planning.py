@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from accounting import PoissonGaussian, best_order, steps_noise_multiplier
 from accounting.costs.norm_levels import grid_norms
-from streams.ledger.validation import has_per_user_order, measure_of
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
@@ -114,7 +113,7 @@ class Plan:
     def _priced(self, mechanism: PoissonGaussian) -> Units:
         with invalid_requests():
             tables = [
-                measure_of(policy).cost_table(
+                policy.row.cost_table(
                     mechanism, float(self.norms[-1]), len(self.norms) - 1, policy.orders or None
                 )
                 for policy in self._policies
@@ -136,7 +135,7 @@ class Plan:
         begin = 0
         for policy in self._policies:
             end = begin + len(policy.budget)
-            if has_per_user_order(policy):
+            if policy.per_user_order is True:
                 columns.append(
                     begin + int(best_order(first[np.newaxis, begin:end], policy.budget)[0])
                 )
@@ -216,7 +215,7 @@ def noise_for_steps(
     Raises:
         InvalidRequest: an argument is invalid, or no noise lasts.
     """
-    shape = measure_of(policies[0]).shape
+    shape = policies[0].row.shape
     if shape is not None:
         exact = shape.noise_multiplier
         if Plan(policies, planned(exact, sampling_rate, steps), 1.0).lasts():

@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.release.exact_normals import ExactNormals
-from streams.ledger.validation import measure_of
 from streams.sdk.arguments import UsersLike
 from streams.sdk.errors import InvalidRequest, ReleasedTwice, Unusable
 from streams.sdk.roster import Roster
@@ -206,7 +205,7 @@ class PrivateSteps:
     @property
     def _counts_steps(self) -> bool:
         """Return whether a step costs the same at every level, so that low levels save nothing."""
-        return measure_of(self._run.policy).shape is not None
+        return self._run.policy.row.shape is not None
 
     @property
     def step(self) -> int:

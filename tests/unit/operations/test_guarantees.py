@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from accounting import MEASURES, InvalidInput, from_units_down, renyi_to_epsilon
-from streams.ledger.validation import has_per_user_order
 from streams.operations.guarantees import (
     budget_epsilon,
     first_epsilon,
@@ -46,7 +45,7 @@ def test_budget_epsilon_is_the_requested_one(measure, orders, epsilon) -> None:
 
 def test_budget_epsilon_is_the_worst_per_user_order() -> None:
     kept = policy("renyi", 2.0, 1e-6)
-    assert has_per_user_order(kept)
+    assert kept.per_user_order is True
     budgets = from_units_down(np.array(kept.budget))
     for order, budget in zip(kept.orders, budgets, strict=True):
         implied = renyi_to_epsilon([order], np.array([budget]), 1e-9)

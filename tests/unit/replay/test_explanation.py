@@ -9,7 +9,6 @@ import pytest
 
 from accounting.exact.units import from_units
 from streams import Turnstile
-from streams.ledger.validation import measure_of
 from streams.records import User
 from streams.replay.explain import AccountEvent, CutOff, explain
 from tests.spending import spent_units
@@ -39,7 +38,7 @@ def test_explained_costs_add_up_to_the_spending(archived: Archived, user: int) -
         spent = units.reshape(len(users), -1)[list(users).index(user)]
         shares = [s for event in events for s in event.budgets if s.dataset == name]
         power = 2 if name == "inner" else 1
-        measure = measure_of(ledger.state.datasets[name].policy)
+        measure = ledger.state.datasets[name].policy.row
         assert shares[-1].spent == measure.stated(spent).tolist()
         added = sum(share.cost[0] ** power for share in shares)
         assert added == pytest.approx(float(from_units(spent)[0]), rel=1e-12)

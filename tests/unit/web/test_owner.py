@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streams.ledger.validation import measure_of
 from streams.records import Policy, User
 from streams.sdk.datasets import policy_from
 from streams.sdk.errors import ServiceUnavailable
@@ -40,7 +39,7 @@ def policy(name: str, **given: Any) -> Policy:
 def spent(policy: Policy, part: float, at: int | None = None) -> Point:
     """An odometer record of a part of the budget."""
     units = [int(part * number) for number in policy.budget]
-    stated = measure_of(policy).stated(np.array(units)).tolist()
+    stated = policy.row.stated(np.array(units)).tolist()
     bound = stated if at is None else [stated[at]]
     order = None if at is None else policy.orders[at]
     return Point(int(100 * part), 50.0, tuple(bound), order)
