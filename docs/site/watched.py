@@ -106,11 +106,12 @@ def train(kafka: str, prefix: str, stop: threading.Event) -> None:
             model = IndividualDPClassifier(
                 population=1_400,
                 classes=range(10),
-                steps=400,
-                noise_stddev=60.0,
+                steps=4_000,
+                noise_multiplier=60.0,
                 sampling_rate=0.02,
             )
             model.fit(images.train[:, :-1], images.train_labels, run=run)
+            run.close()
 
 
 def film() -> list[list[list[Segment]]]:
