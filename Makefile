@@ -54,7 +54,7 @@ debian:                           ## make check and the demo in a fresh Debian; 
 	.ci/debian $(SUITE)
 
 test-torch: $(VENV)/installed     ## trainers with PyTorch and Opacus: they take gigabytes, so not in `make test`
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]' lightning
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]' 'flwr[simulation]' lightning
 	$(PYTEST) tests/unit/trainers $(ARGS)
 
 test-huggingface: $(VENV)/installed ## the same with transformers
