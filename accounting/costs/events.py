@@ -7,6 +7,8 @@ An event's noise is a multiple of the sensitivity, which is the clip norm here.
     GaussianDpEvent(m)                               Gaussian(m C)
     PoissonSampledDpEvent(q, GaussianDpEvent(m))     PoissonGaussian(m C, q)
     LaplaceDpEvent(m)                                Laplace(m C)
+    MixtureOfGaussiansDpEvent(s, [0, c, .., k c],    PoissonRecords(s C / c, q, k)
+        weights of Bin(k, q))
     PoissonSampledDpEvent(1, event)                  that of the event
     SelfComposedDpEvent(event, 1)                    that of the event
     ComposedDpEvent([event])                         that of the event
@@ -19,12 +21,30 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Final
 
-from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian
+from accounting.costs.mechanisms import (
+    MAX_RECORDS,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    PoissonGaussian,
+    PoissonRecords,
+)
+from accounting.costs.record_mixture import binomial_weights
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, float_toward
+from accounting.exact.rounding import DOWN, UP, float_toward
 from accounting.exact.validation import exact_number, positive_finite, sampling_probability
 
-_CHARGED: Final = "GaussianDpEvent, LaplaceDpEvent, or PoissonSampledDpEvent of a GaussianDpEvent"
+_CHARGED: Final = (
+    "GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent of a GaussianDpEvent, or "
+    "MixtureOfGaussiansDpEvent"
+)
+_BINOMIAL: Final = (
+    "records of one norm c, each drawn by a coin of one rate q: sensitivities 0, c, 2c, .., k c "
+    f"with the weights of Bin(k, q), k at most {MAX_RECORDS}. For records of different norms, give "
+    "all the largest; for other weights, charge the step's own divergence by RenyiFilter.admit"
+)
+# Relative: how much sensitivities and weights may be off by rounding.
+_ROUNDED: Final = Fraction(1, 2**30)
 _EACH_STEP: Final = "one step: charge each of its events as a step"
 _POISSON_ONLY: Final = (
     "Poisson-sampled: batches of a fixed size, or truncated, lose more than is charged for "
@@ -40,9 +60,6 @@ _INSTEAD: Final = {
     "NonPrivateDpEvent": "private",
     "DiscreteLaplaceDpEvent": "PureDP(), charged with norms of sensitivity x noise_parameter",
     "RandomizedResponseDpEvent": "PureDP(), charged with its epsilon as the norm",
-    "MixtureOfGaussiansDpEvent": (
-        "given as PoissonRecords, if each record of a user is drawn by a coin of one rate"
-    ),
     "ZCDpEvent": (
         "charged by RenyiFilter.admit with xi + rho a at every order a, or, if xi is 0, by "
         "ZcdpFilter.admit with rho"
@@ -79,6 +96,8 @@ def mechanism_from(event: Any, clip_norm: float = 1.0) -> Mechanism:
             return Laplace(_noise(event.noise_multiplier, scale))
         case "PoissonSampledDpEvent":
             return _sampled(event, scale)
+        case "MixtureOfGaussiansDpEvent":
+            return _records(event, scale)
         case "SelfComposedDpEvent" if event.count == 1:
             return mechanism_from(event.event, scale)
         case "ComposedDpEvent" if len(event.events) == 1:
@@ -94,6 +113,65 @@ def _sampled(event: Any, scale: float) -> Mechanism:
     if rate == 1.0:
         return step
     raise InvalidInput("event", event, f"{_CHARGED}: other steps are not amplified by sampling")
+
+
+def _records(event: Any, scale: float) -> Mechanism:
+    """Return the step whose binomial number of records drawn is never below that of the event.
+
+    Its rate is a relative 2**-30 above that of the event's mean, so weights may be rounded.
+    """
+    weights, norm = _weights_of_multiples(event)
+    records = len(weights) - 1
+    total = sum(weights, Fraction(0))
+    mean = sum((j * weight for j, weight in enumerate(weights)), Fraction(0)) / (records * total)
+    raised = mean if records == 1 else min(mean * (1 + _ROUNDED), Fraction(1))
+    rate = float_toward(raised, UP)
+    if records > 1 and not _is_dominated(weights, rate):
+        raise InvalidInput("event", event, _BINOMIAL)
+    stddev = exact_number("standard_deviation", event.standard_deviation)
+    noise = float_toward(stddev / norm * Fraction(scale), DOWN)
+    if records > 1:
+        return PoissonRecords(noise, rate, records)
+    return Gaussian(noise) if rate == 1.0 else PoissonGaussian(noise, rate)
+
+
+def _weights_of_multiples(event: Any) -> tuple[list[Fraction], Fraction]:
+    """Return the weights of 0, 1, .., k records, and the norm of a record, rounded up."""
+    sensitivities = [exact_number("sensitivities", one) for one in event.sensitivities]
+    weights = [exact_number("sampling_probs", one) for one in event.sampling_probs]
+    if len(sensitivities) != len(weights) or any(one < 0 for one in [*sensitivities, *weights]):
+        raise InvalidInput("event", event, "one weight >= 0 for each sensitivity >= 0")
+    if abs(sum(weights, Fraction(0)) - 1) > _ROUNDED:
+        raise InvalidInput("event", event, "weights that add up to 1")
+    pairs = [pair for pair in zip(sensitivities, weights, strict=True) if pair[1]]
+    positive = [one for one, _ in pairs if one]
+    if not positive:
+        raise InvalidInput("event", event, "an event that reads data: other steps are not charged")
+    least = min(positive)
+    multiples = [round(one / least) for one, _ in pairs]
+    if max(multiples) > MAX_RECORDS:
+        raise InvalidInput("event", event, _BINOMIAL)
+    counted, norm = [Fraction(0)] * (max(multiples) + 1), least
+    for (one, weight), j in zip(pairs, multiples, strict=True):
+        if abs(one - j * least) > one * _ROUNDED:
+            raise InvalidInput("event", event, _BINOMIAL)
+        counted[j] += weight
+        norm = max(norm, one / j) if j else norm
+    return counted, norm
+
+
+def _is_dominated(weights: list[Fraction], rate: float) -> bool:
+    """Return whether Bin(k, rate) has at least the mass of `weights` from every j on.
+
+    Rounded weights add up to 1 only nearly, so either the masses from j on decide, or those before.
+    """
+    binomial, whole = binomial_weights(rate, len(weights) - 1)
+    total, before, before_binomial = sum(weights), Fraction(0), 0
+    for weight, mass in zip(weights, binomial, strict=True):
+        before, before_binomial = before + weight, before_binomial + mass
+        if (total - before) * whole > whole - before_binomial and before * whole < before_binomial:
+            return False
+    return True
 
 
 def _noise(multiplier: float, scale: float) -> float:

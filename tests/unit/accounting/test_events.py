@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +16,7 @@ from accounting import (
     InvalidInput,
     Laplace,
     PoissonGaussian,
+    PoissonRecords,
     PureDP,
     RenyiFilter,
     mechanism_from,
@@ -64,7 +66,6 @@ def test_noise_is_a_multiple_of_the_clip_bound_rounded_down() -> None:
         (dp_accounting.RandomizedResponseDpEvent(0.5, 2), "event"),
         (dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 8), "event"),
         (dp_accounting.UnsupportedDpEvent(), "event"),
-        (dp_event.MixtureOfGaussiansDpEvent(2.0, [0.0, 1.0], [0.75, 0.25]), "event"),
         (dp_accounting.GaussianDpEvent(0.0), "noise_multiplier"),
         (dp_accounting.GaussianDpEvent(-1.0), "noise_multiplier"),
         (dp_accounting.PoissonSampledDpEvent(1.5, GAUSSIAN), "sampling_probability"),
@@ -89,3 +90,56 @@ def test_a_zcdp_event_costs_xi_and_rho_times_the_order() -> None:
     assert rule.exhausted(state).all()
     epsilon = peer.get_epsilon(1e-5)
     assert renyi_to_epsilon(orders, advised[0], 1e-5) == pytest.approx(epsilon, rel=1e-9)
+
+
+def mixture(
+    records: int, rate: float, norm: float = 0.7, stddev: float = 1.4
+) -> dp_event.MixtureOfGaussiansDpEvent:
+    weights = [
+        float(
+            Fraction(math.comb(records, j))
+            * Fraction(rate) ** j
+            * (1 - Fraction(rate)) ** (records - j)
+        )
+        for j in range(records + 1)
+    ]
+    norms = [j * norm for j in range(records + 1)]
+    return dp_event.MixtureOfGaussiansDpEvent(stddev, norms, weights)
+
+
+@pytest.mark.parametrize(("records", "rate"), [(2, 0.5), (5, 0.01), (40, 1e-4), (30, 0.97)])
+def test_binomial_mixtures_are_records_with_coins_of_their_own(records: int, rate: float) -> None:
+    found = mechanism_from(mixture(records, rate), 3.0)
+    assert isinstance(found, PoissonRecords)
+    assert found.records == records
+    assert rate <= found.sampling_rate <= rate * (1 + 2e-9)
+    assert 6.0 * (1 - 1e-15) <= found.noise_stddev * (1 + 1e-9) <= 6.0 * (1 + 2e-9)
+
+
+def test_mixtures_of_one_record_and_of_none_left_out_are_simpler_steps() -> None:
+    event = dp_event.MixtureOfGaussiansDpEvent
+    assert mechanism_from(event(2.0, [0.0, 1.0], [0.75, 0.25])) == PoissonGaussian(2.0, 0.25)
+    assert mechanism_from(event(2.0, [0.5], [1.0])) == Gaussian(4.0)
+    # The order does not matter, and weights may be split.
+    shuffled = event(2.0, [2.0, 0.0, 1.0, 1.0], [0.25, 0.25, 0.2, 0.3])
+    assert mechanism_from(shuffled) == mechanism_from(event(2.0, [0, 1, 2], [0.25, 0.5, 0.25]))
+
+
+@pytest.mark.parametrize(
+    ("sensitivities", "weights"),
+    [
+        ([0.0, 1.0, 2.0], [0.5, 0.25, 0.25]),  # not binomial
+        ([0.0, 1.0, 2.0], [0.25, 0.5, 0.2]),  # do not add up to 1
+        ([0.0, 1.0, 2.5], [0.25, 0.5, 0.25]),  # no multiples
+        ([0.0, 1.0, 2.0], [0.5, 0.5]),
+        ([0.0, -1.0], [0.5, 0.5]),
+        ([0.0, 1.0], [1.5, -0.5]),
+        ([0.0, 1.0, 5000.0], [0.5, 0.4, 0.1]),
+        ([0.0], [1.0]),
+        ([], []),
+    ],
+)
+def test_other_mixtures_are_refused(sensitivities: list[float], weights: list[float]) -> None:
+    event = dp_event.MixtureOfGaussiansDpEvent(1.0, sensitivities, weights)
+    with pytest.raises(InvalidInput):
+        mechanism_from(event)
