@@ -32,7 +32,7 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
-from accounting.reports.accountant import ReportAccountant
+from accounting.reports.accountant import Method, ReportAccountant
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.histories import Bounds
 from accounting.reports.pld.losses import LARGEST_RATIO
@@ -175,6 +175,8 @@ def epsilon_of_steps(
 ) -> FloatArray:
     """Return `epsilon_of` for several numbers of equal steps at norm 1; float64 of shape (n,).
 
+    The steps of `PoissonRecords` are bounded by loss distributions alone.
+
     Args:
         mechanism: of the steps, at a rate above 0.
         steps: int64, shape (n,), 0 to 2**46.
@@ -184,7 +186,8 @@ def epsilon_of_steps(
     if isinstance(step, Gaussian):
         noise = step.noise_stddev
         return np.array([epsilon_of(noise, 1.0, count, delta) for count in steps.tolist()])
-    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta))
+    method: Method = "pld" if isinstance(step, PoissonRecords) else "tightest"
+    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta, method))
 
 
 @lru_cache(maxsize=16)
