@@ -7,6 +7,7 @@ object with what is special about this training.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -95,7 +96,7 @@ def main(meeting: str, rank: int, ranks: int, out: Path, special: dict[str, Any]
         train(out, rank, special)
     except Exception as error:
         out.with_suffix(".error").write_text(type(error).__name__)
-        raise
+        os._exit(1)  # at a usual end gloo's threads may abort the process, if the other rank ended
 
 
 if __name__ == "__main__":
