@@ -373,13 +373,14 @@ def _together(norms: Sequence[Floats]) -> Floats:
     """Return the norms of rows from those of their parts; infinite where one of these is."""
     if len(norms) == 1:
         return norms[0]
-    by_part = np.stack(norms)
+    squares = np.zeros_like(norms[0])
     with np.errstate(over="ignore", under="ignore"):
-        squares = np.square(by_part).sum(axis=0)
+        for one in norms:  # numpy's sum over parts would take another order for a single row
+            squares += np.square(one)
     together: Floats = np.sqrt(squares) * (1.0 + (len(norms) + 4) * 2.0**-52)
     precise = (squares > 2.0**-900) & (squares < np.inf)
     if not precise.all():
-        closely = by_part[:, ~precise].T
+        closely = np.stack([one[~precise] for one in norms], axis=1)
         finite = np.asarray(np.isfinite(closely).all(axis=1))
         usable = np.where(finite[:, np.newaxis], closely, 0.0)
         together[~precise] = np.where(finite, row_norms(usable), np.inf)

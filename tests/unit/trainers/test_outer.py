@@ -91,6 +91,21 @@ def test_sums_are_those_of_clipped_rows_but_for_the_grid() -> None:
     assert np.ldexp(total.astype(float), exponent) == pytest.approx(wanted, abs=USERS * 2.0**-24)
 
 
+def test_a_norm_over_many_parts_does_not_depend_on_the_other_users() -> None:
+    random = np.random.default_rng(4)
+    parts = [
+        Outer(*(random.normal(size=(USERS, 5)).astype(np.float32) for _ in range(2)))
+        for _ in range(40)
+    ]
+    levels = np.full(USERS, 0.5)
+    together = ClippedSum(-24, outer=range(40)).add(parts, levels)
+    alone = [
+        ClippedSum(-24, outer=range(40)).add([one_of(part, user) for part in parts], levels[:1])[0]
+        for user in range(USERS)
+    ]
+    assert together.tolist() == alone
+
+
 @pytest.mark.parametrize("at_once", [2.0**50, 2.0**37])
 @pytest.mark.parametrize("exponent", [-24, -20])
 def test_sums_depend_neither_on_the_order_of_users_nor_on_how_they_come(
