@@ -24,7 +24,8 @@ The contribution of a user must not depend on which other users were drawn:
 - **Dropout and augmentation follow the operating system's randomness while a step is open.** With
   a known seed the mask of an example would reveal its place in the batch, and so which other users
   were drawn. Afterwards the generators of PyTorch, NumPy and Python continue from their state
-  before the step.
+  before the step, except for a normal deviate that NumPy may have kept
+  (``streams.trainers.loader.Randomness``).
 
 Gradients of linear layers in float32 that see one row per example are not written out, in trainings
 without ``users``. Opacus's ghost clipping computes norms and sums in float32, which bounds no
