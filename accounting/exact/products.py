@@ -77,7 +77,8 @@ def ratio_ceil(
         return _exact_ceilings(block, scale, bits, limit, power)
 
     with np.errstate(over="ignore", under="ignore", divide="ignore"):
-        factor = np.float64(2.0**bits) / np.float64(scale) ** power
+        divisor = np.float64(scale)
+        factor = 2.0**bits / (divisor if power == 1 else divisor * divisor)
         if not _RATIO_LIMITS[0] < factor < _RATIO_LIMITS[1]:
             return _in_blocks(c, ceilings, np.int64)
         estimate = c * factor if power == 1 else c * c * factor
