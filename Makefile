@@ -101,11 +101,11 @@ image:                            ## the worker image to publish; PYTHON_IMAGE=p
 	docker build --build-arg "PYTHON_IMAGE=$(PYTHON_IMAGE)" -f deploy/Dockerfile -t dp-turnstile:$(VERSION) .
 
 bench: $(VENV)/installed          ## speed and latency against the raw pipe; a table in out/
-	$(BIN)/python -m tests.benchmarks $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 bench-torch: $(VENV)/installed    ## private training beside Opacus's; ARGS="--data DIR" with MNIST, too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.training $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.training $(ARGS)
 
 simulate: $(VENV)/installed       ## SEEDS=n worlds with every fault; SEED=n one, with its trace; MUTATIONS=all
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
@@ -121,10 +121,10 @@ fuzz: $(VENV)/installed           ## hostile records at the edge; ARGS=1000000 f
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
 gains: $(VENV)/installed          ## individual accounting beside the strongest baselines; ARGS="--data DIR"
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.papers.gains $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.papers.gains $(ARGS)
 
 papers: $(VENV)/installed         ## results of the papers, computed again; table and plots in out/papers
-	$(BIN)/python -m tests.papers $(ARGS)
+	$(BIN)/python -m bench.papers $(ARGS)
 
 define environment
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed, and no python3 was found"; exit 1; }

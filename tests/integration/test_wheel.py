@@ -78,7 +78,7 @@ def test_the_wheel_contains_all_files_that_are_not_python(wheel: Path) -> None:
         f"streams/store/lua/{path.name}" for path in (TOP / "streams" / "store" / "lua").iterdir()
     }
     assert scripts <= names
-    assert not any(name.startswith("tests") for name in names)
+    assert not any(name.startswith(("bench", "tests")) for name in names)
 
 
 def test_the_wheel_has_its_metadata(wheel: Path) -> None:

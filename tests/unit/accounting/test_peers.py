@@ -42,7 +42,7 @@ from accounting import (
 from accounting.costs.mechanisms import PoissonGaussian
 from accounting.exact.validation import IntArray
 from accounting.reports import Method, NormGrid, ReportAccountant
-from tests.papers.side_by_side import (
+from bench.papers.side_by_side import (
     LIBRARIES,
     SETTINGS,
     ComparedSetting,
@@ -62,7 +62,7 @@ MESH = 4e-4  # of the losses, four times the default: still a bound, and to with
 MECHANISMS = [PoissonGaussian(1.0, 0.1), PoissonGaussian(0.7, 0.02), PoissonGaussian(3.0, 0.5)]
 
 # rate, noise over norm, order, divergence of one step.
-# Opacus 1.6.0: python -m tests.benchmarks.peers --opacus-table
+# Opacus 1.6.0: python -m bench.peers --opacus-table
 OPACUS_RIGHT = [
     (0.01, 1.0, 1.5, 0.00012725374351154145),
     (0.01, 1.0, 8.0, 0.0008936439076060279),

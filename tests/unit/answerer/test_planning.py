@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import noise_for_norm_budget
+from bench.corrections import bounded, corrected, policy_of
 from streams import Turnstile
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
@@ -29,7 +30,6 @@ from streams.answerer.pricing import costs_of
 from streams.answerer.queries import UnusableQueries, parse_queries, provisional_windows
 from streams.answerer.windows import Calendar
 from streams.records import Policy
-from tests.benchmarks.corrections import bounded, corrected, policy_of
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
 from tests.unit.answerer.years import MONTHS, YEAR, Year, daily, population, year
@@ -408,7 +408,7 @@ POLICY: Policy = policy_of(1.0, 1e-6)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["distinct", "sum"])
 def test_intervals_hold_in_every_month_of_a_year(kind: str) -> None:
-    """A smaller version of ``python -m tests.benchmarks.corrections``."""
+    """A smaller version of ``python -m bench.corrections``."""
     mu = float(np.sqrt(2.0 * (POLICY.row.gaussian_rho(POLICY.budget[0]) or 0.0)))
     squares: defaultdict[float, list[float]] = defaultdict(list)
     covered: defaultdict[float, list[Any]] = defaultdict(list)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.corrections import policy_of
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
 from streams.answerer.events import EventFile, SkipReason
@@ -19,7 +20,6 @@ from streams.answerer.planning import plan_of
 from streams.answerer.queries import QueryFile, UnusableQueries, parse_queries
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
 from streams.answerer.windows import Calendar, InputState
-from tests.benchmarks.corrections import policy_of
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions

@@ -15,10 +15,10 @@ from itertools import chain
 import pytest
 from kafka.cli.admin import main_parser
 
+from bench import PARTS
 from streams.cli.main import main, parse
 from streams.config import Config
 from streams.store.layout import KEYS, key_of
-from tests.benchmarks import PARTS
 from tests.readme import DOCUMENTS, TOP, blocks, commands
 
 VENV = re.findall(r"^VENV +:= (\S+)", (TOP / "Makefile").read_text(), re.MULTILINE)[0]
@@ -64,9 +64,9 @@ def test_documented_make_targets_exist() -> None:
 def test_documented_programs_and_parts_of_benchmarks_exist() -> None:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
-        for name in re.findall(r"python -m (tests[\w.]*)", text):
+        for name in re.findall(r"python -m ((?:bench|tests)[\w.]*)", text):
             assert find_spec(name), (path, name)
-        parts = re.findall(r"(?:python -m tests\.benchmarks |`)--only ([a-z]+)", text)
+        parts = re.findall(r"(?:python -m bench |`)--only ([a-z]+)", text)
         assert set(parts) <= set(PARTS), path
 
 

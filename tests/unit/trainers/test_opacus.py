@@ -18,7 +18,7 @@ from streams.sdk.roster_steps import poisson_sample
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: make test-torch")
 PrivacyEngine = pytest.importorskip("streams.trainers").PrivacyEngine
-adds_noise = pytest.importorskip("tests.benchmarks.training").adds_noise
+adds_noise = pytest.importorskip("bench.training").adds_noise
 
 USERS, STEPS, RATE, CLIP_NORM = 400, 12, 0.125, 0.7
 IMAGES = torch.tensor(np.random.default_rng(0).normal(size=(USERS, 1, 8, 8)).astype(np.float32))

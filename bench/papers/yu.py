@@ -1,0 +1,293 @@
+"""Yu et al.: what rounding norms saves, the private release of individual epsilons, training with
+individual clip norms, and membership inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from accounting import (
+    NormGrid,
+    ReportAccountant,
+    release_mean,
+    release_quantiles,
+    renyi_cost,
+    renyi_to_epsilon,
+    zcdp_budget,
+)
+from accounting.reports.renyi import DEFAULT_ORDERS
+from bench.papers.norms import LEARNING_RATE, NOISE_MULTIPLIER, Training, class_means
+from bench.papers.norms import train as train_network
+from bench.papers.rows import BLUE, ORANGE, Row, figure, save, with_error
+from bench.papers.sampled import Plan, mean_and_error, noise_of, train
+from streams.demo.training import CLASSES, Images
+
+_DELTA = 1e-5
+_UNROUNDED_USERS = 20
+_FRACTIONS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+_RELEASE_EPSILON = 0.1
+_YU_USERS = 60_000
+_TRAINING_EPSILON = 2.4
+_TRIALS = 4
+_EPOCHS = 6
+_ATTACKED_TRAININGS = 5
+_DRAWS = 10
+_RATE_WITHOUT_NOISE = 5.0
+"""The learning rate that fits nearly all training images in as many steps as the private one."""
+
+
+def groups(training: Training, images: Images, out: Path) -> list[Row]:
+    """Figs. 5 and 6: epsilon beside a user's final loss, and beside the accuracy of a class."""
+    epsilons, logs = _epsilons(training), np.log(np.maximum(training.losses, 1e-12))
+    by_class = class_means(epsilons, images.train_labels)
+    drawing = figure(columns=2)
+    losses, classes = drawing.subplots(1, 2)
+    losses.scatter(training.losses, epsilons, color=BLUE, s=3)
+    losses.set(xlabel="final loss", ylabel="ε", xscale="log")
+    classes.scatter(by_class, training.class_accuracy, color=BLUE)
+    for one in range(CLASSES):
+        classes.annotate(f" {one}", (by_class[one], training.class_accuracy[one]))
+    classes.set(xlabel="average ε of the class", ylabel="test accuracy of the class")
+    save(drawing, out / "yu-fig5-6.png")
+    worst, best = training.class_accuracy.argmin(), training.class_accuracy.argmax()
+    of_losses, of_classes = (
+        float(np.corrcoef(*pair)[0, 1])
+        for pair in ((epsilons, logs), (by_class, training.class_accuracy))
+    )
+    of_ends = by_class[worst] / by_class[best] - 1.0
+    return [
+        Row(
+            f"Y Fig. 5 ({training.data}, {len(epsilons):,} users)",
+            "Pearson's r of ε and the logarithm of the final loss",
+            "> 0.9",
+            f"{of_losses:.2f}",
+        ),
+        Row(
+            f"Y Fig. 6 ({training.data}, classes)",
+            "Pearson's r of a class's average ε and its test accuracy",
+            "a plot, negative",
+            f"{of_classes:.2f}",
+        ),
+        Row(
+            f"Y Fig. 6 ({training.data}, classes)",
+            f"average ε of the least accurate class ({worst}) above that of the most ({best})",
+            "44.2 % on CIFAR-10",
+            f"{of_ends:.0%}",
+        ),
+    ]
+
+
+def attacks(training: Training, images: Images, out: Path) -> list[Row]:
+    """Appendix D: how often a threshold on the loss tells a class's members from other images."""
+    by_class = class_means(_epsilons(training), images.train_labels)
+    least, most = int(by_class.argmin()), int(by_class.argmax())
+    private, exposed = (
+        np.array([_attack(images, seed, noise, rate) for seed in range(_ATTACKED_TRAININGS)])
+        for noise, rate in ((NOISE_MULTIPLIER, LEARNING_RATE), (0.0, _RATE_WITHOUT_NOISE))
+    )
+    drawing = figure()
+    axes = drawing.subplots()
+    for rates, color, name in ((private, BLUE, "with noise"), (exposed, ORANGE, "without noise")):
+        axes.scatter(by_class, rates.mean(axis=0), color=color, label=name)
+    axes.set(xlabel="average ε of the class", ylabel="success of the attack in %")
+    save(drawing, out / "yu-fig11.png")
+    correlations = [float(np.corrcoef(by_class, rates)[0, 1]) for rates in exposed]
+    cells = (
+        ("success with noise, average of the classes", "about 50 %", private.mean(axis=1)),
+        ("the same without noise", "a plot", exposed.mean(axis=1)),
+        (f"without noise, class of the largest ε ({most})", "79.7 % (CIFAR-10)", exposed[:, most]),
+        (f"without noise, class of the least ε ({least})", "61.4 % (CIFAR-10)", exposed[:, least]),
+        ("Pearson's r of a class's average ε and success without noise", "positive", correlations),
+    )
+    source = f"Y App. D ({images.name}, classes)"
+    return [Row(source, what, told, with_error(values)) for what, told, values in cells]
+
+
+def _attack(images: Images, seed: int, noise_multiplier: float, learning_rate: float) -> np.ndarray:
+    """Train on a draw of as many images; return the attack's success on each class in percent."""
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(images.train) + len(images.test))
+    rows = np.concatenate([images.train, images.test])[order]
+    labels = np.concatenate([images.train_labels, images.test_labels])[order]
+    users = len(images.train)
+    drawn = Images(images.name, rows[:users], labels[:users], rows[users:], labels[users:])
+    network = train_network(
+        drawn, followed=0, seed=seed, noise_multiplier=noise_multiplier, learning_rate=learning_rate
+    )
+    return 100.0 * np.array(
+        [
+            threshold_success(
+                network.losses[drawn.train_labels == one],
+                network.test_losses[drawn.test_labels == one],
+                random,
+            )
+            for one in range(CLASSES)
+        ]
+    )
+
+
+def threshold_success(
+    members: np.ndarray, others: np.ndarray, random: np.random.Generator
+) -> float:
+    """Return how often the attack is right on as many members as others, in the mean of draws.
+
+    The threshold is the best of one half of the losses. The attack is on the other half.
+    """
+    half = min(len(members), len(others)) // 2
+    right = []
+    for _ in range(_DRAWS):
+        drawn = [random.permutation(losses)[: 2 * half] for losses in (members, others)]
+        known, attacked = np.reshape(drawn, (2, 2, half)).swapaxes(0, 1)
+        thresholds = known.ravel()
+        below = (known[:, :, np.newaxis] <= thresholds).mean(axis=1)
+        threshold = thresholds[(below[0] - below[1]).argmax()]
+        caught, falsely = (attacked <= threshold).mean(axis=1)
+        right.append((1.0 + caught - falsely) / 2.0)
+    return float(np.mean(right))
+
+
+def rounding(training: Training, out: Path) -> list[Row]:
+    """Table 1: divergences computed with and without rounding norms to a hundredth of C."""
+    grid = NormGrid(float(training.norms.max()))
+    began = perf_counter()
+    counts = grid.counts(training.norms)
+    rounded = ReportAccountant(training.mechanism, grid).epsilon(counts, _DELTA, method="renyi")
+    with_rounding = perf_counter() - began
+
+    few = training.norms[:_UNROUNDED_USERS]
+    began = perf_counter()
+    exact = np.array(
+        [
+            renyi_to_epsilon(
+                DEFAULT_ORDERS,
+                renyi_cost(training.mechanism, norms, DEFAULT_ORDERS).sum(axis=0),
+                _DELTA,
+            )
+            for norms in few
+        ]
+    )
+    one_by_one = (perf_counter() - began) / len(few)
+    users, steps = training.norms.shape
+    excess = np.asarray(rounded)[:_UNROUNDED_USERS] / exact - 1.0
+    nearest = grid.norms[
+        np.clip(np.rint(few / grid.norms[0]).astype(int), 1, grid.levels).ravel() - 1
+    ].reshape(few.shape)
+    below = int((nearest < few).sum())
+    drawing = figure()
+    axes = drawing.subplots()
+    axes.scatter(exact, np.asarray(rounded)[:_UNROUNDED_USERS], color=BLUE, s=14)
+    axes.plot([0, exact.max()], [0, exact.max()], color=ORANGE, linewidth=1)
+    axes.set(xlabel="ε without rounding", ylabel="ε with norms rounded up")
+    save(drawing, out / "yu-table1.png")
+    source = f"Y Table 1 ({training.data}, {users:,} users, {steps:,} steps)"
+    distinct = len(np.unique(training.norms))
+    return [
+        Row(source, "divergences with rounding", "1e2", f"{grid.levels}"),
+        Row(source, "divergences without rounding", "1e7", f"{distinct:.1e}"),
+        Row(source, "seconds with rounding, all users", "< 3", f"{with_rounding:.2f}"),
+        Row(
+            source,
+            f"seconds without rounding, from {_UNROUNDED_USERS} users",
+            "2.6e4",
+            f"{one_by_one * users:,.0f}",
+        ),
+        Row(
+            source,
+            "ε with rounding up, above the unrounded: least, most",
+            "not given",
+            f"{excess.min():.2%}, {excess.max():.2%}",
+        ),
+        Row(
+            source,
+            "norms that rounding to the nearest level would under-report",
+            "not given",
+            f"{below / few.size:.0%}",
+        ),
+    ]
+
+
+def release(training: Training, out: Path) -> list[Row]:
+    """Table 2: mean and quantiles of epsilon under (0.1, 1e-5)-DP, half of rho for each."""
+    grid = NormGrid(float(training.norms.max()))
+    accountant = ReportAccountant(training.mechanism, grid)
+    counts = grid.counts(training.norms)
+    values = np.asarray(accountant.epsilon(counts, _DELTA, method="renyi"))
+    random = np.random.default_rng(2)
+    populations = {
+        f"{len(values):,} users": values,
+        f"{_YU_USERS:,} users drawn from them": random.choice(values, _YU_USERS),
+    }
+    upper = float(accountant.epsilon(_every_step_at_the_clip_norm(training, grid), _DELTA, "renyi"))
+    half = zcdp_budget(_RELEASE_EPSILON, _DELTA) / 2.0
+    rows = []
+    drawing = figure(columns=2)
+    for axes, (name, population) in zip(drawing.subplots(1, 2), populations.items(), strict=True):
+        mean = release_mean(population, upper, rho=half, generator=random)
+        quantiles = release_quantiles(population, _FRACTIONS, upper, rho=half, generator=random)
+        released = np.array([mean.estimate, *quantiles.estimates])
+        true = np.array([population.mean(), *np.quantile(population, _FRACTIONS)])
+        errors = np.abs(released / true - 1.0)
+        axes.plot(true, color=BLUE, marker="o", linestyle="", label="not private")
+        axes.plot(released, color=ORANGE, marker="x", linestyle="", label="released")
+        axes.set_xticks(range(6), ["mean", *(f"{fraction:g}" for fraction in _FRACTIONS)])
+        axes.set(title=name, ylabel="ε")
+        source = f"Y Table 2 ({training.data}, {name})"
+        rows += [
+            Row(source, "mean and quantiles, not private", "n = 60,000", _joined(true)),
+            Row(source, f"released at ε = {_RELEASE_EPSILON:g}, δ = 1e-5", "", _joined(released)),
+            Row(source, "average error", "1.13 %", f"{errors.mean():.2%}"),
+        ]
+    save(drawing, out / "yu-table2.png")
+    return rows
+
+
+def clipping(images: Images) -> list[Row]:
+    """Table 3: individual clip norms against one for all, at the same noise and steps.
+
+    C is about the median gradient at the beginning, as in the paper. Nobody is left out: the noise
+    is such that C itself is admitted in all steps.
+    """
+    is_mnist = images.name == "MNIST"
+    clip_norm, rate = 1.0, 0.02 if is_mnist else 0.1
+    epoch = round(1.0 / rate)
+    steps = _EPOCHS * epoch
+    noise = noise_of(_TRAINING_EPSILON, steps, rate, clip_norm)
+    ways = {
+        "one clip norm for all": (None, "97.26 ± 0.11 %"),
+        "individual, from a full pass in each epoch": (epoch, "97.17 ± 0.12 %"),
+        "individual, from the user's own sampling coins": (0, "not in the paper"),
+    }
+    return [
+        Row(
+            f"Y Table 3 ({images.name}, {steps} steps)",
+            f"accuracy at ε = {_TRAINING_EPSILON:g}, {words}",
+            published,
+            mean_and_error(
+                [
+                    train(
+                        images,
+                        Plan(_TRAINING_EPSILON, clip_norm, noise, rate, 4.0, steps, pass_every),
+                        seed,
+                    )
+                    for seed in range(_TRIALS)
+                ]
+            ),
+        )
+        for words, (pass_every, published) in ways.items()
+    ]
+
+
+def _epsilons(training: Training) -> np.ndarray:
+    grid = NormGrid(float(training.norms.max()))
+    accountant = ReportAccountant(training.mechanism, grid)
+    return np.asarray(accountant.epsilon(grid.counts(training.norms), _DELTA, method="renyi"))
+
+
+def _every_step_at_the_clip_norm(training: Training, grid: NormGrid) -> np.ndarray:
+    return np.array([0] * (grid.levels - 1) + [training.steps])
+
+
+def _joined(numbers: np.ndarray) -> str:
+    return " / ".join(f"{number:.3f}" for number in numbers)

@@ -1,1 +1,0 @@
-"""Results of the papers, computed again with this library: `python -m tests.papers`."""
