@@ -61,7 +61,6 @@ from accounting.exact.units import (
 from accounting.filters.accounts import AccountTerms, BalanceColumns
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
-    ApproxDPFilter,
     GdpFilter,
     PureDPFilter,
     RenyiFilter,
@@ -105,7 +104,6 @@ __all__ = [
     "MEASURES",
     "UNIT_BITS",
     "AccountTerms",
-    "ApproxDPFilter",
     "BalanceColumns",
     "Bounds",
     "BudgetAccount",

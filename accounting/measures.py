@@ -2,9 +2,8 @@
 
     name        a budget is      counted in     steps it covers             guarantee
     renyi       nats per order   nats           all                         FZ Thm 4.3, 4.5, Rem 4.4
-    zcdp        rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Remark 4.4
+    zcdp        rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Remark 4.4, Thm 4.9
     gdp         mu               mu squared     Gaussian (and see below)    K Thm 11, 12
-    approx-dp   rho, in nats     rho            Gaussian, Laplace, PureDP   FZ Thm 4.9
     pure-dp     epsilon          epsilon        Laplace, PureDP             FZ Thm 4.3
     steps       a number N       steps          those of one public shape   docs/research/filters.md
 
@@ -77,7 +76,6 @@ from accounting.exact.validation import (
 )
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.filters.measure_filters import (
-    ApproxDPFilter,
     GdpFilter,
     PureDPFilter,
     RenyiFilter,
@@ -85,7 +83,7 @@ from accounting.filters.measure_filters import (
     ZcdpFilter,
 )
 
-MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp", "steps"]
+MeasureName: TypeAlias = Literal["renyi", "zcdp", "gdp", "pure-dp", "steps"]
 
 
 @dataclass(frozen=True)
@@ -282,7 +280,7 @@ class Measure:
 
         - one Rényi order: the running sum at delta, with nothing added;
         - k Rényi orders: the running sums at delta / k;
-        - zcdp, gdp, approx-dp: the spend, rounded up to one of 12 fixed parts of the budget, at
+        - zcdp, gdp: the spend, rounded up to one of 12 fixed parts of the budget, at
           delta / 12: eighths, and below the first of them 1/16, 1/32, 1/64 and 1/128;
         - pure-dp: the running sum, which bounds the loss on every path.
 
@@ -518,19 +516,6 @@ _ROWS: Final = (
         parts=_PARTS,
     ),
     Measure(
-        name="approx-dp",
-        kind="zero-concentrated DP",
-        unit="rho",
-        mechanisms=_UNSAMPLED,
-        per_order=False,
-        power=1,
-        cost=ZCDP.units,
-        rule=ApproxDPFilter.from_units,
-        largest=zcdp_budget,
-        implied=zcdp_to_epsilon,
-        parts=_PARTS,
-    ),
-    Measure(
         name="pure-dp",
         kind="pure DP",
         unit="epsilon",
@@ -555,8 +540,8 @@ def charge_units(
 ) -> IntArray:
     """Return the charge of each user in units of the measure (`accounting.exact.units`).
 
-    - "zcdp", "approx-dp": ceil(c^2 / (2 s^2) 2**44). An (epsilon, delta) budget is spent in zCDP
-      (Feldman and Zrnic Thm 4.9).
+    - "zcdp": ceil(c^2 / (2 s^2) 2**44). Pure DP or Gaussian steps with an (epsilon, delta) budget
+      are charged here too (Feldman and Zrnic Thm 4.9).
     - "gdp": ceil(c^2 / s^2 2**44). `Gaussian` only.
     - "pure-dp": ceil(c / scale 2**44). `Laplace` and `PureDP` only.
     - "renyi": ceil(a ceil(c^2 / (2 s^2) 2**44)) at each order a; for `Laplace` and `PureDP` the

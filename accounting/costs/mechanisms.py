@@ -169,8 +169,8 @@ def gaussian_stddev(mechanism: Mechanism) -> float:
         raise InvalidInput(
             "mechanism",
             mechanism,
-            "Gaussian for the measure gdp; account such steps in zcdp, renyi, approx-dp or "
-            "pure-dp, or in gdp by a cost table; Poisson-sampled ones in renyi",
+            "Gaussian for the measure gdp; account such steps in zcdp, renyi or pure-dp, or in gdp "
+            "by a cost table; Poisson-sampled ones in renyi",
         )
     return gaussian.noise_stddev
 

@@ -10,9 +10,8 @@ datasets differ by adding or removing one user.
 
     filter          budget            guarantee if each step uses the admitted users only
     RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
-    ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4
+    ZcdpFilter      rho               rho-zCDP                              FZ Remark 4.4, Thm 4.9
     GdpFilter       mu                mu-GDP; Gaussian steps only           K Thm 11, 12
-    ApproxDPFilter  epsilon, delta    (epsilon, delta)-DP                   FZ Thm 4.9
     PureDPFilter    epsilon           epsilon-DP; pure DP steps only        FZ Thm 4.3
     StepsFilter     a number N        N copies of a public step             docs/research/filters.md
     (`per_user_order` has the filter at one Rényi order per user)
@@ -33,7 +32,6 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from accounting.conversions import zcdp_budget
 from accounting.costs.costs import renyi_units
 from accounting.costs.mechanisms import Laplace, Mechanism, PoissonGaussian, PoissonRecords
 from accounting.costs.order_units import units_within_orders
@@ -99,7 +97,11 @@ class _OneBudgetFilter(BudgetFilter):
 
 
 class ZcdpFilter(_OneBudgetFilter):
-    """Admit while the sum of rho is at most the budget (FZ Remark 4.4): rho-zCDP."""
+    """Admit while the sum of rho is at most the budget (FZ Remark 4.4): rho-zCDP.
+
+    A pure eps-DP step costs rho = eps^2 / 2, a Gaussian one its own rho. For (epsilon, delta)-DP,
+    the budget is `zcdp_budget(epsilon, delta)` (FZ Thm 4.9).
+    """
 
     measure = "zcdp"
     cost = ZCDP
@@ -119,21 +121,6 @@ class GdpFilter(_OneBudgetFilter):
 
     def __init__(self, mu: float) -> None:
         self._set_budget(*split_budget("mu", mu, power=2))
-
-
-class ApproxDPFilter(_OneBudgetFilter):
-    """Admit while the sum of rho is at most B*, which implies (epsilon, delta)-DP (FZ Thm 4.9).
-
-    B* is `zcdp_budget(epsilon, delta)`; a pure eps-DP step costs rho = eps^2 / 2, a Gaussian one
-    its own rho. Costs and remaining budgets are in nats of rho. `InvalidInput` is raised if B* is
-    less than one unit.
-    """
-
-    measure = "approx-dp"
-    cost = ZCDP
-
-    def __init__(self, epsilon: float, delta: float) -> None:
-        self._set_budget(*split_budget("budget", zcdp_budget(epsilon, delta)))
 
 
 class PureDPFilter(_OneBudgetFilter):

@@ -11,8 +11,8 @@ Feldman and Zrnic restate it after Thm 4.9. A step that is eps-DP is admitted if
     spread = sum of eps^2,   drift = sum of eps (e^eps - 1) / 2,
     H = epsilon^2 / (28.04 log(1/delta)),
 
-where log(1/delta) is inside the square root. `ApproxDPFilter` has the same guarantee and admits
-more small steps; this filter is for comparison.
+where log(1/delta) is inside the square root. `ZcdpFilter(zcdp_budget(epsilon, delta))` has the
+same guarantee and admits more small steps; this filter is for comparison.
 """
 
 from __future__ import annotations

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from accounting import ApproxDPFilter, PureDP, gdp_to_epsilon, zcdp_cost, zcdp_to_epsilon
+from accounting import (
+    PureDP,
+    ZcdpFilter,
+    gdp_to_epsilon,
+    zcdp_budget,
+    zcdp_cost,
+    zcdp_to_epsilon,
+)
 from accounting.research import RogersFilter
 from bench.papers.rows import BLUE, ORANGE, Row, figure, save
 from bench.papers.sampled import Plan, mean_and_error, noise_of, train, worst_case_steps
@@ -78,8 +85,10 @@ def full_batch_epsilons() -> list[Row]:
 
 def admitted_steps(rule: str, eps: float) -> int:
     """Steps of the same eps that a filter admits, one after the other."""
-    chosen = ApproxDPFilter(_EPSILON, _DELTA) if rule == "FZ" else RogersFilter(_EPSILON, _DELTA)
-    one = zcdp_cost(PureDP(), [eps]) if rule == "FZ" else np.array([eps])
+    if rule == "FZ":
+        chosen, one = ZcdpFilter(zcdp_budget(_EPSILON, _DELTA)), zcdp_cost(PureDP(), [eps])
+    else:
+        chosen, one = RogersFilter(_EPSILON, _DELTA), np.array([eps])
     state = chosen.initial_state(1)
     steps = 0
     while True:

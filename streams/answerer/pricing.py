@@ -192,7 +192,7 @@ def rho_of(policy: Policy) -> float:
     rho = policy.row.gaussian_rho(policy.budget[0])
     if rho is None:
         raise UnusableQueries(
-            f"active_windows and corrections need budgets in gdp, zcdp or approx-dp, and that of "
+            f"active_windows and corrections need budgets in gdp or zcdp, and that of "
             f"dataset {policy.dataset!r} is in {policy.measure}: give noise instead, or write "
             "correct = false"
         )
@@ -349,7 +349,7 @@ def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Prices:
     if not measure.covers(Gaussian(1.0)):
         raise UnusableQueries(
             f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot charge the "
-            "Gaussian noise of answers: use a dataset with gdp, zcdp, renyi or approx-dp"
+            "Gaussian noise of answers: use a dataset with gdp, zcdp or renyi"
         )
     return _units(policy, asked.bound, stddev)
 

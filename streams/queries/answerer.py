@@ -206,7 +206,7 @@ class QueryAnswerer:
             if rho is None:
                 raise InvalidRequest(
                     f"dataset {run.dataset!r} has measure {run.policy.measure}, from which no rho "
-                    "follows: give rho, or use a dataset with gdp, zcdp or approx-dp"
+                    "follows: give rho, or use a dataset with gdp or zcdp"
                 )
         stddev = noise_for_norm_budget(norm_budget, rho)
         return cls(run, noise_stddev=stddev, clip_norm=clip_norm, noise=noise)

@@ -322,8 +322,8 @@ class OdometerRecord(OfDataset, frozen=True, tag="odometer"):
     offset: int
     """The offset of the charge that raised the bound. A record with a higher offset is newer."""
     bound: list[float]
-    """The upper bound, rounded up, in the measure's own unit: rho in nats (zcdp, approx-dp), mu
-    (gdp), Rényi divergence in nats per order (renyi), epsilon (pure-dp), steps (steps)."""
+    """The upper bound, rounded up, in the measure's own unit: rho in nats (zcdp), mu (gdp),
+    Rényi divergence in nats per order (renyi), epsilon (pure-dp), steps (steps)."""
     order: float | UnsetType = UNSET
     """The user's own Rényi order, which the bound is for. With ``per_user_order`` only."""
 

@@ -29,7 +29,7 @@ RESERVED = "erased:"
 Norms: TypeAlias = list[float] | bytes
 """One norm per user, or packed little-endian float64 (the fast path)."""
 
-Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "approx-dp", "pure-dp", "steps"]
+Measure: TypeAlias = Literal["renyi", "zcdp", "gdp", "pure-dp", "steps"]
 MechanismName: TypeAlias = Literal["gaussian", "laplace", "pure-dp"]
 RosterMechanism: TypeAlias = MechanismName | Literal["poisson-gaussian"]
 OnExhaustion: TypeAlias = Literal["halt", "clip"]

@@ -97,8 +97,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """P, the number of partitions of the topics."""
     measure: Measure
     """The measure of budgets: Rényi divergence at each of ``orders`` (renyi), zero-concentrated DP
-    (zcdp), Gaussian DP (gdp), the zCDP that implies a given (epsilon, delta) (approx-dp), the sum
-    of epsilons (pure-dp), or the number of steps of a public shape (steps)."""
+    (zcdp), Gaussian DP (gdp), the sum of epsilons (pure-dp), or the number of steps of a public
+    shape (steps)."""
     budget: Annotated[list[BudgetUnits], Meta(min_length=1, max_length=256)]
     """Each user's budget in units of 2**-44 of the measure, rounded down: one number per order for
     renyi, else one."""

@@ -261,9 +261,10 @@ class Turnstile:
 
         Args:
             name: letters, digits, dots, dashes and underscores.
-            measure: how losses add up: "gdp", "zcdp", "renyi", "approx-dp", "pure-dp" or "steps".
-                The default, "gdp", is exact for Gaussian steps without sampling. Sampled steps need
-                "renyi" or "steps"; Laplace and PureDP steps need another measure, or a roster.
+            measure: how losses add up: "gdp", "zcdp", "renyi", "pure-dp" or "steps". The default,
+                "gdp", is exact for Gaussian steps without sampling. Sampled steps need "renyi" or
+                "steps"; Laplace and PureDP steps need another measure, or a roster. For a sequence
+                of pure DP or Gaussian steps with an (epsilon, delta) budget, use "zcdp".
                 "steps" counts the steps of a training whose sampling rate and noise are
                 public: with epsilon and delta, as many as the tightest accountant of loss
                 distributions allows for users at the clip norm.

@@ -92,7 +92,7 @@ _BUDGETS = _is_list(_is_integer(1, _LARGEST_BUDGET), 1, 256)
 POLICY = {
     "dataset": _is_name,
     "partitions": _is_integer(1, 100_000),
-    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "approx-dp", "pure-dp", "steps"),
+    "measure": lambda value: value in ("renyi", "zcdp", "gdp", "pure-dp", "steps"),
     "budget": _BUDGETS,
     "odometer_step": _BUDGETS,
     "orders": _is_list(lambda value: _is_number(value) and value > 1, 0, 256),

@@ -126,10 +126,6 @@ MEASURES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         },
         [Gaussian(2.7), Gaussian(1.1)],
     ),
-    "approx-dp": (
-        {"measure": "approx-dp", "epsilon": 3.0, "delta": 1e-6},
-        [PureDP(), Laplace(2.9), Gaussian(3.1)],
-    ),
     "steps": (
         {"measure": "steps", "noise_multiplier": 0.4, "budget": 4},
         [Gaussian(2.7), Gaussian(1.3)],

@@ -84,7 +84,7 @@ def make_measures(seed: int) -> Log:
             "orders": [1.5, 4.1],
             "on_exhaustion": "clip",
         },
-        "pure": {"budget": 0.2, "measure": "approx-dp"},
+        "pure": {"budget": 0.2},
         "steps": {
             "budget": 4.0,
             "measure": "steps",

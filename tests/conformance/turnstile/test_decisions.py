@@ -40,7 +40,6 @@ POLICIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         {"measure": "renyi", "orders": [1.5, 32], "budget": [0.7, 6.0]},
         [Gaussian(2.7), Laplace(4.3)],
     ),
-    "approx-dp": ({"measure": "approx-dp", "epsilon": 3.0, "delta": 1e-6}, [PureDP()]),
     "steps": ({"measure": "steps", "noise_multiplier": 2.0, "budget": 4}, [Gaussian(2.0)]),
 }
 

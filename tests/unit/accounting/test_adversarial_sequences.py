@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
-    ApproxDPFilter,
     BudgetFilter,
     ContinualCounter,
     Gaussian,
@@ -41,16 +40,14 @@ FILTERS: list[tuple[BudgetFilter, list[Fraction]]] = [
     (ZcdpFilter(2.0**-44 * 1.75), [Fraction(7, 2**46)]),
     (ZcdpFilter(0.0), [Fraction(0)]),
     (GdpFilter(0.7), [Fraction(0.7) ** 2]),
-    (ApproxDPFilter(1.0, 1e-5), [Fraction(zcdp_budget(1.0, 1e-5))]),
+    (ZcdpFilter(zcdp_budget(1.0, 1e-5)), [Fraction(zcdp_budget(1.0, 1e-5))]),
     (RenyiFilter(ORDERS, [0.3, 0.7, 9.0]), [Fraction(0.3), Fraction(0.7), Fraction(9.0)]),
     (RenyiFilter(ORDERS, [0.25, Fraction(1, 3), 0.0]), [Fraction(1, 4), Fraction(1, 3), 0]),
 ]
 every_filter = pytest.mark.parametrize(
     ("rule", "budgets"), FILTERS, ids=lambda value: type(value).__name__
 )
-one_number = pytest.mark.parametrize(
-    "make", [ZcdpFilter.from_units, GdpFilter.from_units, ApproxDPFilter.from_units]
-)
+one_number = pytest.mark.parametrize("make", [ZcdpFilter.from_units, GdpFilter.from_units])
 
 # A move turns what is left, and the budget, into the next cost.
 MOVES: list[Callable[[float, float], float]] = [

@@ -19,7 +19,6 @@ import pytest
 import accounting
 from accounting import (
     AccountTerms,
-    ApproxDPFilter,
     BudgetAccount,
     BudgetFilter,
     ContinualCounter,
@@ -99,7 +98,7 @@ MECHANISMS: list[Mechanism] = [
     PoissonRecords(1.0, 0.01, 3),
 ]
 FILTERS: list[BudgetFilter] = [
-    *(ZcdpFilter(0.3), GdpFilter(0.3), ApproxDPFilter(1.0, 1e-5), ZcdpFilter(0.0)),
+    *(ZcdpFilter(0.3), GdpFilter(0.3), ZcdpFilter(0.0)),
     RenyiFilter([2.0], [0.3]),
     *(StepsFilter(StepShape(1.0, 2.0), 3), StepsFilter(StepShape(0.1, 2.0, 4), 3)),
 ]
@@ -231,7 +230,6 @@ TABLE: list[Case] = [
     one("gdp_budget", accounting.gdp_budget, 1.0, 1e-5),
     one("ZcdpFilter", ZcdpFilter, 1.0),
     one("GdpFilter", GdpFilter, 1.0),
-    one("ApproxDPFilter", ApproxDPFilter, 1.0, 1e-5),
     one("RenyiFilter", RenyiFilter, [2.0], [1.0]),
     one("ZcdpFilter", ZcdpFilter.from_units, 1),
     one("RenyiFilter", RenyiFilter.from_units, [2.0], [1]),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from accounting import (
     MAX_BUDGET_UNITS,
     MAX_COST_UNITS,
-    ApproxDPFilter,
     BudgetFilter,
     Gaussian,
     GdpFilter,
@@ -34,7 +33,7 @@ ORDERS = [1.5, 2.0, 8.0, 64.0]
 FILTERS: list[BudgetFilter] = [
     ZcdpFilter(1.0),
     GdpFilter(1.3),
-    ApproxDPFilter(1.0, 1e-5),
+    ZcdpFilter(zcdp_budget(1.0, 1e-5)),
     RenyiFilter(ORDERS, [1.0, 1.1, 5.0, 60.0]),
     RenyiFilter([1.1], [0.3]),
 ]
@@ -260,9 +259,9 @@ def test_pure_dp_steps_that_are_admitted_imply_epsilon_and_delta(
     epsilon: float, log10_delta: float, step: float
 ) -> None:
     delta = 10.0**log10_delta
-    rule = ApproxDPFilter(epsilon, delta)
+    rule = ZcdpFilter(zcdp_budget(epsilon, delta))
     assert rule.budget_units[0] * exact.UNIT <= Fraction(zcdp_budget(epsilon, delta))
-    state, charge = rule.initial_state(1), charge_units("approx-dp", PureDP(), [step])
+    state, charge = rule.initial_state(1), charge_units("zcdp", PureDP(), [step])
     steps = rule.budget_units[0] // int(charge[0])
     state, admitted = rule.admit_units(state, steps * charge)
     assert admitted[0]
@@ -277,7 +276,7 @@ def test_pure_dp_steps_that_are_admitted_imply_epsilon_and_delta(
     norms=st.lists(exact.usual_norm, min_size=1, max_size=8),
     scale=exact.usual_scale,
     spent=st.floats(0.0, 1.0),
-    measure=st.sampled_from(["zcdp", "gdp", "approx-dp"]),
+    measure=st.sampled_from(["zcdp", "gdp"]),
 )
 def test_granted_norm_costs_at_most_the_remainder_and_is_nearly_the_largest(
     norms: list[float], scale: float, spent: float, measure: str
@@ -484,7 +483,7 @@ def test_granted_norm_fits_at_the_ends_of_the_float_range(scale: float, left: in
 
 
 def test_laplace_norms_can_be_granted_and_pure_dp_has_none() -> None:
-    rule = ApproxDPFilter(1.0, 1e-5)
+    rule = ZcdpFilter(0.3)
     _, granted, charged = rule.grant_units(rule.initial_state(1), Laplace(2.0), [9.0])
     assert charged.tolist() == limits(rule)
     assert exact.zcdp_units(float(granted[0]), 2.0) <= rule.budget_units[0]
@@ -550,17 +549,9 @@ def test_budgets_that_are_none_are_refused(bad: float) -> None:
             make(bad)
 
 
-@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 1e9])
-def test_epsilon_and_delta_that_are_none_are_refused(bad: float) -> None:
-    with pytest.raises(InvalidInput):
-        ApproxDPFilter(bad, 1e-5)
-    with refused("delta"):
-        ApproxDPFilter(1.0, bad)
-
-
 def test_epsilon_zero_leaves_what_delta_alone_implies() -> None:
-    assert ApproxDPFilter(0.0, 1e-5).budget_units[0] >= 1
-    rule = ApproxDPFilter(0.0, 1e-9)
+    assert ZcdpFilter(zcdp_budget(0.0, 1e-5)).budget_units[0] >= 1
+    rule = ZcdpFilter(zcdp_budget(0.0, 1e-9))
     left = zcdp_budget(0.0, 1e-9)
     assert 0.0 < left < 2.0**-44
     assert rule.remaining(rule.initial_state(1)).tolist() == [left]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import (
-    ApproxDPFilter,
     BudgetFilter,
     Gaussian,
     GdpFilter,
@@ -29,7 +28,6 @@ from tests.unit.accounting.refusals import refused
 RULES: list[BudgetFilter] = [
     ZcdpFilter(0.3),
     GdpFilter(1.3),
-    ApproxDPFilter(1.0, 1e-5),
     RenyiFilter([1.5, 8.0], [0.3, 2.0]),
 ]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import MAX_COST_UNITS, ApproxDPFilter, PureDP, zcdp_cost
+from accounting import MAX_COST_UNITS, PureDP, ZcdpFilter, zcdp_budget, zcdp_cost
 from accounting.research.rogers import RogersFilter
 from tests.unit.accounting import rational_model as exact
 from tests.unit.accounting.refusals import refused
@@ -144,7 +144,7 @@ def test_whatever_is_admitted_here_is_admitted_by_theorem_4_9(
 ) -> None:
     steps = steps_admitted(RogersFilter(epsilon, delta), eps)
     rho = float(zcdp_cost(PureDP(), [eps])[0])
-    tighter = ApproxDPFilter(epsilon, delta)
+    tighter = ZcdpFilter(zcdp_budget(epsilon, delta))
     assert tighter.admit(tighter.initial_state(1), [steps * rho * (1 - 1e-12)])[1][0]
 
 

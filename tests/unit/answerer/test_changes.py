@@ -254,7 +254,6 @@ SWITCHES = {
 POLICIES: dict[str, dict[str, Any]] = {
     "zcdp": {"measure": "zcdp", "budget": 0.5},
     "gdp": {"measure": "gdp", "budget": 1.0},
-    "approx-dp": {"measure": "approx-dp", "epsilon": 1.0, "delta": 1e-6},
     "clip": {"measure": "gdp", "budget": 1.0, "on_exhaustion": "clip"},
 }
 

@@ -192,7 +192,6 @@ EVENT = st.tuples(st.integers(0, 119), st.integers(0, 3), st.sampled_from([2.0, 
 POLICIES: dict[str, dict[str, Any]] = {
     "zcdp": {"measure": "zcdp", "budget": 0.5},
     "gdp": {"measure": "gdp", "budget": 1.0},
-    "approx-dp": {"measure": "approx-dp", "epsilon": 1.0, "delta": 1e-6},
     "clip": {"measure": "gdp", "budget": 1.0, "on_exhaustion": "clip"},
 }
 TEXT = HEAD + SUM + SLIDING.replace('"count"\nkind = "count"', '"q"\nkind = "sum"\ncolumn = "x"')

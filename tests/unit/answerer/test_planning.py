@@ -105,7 +105,6 @@ def events_file(path: Path, users: int = 300, days: int = 60) -> Path:
     [
         {"measure": "gdp", "budget": 1.0},
         {"measure": "zcdp", "budget": 0.5, "on_exhaustion": "clip"},
-        {"measure": "approx-dp", "epsilon": 2.0, "delta": 1e-6},
     ],
     ids=lambda policy: policy["measure"],
 )

@@ -67,7 +67,6 @@ def answered(text: str, policy: dict[str, Any], events: list[bytes]) -> list[Ans
 POLICIES: dict[str, dict[str, Any]] = {
     "zcdp": {"measure": "zcdp", "budget": 2.0},
     "gdp": {"measure": "gdp", "budget": 2.0},
-    "approx-dp": {"measure": "approx-dp", "budget": 2.0},
     "all orders": {"measure": "renyi", "budget": [1.5, 2.5, 8.0], "orders": [2, 4, 16]},
     "per-user order": {"measure": "renyi", "epsilon": 4.0, "delta": 1e-6},
 }

@@ -97,7 +97,7 @@ def told(decision: RosterDecision, field: str) -> list[int]:
 POLICIES = {
     "zcdp": {"measure": "zcdp", "budget": 0.1},
     "gdp": {"measure": "gdp", "budget": 0.2},
-    "approx-dp, clipped": {"measure": "approx-dp", "budget": 0.1, "on_exhaustion": "clip"},
+    "zcdp, clipped": {"measure": "zcdp", "budget": 0.1, "on_exhaustion": "clip"},
     "renyi": {"measure": "renyi", "orders": [1.5, 8.0], "budget": [0.1, 0.5]},
     "renyi, clipped": {
         "measure": "renyi",

@@ -99,7 +99,7 @@ VALUES: list[Any] = [
     *(-(2**63), 0.0, -0.0, 1.0, 1.5, 1e308, -1e-300),
     *("", "a", "d", "r", "1", "a b", "-a", "a\n", "é", "e\u0308", "\U0001f9ee", "x" * 129),
     *("x" * 65, "x" * 257, "mixed", "one-kind", "string", "integer", "halt", "clip", "zcdp", "gdp"),
-    *("approx-dp", "laplace", "pure-dp", "AAAAAAAA", "AAAAAAAAAAA=", "charge", "enrol"),
+    *("laplace", "pure-dp", "AAAAAAAA", "AAAAAAAAAAA=", "charge", "enrol"),
     *("poisson-gaussian", b"", b"1234567", b"12345678", bytes(16), bytes(4), b"\7", b"\x0b", b"ab"),
     *([], [1], [1, 1], [2, 1], [0], [1.5], [1.5, 2], ["a"], ["", "a"], [None], [True], [[]], [{}]),
     *(["é"], ["e\u0308"], [2**63], [-(2**63), 2**63 - 1], [2**61], [2**61 + 1], [-1.0, 0.5]),

@@ -116,7 +116,6 @@ def prices(measure: str, scale: float, orders: list[float] | None = None) -> byt
 MEASURES = [
     {"measure": "zcdp"},
     {"measure": "gdp"},
-    {"measure": "approx-dp"},
     {"measure": "renyi", "orders": [1.5, 4.0, 32.0]},
     {"measure": "renyi", "orders": [1.5, 4.0, 32.0], "per_user_order": True},
 ]

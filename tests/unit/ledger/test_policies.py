@@ -32,7 +32,6 @@ COVERED = [
     # measure, behaviour at the end of a budget, what can be charged
     ("renyi", "halt", {"gaussian", "laplace", "pure-dp"}),
     ("zcdp", "halt", {"gaussian", "laplace", "pure-dp"}),
-    ("approx-dp", "halt", {"gaussian", "laplace", "pure-dp"}),
     ("gdp", "halt", {"gaussian"}),
     ("pure-dp", "halt", {"laplace", "pure-dp"}),
     ("zcdp", "clip", {"gaussian"}),

@@ -26,7 +26,7 @@ CASES: dict[str, tuple[dict[str, Any], float, int]] = {
     "gdp, 8 ticks": ({"measure": "gdp", "budget": 1.0}, 1.0, 8),
     "gdp, 64 ticks": ({"measure": "gdp", "budget": 1.0, "odometer_step": 1 / 8}, 1.0, 64),
     "zcdp, 64 ticks": ({"measure": "zcdp", "budget": 0.5, "odometer_step": 1 / 128}, 1.0, 64),
-    "approx-dp, 8 ticks": ({"measure": "approx-dp", "budget": 0.5}, 1.0, 16),
+    "zcdp, 8 ticks": ({"measure": "zcdp", "budget": 0.5}, 1.0, 16),
     "several orders": (
         {
             "measure": "renyi",

@@ -33,9 +33,6 @@ UNIT = 2**44
 def test_budgets_are_rounded_down_and_mu_counts_by_its_square():
     rho = zcdp_budget(1.0, 1e-5)
     assert policy(epsilon=1.0, delta=1e-5).budget == [int(Fraction(rho) * UNIT)]
-    assert policy(measure="approx-dp", epsilon=1.0, delta=1e-5).budget == [
-        int(Fraction(rho) * UNIT)
-    ]
     mu = gdp_budget(1.0, 1e-5)
     assert policy(measure="gdp", epsilon=1.0, delta=1e-5).budget == [int(Fraction(mu) ** 2 * UNIT)]
     assert policy(budget=0.3).budget == [int(Fraction(0.3) * UNIT)]

@@ -19,15 +19,14 @@ USERS = [1, 2, 3, "four"]
 SAMPLED = PoissonGaussian(1.0, 0.01)
 COVERED_BY: dict[Any, set[str]] = {
     SAMPLED: {"renyi", "steps"},  # by rosters only
-    Laplace(1.0): {"renyi", "zcdp", "approx-dp", "pure-dp"},
-    PureDP(): {"renyi", "zcdp", "approx-dp", "pure-dp"},
-    Gaussian(1.0): {"renyi", "zcdp", "gdp", "approx-dp", "steps"},
+    Laplace(1.0): {"renyi", "zcdp", "pure-dp"},
+    PureDP(): {"renyi", "zcdp", "pure-dp"},
+    Gaussian(1.0): {"renyi", "zcdp", "gdp", "steps"},
 }
 FITS_ONCE: dict[str, dict[str, Any]] = {
     "default": {"budget": 1.0},
     "gdp": {"measure": "gdp", "budget": 1.0},
     "zcdp": {"measure": "zcdp", "budget": 0.5},
-    "approx-dp": {"measure": "approx-dp", "budget": 0.5},
 }
 
 

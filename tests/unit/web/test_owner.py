@@ -83,7 +83,7 @@ def told(records: Records, *datasets: str, **claimed: Any) -> dict[str, Any]:
     return Owners(records, DELTA, lambda: 60.0).content(claims)
 
 
-@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi"])
 def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
     at = 3 if measure == "renyi" else None
@@ -103,7 +103,7 @@ def test_the_epsilon_of_a_spend_and_that_of_the_budget_are_both_shown(measure: s
 @pytest.mark.parametrize(
     ("measure", "orders"),
     [
-        *((measure, None) for measure in ("zcdp", "gdp", "renyi", "approx-dp", "pure-dp")),
+        *((measure, None) for measure in ("zcdp", "gdp", "renyi", "pure-dp")),
         ("renyi", [64.0, 128.0]),
     ],
 )
@@ -124,7 +124,7 @@ def test_only_the_budget_has_an_epsilon_if_levels_may_follow_samples(
     assert unspent["spent"]["share"] == pytest.approx(1 / 8)
 
 
-@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp", "pure-dp"])
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "pure-dp"])
 def test_the_risk_that_is_shown_is_that_of_the_whole_budget(measure: str) -> None:
     dataset = policy("d", measure=measure)
     at = 3 if measure == "renyi" else None
@@ -275,7 +275,7 @@ def test_a_user_is_told_when_kafka_does_not_answer_and_when_it_last_did(
         assert (seen["is_away"], seen["answered"]) == (is_away, 42.0)
 
 
-@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx-dp"])
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi"])
 def test_who_has_no_odometer_is_told_the_first_tick_and_never_nothing(measure: str) -> None:
     dataset = policy("d", measure=measure, sampled_levels=False)
     (shown,) = told(Records({"d": dataset}), "d")["datasets"]
