@@ -24,78 +24,62 @@ from accounting.exact.validation import (
 
 
 @overload
-def zcdp_to_epsilon(rho: float, delta: float, *, simple: bool = ...) -> float: ...
+def zcdp_to_epsilon(rho: float, delta: float) -> float: ...
 @overload
-def zcdp_to_epsilon(rho: FloatArray, delta: float, *, simple: bool = ...) -> FloatArray: ...
-def zcdp_to_epsilon(
-    rho: npt.ArrayLike, delta: float, *, simple: bool = False
-) -> float | FloatArray:
+def zcdp_to_epsilon(rho: FloatArray, delta: float) -> FloatArray: ...
+def zcdp_to_epsilon(rho: npt.ArrayLike, delta: float) -> float | FloatArray:
     """Return the epsilon that rho-zCDP implies at `delta`, of the shape of `rho`.
 
-    The least over all real orders of Canonne-Kamath-Steinke; with `simple`, Mironov at its best
-    order, rho + 2 sqrt(rho log(1/delta)).
+    The least over all real orders of Canonne-Kamath-Steinke.
 
     Args:
         rho: nats, >= 0, of any shape; infinity gives infinity.
         delta: strictly between 0 and 1.
-        simple: use Mironov's bound.
     """
     rhos, known = known_amounts("rho", rho)
     log_inverse_delta = -math.log(probability("delta", delta))
-    if simple:
-        epsilon = rhos + 2.0 * np.sqrt(rhos * log_inverse_delta)
-        epsilon *= 1.0 + SUM_ERROR
-    else:
-        # With a = t + 1 the best order solves rho t^2 + log(1 + t) = log(1/delta).
-        log_t = rising_root(
-            lambda u: rhos * np.exp(2.0 * u) + np.log1p(np.exp(u)) - log_inverse_delta,
-            np.full_like(rhos, -50.0),
-            np.minimum(0.5 * np.log(log_inverse_delta / rhos), log_inverse_delta),
-        )
-        t = np.exp(log_t)
-        tail, gain = (log_inverse_delta - np.log1p(t)) / t, np.log1p(1.0 / t)
-        epsilon = (t + 1.0) * rhos + tail - gain
-        epsilon += SUM_ERROR * ((t + 1.0) * rhos + (log_inverse_delta + np.log1p(t)) / t + gain)
+    # With a = t + 1 the best order solves rho t^2 + log(1 + t) = log(1/delta).
+    log_t = rising_root(
+        lambda u: rhos * np.exp(2.0 * u) + np.log1p(np.exp(u)) - log_inverse_delta,
+        np.full_like(rhos, -50.0),
+        np.minimum(0.5 * np.log(log_inverse_delta / rhos), log_inverse_delta),
+    )
+    t = np.exp(log_t)
+    tail, gain = (log_inverse_delta - np.log1p(t)) / t, np.log1p(1.0 / t)
+    epsilon = (t + 1.0) * rhos + tail - gain
+    epsilon += SUM_ERROR * ((t + 1.0) * rhos + (log_inverse_delta + np.log1p(t)) / t + gain)
     return restored(known, np.maximum(epsilon, 0.0), infinite=math.inf)
 
 
 @overload
-def zcdp_to_delta(rho: float, epsilon: float, *, simple: bool = ...) -> float: ...
+def zcdp_to_delta(rho: float, epsilon: float) -> float: ...
 @overload
-def zcdp_to_delta(rho: FloatArray, epsilon: float, *, simple: bool = ...) -> FloatArray: ...
-def zcdp_to_delta(
-    rho: npt.ArrayLike, epsilon: float, *, simple: bool = False
-) -> float | FloatArray:
+def zcdp_to_delta(rho: FloatArray, epsilon: float) -> FloatArray: ...
+def zcdp_to_delta(rho: npt.ArrayLike, epsilon: float) -> float | FloatArray:
     """Return the delta that rho-zCDP implies at `epsilon`, of the shape of `rho`.
 
-    The least over all real orders of Canonne-Kamath-Steinke; with `simple`, Mironov at its best
-    order, exp(-(epsilon - rho)^2 / (4 rho)) above rho, else 1.
+    The least over all real orders of Canonne-Kamath-Steinke.
 
     Args:
         rho: nats, >= 0, of any shape; infinity gives 1.
         epsilon: finite, >= 0.
-        simple: use Mironov's bound.
     """
     rhos, known = known_amounts("rho", rho)
     eps = target_epsilon(epsilon)
-    if simple:
-        above = np.maximum((eps - rhos) - SUM_ERROR * (eps + rhos), 0.0)
-        log_delta = -0.25 * above * (above / rhos) * (1.0 - SUM_ERROR)
-    else:
-        # With a = t + 1 the best order solves (2 t + 1) rho - log(1 + 1/t) = epsilon.
-        log_t = rising_root(
-            lambda u: (2.0 * np.exp(u) + 1.0) * rhos - np.log1p(np.exp(-u)) - eps,
-            np.full_like(rhos, -100.0),
-            np.maximum(np.log((eps + 1.0) / rhos), 0.0),
-        )
-        t = np.exp(log_t)
-        constant = t * np.log1p(1.0 / t) + np.log1p(t)
-        log_delta = t * ((t + 1.0) * rhos - eps) - constant
-        log_delta += SUM_ERROR * (t * ((t + 1.0) * rhos + eps) + constant)
+    # With a = t + 1 the best order solves (2 t + 1) rho - log(1 + 1/t) = epsilon.
+    log_t = rising_root(
+        lambda u: (2.0 * np.exp(u) + 1.0) * rhos - np.log1p(np.exp(-u)) - eps,
+        np.full_like(rhos, -100.0),
+        np.maximum(np.log((eps + 1.0) / rhos), 0.0),
+    )
+    t = np.exp(log_t)
+    constant = t * np.log1p(1.0 / t) + np.log1p(t)
+    log_delta = t * ((t + 1.0) * rhos - eps) - constant
+    log_delta += SUM_ERROR * (t * ((t + 1.0) * rhos + eps) + constant)
     return restored(known, probability_up(log_delta), infinite=1.0)
 
 
-def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
+def zcdp_budget(epsilon: float, delta: float) -> float:
     """Return the largest rho, in nats, such that rho-zCDP implies (epsilon, delta), or just below.
 
     Never above the true budget; 0 if rounding down leaves nothing.
@@ -103,23 +87,12 @@ def zcdp_budget(epsilon: float, delta: float, simple: bool = False) -> float:
     Args:
         epsilon: finite, >= 0.
         delta: strictly between 0 and 1.
-        simple: use (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 (Feldman and Zrnic, Thm
-            4.9).
     """
     eps = target_epsilon(epsilon)
     tail = probability("delta", delta)
-    log_inverse_delta = -math.log(tail)
-    if simple:
-        root = eps / (math.sqrt(log_inverse_delta + eps) + math.sqrt(log_inverse_delta))
-        rho = root * root
-    else:
-        rho = _best_zcdp_budget(eps, log_inverse_delta)
     return shaved(
-        rho,
-        lambda level: (
-            zcdp_to_epsilon(level, tail, simple=simple) <= eps
-            and zcdp_to_delta(level, eps, simple=simple) <= tail
-        ),
+        _best_zcdp_budget(eps, -math.log(tail)),
+        lambda level: zcdp_to_epsilon(level, tail) <= eps and zcdp_to_delta(level, eps) <= tail,
     )
 
 

@@ -68,7 +68,7 @@ def full_batch_epsilons() -> list[Row]:
         mu = np.sqrt(steps) / noise
         rho = mu**2 / 2.0
         epsilons = (
-            zcdp_to_epsilon(rho, _APPENDIX_DELTA, simple=True),
+            rho + 2.0 * np.sqrt(-rho * np.log(_APPENDIX_DELTA)),  # Mironov's, at its best order
             zcdp_to_epsilon(rho, _APPENDIX_DELTA),
             gdp_to_epsilon(mu, _APPENDIX_DELTA),
         )
