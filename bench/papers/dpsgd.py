@@ -2,8 +2,8 @@
 
 The model, the images and the gradients are those of ``streams.demo.training``. Individual
 accounting charges each user at every step, drawn or not, at a level that follows the norms of the
-user's own gradients, and at most at what lasts until the end (``streams.trainers.planning``). The
-worst case makes a number of steps that is fixed beforehand.
+user's own gradients, and at most at the norm that lasts until the end
+(``streams.trainers.planning``). The worst case makes a number of steps that is fixed beforehand.
 Loss distributions bound it with less noise than a filter needs (``accounting.noise_for_epsilon``).
 """
 
@@ -96,7 +96,6 @@ def train_individually(run: Run, images: Images, settings: Sampled, *, seed: int
         sampling_rate=settings.sampling_rate,
         expected_batch=settings.sampling_rate * settings.population,
         steps=settings.steps,
-        highest_level=settings.clip_norm / lasting,
         not_private_generator=np.random.default_rng(seed),
     )
     examples = ExamplesByUser.one_each(len(images.train))

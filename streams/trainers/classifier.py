@@ -141,8 +141,6 @@ class IndividualDPClassifier(ClassifierBase):
         sampling_rate: the probability with which a user is drawn for a step.
         clip_norm: of a user's gradient, the sum over its examples: the norm that lasts for all
             steps.
-        highest_level: the highest norm level as a multiple of ``clip_norm``, for users who have
-            saved budget (``PrivateSteps``).
         learning_rate: of the descent.
         momentum: of the descent.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
@@ -169,7 +167,6 @@ class IndividualDPClassifier(ClassifierBase):
         noise_multiplier: float | None = None,
         sampling_rate: float = 0.1,
         clip_norm: float = 1.0,
-        highest_level: float = 1.0,
         learning_rate: float = 4.0,
         momentum: float = 0.0,
         checkpoint: str | None = None,
@@ -183,7 +180,6 @@ class IndividualDPClassifier(ClassifierBase):
         self.noise_multiplier = noise_multiplier
         self.sampling_rate = sampling_rate
         self.clip_norm = clip_norm
-        self.highest_level = highest_level
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.checkpoint = checkpoint
@@ -229,7 +225,6 @@ class IndividualDPClassifier(ClassifierBase):
             sampling_rate=self.sampling_rate,
             expected_batch=self._expected_batch(),
             steps=self.steps,
-            highest_level=self.highest_level,
             not_private_generator=None if seed is None else np.random.default_rng(seed),
         )
         trainer = PrivateTrainer(

@@ -3,11 +3,6 @@
 The clip norm of a training is the norm that lasts: a user whose gradient always has this norm can
 pay for every planned step. If the noise is too low for that, users are halted before the end, and
 the model follows noise from then on. `check_plan` rejects such a plan before anything is charged.
-
-A user with shorter gradients pays less. `Savings` says how far above the clip norm the levels of
-such a user may be, so that they still last until the end. The service alone decides what is
-charged. If the savings are wrong, because other runs charge the same users, this costs steps and
-no privacy.
 """
 
 from __future__ import annotations
@@ -22,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import PoissonGaussian, best_order, steps_noise_multiplier
-from accounting.costs.norm_levels import grid_norms
 from streams.records import Policy
 from streams.sdk.errors import InvalidRequest, invalid_requests
 
@@ -37,64 +31,46 @@ Runs: TypeAlias = list[tuple[PoissonGaussian, int]]
 
 _ACCURACY: Final = 1e-4
 _LARGEST: Final = 1e9
-_BEYOND_ANY_BUDGET: Final = 2**62
 
 
 class Plan:
-    """Planned steps, and their cost at each level of a norm grid.
+    """Planned steps, and their cost at the clip norm.
 
     Args:
         policies: of the dataset and its parent datasets.
         runs: all planned steps, at least one.
         clip_norm: the norm that lasts.
-        highest_level: the highest norm level, as a multiple of ``clip_norm``.
-        levels: number of norm levels.
 
     Raises:
         InvalidRequest: a measure cannot charge a mechanism.
     """
 
-    def __init__(
-        self,
-        policies: Sequence[Policy],
-        runs: Runs,
-        clip_norm: float,
-        highest_level: float = 1.0,
-        levels: int = 1,
-    ) -> None:
+    def __init__(self, policies: Sequence[Policy], runs: Runs, clip_norm: float) -> None:
         self.runs, self.steps = runs, sum(count for _, count in runs)
-        self.norms = grid_norms(highest_level * clip_norm, levels)
-        # The level of the clip norm; rounding may make the product an ulp shorter.
-        self.lasting = int(levels / highest_level + 1e-9)
+        self.clip_norm = clip_norm
         self._policies = policies
-        self._tables: dict[PoissonGaussian, Units] = {}
+        self._priced: dict[PoissonGaussian, Units] = {}
 
     def costs(self, mechanism: PoissonGaussian) -> Units:
-        """Return the units that a step costs at each level, (levels + 1, k), for k budgets."""
-        if mechanism not in self._tables:
-            self._tables[mechanism] = self._priced(mechanism)[:, self._columns]
-        return self._tables[mechanism]
+        """Return the units that a step costs at the clip norm, (k,), for k budgets."""
+        return self._all_costs(mechanism)[self._columns]
 
     @cached_property
     def budgets(self) -> Units:
         """Return the units of every budget that is charged, (k,)."""
         return self._all_budgets[self._columns]
 
-    @cached_property
-    def rest(self) -> NDArray[np.object_]:
-        """Return the exact units that all planned steps cost at each level, (levels + 1, k)."""
-        costs = [self.costs(step).astype(object) * count for step, count in self.runs]
-        return np.asarray(np.sum(costs, axis=0))
-
     def lasts(self) -> bool:
         """Return whether the clip norm can be paid for in every planned step."""
-        return bool((self.rest[self.lasting] <= self.budgets).all())
+        # The sum of the steps can exceed int64, a sum of Python integers cannot.
+        costs = [self.costs(step).astype(object) * count for step, count in self.runs]
+        return bool((np.sum(costs, axis=0) <= self.budgets).all())
 
     def lasting_steps(self) -> int:
         """Return the number of planned steps that the clip norm can be paid for."""
         made, left = 0, [int(budget) for budget in self.budgets]
         for step, count in self.runs:
-            costs = [int(cost) for cost in self.costs(step)[self.lasting]]
+            costs = [int(cost) for cost in self.costs(step)]
             fits = min(have // max(cost, 1) for have, cost in zip(left, costs, strict=True))
             if fits < count:
                 return made + fits
@@ -108,17 +84,18 @@ class Plan:
             (PoissonGaussian(factor * step.noise_stddev, step.sampling_rate), count)
             for step, count in self.runs
         ]
-        return Plan(self._policies, scaled, float(self.norms[self.lasting]))
+        return Plan(self._policies, scaled, self.clip_norm)
 
-    def _priced(self, mechanism: PoissonGaussian) -> Units:
-        with invalid_requests():
-            tables = [
-                policy.row.cost_table(
-                    mechanism, float(self.norms[-1]), len(self.norms) - 1, policy.orders or None
-                )
-                for policy in self._policies
-            ]
-        return np.column_stack(tables)
+    def _all_costs(self, mechanism: PoissonGaussian) -> Units:
+        """Return the units that a step costs at the clip norm, also of orders that do not count."""
+        if mechanism not in self._priced:
+            with invalid_requests():
+                tables = [
+                    policy.row.cost_table(mechanism, self.clip_norm, 1, policy.orders or None)
+                    for policy in self._policies
+                ]
+            self._priced[mechanism] = np.column_stack(tables)[-1]
+        return self._priced[mechanism]
 
     @cached_property
     def _all_budgets(self) -> Units:
@@ -130,7 +107,7 @@ class Plan:
 
         The first charge binds each user to an order; its level is that of the clip norm.
         """
-        first = self._priced(self.runs[0][0])[self.lasting]
+        first = self._all_costs(self.runs[0][0])
         columns: list[int] = []
         begin = 0
         for policy in self._policies:
@@ -157,7 +134,7 @@ def check_plan(plan: Plan, noise: str = "noise_multiplier") -> None:
     """
     if plan.lasts():
         return
-    clip_norm = float(plan.norms[plan.lasting])
+    clip_norm = plan.clip_norm
     given = plan.runs[0][0].noise_stddev / clip_norm
     factor = lasting_factor(plan)
     if factor == math.inf:
@@ -277,53 +254,3 @@ def mechanism_of(noise_stddev: Schedule, sampling_rate: Schedule, step: int) -> 
         raise InvalidRequest(f"sampling_rate is {rate} in step {step}; it must be above 0")
     with invalid_requests():
         return PoissonGaussian(noise, rate)
-
-
-class Savings:
-    """The budget that each user has saved by low levels, and the higher levels that it pays for.
-
-    A level that is held costs what the plan says, so a user's savings change only with the level:
-    they are the budget, minus what is spent, minus the cost of the present level until the end.
-
-    A level follows the observed norms and the charges of this user only: its own data and coins
-    (docs/guarantees.md).
-
-    Args:
-        plan: of the training.
-        users: number of users. All of them start at the level of the clip norm. A restarted
-            trainer, which has not stored the savings, continues without them.
-    """
-
-    def __init__(self, plan: Plan, users: int) -> None:
-        self._plan = plan
-        self._runs = [(step, count) for step, count in reversed(plan.runs)]
-        self._level = np.full(users, plan.lasting, dtype=np.int64)
-        self._rest, self._step = plan.rest, 0
-        saved = (plan.budgets - plan.rest[plan.lasting]).astype(np.int64)
-        self._saved = np.tile(saved, (users, 1))
-
-    def limited(
-        self, step: int, positions: NDArray[np.int64], norms: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return norms of levels for these users, from a step on, that last until the end."""
-        while self._step < step and self._runs:
-            mechanism, count = self._runs.pop()
-            made = min(count, step - self._step)
-            self._rest = self._rest - made * self._plan.costs(mechanism).astype(object)
-            self._step += made
-            if made < count:
-                self._runs.append((mechanism, count - made))
-        rest = np.minimum(self._rest, _BEYOND_ANY_BUDGET).astype(np.int64)
-        left = self._saved[positions] + rest[self._level[positions]]
-        most = np.min(
-            [
-                np.searchsorted(column, have, side="right") - 1
-                for column, have in zip(rest.T, left.T, strict=True)
-            ],
-            axis=0,
-        )
-        wanted = np.searchsorted(self._plan.norms, norms, side="left")
-        level = np.minimum(most, wanted)
-        self._level[positions] = level
-        self._saved[positions] = left - rest[level]
-        return np.asarray(self._plan.norms[level])

@@ -42,15 +42,7 @@ from streams.sdk.roster import Roster
 from streams.sdk.roster_steps import RosterStep, poisson_sample
 from streams.sdk.run import Run
 from streams.trainers.checkpoint import Checkpoint, Saved
-from streams.trainers.planning import (
-    Plan,
-    Savings,
-    Schedule,
-    check_plan,
-    mechanism_of,
-    noise_of,
-    planned,
-)
+from streams.trainers.planning import Plan, Schedule, check_plan, mechanism_of, noise_of, planned
 from streams.trainers.sums import FINER_BITS, ClippedSum, Outer, Part, Scratch, check_grid
 
 Places: TypeAlias = slice | NDArray[np.integer[Any]]
@@ -64,7 +56,7 @@ HEADROOM: Final = 2.0
 clips gradients that have grown since."""
 
 LEVEL_COUNT: Final = 100
-"""Number of norm levels up to the highest one."""
+"""Number of norm levels up to the clip norm."""
 
 GRID_BITS: Final = 24
 """The noise is this many powers of two above the grid spacing."""
@@ -89,7 +81,7 @@ class PrivateSteps:
         users: distinct ids, in the order of positions.
         clip_norm: the norm that lasts: a user whose budget is unspent when the training begins can
             afford a contribution of this norm in every planned step. Contributions are clipped to
-            it, unless ``highest_level`` is above 1.
+            it.
         noise_multiplier: standard deviation of the noise in each coordinate of the sum, as a
             multiple of ``clip_norm``. It may be a schedule, which follows public values.
         sampling_rate: the probability with which each user is drawn. It may be a schedule.
@@ -101,9 +93,6 @@ class PrivateSteps:
             was drawn last, at most ``clip_norm``. Reports on realised histories do not hold then;
             the budget does. "clip_norm" charges all users the clip norm. None: "own" where lower
             levels save budget and the policy allows it.
-        highest_level: the highest level as a multiple of ``clip_norm``, at least 1. Users who have
-            saved budget by lower levels may have levels above the clip norm, as far as these last
-            until the end. Needs ``steps`` and ``levels="own"``.
         outer_parts: indices of the parts of a row that may be given as outer products. They follow
             from the model, not from data.
         not_private_generator: draws coins and noise, for tests and for figures that must be
@@ -128,7 +117,6 @@ class PrivateSteps:
         expected_batch: Schedule,
         steps: int | None = None,
         levels: Levels | None = None,
-        highest_level: float = 1.0,
         outer_parts: Collection[int] = (),
         not_private_generator: np.random.Generator | None = None,
     ) -> None:
@@ -149,44 +137,14 @@ class PrivateSteps:
         self._ahead: _Sent | None = None
         self._released = -1
         self._name = run.dataset, run.name
-        highest = self._highest(highest_level, levels) * clip_norm
         self._follows = self._follows_norms(levels)
-        settings = self._settings(run.step, highest)
+        settings = self._settings(run.step, clip_norm)
         follows_schedule = callable(self._noise_stddev) or callable(sampling_rate)
         self._constant = None if follows_schedule else settings
-        plan = None
         if steps is not None:
-            plan = Plan(
-                [run.policy, *run.outer],
-                planned(self._noise_stddev, sampling_rate, steps),
-                clip_norm,
-                highest_level,
-                LEVEL_COUNT,
-            )
-            check_plan(plan)
-        self.roster: Roster = run.enrol(users, clip_norm=highest, levels=LEVEL_COUNT)
-        self._savings: Savings | None = None
-        if plan is not None and highest_level > 1.0:
-            self._savings = Savings(plan, self._users)
-            self.roster.set_norms(np.full(self._users, plan.norms[plan.lasting]))
-
-    def _highest(self, highest_level: float, levels: Levels | None) -> float:
-        if not 1.0 <= highest_level <= LEVEL_COUNT:
-            raise InvalidRequest(
-                f"highest_level is {highest_level}; it must be a multiple of the clip norm, from 1 "
-                f"to {LEVEL_COUNT}"
-            )
-        if highest_level > 1.0 and self._counts_steps:
-            raise InvalidRequest(
-                f"highest_level is {highest_level}, but dataset {self._run.dataset!r} counts "
-                "steps, so nothing is saved by lower levels: leave it out"
-            )
-        if highest_level > 1.0 and (self.planned is None or levels == "clip_norm"):
-            raise InvalidRequest(
-                f"highest_level is {highest_level}, but levels above the clip norm are paid for by "
-                "what a user saves until the end: give steps, and levels='own'"
-            )
-        return float(highest_level)
+            runs = planned(self._noise_stddev, sampling_rate, steps)
+            check_plan(Plan([run.policy, *run.outer], runs, clip_norm))
+        self.roster: Roster = run.enrol(users, clip_norm=clip_norm, levels=LEVEL_COUNT)
 
     def _follows_norms(self, levels: Levels | None) -> bool:
         """Return whether levels follow observed norms."""
@@ -371,9 +329,6 @@ class PrivateSteps:
             raise Unusable(f"step {step.step} was released or given up: begin the next one")
         if self._follows and len(norms):
             wanted = np.minimum(HEADROOM * norms, self.roster.clip_norm)
-            if self._savings is not None:
-                following = step.step + (1 if self._ahead is None else 2)
-                wanted = self._savings.limited(following, step.positions, wanted)
             if self._sampling_rate == 1:
                 self.roster.set_norms(wanted, step.positions)  # no coin decides who is seen
             else:

@@ -281,11 +281,6 @@ class PrivacyEngine:
     def _create(self, drawn: _Draws, planned: int, epsilon: float, delta: float) -> None:
         rate = max(map(drawn.rate, range(planned))) if callable(drawn.rate) else drawn.rate
         if self._measure == "steps":
-            if drawn.settings.highest_level != 1.0:
-                raise InvalidRequest(
-                    "highest_level needs a measure that charges norms, and 'steps' counts steps: "
-                    "pass measure='renyi' to PrivacyEngine"
-                )
             noise = counted_noise(epsilon, delta, rate, planned)
             self._service().create_dataset(
                 self._dataset,
@@ -331,7 +326,6 @@ class PrivacyEngine:
                 expected_batch=1.0 if settings.loss_reduction == "sum" else drawn.expected_batch,
                 steps=drawn.steps,
                 levels=settings.levels,
-                highest_level=settings.highest_level,
                 outer_parts=outer,
                 not_private_generator=settings.not_private_generator,
             )
@@ -373,7 +367,6 @@ class Settings(NamedTuple):
         sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
             ``steps``. None: from ``population``, or as with Opacus 1 / len(data_loader).
         levels: as for ``PrivateSteps``.
-        highest_level: as for ``PrivateSteps``.
         charge_ahead: charge the next step of a pass over the loader while the current one is
             computed (``PrivateSteps.begin``).
         max_physical_batch_size: the number of examples in every batch. A step with more examples is
@@ -388,7 +381,6 @@ class Settings(NamedTuple):
     population: float | None = None
     sampling_rate: Schedule | None = None
     levels: Levels | None = None
-    highest_level: float = 1.0
     charge_ahead: bool = False
     max_physical_batch_size: int | None = None
     batch_first: bool = True

@@ -164,10 +164,7 @@ def assert_each_step_charged_once(service: Service, dataset: str) -> None:
     assert_no_rejects(service, dataset)
 
 
-@pytest.mark.parametrize("highest_level", [1.0, 2.0])
-def test_a_classifier_on_the_service_equals_the_one_in_memory(
-    shared: Service, name: str, highest_level: float
-) -> None:
+def test_a_classifier_on_the_service_equals_the_one_in_memory(shared: Service, name: str) -> None:
     from sklearn.datasets import load_digits
 
     rows, labels = load_digits(return_X_y=True)
@@ -183,7 +180,6 @@ def test_a_classifier_on_the_service_equals_the_one_in_memory(
             classes=range(10),
             steps=30,
             sampling_rate=0.2,
-            highest_level=highest_level,
             not_private_seed=3,
         )
         fitted.append(classifier.fit(rows, labels, owners, run=turnstile.run(name, "fit")))

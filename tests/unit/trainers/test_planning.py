@@ -1,4 +1,4 @@
-"""Plans: what a budget pays for, what is rejected, and levels that last. On the real service."""
+"""Plans: what a budget pays for, and what is rejected. On the real service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streams.trainers import (
     PrivateTrainer,
     noise_for_steps,
 )
-from streams.trainers.planning import Plan, Savings, check_plan, lasting_factor, planned
+from streams.trainers.planning import Plan, check_plan, lasting_factor, planned
 
 STEPS = 40
 SIZES = np.linspace(0.0, 2.0, 50)
@@ -74,16 +74,9 @@ def test_every_user_lasts_until_the_last_planned_step(service: Turnstile) -> Non
     assert highest.max() == 1.0
 
 
-@pytest.mark.parametrize("multiple", [1.5, 2.0, 4.0])
-def test_levels_above_the_clip_norm_last_as_well(service: Turnstile, multiple: float) -> None:
-    admitted, highest = train(steps_of(service, highest_level=multiple), STEPS)
-    assert admitted == [50] * STEPS
-    assert 1.0 < highest.max() <= multiple
-
-
 def test_restarted_training_lasts_until_the_end(service: Turnstile) -> None:
-    first, _ = train(steps_of(service, highest_level=2.0), 17)
-    rest, _ = train(steps_of(service, highest_level=2.0), STEPS)
+    first, _ = train(steps_of(service), 17)
+    rest, _ = train(steps_of(service), STEPS)
     assert first + rest == [50] * STEPS
 
 
@@ -94,12 +87,7 @@ def test_counted_steps_last_at_the_noise_of_the_policy(service: Turnstile) -> No
     assert noise_for_steps([policy], STEPS, sampling_rate=RATE) == 1.3
     assert noise_for_steps([policy], STEPS, sampling_rate=lambda step: RATE / (step + 1)) == 1.3
     settings = {"clip_norm": 0.7, "sampling_rate": RATE, "expected_batch": 20.0}
-    for changes in (
-        {"steps": STEPS + 1},
-        {"noise_multiplier": 1.29},
-        {"sampling_rate": 0.5},
-        {"highest_level": 2.0},
-    ):
+    for changes in ({"steps": STEPS + 1}, {"noise_multiplier": 1.29}, {"sampling_rate": 0.5}):
         with pytest.raises(InvalidRequest):
             PrivateSteps(
                 run,
@@ -134,24 +122,10 @@ def test_schedules_last_as_planned(measure: Any) -> None:
             sampling_rate=rate,
             expected_batch=20.0,
             steps=STEPS,
-            highest_level=2.0,
             not_private_generator=np.random.default_rng(1),
         )
-        admitted, highest = train(steps, STEPS)
+        admitted, _ = train(steps, STEPS)
     assert admitted == [50] * STEPS
-    assert highest[-1] > 1.0
-
-
-def test_saved_budget_pays_for_higher_levels_later(service: Turnstile) -> None:
-    run = service.run("digits", "a")
-    noise = noise_for_steps([run.policy], STEPS, sampling_rate=RATE)
-    savings = Savings(Plan([run.policy], planned(noise, RATE, STEPS), 1.0, 2.0, 100), 2)
-    both = np.array([0, 1])
-    assert savings.limited(1, both, np.array([2.0, 0.1])) == pytest.approx([1.0, 0.1])
-    saved = savings.limited(20, both, np.array([2.0, 2.0]))
-    assert saved[0] == pytest.approx(1.0)
-    assert saved[1] > 1.2
-    assert savings.limited(39, both, np.array([0.0, 2.0]))[1] >= saved[1]
 
 
 def test_noise_that_is_too_low_for_the_plan_is_rejected_before_users_are_enrolled(
@@ -246,10 +220,6 @@ def test_noise_lasts_for_the_requested_steps_and_few_more() -> None:
         {"steps": 0},
         {"steps": 2.5},
         {"steps": True},
-        {"highest_level": 0.5},
-        {"highest_level": float("nan")},
-        {"highest_level": 2.0, "steps": None},
-        {"highest_level": 2.0, "levels": "clip_norm"},
         {"levels": 100},
         {"sampling_rate": 0.0},
         {"sampling_rate": lambda step: 0.4 if step < 39 else -1.0},

@@ -749,7 +749,6 @@ def test_a_public_population_sets_the_sampling_rate(service: Turnstile) -> None:
         {"measure": "gdp"},
         {"measure": "no measure"},
         {"measure": "steps", "target_epsilon": -1.0},
-        {"measure": "steps", "highest_level": 2.0},
         {"max_grad_norm": 0.0},
         {"max_grad_norm": float("nan")},
     ],
