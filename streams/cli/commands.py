@@ -520,7 +520,7 @@ _OPERATIONS: Final = (
         "operations:status",
         "show each partition's state, owner, lag and users, and the datasets",
         FILE_OBSERVER,
-        (AT_DELTA,),
+        (AT_DELTA, flag("--watch", "show it again every two seconds, until Ctrl-C")),
         ("partition",),
         "Exit code 69 if a partition is not decided. `turnstile dataset list --json` has the "
         "datasets.",
@@ -553,16 +553,6 @@ _OPERATIONS: Final = (
         "The last snapshot of each partition is read and verified first. Records that it does "
         "not cover remain. If anything is wrong with it, nothing is deleted, and the exit code is "
         "1.",
-    ),
-    Command(
-        "top",
-        "views:top",
-        "watch the service in a terminal: partitions, runs, workers, rejected requests",
-        OBSERVER,
-        (flag("--once", "show the state once"), AT_DELTA, WORKERS),
-        ("overview",),
-        "Press q or Ctrl-C to leave. With --json, or without a terminal, the state is shown once. "
-        "Exit code 69 if something is wrong at the end.",
     ),
     Command(
         "dashboard",

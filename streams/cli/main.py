@@ -179,6 +179,6 @@ def completion(options: argparse.Namespace, _: Config) -> int:
     try:
         import shtab
     except ImportError as error:
-        raise lacking("completion", "terminal", error) from error
+        raise lacking("completion", "completion", error) from error
     say(shtab.complete(new_parser(), options.shell))
     return Exit.OK

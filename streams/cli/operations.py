@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -19,7 +20,7 @@ from streams.config import Config, ConfigurationError, lacking, release
 from streams.kafka.access import GROUP, ROLES, TOPIC, TRANSACTIONS, AccessRule, rules_of
 from streams.operations.doctor import examine
 from streams.operations.findings import Finding, Level
-from streams.operations.status import PartitionState, read_overview
+from streams.operations.status import Overview, PartitionState, Unavailable, read_overview
 from streams.operations.trimming import plan_trims, trim
 from streams.records import signatures
 from streams.store.rights import rights
@@ -27,9 +28,27 @@ from streams.store.rights import rights
 _PARTITION_COLUMNS = ("partition", "owner", "next", "lag", "users", "snapshot", "seen", "state")
 
 
+_WATCHED_EVERY = 2.0  # seconds
+_CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
+
+
 def status(options: argparse.Namespace, config: Config) -> int:
-    """Show every partition and, for people, every dataset."""
-    seen = read_overview(config)
+    """Show every partition and, for people, every dataset; with --watch until Ctrl-C."""
+    while options.watch:
+        try:
+            seen = read_overview(config)
+        except Unavailable as error:
+            note(error)  # an outage is what is watched for: ask again
+        else:
+            if sys.stdout.isatty():
+                say(_CLEAR)
+            _show_status(seen, options)
+        time.sleep(_WATCHED_EVERY)
+    return _show_status(read_overview(config), options)
+
+
+def _show_status(seen: Overview, options: argparse.Namespace) -> int:
+    """Show the state of a service, and return the exit code."""
     wrong = [
         partition for partition in seen.partitions if partition.state is not PartitionState.DECIDING
     ]

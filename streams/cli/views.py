@@ -1,32 +1,24 @@
-"""The commands that show a service live: a terminal view, the dashboard and the portal."""
+"""The commands that serve pages: the dashboard and the portal."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import secrets
-import select
 import shlex
 import signal
 import ssl
-import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from urllib.parse import urlsplit
 
 from streams.cli.commands import MOST_DAYS
-from streams.cli.output import Exit, UnusableInput, note, plain, show
+from streams.cli.output import Exit, UnusableInput, note, show
 from streams.cli.subjects import user_of
-from streams.config import Config, ConfigurationError, lacking
+from streams.config import Config, ConfigurationError
 from streams.http_server import HttpServer, is_https, is_loopback
-from streams.ledger.outputs import Channel
-from streams.operations.status import PartitionState
 from streams.operations.watching import Watch
 from streams.records import User
 from streams.records.users import normal_form
@@ -38,222 +30,6 @@ from streams.web.owner import Owners
 from streams.web.portal import Portal
 from streams.web.reading import RecordReader
 from streams.web.sessions import Sessions
-
-if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-    from rich.table import Table
-
-_EVERY = 1.0  # seconds
-_FIRST_WITHIN = 15.0
-_SHOWN_RUNS = 12
-_SHOWN_ALARMS = 6
-_SHOWN_PARTITIONS = 16
-_BARS = " ▁▂▃▄▅▆▇█"
-_OF_A_RUN = ("dataset", "run", "state", "attempt", "step", "rate")
-_OLD = "bright_black"
-_LOOKS = {
-    PartitionState.DECIDING: "green",
-    PartitionState.RESTORING: "yellow",
-    PartitionState.WAITING: "red",
-    PartitionState.SUSPENDED: "bold red",
-}
-
-
-def top(options: argparse.Namespace, config: Config) -> int:
-    """Show the state of the service until q or Ctrl-C; once without a terminal.
-
-    Others may see a terminal or its recording, so runs are shown without halted users.
-    """
-    try:
-        from rich.console import Console
-        from rich.live import Live
-    except ImportError as error:
-        raise lacking("top", "terminal", error) from error
-    addresses = options.worker or ([config.health] if config.health else [])
-    with Watch(config, addresses, options.delta, (Channel.REJECTS,)) as watch:
-        _wait(watch)
-        if options.json:
-            seen, people = watch.facts.service(), watch.facts.people()
-            runs = [{name: run[name] for name in _OF_A_RUN} for run in people["runs"]]
-            show("overview", {**seen, "users": people["users"], "runs": runs}, True)
-            return _code(seen)
-        console = Console(highlight=False)
-        if options.once or not (sys.stdin.isatty() and console.is_terminal):
-            seen = watch.facts.service()
-            console.print(frame(seen, watch.facts.people(), config))
-            return _code(seen)
-        with (
-            _keys() as pressed,
-            Live(console=console, screen=True, auto_refresh=False) as live,
-        ):
-            while True:
-                seen = watch.facts.service()
-                live.update(frame(seen, watch.facts.people(), config), refresh=True)
-                if pressed(_EVERY) in ("q", "Q", "\x03"):
-                    return _code(seen)
-
-
-def frame(seen: Mapping[str, Any], people: Mapping[str, Any], config: Config) -> Group:
-    """Return one frame: alarms, partitions, runs, workers and rejected records.
-
-    Args:
-        seen: the state of the service, as ``ServiceFacts.service`` returns it.
-        people: data about users, as ``ServiceFacts.people`` returns it.
-        config: where the service is.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    head = Text.assemble(
-        ("turnstile", "bold"),
-        f"  {config.kafka}  {config.prefix}*  ",
-        time.strftime("%H:%M:%S", time.localtime(seen["time"])),
-        ("   q ends", "dim"),
-    )
-    rate = Text.assemble(
-        (f"{seen['rate']:,.1f}", "bold"),
-        " records decided a second  ",
-        (_spark(seen["rates"]), "cyan"),
-        f"  {seen['lag']:,} wait",
-    )
-    parts: list[RenderableType] = [head, rate, Text("")]
-    for alarm in seen["alarms"][:_SHOWN_ALARMS]:
-        style = "bold red" if alarm["level"] == "wrong" else "yellow"
-        parts += [
-            Text(f"{alarm['level'].upper()}  {plain(alarm['what'])}", style=style),
-            Text(f"       {plain(alarm['do'])}"),
-        ]
-    if more := seen["alarms"][_SHOWN_ALARMS:]:
-        parts.append(
-            Text(f"{len(more):,} more alarms: `turnstile status` has them", style="yellow")
-        )
-    if not seen["alarms"]:
-        parts.append(Text("Nothing is wrong.", style="green"))
-    parts += [Text(""), _partition_table(seen, people["users"]["partitions"])]
-    if rest := _by_need(seen["partitions"])[_SHOWN_PARTITIONS:]:
-        well = sum(one["state"] == PartitionState.DECIDING for one in rest)
-        waiting = sum(one["lag"] for one in rest)
-        parts.append(
-            Text(f"{len(rest):,} more partitions: {well:,} are deciding, {waiting:,} records wait")
-        )
-    parts.append(Text(""))
-    if people["runs"]:
-        parts += [_run_table(people["runs"][:_SHOWN_RUNS]), Text("")]
-    if seen["workers"]:
-        parts += [_worker_table(seen["workers"]), Text("")]
-    refused = "  ".join(f"{plain(reason)} {count}" for reason, count in seen["rejects"].items())
-    parts.append(Text(f"rejected lately: {refused or 'none'}", style="" if refused else "dim"))
-    return Group(*parts)
-
-
-def _by_need(partitions: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return partitions; if they are many, those that are not decided or have a lag come first."""
-    if len(partitions) <= _SHOWN_PARTITIONS:
-        return partitions
-    return sorted(
-        partitions, key=lambda one: (one["state"] == PartitionState.DECIDING, -one["lag"])
-    )
-
-
-def _partition_table(seen: Mapping[str, Any], users: Mapping[int, int | None]) -> Table:
-    table = _table("partition", "<owner", "decided/s", "lag", "users", "snapshot", "seen", "<state")
-    # While Kafka or Redis does not answer, the rows are as old as the last answer.
-    is_old = any(side["away"] for side in seen["sides"].values())
-    age = seen["sides"]["Redis"]["age"] or 0.0
-    for one in _by_need(seen["partitions"])[:_SHOWN_PARTITIONS]:
-        count, state = users.get(one["partition"]), one["state"]
-        table.add_row(
-            str(one["partition"]),
-            plain(one["owner"]),
-            f"{one['rate']:,.1f}",
-            f"{one['lag']:,}",
-            "-" if count is None else f"{count:,}",
-            "-" if one["snapshot"] is None else f"{one['snapshot']:,}",
-            "-" if one["seen"] is None else f"{one['seen'] + age:,.0f} s",
-            f"[{_OLD}]{state}, before[/]" if is_old else f"[{_LOOKS[state]}]{state}[/]",
-            style=_OLD if is_old else "",
-        )
-    return table
-
-
-def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("<run", "<dataset", "step", "steps/s", "attempt", "<state")
-    for one in runs:
-        table.add_row(
-            plain(one["run"]),
-            plain(one["dataset"]),
-            f"{one['step']:,}",
-            f"{one['rate']:.2f}",
-            str(one["attempt"]),
-            one["state"],
-        )
-    return table
-
-
-def _worker_table(workers: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("<worker", "release", "partitions", "applied", "<health")
-    for one in workers:
-        health = f"[red]{_safe(one['problem'])}[/]" if one["problem"] else "[green]healthy[/]"
-        table.add_row(
-            one["address"],
-            plain(one["release"]),
-            plain(one["partitions"]),
-            f"{one['records']:,.0f}",
-            health,
-        )
-    return table
-
-
-def _table(*names: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    for name in names:
-        table.add_column(name.lstrip("<"), justify="left" if name.startswith("<") else "right")
-    return table
-
-
-def _safe(text: object) -> str:
-    from rich.markup import escape
-
-    return escape(plain(text))
-
-
-def _spark(rates: Sequence[float]) -> str:
-    highest = max(rates, default=0.0)
-    if highest <= 0:
-        return ""
-    last = rates[-40:]
-    return "".join(_BARS[min(8, int(8 * rate / highest + 0.999))] for rate in last)
-
-
-def _code(seen: Mapping[str, Any]) -> int:
-    wrong = any(alarm["level"] == "wrong" for alarm in seen["alarms"])
-    return Exit.UNAVAILABLE if wrong else Exit.OK
-
-
-def _wait(watch: Watch) -> None:
-    """Wait until every source was read, so that the first frame is complete."""
-    deadline = time.monotonic() + _FIRST_WITHIN
-    while not watch.is_complete() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
-@contextmanager
-def _keys() -> Iterator[Any]:
-    """Read keys as they are pressed, and restore the terminal afterwards."""
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-
-    def pressed(within: float) -> str:
-        ready, _, _ = select.select([sys.stdin], [], [], within)
-        return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if ready else ""
-
-    try:
-        yield pressed
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def dashboard(options: argparse.Namespace, config: Config) -> int:

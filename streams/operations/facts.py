@@ -175,14 +175,6 @@ class ServiceFacts:
                 self._looks.popleft()
             self._rates.append(sum(self._rates_of_partitions().values()))
 
-    def is_complete(self) -> bool:
-        """Return whether every source has answered, or why it does not is known."""
-        waiting = [
-            side for side in self.sides.values() if not side.seen and side.problem == NOT_YET
-        ]
-        has_rates = len(self._looks) > 1 or self._is_away("Redis") or self._is_away("Kafka")
-        return not waiting and has_rates
-
     def service(self) -> dict[str, Any]:
         """Return the state of the service, without numbers of users or sizes of what they changed.
 
@@ -240,9 +232,6 @@ class ServiceFacts:
                 "spending": self._spending.distribution(users),
                 "refused": sorted(self._rejects, key=lambda one: one["time"] or "", reverse=True),
             }
-
-    def _is_away(self, name: str) -> bool:
-        return self.sides[name].is_away(time.monotonic())
 
     def _rates_of_partitions(self) -> dict[int, float]:
         """Return the records decided per second, by partition."""

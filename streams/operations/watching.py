@@ -100,35 +100,20 @@ class Watch:
         facts: what is known now; any thread may read them.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        workers: Sequence[str],
-        delta: float,
-        channels: Sequence[Channel] = tuple(_BACK),
-    ) -> None:
+    def __init__(self, config: Config, workers: Sequence[str], delta: float) -> None:
         """Prepare the watch.
 
         Args:
             config: the settings with the service's addresses.
             workers: host:port of the known workers' HTTP servers.
             delta: the delta of the epsilons.
-            channels: the topics that are followed.
         """
         # An outage is shown soon.
         self._config = replace(config, timeout=min(config.timeout, _ANSWERS_WITHIN))
-        self.facts = ServiceFacts(delta, [channel.value for channel in channels])
-        self._channels = channels
+        self.facts = ServiceFacts(delta, [channel.value for channel in _BACK])
         self._addresses = workers
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> Watch:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Start the threads."""
@@ -139,7 +124,7 @@ class Watch:
         work: list[Callable[[], None]] = [self._look_at_service]
         if self._addresses:
             work.append(self._look_at_workers)
-        work += [partial(self._follow, channel, followers[channel]) for channel in self._channels]
+        work += [partial(self._follow, channel, follow) for channel, follow in followers.items()]
         for one in work:
             thread = threading.Thread(target=one, name="turnstile-watch", daemon=True)
             thread.start()
@@ -150,10 +135,6 @@ class Watch:
         self._closed.set()
         for thread in self._threads:
             thread.join(2 * _ANSWERS_WITHIN)
-
-    def is_complete(self) -> bool:
-        """Return whether every source has answered, or why it does not is known."""
-        return self.facts.is_complete() and (bool(self.facts.workers) or not self._addresses)
 
     def _look_at_service(self) -> None:
         with Topics(self._config) as topics:

@@ -26,7 +26,6 @@ COMMANDS = {
     "worker": "--kafka --redis --prefix --timeout --config --log-level --partitions",
     "status": "--kafka --redis --prefix --timeout --config --delta",
     "doctor": "--worker --answerer",
-    "top": "--worker",
     "dashboard": "--worker --certificate --key --listen",
     "gateway": "--certificate --key --listen --url --most --largest",
     "portal": "--certificate --key --listen --url --most",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -226,8 +227,11 @@ def test_failure_log_contains_no_user(
     monkeypatch.setattr(watching, "look_at", lambda *_: TOPICS)
     monkeypatch.setattr(watching, "read_glances", lambda *_: [Glance(0, {}, 0, b"", b"", {})])
     monkeypatch.setattr(watching, "tail", fail)
-    with Watch(Config(), [], delta=1e-5, channels=(Channel.REJECTS,)) as watch:
-        eventually(watch.is_complete)
+    watch = Watch(Config(), [], delta=1e-5)
+    watch.start()
+    with closing(watch):
+        rejects = watch.facts.sides[Channel.REJECTS.value]
+        eventually(lambda: rejects.problem not in (None, NOT_YET))
     shown = f"{watch.facts.service()['alarms']}{caplog.text}"
     assert "KeyError" in shown
     assert user not in shown

@@ -1,0 +1,53 @@
+"""`turnstile status --watch` shows the present state again and again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from streams.cli.main import main
+from streams.cli.output import Exit
+from streams.config import Config
+from streams.operations.status import Overview, PartitionState, PartitionStatus, Unavailable
+
+
+def overview(next_offset: int) -> Overview:
+    """One partition that is decided up to this offset."""
+    return Overview(
+        [
+            PartitionStatus(
+                partition=0,
+                state=PartitionState.DECIDING,
+                owner="host:1",
+                next=next_offset,
+                lag=0,
+                users=3,
+                unpublished=0,
+                changes=0,
+                seen=1,
+                head=None,
+                snapshot=None,
+            )
+        ],
+        {},
+    )
+
+
+def test_watch_continues_after_an_outage(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([overview(7), Unavailable("Redis is away"), overview(9), KeyboardInterrupt()])
+
+    def look(_: Config) -> Overview:
+        found = next(looks)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    monkeypatch.setattr("streams.cli.operations.read_overview", look)
+    monkeypatch.setattr("streams.cli.operations.time.sleep", lambda _: None)
+    assert main(["status", "--watch", "--json"]) == Exit.INTERRUPTED
+    shown = capfdbinary.readouterr()
+    assert [json.loads(line)["next"] for line in shown.out.splitlines()] == [7, 9]
+    assert b"away" in shown.err
