@@ -1,7 +1,6 @@
 """Costs that are a power of the ratio of norm and noise scale: rational, so charged exactly.
 
-A step of norm c with noise of scale s costs (c / s)^p 2^b units. The charge is its ceiling, and a
-filter can decide on the last unit exactly.
+A step of norm c with noise of scale s costs (c / s)^p 2^b units. The charge is its ceiling.
 
     ZCDP   rho = (c / s)^2 / 2        p = 2, b = 43    Gaussian, Laplace, PureDP
     GDP    mu squared = (c / s)^2     p = 2, b = 44    Gaussian
@@ -16,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final, Literal
 
 import numpy as np
@@ -58,11 +56,6 @@ class PowerCost:
         """
         scale, vector = self.scale_of(mechanism), norm_vector("norms", norms)
         return ratio_ceil(vector, scale, self.bits, MAX_COST_UNITS, self.power)
-
-    def exact_units(self, mechanism: Mechanism, norm: float) -> Fraction:
-        """Return the exact cost, of which `units` is the ceiling unless it saturates."""
-        ratio = Fraction(norm) / Fraction(self.scale_of(mechanism))
-        return (ratio if self.power == 1 else ratio * ratio) * Fraction(2**self.bits)
 
     def norms_within(self, mechanism: Mechanism, units: IntArray) -> FloatArray:
         """Return the largest norms, shape (n,), that cost at most `units` in exact arithmetic.

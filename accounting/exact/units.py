@@ -54,36 +54,27 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
     return scaled.astype(np.int64)
 
 
-def budget_units(budget: Number, power: int = 1) -> int:
+def budget_units(budget: Number, power: int = 1, argument: str = "budget") -> int:
     """Return floor(budget**power * 2**44), exactly.
 
     Args:
         budget: in the unit of the measure; a `Fraction` or `Decimal` is taken exactly.
         power: 2 for the mu of GDP.
+        argument: its name in the error.
 
     Raises:
         InvalidInput: above `MAX_BUDGET_UNITS`, below 0, and for a positive budget of less than
             one unit.
     """
-    units, rest = split_budget("budget", budget, power)
-    if units == 0 and rest > 0:
-        raise InvalidInput("budget", budget, f"0, or at least one unit, which is 2**-{UNIT_BITS}")
-    return units
-
-
-def split_budget(argument: str, budget: Number, power: int = 1) -> tuple[int, Fraction]:
-    """Return budget**power exactly, as (whole units, a rest of less than one unit).
-
-    Raises `InvalidInput` below 0, and if the power is above `MAX_BUDGET_UNITS`.
-    """
     number = exact_number(argument, budget)
-    units = number**power * 2**UNIT_BITS
+    units: Fraction = number**power * 2**UNIT_BITS
     if number < 0 or units > MAX_BUDGET_UNITS:
         squared = " when squared" if power == 2 else ""
         allowed = f"at least 0, and at most {MAX_BUDGET_UNITS >> UNIT_BITS}{squared}"
         raise InvalidInput(argument, budget, allowed)
-    whole = math.floor(units)
-    return whole, units - whole
+    if 0 < units < 1:
+        raise InvalidInput(argument, budget, f"0, or at least one unit, which is 2**-{UNIT_BITS}")
+    return math.floor(units)
 
 
 def from_units(units: npt.ArrayLike) -> FloatArray:

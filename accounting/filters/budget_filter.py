@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -17,29 +16,18 @@ import numpy.typing as npt
 from accounting.costs.mechanisms import Mechanism, PureDP
 from accounting.exact.errors import InvalidInput
 from accounting.exact.rounding import DOWN
-from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
+from accounting.exact.units import MAX_BUDGET_UNITS, cost_units, from_units_down
 from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
-    nonnegative_array,
     norm_vector,
     positive_finite,
     user_count,
     whole_number,
 )
-from accounting.filters.admission import (
-    PaysFromRest,
-    admit_within,
-    checked_state,
-    exhausted_within,
-    fitting,
-    limits,
-    remaining_within,
-    rests_pay,
-)
+from accounting.filters.admission import admit_within, checked_state
 
-_SMALLEST_REST = Fraction(2) ** (UNIT_BITS - 1074)  # in units: no smaller cost is a float64
 _END_BITS: Final = 48  # the square of a norm that is a relative 2**-49 below the largest
 
 
@@ -49,14 +37,11 @@ class BudgetFilter(ABC):
 
     Attributes:
         measure: the name of the measure (`accounting.MEASURES`).
-        budget_units: the whole units of one budget, or of one per order.
-        budget_rests: the exact rest of each budget beyond its whole units, less than one unit;
-            empty if all budgets are whole.
+        budget_units: one budget in units, rounded down, or one per order.
     """
 
     measure: ClassVar[str]
     budget_units: tuple[int, ...]
-    budget_rests: tuple[Fraction, ...]
 
     def initial_state(self, n: int) -> IntArray:
         """Return the state of n users who have spent nothing."""
@@ -65,8 +50,8 @@ class BudgetFilter(ABC):
     def admit(self, state: IntArray, cost: npt.ArrayLike) -> tuple[IntArray, BoolArray]:
         """Return (new_state, admitted): a user is admitted if the remaining budget covers `cost`.
 
-        The comparison is exact: spend plus cost is at most the budget. The charge is the cost in
-        units, rounded up.
+        The charge is the cost in units, rounded up, and the budget in units is rounded down. So a
+        cost of exactly the budget is denied if the budget is not a whole number of units.
 
         Args:
             state: units, shape (n,) or (n, k).
@@ -77,26 +62,16 @@ class BudgetFilter(ABC):
         Returns:
             The new state, and bool of shape (n,).
         """
-        if not self.budget_rests:
-            return self.admit_units(state, cost_units(cost))
-        costs = nonnegative_array("cost", cost)
-        pays = rests_pay(self.budget_rests, costs)
-        return admit_within(self.budget_units, state, cost_units(costs), self.budget_rests, pays)
+        return self.admit_units(state, cost_units(cost))
 
     def admit_units(self, state: IntArray, cost_units: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted) for costs that are known in whole units only.
-
-        The spend plus the cost must be at most the whole units of the budget.
-        """
-        return admit_within(self.budget_units, state, cost_units, self.budget_rests)
+        """Return (new_state, admitted) as `admit` does, for costs in units."""
+        return admit_within(self.budget_units, state, cost_units)
 
     def admit_norms(
         self, state: IntArray, mechanism: Mechanism, norms: npt.ArrayLike
     ) -> tuple[IntArray, BoolArray]:
-        """Return (new_state, admitted) for a step with these norms.
-
-        The charge is `charge_units`. The exact cost, a rational number, decides whether it fits;
-        for Rényi orders, at which `charge_units` rounds up twice, whole units decide.
+        """Return (new_state, admitted) for a step with these norms, whose cost is `charge_units`.
 
         Args:
             state: units, shape (n,) or (n, k).
@@ -106,20 +81,19 @@ class BudgetFilter(ABC):
         Raises:
             InvalidInput: for a mechanism that the measure does not cover.
         """
-        vector = norm_vector("norms", norms)
-        charge, pays = self._charge(mechanism, vector), self._exact_decision(mechanism, vector)
-        return admit_within(self.budget_units, state, charge, self.budget_rests, pays)
+        return self.admit_units(state, self.charge_units(mechanism, norms))
 
     def remaining(self, state: IntArray) -> FloatArray:
         """Return the remaining budget in the unit of the measure, rounded down; shape of the state.
 
         It is the largest cost that `admit` admits at each order by itself.
         """
-        return remaining_within(self.budget_units, state, self.budget_rests)
+        return from_units_down(self._left(checked_state(self.budget_units, state)))
 
     def exhausted(self, state: IntArray) -> BoolArray:
         """Return whether a user has nothing left at one order or more; bool (n,)."""
-        return exhausted_within(self.budget_units, state, self.budget_rests)
+        empty = self._left(checked_state(self.budget_units, state)) == 0
+        return empty if empty.ndim == 1 else np.asarray(empty.any(axis=1))
 
     def grant(
         self,
@@ -151,13 +125,13 @@ class BudgetFilter(ABC):
         """Return (new_state, granted_norms, charged_units): the largest norms that fit.
 
         - A norm that fits is granted unchanged and charged its cost.
-        - Otherwise the granted norm is the largest that the remaining whole units pay for, or at
-          most a relative 2**-49 less; its exact cost is at most these units. All that is left is
-          charged, so the user is exhausted. Of several orders, the tightest (the smallest
+        - Otherwise the granted norm is the largest that the remaining units pay for, or at most a
+          relative 2**-49 less; its exact cost is at most these units. All that is left is charged,
+          so the user is exhausted. Of several orders, the tightest (the smallest
           floor(left / order), the first if equal) is charged all that is left of it, and every
           other order the cost of the granted norm.
-        - A user with nothing left is granted 0 and charged 0. A user with less than a unit left at
-          some order is granted 0 and charged that remainder.
+        - A user with nothing left at some order is granted 0 and charged 0. A user with too little
+          left for any norm is granted 0 and charged that remainder.
         - For `PoissonGaussian`, bisection finds the norm, at most a relative 2**-20 below one that
           does not fit; the tightest order is the first that the latter exceeds.
 
@@ -183,14 +157,13 @@ class BudgetFilter(ABC):
                 "a mechanism whose norms can be clipped; use admit for pure DP",
             )
         granted = norm_vector("norms", norms).copy()
-        spent = checked_state(self.budget_units, state, self.budget_rests)
+        spent = checked_state(self.budget_units, state)
         if len(spent) != granted.size:
             raise InvalidInput("norms", granted.shape, f"one norm for each of {len(spent)} users")
         charged = self._charge(mechanism, granted)
         if spent.shape != charged.shape:
             raise InvalidInput("state", spent.shape, f"of shape {charged.shape}")
-        pays = self._exact_decision(mechanism, granted)
-        fits = fitting(self.budget_units, spent + charged, charged, self.budget_rests, pays)
+        fits = charged <= self._left(spent)
         short = np.flatnonzero(~(fits if fits.ndim == 1 else fits.all(axis=1)))
         if short.size:
             granted[short], charged[short] = self._last_grant(
@@ -214,9 +187,9 @@ class BudgetFilter(ABC):
         the largest norm that fits, up to the relative 2**-49 by which a filter may grant less.
 
         A norm is charged its cost, with one exception. If the granted norm is less than asked for,
-        and costs all that the remaining whole units pay for (to a relative 2**-48), all that is
-        left is charged; of several orders, at the tightest. So the filter that granted the least
-        always exhausts the user, as if there were no other budget. A grant of 0 is charged 0.
+        and costs all that is left (to a relative 2**-48), all that is left is charged; of several
+        orders, at the tightest. So the filter that granted the least always exhausts the user, as
+        if there were no other budget. A grant of 0 is charged 0.
 
         Args:
             state: units, shape (n,) or (n, k).
@@ -233,13 +206,11 @@ class BudgetFilter(ABC):
                 a mechanism that the measure does not cover.
         """
         asked, least = norm_vector("norms", norms), norm_vector("granted", granted)
-        spent = checked_state(self.budget_units, state, self.budget_rests)
+        spent = checked_state(self.budget_units, state)
         if not asked.shape == least.shape == spent.shape[:1]:
             raise InvalidInput("granted", least.shape, f"one norm for each of {len(spent)} users")
         charged = self._charge(mechanism, least)
-        pays = self._exact_decision(mechanism, least)
-        fits = fitting(self.budget_units, spent + charged, charged, self.budget_rests, pays)
-        if bool((least > asked).any() or not fits.all()):
+        if bool((least > asked).any() or (charged > self._left(spent)).any()):
             raise InvalidInput("granted", least.tolist(), "at most what every filter grants")
         lower = np.flatnonzero((least < asked) & (least > 0.0))
         if lower.size:
@@ -258,10 +229,6 @@ class BudgetFilter(ABC):
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         """Return the charge of each norm in units, of the shape of the state."""
 
-    def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest | None:
-        """Return the decision on the last unit, if costs are known beyond whole units."""
-        return None
-
     @abstractmethod
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
@@ -275,22 +242,16 @@ class BudgetFilter(ABC):
         """Return `charged`, or all that is left where `granted` uses up what pays for norms."""
 
     def _left(self, spent: IntArray) -> IntArray:
-        """Return the whole units left of each budget."""
-        return np.maximum(np.array(self.budget_units) - spent, 0)
+        """Return the units left of each budget, of the shape of the state."""
+        return np.asarray(np.array(self.budget_units) - spent)
 
     @staticmethod
     def _is_the_end(payable: IntArray, cost: IntArray) -> BoolArray:
         """Return where a cost is all that is payable, except for the rounding of norms."""
         return np.asarray(payable - cost <= payable >> _END_BITS)
 
-    def _all_left(self, spent: IntArray) -> IntArray:
-        """Return the charges that leave nothing."""
-        return limits(self.budget_units, self.budget_rests) - spent
-
-    def _set(self, budgets: Sequence[int], rests: Sequence[Fraction] = ()) -> Self:
+    def _set(self, budgets: Sequence[int]) -> Self:
         """Store validated budgets; only constructors call this."""
         units = [whole_number("budget_units", number, 0, MAX_BUDGET_UNITS) for number in budgets]
         object.__setattr__(self, "budget_units", tuple(units))
-        kept = tuple(rest if rest >= _SMALLEST_REST else Fraction(0) for rest in rests)
-        object.__setattr__(self, "budget_rests", kept if any(kept) else ())
         return self

@@ -2,11 +2,11 @@
 
 A filter is an immutable rule. Its state is an int64 array of spent units
 (`accounting.exact.units`), one row per user, that the caller owns: shape (n,), or (n, k) for a
-filter of k Rényi orders. Costs are rounded up to units, so no sequence of admissions, in any
-order, in any batches, exceeds a budget in exact arithmetic. Budgets are taken exactly, and exact
-numbers decide on the last unit: a cost of exactly the budget is admitted. The rule and its proof
-are in `accounting.filters.admission`. A budget of 0 admits steps that cost nothing. Neighbouring
-datasets differ by adding or removing one user.
+filter of k Rényi orders. Costs are rounded up to units and budgets down, so no sequence of
+admissions, in any order, in any batches, exceeds a budget in exact arithmetic. A cost of exactly
+the budget is admitted if the budget is a whole number of units. The rule and its proof are in
+`accounting.filters.admission`. A budget of 0 admits steps that cost nothing; a budget above 0 is at
+least one unit. Neighbouring datasets differ by adding or removing one user.
 
     filter          budget            guarantee if each step uses the admitted users only
     RenyiFilter     nats per order    (a, budget)-Rényi DP at each order    FZ Thm 4.3, 4.5, Rem 4.4
@@ -23,10 +23,8 @@ may be admitted to a later, cheaper one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar, Self
 
 import numpy as np
@@ -39,7 +37,7 @@ from accounting.costs.power_cost import GDP, PURE, ZCDP, PowerCost
 from accounting.costs.step_shape import ONE_STEP, StepShape
 from accounting.exact.errors import InvalidInput
 from accounting.exact.roots import bisected_floats
-from accounting.exact.units import MAX_BUDGET_UNITS, split_budget
+from accounting.exact.units import MAX_BUDGET_UNITS, budget_units
 from accounting.exact.validation import (
     BoolArray,
     FloatArray,
@@ -49,7 +47,6 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
-from accounting.filters.admission import PaysFromRest, Positions
 from accounting.filters.budget_filter import BudgetFilter
 
 _GRANT_ULPS = 2**32  # of 2**-52 each: the precision of the search for a granted norm
@@ -66,34 +63,20 @@ class _OneBudgetFilter(BudgetFilter):
         """Return the filter with a budget in units, 0 to `MAX_BUDGET_UNITS`."""
         return cls.__new__(cls)._set([budget])
 
-    def _set_budget(self, units: int, rest: Fraction) -> None:
-        self._set([units], [rest])
-
     def _charge(self, mechanism: Mechanism, norms: FloatArray) -> IntArray:
         return self.cost.units(mechanism, norms)
-
-    def _exact_decision(self, mechanism: Mechanism, norms: FloatArray) -> PaysFromRest:
-        def pays(edge: Positions) -> BoolArray:
-            distinct, position = np.unique(norms[edge], return_inverse=True)
-            decided = []
-            for norm in distinct.tolist():
-                cost = self.cost.exact_units(mechanism, norm)
-                decided.append(cost - math.ceil(cost) + 1 <= self.budget_rests[0])
-            return np.array(decided, dtype=np.bool_)[position]
-
-        return pays
 
     def _last_grant(
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
     ) -> tuple[FloatArray, IntArray]:
-        granted = self.cost.norms_within(mechanism, self._left(spent))
-        return granted, self._all_left(spent)
+        left = self._left(spent)
+        return self.cost.norms_within(mechanism, left), left
 
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
     ) -> IntArray:
-        is_the_end = self._is_the_end(self._left(spent), charged)
-        return np.where(is_the_end, self._all_left(spent), charged)
+        left = self._left(spent)
+        return np.where(self._is_the_end(left, charged), left, charged)
 
 
 class ZcdpFilter(_OneBudgetFilter):
@@ -107,7 +90,7 @@ class ZcdpFilter(_OneBudgetFilter):
     cost = ZCDP
 
     def __init__(self, rho: float) -> None:
-        self._set_budget(*split_budget("rho", rho))
+        self._set([budget_units(rho, argument="rho")])
 
 
 class GdpFilter(_OneBudgetFilter):
@@ -120,7 +103,7 @@ class GdpFilter(_OneBudgetFilter):
     cost = GDP
 
     def __init__(self, mu: float) -> None:
-        self._set_budget(*split_budget("mu", mu, power=2))
+        self._set([budget_units(mu, power=2, argument="mu")])
 
 
 class PureDPFilter(_OneBudgetFilter):
@@ -135,7 +118,7 @@ class PureDPFilter(_OneBudgetFilter):
     cost = PURE
 
     def __init__(self, epsilon: float) -> None:
-        self._set_budget(*split_budget("epsilon", epsilon))
+        self._set([budget_units(epsilon, argument="epsilon")])
 
 
 @dataclass(frozen=True, init=False)
@@ -187,20 +170,19 @@ class StepsFilter(BudgetFilter):
 class RenyiFilter(BudgetFilter):
     """Admit while the sum of Rényi divergences is at most the budget at every order.
 
-    The state and the costs have shape (n, k). Given costs are decided exactly at each order; costs
-    of norms in whole units, because their charge is rounded up twice.
+    The state and the costs have shape (n, k).
 
     Args:
         orders: k orders, > 1, at most 2**40, all different.
-        budgets: k budgets in nats, >= 0.
+        budgets: k budgets in nats, >= 0, rounded down to units.
     """
 
     measure = "renyi"
     orders: tuple[float, ...]
 
     def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
-        parts = [split_budget("budgets", budget) for budget in exact_numbers("budgets", budgets)]
-        self._set_orders(orders, [units for units, _ in parts], [rest for _, rest in parts])
+        given = exact_numbers("budgets", budgets)
+        self._set_orders(orders, [budget_units(one, argument="budgets") for one in given])
 
     @classmethod
     def from_units(cls, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
@@ -218,7 +200,7 @@ class RenyiFilter(BudgetFilter):
         self, mechanism: Mechanism, norms: FloatArray, spent: IntArray
     ) -> tuple[FloatArray, IntArray]:
         rows = np.arange(norms.size)
-        left, all_left = self._left(spent), self._all_left(spent)
+        left = self._left(spent)
         if isinstance(mechanism, PoissonGaussian | PoissonRecords):
             granted, tightest = self._largest_within(mechanism, norms, left)
         elif isinstance(mechanism, Laplace):
@@ -230,12 +212,10 @@ class RenyiFilter(BudgetFilter):
             tightest = payable.argmin(axis=1)
             granted = ZCDP.norms_within(mechanism, payable[rows, tightest])
         charges = self._charge(mechanism, granted)
-        charges[rows, tightest] = all_left[rows, tightest]
-        # A user with less than a unit left at some order is granted 0, and charged that remainder.
+        charges[rows, tightest] = left[rows, tightest]
+        # A user with nothing left at some order is granted 0, and charged nothing at the others.
         empty = left == 0
-        return granted, np.where(
-            empty.any(axis=1)[:, np.newaxis], np.where(empty, all_left, 0), charges
-        )
+        return granted, np.where(empty.any(axis=1)[:, np.newaxis], 0, charges)
 
     def _to_the_end(
         self, mechanism: Mechanism, granted: FloatArray, spent: IntArray, charged: IntArray
@@ -251,7 +231,7 @@ class RenyiFilter(BudgetFilter):
             ends = self._is_the_end(payable[rows, tightest], ZCDP.units(mechanism, granted))
         ended = np.flatnonzero(ends)
         at = ended, tightest[ended]
-        charged[at] = self._all_left(spent)[at]
+        charged[at] = left[at]
         return charged
 
     def _laplace_norms_within(self, mechanism: Laplace, left: IntArray) -> FloatArray:
@@ -279,11 +259,9 @@ class RenyiFilter(BudgetFilter):
         granted, above = bisected_floats(fits, ends, _GRANT_ULPS)
         return granted, (self._charge(mechanism, above) > left).argmax(axis=1)
 
-    def _set_orders(
-        self, orders: npt.ArrayLike, budgets: Sequence[int], rests: Sequence[Fraction] = ()
-    ) -> Self:
+    def _set_orders(self, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:
         alphas = renyi_orders("orders", orders)
         if not isinstance(budgets, (Sequence, np.ndarray)) or len(budgets) != alphas.size:
             raise InvalidInput("budgets", budgets, f"one for each of {alphas.size} orders")
         object.__setattr__(self, "orders", tuple(alphas.tolist()))
-        return self._set(budgets, rests)
+        return self._set(budgets)

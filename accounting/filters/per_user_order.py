@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism
 from accounting.exact.errors import InvalidInput
-from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, from_units_down, split_budget
+from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, budget_units, from_units_down
 from accounting.exact.validation import (
     BoolArray,
     FloatArray,
@@ -104,8 +104,8 @@ class PerUserOrderFilter:
     budget_units: tuple[int, ...]
 
     def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
-        units = [split_budget("budgets", one)[0] for one in exact_numbers("budgets", budgets)]
-        self._set(orders, units)
+        given = exact_numbers("budgets", budgets)
+        self._set(orders, [budget_units(one, argument="budgets") for one in given])
 
     @classmethod
     def from_units(cls, orders: npt.ArrayLike, budgets: Sequence[int]) -> Self:

@@ -39,8 +39,8 @@ def pure_renyi_units(norm: float, scale: float, order: float) -> int:
 def fits(spent: list[int], costs: list[Fraction], budgets: list[Fraction]) -> bool:
     """Whether a step fits at every order: `spent` in units, costs and budgets exact."""
     return all(
-        cost == 0 or units * UNIT + cost <= budget
-        for units, cost, budget in zip(spent, costs, budgets, strict=True)
+        used + units(cost) <= budget // UNIT
+        for used, cost, budget in zip(spent, costs, budgets, strict=True)
     )
 
 
