@@ -45,9 +45,9 @@ from torch import nn
 
 from accounting import steps_noise_multiplier
 from accounting.release.exact_normals import ExactNormals
+from bench.papers.images import CLIP_NORM, Images, load_digits
 from bench.papers.mnist import load_mnist
 from streams import Turnstile
-from streams.demo.training import CLIP_NORM, Images, load_digits
 from streams.local import LocalStack
 from streams.records import Measure
 from streams.sdk.roster_steps import poisson_sample

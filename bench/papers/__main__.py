@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from bench.papers import asoodeh, feldman, koskela, yu
+from bench.papers.images import load_digits
 from bench.papers.mnist import load_mnist
 from bench.papers.norms import train
 from bench.papers.rows import markdown
-from streams.demo.training import load_digits
 
 
 def main() -> None:

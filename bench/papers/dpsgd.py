@@ -1,6 +1,6 @@
 """DP-SGD (Poisson samples) of a linear model: individual accounting and the worst case.
 
-The model, the images and the gradients are those of ``streams.demo.training``. Individual
+The model, the images and the gradients are those of ``bench.papers.images``. Individual
 accounting charges each user at every step, drawn or not, at a level that follows the norms of the
 user's own gradients, and at most at the norm that lasts until the end
 (``streams.trainers.planning``). The worst case makes a number of steps that is fixed beforehand.
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accounting.release.clipping import clip_factors, norm_products, row_norms
+from bench.papers.images import CLASSES, CLIP_NORM, Images
 from streams import Turnstile
-from streams.demo.training import CLASSES, CLIP_NORM, Images
 from streams.sdk.roster_steps import poisson_sample
 from streams.sdk.run import Run
 from streams.trainers import (
@@ -102,7 +102,7 @@ def train_individually(run: Run, images: Images, settings: Sampled, *, seed: int
     gradients = logistic_gradients(images.train, images.train_labels, CLASSES, examples)
     trainer = PrivateTrainer(steps, gradients, Descent(settings.learning_rate))
     start = np.zeros(images.train.shape[1] * CLASSES)
-    return _accuracy(images, trainer.run(start, settings.steps).reshape(-1, CLASSES))
+    return images.accuracy(trainer.run(start, settings.steps).reshape(-1, CLASSES))
 
 
 def train_worst_case(
@@ -123,8 +123,4 @@ def train_worst_case(
         gradient += random.normal(0.0, noise_stddev, gradient.shape)
         mean = gradient / (settings.sampling_rate * settings.population)
         weights -= settings.learning_rate * mean
-    return _accuracy(images, weights)
-
-
-def _accuracy(images: Images, weights: np.ndarray) -> float:
-    return float(np.mean((images.test @ weights).argmax(axis=1) == images.test_labels))
+    return images.accuracy(weights)

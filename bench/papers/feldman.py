@@ -16,9 +16,9 @@ from accounting import (
     zcdp_to_epsilon,
 )
 from accounting.research import RogersFilter
+from bench.papers.images import Images
 from bench.papers.rows import BLUE, ORANGE, Row, figure, save
 from bench.papers.sampled import Plan, mean_and_error, noise_of, train, worst_case_steps
-from streams.demo.training import Images
 
 _EPSILON, _DELTA = 1.0, 1e-6
 _STEP_EPSILONS = np.geomspace(0.003, 0.3, 25)

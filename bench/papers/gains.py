@@ -17,10 +17,10 @@ import numpy as np
 
 from bench.papers import dpsgd, purchases, trainings
 from bench.papers.continual_report import Report
+from bench.papers.images import load_digits
 from bench.papers.mnist import IMAGES_FILE, load_mnist
 from streams.demo.plans import ACCOUNTINGS, best_plan, errors
 from streams.demo.purchases import PURCHASES_FILE
-from streams.demo.training import DIGITS, WAYS, load_digits
 
 
 def totals(file: Path, seeds: int, picture: Path | None = None) -> Iterator[str]:
@@ -50,13 +50,13 @@ def accuracies(file: Path, seeds: int, picture: Path | None = None) -> Iterator[
     digits, mnist = load_digits(), load_mnist(file.parent)
     plans: dict[str, Callable[[int], np.ndarray]] = {
         "MNIST, full batches": partial(trainings.full_batches, mnist, trainings.MNIST),
-        "digits, full batches": partial(trainings.full_batches, digits, DIGITS),
+        "digits, full batches": partial(trainings.full_batches, digits, trainings.DIGITS),
         "MNIST, samples": partial(trainings.samples, mnist, dpsgd.MNIST),
         "digits, samples": partial(trainings.samples, digits, dpsgd.DIGITS),
         "digits, samples, tuned": partial(trainings.samples, digits, dpsgd.DIGITS_TUNED),
     }
     yield (
-        f"| accuracy, % | {' | '.join(WAYS)} | individual, less worst case "
+        f"| accuracy, % | {' | '.join(trainings.WAYS)} | individual, less worst case "
         "| smaller clip norm, less individual |"
     )
     yield "|---|---|---|---|---|---|"

@@ -15,10 +15,10 @@ from accounting import (
     renyi_to_epsilon,
 )
 from accounting.release.clipping import clip_factors, norm_products, row_norms
+from bench.papers.images import CLASSES, Images
 from bench.papers.norms import Training, class_means, cross_entropy
 from bench.papers.rows import BLUE, GREY, ORANGE, Row, figure, save, with_error
 from streams import Turnstile
-from streams.demo.training import CLASSES, Images
 from streams.trainers.loop import rounded_rows, row_products, softmax
 
 _NOISE_MULTIPLIER = 100.0

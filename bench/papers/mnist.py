@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streams.demo.training import Images, split
+from bench.papers.images import Images, split
 
 IMAGES_FILE = "t10k-images-idx3-ubyte.gz"
 LABELS_FILE = "t10k-labels-idx1-ubyte.gz"

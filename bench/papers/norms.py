@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from accounting import PoissonGaussian
-from streams.demo.training import CLASSES, Images
+from bench.papers.images import CLASSES, Images
 
 EPOCHS = 50
 BATCH = 300

@@ -1,6 +1,6 @@
 """Sampled training of a linear model on the service in this process, for the papers' tables.
 
-Logistic regression on images of length 1, as ``streams.demo.training`` has it. Users are drawn by
+Logistic regression on images of length 1, as ``bench.papers.images`` has it. Users are drawn by
 Poisson sampling; a user's level is the norm of its gradient when it was drawn last (own coins), or
 at the last full pass over the data, as both papers have it.
 """
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from accounting import PoissonGaussian, candidate_orders, charge_units
 from accounting.filters.per_user_order import PerUserOrderFilter
 from accounting.release.clipping import norm_products, row_norms
+from bench.papers.images import CLASSES, Images
 from bench.papers.rows import with_error
 from streams import Turnstile
-from streams.demo.training import CLASSES, Images
 from streams.trainers import Descent, PrivateSteps, PrivateTrainer, noise_for_steps
 from streams.trainers.loop import row_products, softmax
 from streams.trainers.sums import Outer

@@ -18,11 +18,11 @@ from accounting import (
     zcdp_budget,
 )
 from accounting.reports.renyi import DEFAULT_ORDERS
+from bench.papers.images import CLASSES, Images
 from bench.papers.norms import LEARNING_RATE, NOISE_MULTIPLIER, Training, class_means
 from bench.papers.norms import train as train_network
 from bench.papers.rows import BLUE, ORANGE, Row, figure, save, with_error
 from bench.papers.sampled import Plan, mean_and_error, noise_of, train
-from streams.demo.training import CLASSES, Images
 
 _DELTA = 1e-5
 _UNROUNDED_USERS = 20

@@ -127,18 +127,11 @@ _LOCAL: Final = (
         ("prefix", "timeout", "config"),
         (
             arg(
-                "kind",
-                "the scenario",
-                choices=["revenue", "training", "all"],
-                nargs="?",
-                default="all",
-            ),
-            arg(
                 "--data DIR",
                 "the folder with the CDNOW purchase log (default: a simulated shop)",
                 path_of,
             ),
-            arg("--out DIR", "the folder for the plots", path_of, default=Path("out")),
+            arg("--out DIR", "the folder for the plot", path_of, default=Path("out")),
             arg(
                 "--seeds N",
                 "the number of noise seeds; results are means with standard errors",
@@ -148,11 +141,10 @@ _LOCAL: Final = (
             setting_option("kafka", rivals="place"),
             arg("--workers N", "(default 2)", whole(1, 100), rivals="place"),
         ),
-        ("scenario",),
-        "The scenario revenue answers the daily revenue of a shop, as `turnstile answer` does. The "
-        "scenario training trains a classifier on scikit-learn's digits. Both compare individual "
-        "accounting with baselines at the same guarantee. The demo starts a broker, Redis and "
-        "workers, unless --kafka names a broker with running workers.",
+        ("demo",),
+        "It answers the daily revenue of a shop, as `turnstile answer` does, under individual "
+        "accounting and under baselines with the same guarantee. The demo starts a broker, Redis "
+        "and workers, unless --kafka names a broker with running workers.",
     ),
     Command(
         "worker",

@@ -113,28 +113,27 @@ def worker(options: argparse.Namespace, config: Config) -> int:
 
 
 def demo(options: argparse.Namespace, config: Config) -> int:
-    """Run the scenarios."""
+    """Run the demo."""
     from streams.demo.entry import check_demo
 
-    check_demo(options.kind, options.data, options.out)  # before anything is started
+    check_demo(options.data, options.out)  # before anything is started
     if options.kafka:
-        summaries = _run_demo(options, config)
+        summary = _run_demo(options, config)
     else:
         workers = options.workers or _DEMO_WORKERS
         with stopped_by_signals(), local_stack(config, workers, None) as stack:
             here = replace(config, kafka=stack.kafka, redis=stack.redis)
-            summaries = _run_demo(options, here)
+            summary = _run_demo(options, here)
     if options.json:
-        for summary in summaries:
-            show("scenario", summary, as_json=True)
+        show("demo", summary, as_json=True)
     return Exit.OK
 
 
-def _run_demo(options: argparse.Namespace, config: Config) -> list[Summary]:
+def _run_demo(options: argparse.Namespace, config: Config) -> Summary:
     from streams.demo.entry import run_demo
 
     echo = _note_lines if options.json else None
-    return run_demo(options.kind, config, options.data, options.out, seeds=options.seeds, echo=echo)
+    return run_demo(config, options.data, options.out, seeds=options.seeds, echo=echo)
 
 
 def _note_lines(thing: object) -> None:

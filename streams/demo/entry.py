@@ -1,4 +1,4 @@
-"""Run the scenarios of the demo on a service, and show their tables and plots."""
+"""Run the demo on a service, and show its table and its plot."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from streams.answerer.kafka_journal import KafkaJournal
 from streams.config import Config
 from streams.demo.errors import DemoError, demo_extra
-from streams.demo.plots import plot_revenue, plot_training
+from streams.demo.plots import plot_revenue
 from streams.demo.purchases import (
     PURCHASES_FILE,
     Purchases,
     load_purchases,
     simulated_purchases,
 )
-from streams.demo.results import Progress
-from streams.demo.revenue import answer_revenue
-from streams.demo.table import (
-    Summary,
-    show_summary,
-    summary_of_revenue,
-    summary_of_training,
-)
-from streams.demo.training import DIGITS, load_digits, train_all_ways
+from streams.demo.revenue import Progress, answer_revenue
+from streams.demo.table import Summary, show_summary, summary_of
 from streams.kafka.answers import ensure_answer_topics
 from streams.sdk.client import Turnstile
 
-Kind: TypeAlias = Literal["revenue", "training", "all"]
 Echo: TypeAlias = Callable[[object], None]
 """Shows a line of text or a rich table."""
 
@@ -42,7 +34,7 @@ _SIMULATED: Final = (
 )
 
 
-def check_demo(kind: Kind, data: Path | None, out: Path) -> None:
+def check_demo(data: Path | None, out: Path) -> None:
     """Check the packages, the data and the output folder before anything is started.
 
     Raises:
@@ -52,34 +44,30 @@ def check_demo(kind: Kind, data: Path | None, out: Path) -> None:
     with demo_extra():
         import matplotlib  # noqa: F401
         import rich  # noqa: F401
-        import sklearn  # noqa: F401
     if data is not None:
         _find_purchases(data)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DemoError(f"the plots cannot be written: {error}; give --out a folder") from error
+        raise DemoError(f"the plot cannot be written: {error}; give --out a folder") from error
     if not os.access(out, os.W_OK | os.X_OK):
-        raise DemoError(f"the plots cannot be written to {out}; give --out another folder")
+        raise DemoError(f"the plot cannot be written to {out}; give --out another folder")
 
 
 def run_demo(
-    kind: Kind,
     config: Config,
     data: Path | None = None,
     out: Path = Path("out"),
     *,
     seeds: int = 5,
     echo: Echo | None = None,
-) -> list[Summary]:
-    """Run one scenario or both on a running service, and return their figures.
+) -> Summary:
+    """Answer the revenue of every day on a running service, and return the figures.
 
     Args:
-        kind: "revenue" answers the revenue of every day, as ``turnstile answer`` does; "training"
-            trains a classifier; "all" does both.
         config: of the service.
         data: a folder that contains the CDNOW purchases, or their file; None for a simulated shop.
-        out: the folder for plots, the purchases and the file of queries.
+        out: the folder for the plot, the purchases and the file of queries.
         seeds: the number of noise seeds.
         echo: shows text and tables; by default on the terminal.
 
@@ -87,52 +75,32 @@ def run_demo(
         DemoError: see ``check_demo``.
         TurnstileError: the service failed.
     """
-    check_demo(kind, data, out)
+    check_demo(data, out)
     from rich.console import Console
 
     show = echo or Console(highlight=False, soft_wrap=True).print
-    summaries = []
-    with Turnstile(config=config) as turnstile:
-        if kind != "training":
-            summaries.append(_show_revenue(turnstile, config, data, out, seeds, show))
-        if kind != "revenue":
-            summaries.append(_show_training(turnstile, out, seeds, show))
-    return summaries
-
-
-def _show_revenue(
-    turnstile: Turnstile, config: Config, data: Path | None, out: Path, seeds: int, show: Echo
-) -> Summary:
     purchases = _purchases(data)
     ensure_answer_topics(config)
-    with _progress_bar("Answering the revenue of every day", purchases.days) as progress:
+    with (
+        Turnstile(config=config) as turnstile,
+        _progress_bar("Answering the revenue of every day", purchases.days) as progress,
+    ):
         result = answer_revenue(
             turnstile,
-            _new_dataset("revenue"),
+            f"demo-revenue-{uuid4().hex[:8]}",  # an earlier demo has spent its budgets
             lambda dataset: KafkaJournal(config, dataset),
             purchases,
             out,
             seeds=seeds,
             progress=progress,
         )
-    summary = {**summary_of_revenue(result), "plot": str(plot_revenue(result, out))}
+    summary = {**summary_of(result), "plot": str(plot_revenue(result, out))}
     for part in show_summary(summary):
         show(part)
     show(f"Plot: {summary['plot']}")
     show(f"Input of the service: {result.events}, {result.queries}")
     if data is None:
         show(_SIMULATED)
-    return summary
-
-
-def _show_training(turnstile: Turnstile, out: Path, seeds: int, show: Echo) -> Summary:
-    datasets = [_new_dataset("training") for _ in range(seeds)]
-    with _progress_bar("Training on digits", seeds * DIGITS.steps) as progress:
-        result = train_all_ways(turnstile, datasets, load_digits(), DIGITS, progress=progress)
-    summary = {**summary_of_training(result), "plot": str(plot_training(result, out))}
-    for part in show_summary(summary):
-        show(part)
-    show(f"Plot: {summary['plot']}")
     return summary
 
 
@@ -152,11 +120,6 @@ def _find_purchases(data: Path) -> Path:
     if not found:
         raise DemoError(f"{data} contains no {PURCHASES_FILE}; give --data a folder that does")
     return found[0]
-
-
-def _new_dataset(scenario: str) -> str:
-    """Return a name that no dataset has, since earlier demos have spent their budgets."""
-    return f"demo-{scenario}-{uuid4().hex[:8]}"
 
 
 @contextmanager

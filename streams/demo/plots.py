@@ -1,4 +1,4 @@
-"""Plot each scenario as one SVG file."""
+"""Plot the answers of the demo as an SVG file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from streams.demo.errors import demo_extra
 from streams.demo.plans import DELTA, EPSILON
 from streams.demo.results import with_error
 from streams.demo.revenue import RevenueResult
-from streams.demo.training import WAYS, TrainingResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +24,6 @@ _COLOURS: Final = {
     "worst case": _GREY,
     "contribution bounding": _ORANGE,
     "individual": _BLUE,
-    "smaller clip norm": _ORANGE,
 }
 
 
@@ -66,34 +64,6 @@ def plot_revenue(result: RevenueResult, folder: Path) -> Path:
         "Every row has the cap and the number of days with the least error.",
     )
     return _save(figure, folder / "revenue.svg")
-
-
-def plot_training(result: TrainingResult, folder: Path) -> Path:
-    """Plot the accuracy after every step, as the mean over the noise seeds."""
-    settings = result.settings
-    steps = np.arange(1, settings.steps + 1)
-    figure = _figure(10.0, 5.0)
-    axes = figure.subplots()
-    _style(axes)
-    for way in WAYS:
-        accuracy = 100.0 * result.accuracy[way]
-        label = f"{way}: {with_error('{:.1f}', accuracy[:, -1])} % after the last step"
-        axes.plot(steps, accuracy.mean(axis=0), color=_COLOURS[way], linewidth=2.0, label=label)
-    later = [result.accuracy[way][:, settings.steps // 10 :].mean(axis=0) for way in WAYS]
-    axes.set_xlim(1, settings.steps)
-    axes.set_ylim(100.0 * np.min(later) - 2.0, 100.0 * np.max(later) + 2.0)
-    axes.set_xlabel("training step")
-    axes.set_ylabel("accuracy on test images (%)")
-    axes.legend(frameon=False, loc="lower right", fontsize=11)
-    _describe(
-        figure,
-        "Within one tuned training, individual accounting gains nothing:\n"
-        "a smaller clip norm for all users is as accurate at the same guarantee",
-        f"{result.images.name}: {len(result.images.train):,} users, each with epsilon "
-        f"{settings.epsilon:g}, delta {settings.delta:g} on every line; "
-        f"{len(result.images.test)} other images for the test",
-    )
-    return _save(figure, folder / "training.svg")
 
 
 def _describe(figure: Figure, title: str, conditions: str) -> None:

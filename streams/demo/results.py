@@ -1,33 +1,9 @@
-"""The report of both scenarios: the work of the service, and means with standard errors."""
+"""Means with standard errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import mean, stdev
-from typing import Any, TypeAlias
-
-from streams.sdk.client import Turnstile
-
-Progress: TypeAlias = Callable[[], object]
-"""Called after each step that the service has decided."""
-
-
-def charged_by(
-    turnstile: Turnstile, dataset: str, steps: int, admitted: int, halted: int, seconds: float
-) -> dict[str, Any]:
-    """Return the work of the service for one dataset, and how many records Kafka has of it.
-
-    ``admitted`` and ``halted`` count contributions, and ``seconds`` is the time of the scenario.
-    """
-    return {
-        "dataset": dataset,
-        "steps": steps,
-        "admitted": admitted,
-        "halted": halted,
-        "halt_events": sum(1 for _ in turnstile.halts(dataset, follow=False)),
-        "odometer_records": sum(1 for _ in turnstile.odometer(dataset, follow=False)),
-        "seconds": seconds,
-    }
 
 
 def mean_and_error(name: str, values: Iterable[float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,10 @@ from streams.demo.plans import (
     errors,
 )
 from streams.demo.purchases import Purchases
-from streams.demo.results import Progress, charged_by
 from streams.sdk.client import Turnstile
+
+Progress: TypeAlias = Callable[[], object]
+"""Called after each day that the service has decided."""
 
 RUN: Final = "daily"
 CAPS: Final = (*range(10, 30, 5), *range(30, 120, 10), *range(120, 201, 20))
@@ -95,7 +97,8 @@ class RevenueResult:
     Attributes:
         purchases: the data.
         answers: by accounting.
-        charged: the work of the service under individual accounting.
+        charged: the work of the service under individual accounting. ``admitted`` and ``halted``
+            count contributions, and ``halt_events`` and ``odometer_records`` what Kafka has.
         queries: the file with the query.
         events: the file with the purchases.
     """
@@ -198,7 +201,15 @@ def answer_revenue(
     answers["individual"] = DailyAnswers(
         plan, noise_stddev, values, errors(sums, purchases, noise_stddev, seeds)
     )
-    charged = charged_by(turnstile, dataset, purchases.days, admitted, halted, seconds)
+    charged = {
+        "dataset": dataset,
+        "steps": purchases.days,
+        "admitted": admitted,
+        "halted": halted,
+        "halt_events": sum(1 for _ in turnstile.halts(dataset, follow=False)),
+        "odometer_records": sum(1 for _ in turnstile.odometer(dataset, follow=False)),
+        "seconds": seconds,
+    }
     return RevenueResult(purchases, answers, charged, queries, events)
 
 

@@ -1,4 +1,4 @@
-"""The figures of the scenarios: as objects for programs, and as tables for the terminal."""
+"""The figures of the demo: as an object for programs, and as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from streams.demo.errors import demo_extra
 from streams.demo.plans import DELTA, EPSILON
 from streams.demo.results import mean_and_error, with_error
 from streams.demo.revenue import RevenueResult
-from streams.demo.training import WAYS, TrainingResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,19 +18,16 @@ Summary: TypeAlias = dict[str, Any]
 _COLUMNS: Final = {
     "cap": ("cap", "${:g}"),
     "active_days": ("active days", "{:d}"),
-    "clip_norm": ("clip norm", "{:.2f}"),
     "noise_stddev": ("noise", "{:,.4g}"),
     "root_mean_square_error": ("typical error (RMSE)", "${:,.0f}"),
-    "accuracy": ("test accuracy", "{:.1%}"),
 }
-"""The header and the format of each figure that a row of results can have."""
+"""The header and the format of each figure in a row of results."""
 
 
-def summary_of_revenue(result: RevenueResult) -> Summary:
-    """Return the figures of the revenue scenario; the difference is paired by noise seed."""
+def summary_of(result: RevenueResult) -> Summary:
+    """Return the figures; the difference is paired by noise seed."""
     purchases, less = result.purchases, result.less_than_bounding
     return {
-        "scenario": "revenue",
         "title": f"Revenue per day of {purchases.name}",
         "data": purchases.name,
         "users": purchases.users,
@@ -54,42 +50,12 @@ def summary_of_revenue(result: RevenueResult) -> Summary:
         "finding": f"With individual accounting:\n{result.gain}.\n"
         "Individual accounting less contribution bounding, paired by noise seed:\n"
         f"{with_error('{:+,.1f}', less)} dollars.",
-        "service": [result.charged],
-    }
-
-
-def summary_of_training(result: TrainingResult) -> Summary:
-    """Return the figures of the training scenario; the difference is paired by noise seed."""
-    settings = result.settings
-    less = result.final("smaller clip norm") - result.final("individual")
-    return {
-        "scenario": "training",
-        "title": f"Accuracy of a classifier of {result.images.name}",
-        "data": result.images.name,
-        "users": len(result.images.train),
-        "steps": settings.steps,
-        "epsilon": settings.epsilon,
-        "delta": settings.delta,
-        "seeds": len(less),
-        "results": [
-            {
-                "accounting": way,
-                "clip_norm": settings.clip_norm(way),
-                "noise_stddev": settings.noise_stddev(way),
-                **mean_and_error("accuracy", result.final(way)),
-            }
-            for way in WAYS
-        ],
-        **mean_and_error("smaller_clip_norm_less_individual", less),
-        "finding": "Within one tuned training, individual accounting gains nothing over a smaller\n"
-        "clip norm for all users. Smaller clip norm less individual accounting:\n"
-        f"{with_error('{:+.1f}', 100.0 * less)} percentage points.",
         "service": result.charged,
     }
 
 
 def show_summary(summary: Summary) -> Iterator[Table | str]:
-    """Yield the table of a scenario and the sentences below it."""
+    """Yield the table of results and the sentences below it."""
     with demo_extra():
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -101,13 +67,11 @@ def show_summary(summary: Summary) -> Iterator[Table | str]:
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
-    results = summary["results"]
-    columns = {key: found for key, found in _COLUMNS.items() if key in results[0]}
     table.add_column("accounting")
-    for header, _ in columns.values():
+    for header, _ in _COLUMNS.values():
         table.add_column(header, justify="right")
-    for row in results:
-        cells = (_cell(row, key, form) for key, (_, form) in columns.items())
+    for row in summary["results"]:
+        cells = (_cell(row, key, form) for key, (_, form) in _COLUMNS.items())
         bold = "bold" if row["accounting"] == "individual" else None
         table.add_row(row["accounting"], *cells, style=bold)
     yield table
@@ -116,12 +80,7 @@ def show_summary(summary: Summary) -> Iterator[Table | str]:
         "The service admitted {admitted:,} contributions in {seconds:.0f} s, and halted {halted:,}"
         " of\nusers with an exhausted budget. Kafka returned {halt_events:,} HALT events and "
         "{odometer_records:,}\nodometer records."
-    ).format_map(
-        {
-            key: sum(one[key] for one in summary["service"])
-            for key in ("admitted", "halted", "seconds", "halt_events", "odometer_records")
-        }
-    )
+    ).format_map(summary["service"])
 
 
 def _cell(row: Summary, key: str, form: str) -> str:

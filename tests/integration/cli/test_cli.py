@@ -242,13 +242,10 @@ def test_demo_prints_json_lines(up, tmp_path):
     with small_demo():
         code, summaries, said = turnstile("demo", *where, "--seeds", "2", "--json")
     assert code == 0, said
-    revenue, training = summaries
+    (revenue,) = summaries
     assert (revenue["data"], revenue["steps"]) == ("a simulated shop", 30)
-    assert (training["data"], training["seeds"]) == ("digits", 2)
-    assert all(0.1 < row["accuracy"] <= 1 for row in training["results"])
     assert all(row["root_mean_square_error_standard_error"] > 0 for row in revenue["results"])
-    plots = [summary["plot"] for summary in summaries]
-    assert sorted(plots) == [str(path) for path in sorted(out.glob("*.svg"))]
+    assert [revenue["plot"]] == [str(path) for path in out.glob("*.svg")]
     asked = ("answer", str(out / "revenue-queries.toml"), "--check", "--json")
     assert turnstile(*asked)[1][0]["query"] == "revenue"
 

@@ -143,7 +143,7 @@ def test_nohup_survives_hangup_and_leaves_nothing_behind(
 
 
 def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    demo = [sys.executable, "-m", "streams.cli", "demo", "training", "--out", str(tmp_path / "out")]
+    demo = [sys.executable, "-m", "streams.cli", "demo", "--out", str(tmp_path / "out")]
     with started(tmp_path, demo) as process:
         says(process, "Starting 2 workers")
         process.send_signal(signal.SIGTERM)

@@ -8,6 +8,7 @@ import subprocess
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from io import StringIO
 from itertools import chain
@@ -128,6 +129,8 @@ def test_documented_shell_commands_parse(command) -> None:
             assert all("dp-turnstile:" in image for image in images)
         case ["python", "-m", "kafka.admin", *arguments]:
             main_parser().parse_args(arguments)
+        case ["python", "-m", "pip", "install", *packages]:  # the other tests need them, too
+            assert all(distribution(package) for package in packages)
         case ["python", script, ">", _]:  # the tests of the examples run it
             assert (TOP / script).exists()
         case ["curl", *arguments]:  # the tests of the gateway run the page

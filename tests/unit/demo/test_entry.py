@@ -31,7 +31,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 def test_data_without_the_purchases_are_refused(tmp_path: Path) -> None:
     for data in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(DemoError) as caught:
-            check_demo("all", data, tmp_path / "out")
+            check_demo(data, tmp_path / "out")
         assert PURCHASES_FILE in str(caught.value)
 
 
@@ -40,11 +40,11 @@ def test_the_purchases_are_found_in_folders_and_as_a_file(tmp_path: Path) -> Non
     file.parent.mkdir()
     file.touch()
     for data in (tmp_path, file.parent, file):
-        check_demo("revenue", data, tmp_path / "out")
+        check_demo(data, tmp_path / "out")
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DemoError) as caught:
-        check_demo("training", None, tmp_path / "file")
+        check_demo(None, tmp_path / "file")
     assert "--out" in str(caught.value)

@@ -1,4 +1,4 @@
-"""The revenue scenario on a service in memory."""
+"""The demo on a service in memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from streams.answerer.queries import read_query_file
 from streams.demo.plans import ACCOUNTINGS, DELTA, EPSILON, contributions, errors
 from streams.demo.plots import plot_revenue
 from streams.demo.purchases import simulated_purchases
+from streams.demo.results import mean_and_error, with_error
 from streams.demo.revenue import RevenueResult, answer_revenue
-from streams.demo.table import show_summary, summary_of_revenue
+from streams.demo.table import show_summary, summary_of
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 
 DAYS, SEEDS = 40, 3
@@ -72,7 +73,7 @@ def test_the_file_of_the_query_can_be_answered_again(result: RevenueResult) -> N
 
 
 def test_the_summary_is_an_object_with_a_row_for_each_accounting(result: RevenueResult) -> None:
-    summary = msgspec.json.decode(msgspec.json.encode(summary_of_revenue(result)))
+    summary = msgspec.json.decode(msgspec.json.encode(summary_of(result)))
     assert [row["accounting"] for row in summary["results"]] == list(ACCOUNTINGS)
     ours, theirs = (
         np.array(result.answers[name].errors) for name in ("individual", "contribution bounding")
@@ -86,6 +87,11 @@ def test_the_summary_is_an_object_with_a_row_for_each_accounting(result: Revenue
     assert summary["seeds"] == SEEDS
     table, *_ = show_summary(summary)
     assert table.row_count == len(ACCOUNTINGS)
+
+
+def test_one_seed_has_no_standard_error() -> None:
+    assert mean_and_error("error", [2.0]) == {"error": 2.0}
+    assert with_error("{:.1f}", [2.0]) == "2.0"
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from bench.papers.images import load_digits
 from bench.papers.norms import CLIP_NORM, _Network, train
-from streams.demo.training import load_digits
 
 
 def loss(network: _Network, image: np.ndarray, label: int) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.papers.images import load_digits
 from bench.papers.sampled import Plan, noise_of, train, worst_case_steps
-from streams.demo.training import load_digits
 
 RATE, CLIP_NORM = 0.1, 0.8
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from accounting import epsilon_of
-from bench.papers.dpsgd import DIGITS, DIGITS_TUNED, MNIST, Sampled
-from bench.papers.trainings import samples
-from streams.demo.training import WAYS, load_digits
+from accounting import epsilon_of, gdp_budget
+from bench.papers import dpsgd, trainings
+from bench.papers.dpsgd import Sampled
+from bench.papers.images import CLIP_NORM, load_digits
+from bench.papers.trainings import WAYS, FullBatches, Way, full_batches, samples
 
 
-@pytest.mark.parametrize("settings", [DIGITS, DIGITS_TUNED, MNIST])
+@pytest.mark.parametrize("settings", [dpsgd.DIGITS, dpsgd.DIGITS_TUNED, dpsgd.MNIST])
 def test_the_worst_case_spends_the_guarantee_and_hardly_less(settings: Sampled) -> None:
     def epsilon(multiplier: float) -> float:
         return epsilon_of(multiplier, settings.sampling_rate, settings.steps, settings.delta)
@@ -19,8 +22,24 @@ def test_the_worst_case_spends_the_guarantee_and_hardly_less(settings: Sampled) 
     assert epsilon(0.998 * settings.worst_case_multiplier) > settings.epsilon
 
 
+@pytest.mark.parametrize("settings", [trainings.DIGITS, trainings.MNIST])
+@pytest.mark.parametrize("way", WAYS)
+def test_full_batches_have_one_guarantee_in_every_way(way: Way, settings: FullBatches) -> None:
+    charged = settings.full_steps if way == "individual" else settings.steps
+    mu = math.sqrt(charged) * settings.clip_norm(way) / settings.noise_stddev(way)
+    assert mu == pytest.approx(gdp_budget(settings.epsilon, settings.delta))
+
+
+def test_the_smaller_clip_norm_has_the_noise_of_individual_accounting() -> None:
+    settings = trainings.DIGITS
+    assert settings.noise_stddev("smaller clip norm") == settings.noise_stddev("individual")
+    assert settings.clip_norm("smaller clip norm") < settings.clip_norm("individual") == CLIP_NORM
+
+
 @pytest.mark.slow
-def test_every_way_learns_from_samples() -> None:
-    (accuracies,) = samples(load_digits(), DIGITS, 1)  # with a fixed seed
-    assert len(accuracies) == len(WAYS)
-    assert min(accuracies) > 0.8
+def test_every_way_learns() -> None:
+    digits = load_digits()
+    found = [samples(digits, dpsgd.DIGITS, 1), full_batches(digits, trainings.DIGITS, 1)]
+    for (accuracies,) in found:  # with a fixed seed
+        assert len(accuracies) == len(WAYS)
+        assert min(accuracies) > 0.8
