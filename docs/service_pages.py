@@ -29,7 +29,6 @@ from accounting import (
     StepShape,
     steps_measure,
 )
-from accounting.costs.mechanisms import MAX_RECORDS
 from docs.markdown import table
 from docs.wire.asyncapi import reason_texts, texts_below
 from streams.answerer.metrics import AnswererMetrics
@@ -320,7 +319,6 @@ def limits() -> str:
         ("keys of an access list", MAX_KEYS, "per dataset"),
         ("minimum separation of a run", MAX_SEPARATION, "steps"),
         ("norm levels of a roster", MAX_LEVELS, "above level 0"),
-        ("records of a user in a step", MAX_RECORDS, "`records_per_user`"),
         ("budget", MAX_BUDGET_UNITS >> UNIT_BITS, "in the unit of the measure"),
         ("partitions", _MOST_PARTITIONS, "per log"),
         ("labels of a grouped query", MOST_LABELS, "per query"),
@@ -342,8 +340,7 @@ _MECHANISMS: dict[str, tuple[Mechanism, str]] = {
 
 def mechanisms() -> str:
     """Return the table of the measures that can charge each mechanism, and how."""
-    shape = StepShape(1.0, 1.0, MAX_RECORDS)
-    measures: list[Measure] = [*MEASURES.values(), steps_measure(shape)]
+    measures: list[Measure] = [*MEASURES.values(), steps_measure(StepShape(1.0, 1.0))]
     rows = [
         [f"`{name}`", *(_ways(measure, *mechanism) for measure in measures)]
         for name, mechanism in _MECHANISMS.items()

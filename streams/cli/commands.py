@@ -200,11 +200,6 @@ _DATASETS: Final = (
                 float,
             ),
             arg(
-                "--records-per-user",
-                "the largest number of records of a user, each drawn by its own coin (steps)",
-                int,
-            ),
-            arg(
                 "--odometer-step",
                 "the size of an odometer tick, in the unit of the budget",
                 float,

@@ -48,7 +48,6 @@ class NewDataset(Body, frozen=True):
     orders: list[float] | None = None
     sampling_rate: float | None = None
     noise_multiplier: float | None = None
-    records_per_user: int | None = None
     odometer_step: float | list[float] | None = None
     on_exhaustion: OnExhaustion = "halt"
     user_ids: UserIdKind | None = None
@@ -153,7 +152,6 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     sampled_levels: bool | None
     sampling_rate: float | None
     noise_multiplier: float | None
-    records_per_user: int | None
     closed: bool = False
     """The dataset was closed permanently when the workers last reported it."""
 

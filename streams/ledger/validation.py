@@ -75,11 +75,6 @@ def check_policy(policy: Policy) -> None:
             Reason.INVALID_POLICY,
             "measure steps needs sampling_rate and noise_multiplier, and no other measure has them",
         )
-    if policy.records_per_user is not UNSET and policy.measure in MEASURES:
-        raise Rejection(
-            Reason.INVALID_POLICY,
-            f"records_per_user belongs to measure steps, not to {policy.measure}",
-        )
     measure, per_order = policy.measure, policy.row.per_order
     numbers = len(policy.orders) if per_order else 1
     complaint = None
@@ -137,7 +132,6 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
     other = next((each for each in outer if each.user_ids != nearest.user_ids), None)
     stranger = next((each for each in outer if each.pseudonyms != policy.pseudonyms), None)
     no_clip = next((each for each in outer if not each.row.can_clip), None)
-    fewer = next((each for each in outer if each.records < policy.records), None)
     if len(outer) >= MAX_BUDGETS:
         complaint = (
             f"a charge would draw on {len(outer) + 1} budgets, and {MAX_BUDGETS} are allowed"
@@ -146,11 +140,6 @@ def check_ancestors(policy: Policy, outer: Sequence[Policy]) -> None:
         complaint = (
             f"on_exhaustion is clip, but dataset {no_clip.dataset!r} of measure "
             f"{no_clip.measure} does not charge a smaller norm of a gaussian step less: use halt"
-        )
-    elif fewer is not None:
-        complaint = (
-            f"records_per_user is {policy.records}, and dataset {fewer.dataset!r} of measure "
-            f"{fewer.measure} charges users for {fewer.records} at most"
         )
     elif policy.user_ids not in (UNSET, nearest.user_ids):
         complaint = (
@@ -192,8 +181,7 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
         complaint = f"dataset {name!r} is nested in another one or a share itself: it has no shares"
     elif _charged_in(policy) != _charged_in(whole):
         complaint = (
-            "measure, orders, sampling_rate, noise_multiplier and records_per_user must be those "
-            f"of dataset {name!r}"
+            f"measure, orders, sampling_rate and noise_multiplier must be those of dataset {name!r}"
         )
     elif policy.per_user_order is True or whole.per_user_order is True:
         complaint = "budgets at an order of each user's own do not add up: give orders explicitly"
@@ -210,8 +198,7 @@ def check_share(policy: Policy, whole: Policy, shares: Sequence[Policy]) -> None
 
 def _charged_in(policy: Policy) -> tuple[object, ...]:
     """Return the fields that say in what a budget is counted."""
-    shape = policy.sampling_rate, policy.noise_multiplier, policy.records
-    return policy.measure, policy.orders, *shape
+    return policy.measure, policy.orders, policy.sampling_rate, policy.noise_multiplier
 
 
 def policy_to_store(policy: Policy, outer: Sequence[Policy]) -> Policy:

@@ -192,11 +192,6 @@ def _assumed(policies: Sequence[Policy]) -> list[str]:
         "every denominator is public",
         "nothing else that depends on the data is published",
     ]
-    if policies[0].records > 1:
-        found.append(
-            f"no user has more than {policies[0].records} records, and each record is clipped "
-            "singly and drawn by a coin of its own"
-        )
     if any(policy.assume_independent_timing is True for policy in policies):
         found.append("the order in which runs charge the budget does not depend on the data")
     names = {policy.dataset for policy in policies}

@@ -78,11 +78,11 @@ def _risk(
 
 
 @lru_cache(maxsize=256)  # every step asks for it
-def _counted(sampling_rate: float, noise_multiplier: float, records: int) -> accounting.Measure:
+def _counted(sampling_rate: float, noise_multiplier: float) -> accounting.Measure:
     """Return the measure that counts steps of this shape."""
     from accounting import StepShape, steps_measure
 
-    return steps_measure(StepShape(sampling_rate, noise_multiplier, records))
+    return steps_measure(StepShape(sampling_rate, noise_multiplier))
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,9 +148,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     noise_multiplier: Positive | UnsetType = UNSET
     """The smallest noise, as a multiple of the largest norm, of a step that counts as one step. For
     steps only."""
-    records_per_user: Annotated[int, Meta(ge=2, le=1000)] | UnsetType = UNSET
-    """The largest number of records of a user. Each record is drawn by a coin of its own, and norms
-    are those of one record. Without it, 1. For steps only; every ancestor has at least as many."""
 
     @property
     def row(self) -> accounting.Measure:
@@ -159,12 +156,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         if self.sampling_rate is UNSET or self.noise_multiplier is UNSET:
             return MEASURES[self.measure]
-        return _counted(self.sampling_rate, self.noise_multiplier, self.records)
-
-    @property
-    def records(self) -> int:
-        """The largest number of records of a user that a sampled step draws one by one."""
-        return 1 if self.records_per_user is UNSET else self.records_per_user
+        return _counted(self.sampling_rate, self.noise_multiplier)
 
     @property
     def steps(self) -> int:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian, PoissonRecords
+from accounting import Gaussian, Laplace, Mechanism, NormGrid, PoissonGaussian
 from accounting.costs.mechanisms import noise_scale, simplified
 from accounting.costs.norm_levels import grid_norms
 from streams.ledger.budgets import Budgets
@@ -249,8 +249,7 @@ class Histories:
         granted = unpack_norms(charge.norms).copy()
         granted[np.frombuffer(decision.clipped, dtype="<u4")] = unpack_norms(decision.granted)
         took = np.flatnonzero(unpack_bits(decision.admitted, decision.users) & (granted > 0.0))
-        records = budgets.policies[0].records
-        mechanism = _of_records(MECHANISMS[charge.mechanism](charge.scale), records)
+        mechanism = MECHANISMS[charge.mechanism](charge.scale)
         for history, accounts in zip(self._of(budgets), budgets.accounts, strict=True):
             slots = accounts.seek(users).slots[took]
             if isinstance(mechanism, Gaussian):
@@ -274,8 +273,7 @@ class Histories:
     def _charged_by_level(self, charge: ChargeRoster, decision: object) -> None:
         assert isinstance(decision, RosterDecision)
         roster = self._rosters[charge.address]
-        records = self._ledger.state.policies.budgets(charge.dataset).policies[0].records
-        mechanism = _of_records(mechanism_of_step(charge), records)
+        mechanism = simplified(mechanism_of_step(charge))
         every = np.arange(len(roster.granted))
         if mechanism != roster.mechanism:
             self._settle(charge.dataset, roster, every)
@@ -294,7 +292,7 @@ class Histories:
         self._settle(charge.dataset, roster, moved)
         roster.granted[moved], roster.since[moved] = now, roster.steps
         roster.steps += 1
-        if isinstance(mechanism, PoissonGaussian | PoissonRecords):
+        if isinstance(mechanism, PoissonGaussian):
             budgets = self._ledger.state.policies.budgets(charge.dataset)
             self._of(budgets)[-1].has_sampled = True
 
@@ -314,17 +312,6 @@ class Histories:
                 history.add_gaussian(slots[rows], norms / mechanism.noise_stddev, times)
             else:
                 history.add(mechanism, roster.clip_norm, roster.levels, slots[rows], at, times)
-
-
-def _of_records(mechanism: Mechanism, records: int) -> Mechanism:
-    """Return the step for users of this many records, without sampling for a sampling rate of 1.
-
-    A charge of a dataset with several records per user has the norm of one record.
-    """
-    if records > 1 and isinstance(mechanism, Gaussian | PoissonGaussian):
-        rate = getattr(mechanism, "sampling_rate", 1.0)
-        mechanism = PoissonRecords(mechanism.noise_stddev, rate, records)
-    return simplified(mechanism)
 
 
 def _scaled(

@@ -242,7 +242,6 @@ class Turnstile:
         orders: Sequence[float] | None = None,
         sampling_rate: float | None = None,
         noise_multiplier: float | None = None,
-        records_per_user: int | None = None,
         odometer_step: float | Sequence[float] | None = None,
         on_exhaustion: OnExhaustion = "halt",
         user_ids: UserIdKind | None = None,
@@ -278,10 +277,6 @@ class Turnstile:
                 candidate order that admits most steps like the user's first charge, which fixes it.
             sampling_rate: for steps: the largest sampling rate of a step, in (0, 1]; 1 by default.
             noise_multiplier: for steps: the smallest noise, as a multiple of the clip norm.
-            records_per_user: for steps: the largest number of records of a user, 1 to 1,000, if
-                each record is drawn by a coin of its own and clipped singly; the clip norm is that
-                of a record. None: each user is drawn by one coin (docs/guarantees.md). Every
-                ancestor has at least as many.
             odometer_step: the resolution of the odometer, in the unit of the budget; an eighth of
                 the budget by default.
             on_exhaustion: "halt" leaves a user out of a step that does not fit. "clip" grants the
@@ -342,7 +337,6 @@ class Turnstile:
             orders=orders,
             sampling_rate=sampling_rate,
             noise_multiplier=noise_multiplier,
-            records_per_user=records_per_user,
             odometer_step=odometer_step,
             on_exhaustion=on_exhaustion,
             user_ids=user_ids,

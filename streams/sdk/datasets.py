@@ -95,7 +95,6 @@ def policy_from(
     sampled_levels: bool | None = None,
     sampling_rate: float | None = None,
     noise_multiplier: float | None = None,
-    records_per_user: int | None = None,
 ) -> Policy:
     """Return the policy for these arguments; budgets are rounded down.
 
@@ -119,7 +118,7 @@ def policy_from(
             f"user_ids is {user_ids!r}; with a pseudonym_key all users are integers in the log: "
             "leave user_ids out"
         )
-    parameters = orders, sampling_rate, noise_multiplier, records_per_user
+    parameters = orders, sampling_rate, noise_multiplier
     if share_of is not None and (any(given) or any(one is not None for one in parameters)):
         raise InvalidRequest(
             "budget, epsilon, delta, orders and the shape of steps follow from "
@@ -133,7 +132,7 @@ def policy_from(
     _check_choice("on_exhaustion", on_exhaustion, get_args(OnExhaustion))
     if user_ids is not None:
         _check_choice("user_ids", user_ids, get_args(UserIdKind))
-    row = _row(measure, sampling_rate, noise_multiplier, records_per_user, share_of)
+    row = _row(measure, sampling_rate, noise_multiplier, share_of)
     if not row.has_delta and epsilon is not None and delta is None:
         delta = DELTA  # the budget does not depend on it
     per_user_order = row.per_order and orders is None and epsilon is not None
@@ -191,7 +190,6 @@ def _row(
     measure: MeasureName,
     sampling_rate: float | None,
     noise_multiplier: float | None,
-    records_per_user: int | None,
     share_of: Policy | None,
 ) -> Measure:
     """Return the measure of a new dataset.
@@ -202,27 +200,25 @@ def _row(
     if share_of is not None:
         return share_of.row
     if measure in MEASURES:
-        if (sampling_rate, noise_multiplier, records_per_user) != (None, None, None):
+        if (sampling_rate, noise_multiplier) != (None, None):
             raise InvalidRequest(
-                "sampling_rate, noise_multiplier and records_per_user belong to the measure steps, "
-                f"not to {measure}: leave them out, or give measure='steps'"
+                "sampling_rate and noise_multiplier belong to the measure steps, not to "
+                f"{measure}: leave them out, or give measure='steps'"
             )
         return MEASURES[measure]
     if noise_multiplier is None:
         raise InvalidRequest("measure steps needs noise_multiplier: give it")
     rate = 1.0 if sampling_rate is None else sampling_rate
     with invalid_requests():
-        records = 1 if records_per_user is None else records_per_user
-        return steps_measure(StepShape(rate, noise_multiplier, records))
+        return steps_measure(StepShape(rate, noise_multiplier))
 
 
 def _shape_fields(row: Measure) -> dict[str, float]:
     """Return the fields of a policy that give the shape of counted steps."""
     if row.shape is None:
         return {}
-    rate, noise = row.shape.sampling_rate, row.shape.noise_multiplier
-    records = {} if row.shape.records == 1 else {"records_per_user": row.shape.records}
-    return {"sampling_rate": rate, "noise_multiplier": noise, **records}
+    shape = row.shape
+    return {"sampling_rate": shape.sampling_rate, "noise_multiplier": shape.noise_multiplier}
 
 
 def _share_of_units(whole: Policy, share: float) -> list[int]:

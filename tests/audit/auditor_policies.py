@@ -10,12 +10,6 @@ from tests.audit.auditor_charges import Charges
 from tests.audit.auditor_requests import NOT_GIVEN, Rejection
 
 
-def _records(policy: dict[str, Any]) -> int:
-    """Return how many records of a user each step may draw one by one."""
-    records = policy["records_per_user"]
-    return 1 if records is NOT_GIVEN else int(records)
-
-
 class Suspended(Exception):
     """The log is of another number of partitions: nothing more is applied."""
 
@@ -39,7 +33,6 @@ class Policies(Charges):
                 (policy[name] is NOT_GIVEN) != (policy["measure"] != "steps")
                 for name in ("sampling_rate", "noise_multiplier")
             )
-            or (policy["measure"] != "steps" and policy["records_per_user"] is not NOT_GIVEN)
             or policy["dataset"] in (*parents, policy["share_of"])
             or any(low >= high for low, high in pairwise(parents))
             or NOT_GIVEN not in (policy["parents"], policy["share_of"])
@@ -61,7 +54,6 @@ class Policies(Charges):
             if (
                 len(chain) >= 8
                 or (clips and any(outer.measure in ("pure-dp", "steps") for outer in chain))
-                or any(_records(outer.policy) < _records(policy) for outer in chain)
                 or len(kinds) > 1
                 or policy["user_ids"] not in (NOT_GIVEN, *kinds)
                 or any(policy["pseudonyms"] != outer.policy["pseudonyms"] for outer in chain)

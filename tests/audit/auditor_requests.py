@@ -114,9 +114,6 @@ POLICY = {
     "noise_multiplier": lambda value: (
         value is NOT_GIVEN or (_is_number(value) and 0 < value < math.inf)
     ),
-    "records_per_user": lambda value: (
-        value is NOT_GIVEN or (type(value) is int and 2 <= value <= 1000)
-    ),
 }
 
 
@@ -240,7 +237,6 @@ _DEFAULTS = {
     "sampled_levels": NOT_GIVEN,
     "sampling_rate": NOT_GIVEN,
     "noise_multiplier": NOT_GIVEN,
-    "records_per_user": NOT_GIVEN,
     "min_separation": NOT_GIVEN,
     "confirms": NOT_GIVEN,
     "take_over": NOT_GIVEN,

@@ -143,7 +143,7 @@ class Held:
         used = used or any(name in self._parents(partition, dataset) for dataset in datasets)
         shares = [datasets[share].policy["budget"] for share in self._shares(partition, name)]
         alike = ["measure", "orders", "pseudonyms"]
-        alike += ["sampling_rate", "noise_multiplier", "records_per_user"]
+        alike += ["sampling_rate", "noise_multiplier"]
         is_alike = all(policy[name] == held[name] for name in alike)
         own = policy["per_user_order"] is NOT_GIVEN and held["per_user_order"] is NOT_GIVEN
         fits = is_alike and all(

@@ -346,10 +346,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "budget 0": ("malformed", {"budget": [0]}),
     "budget above the range": ("malformed", {"budget": [2**61 + 1]}),
     "unknown measure": ("malformed", {"measure": "vibes"}),
-    "records under zcdp": ("invalid-policy", {"measure": "zcdp", "records_per_user": 2}),
-    "one record": ("malformed", {"records_per_user": 1}),
-    "too many records": ("malformed", {"records_per_user": 1001}),
-    "half a record": ("malformed", {"records_per_user": 2.5}),
+    "unknown field": ("malformed", {"discount": 1}),
     "unknown user_ids": ("malformed", {"user_ids": "both"}),
     "user_ids null": ("malformed", {"user_ids": None}),
     "allow with a right that there is not": (

@@ -189,7 +189,7 @@ def _compare_state(auditor: Auditor, partition: int, ledger: Ledger) -> None:
         policy = msgspec.to_builtins(ledger.state.datasets[name].policy, builtin_types=(bytes,))
         later = "per_user_order", "parents", "pseudonyms", "allow"
         later += "share_of", "assume_independent_timing", "sampled_levels"
-        later += "sampling_rate", "noise_multiplier", "records_per_user"
+        later += "sampling_rate", "noise_multiplier"
         unsaid = dict.fromkeys(later, NOT_GIVEN)
         assert {**unsaid, **policy} == dataset.policy
         exhausted = sum(not all(dataset.left(account)) for account in dataset.accounts.values())

@@ -91,13 +91,6 @@ def make_measures(seed: int) -> Log:
             "sampling_rate": 1.0,
             "noise_multiplier": 3.3,
         },
-        "records": {
-            "budget": 3.0,
-            "measure": "steps",
-            "sampling_rate": 1.0,
-            "noise_multiplier": 3.3,
-            "records_per_user": 4,
-        },
     }
     steps = dict.fromkeys(datasets, 0)
     for name, policy in datasets.items():

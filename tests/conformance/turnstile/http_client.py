@@ -328,8 +328,7 @@ def policy_of(dataset: Mapping[str, Any]) -> Policy:
     if given["measure"] != "steps":
         row = MEASURES[given["measure"]]
     else:
-        shape = given["sampling_rate"], given["noise_multiplier"], given.get("records_per_user", 1)
-        row = measure_of_steps(StepShape(*shape))
+        row = measure_of_steps(StepShape(given["sampling_rate"], given["noise_multiplier"]))
     for name in ("budget", "odometer_step"):
         given[name] = [row.budget_units(number) for number in exact_numbers(name, given[name])]
     if "allow" in given:

@@ -101,53 +101,6 @@ def test_a_step_with_less_noise_than_the_shape_is_rejected(clip_norm, is_charged
         assert refused.value.reason is Reason.INVALID_MECHANISM
 
 
-SHAPE = {"sampling_rate": 0.1, "noise_multiplier": 2.0}
-
-
-@pytest.mark.parametrize("measure", ["gdp", "zcdp"])
-def test_a_number_of_records_belongs_to_the_measure_steps(measure):
-    policy = msgspec.structs.replace(policy_of(measure), records_per_user=3)
-    with pytest.raises(Rejection) as refused:
-        validation.check_policy(policy)
-    assert refused.value.reason is Reason.INVALID_POLICY
-    several = msgspec.structs.replace(policy_of("steps"), **SHAPE, records_per_user=3)
-    validation.check_policy(several)
-    assert several.row.shape.records == several.records == 3
-
-
-@pytest.mark.parametrize(
-    ("records", "outer", "fits"),
-    [
-        *((3, (3,), True), (3, (4, 3), True), (UNSET, (3,), True), (UNSET, ("gdp",), True)),
-        *((3, (2,), False), (3, (UNSET,), False), (3, (3, UNSET), False), (3, ("gdp",), False)),
-    ],
-)
-def test_every_ancestor_charges_users_for_at_least_as_many_records(records, outer, fits):
-    def policy(number):
-        if number == "gdp":
-            return policy_of("gdp")
-        return msgspec.structs.replace(policy_of("steps"), **SHAPE, records_per_user=number)
-
-    if fits:
-        validation.check_ancestors(policy(records), [policy(number) for number in outer])
-    else:
-        with pytest.raises(Rejection) as refused:
-            validation.check_ancestors(policy(records), [policy(number) for number in outer])
-        assert refused.value.reason is Reason.INVALID_POLICY
-
-
-def test_a_share_is_charged_for_as_many_records():
-    def policy(**more):
-        return msgspec.structs.replace(policy_of("steps"), **SHAPE, **more)
-
-    whole = policy(records_per_user=3)
-    validation.check_share(policy(records_per_user=3, share_of="d"), whole, [])
-    for other in (2, 4, UNSET):
-        with pytest.raises(Rejection) as refused:
-            validation.check_share(policy(records_per_user=other, share_of="d"), whole, [])
-        assert refused.value.reason is Reason.INVALID_POLICY
-
-
 @pytest.mark.parametrize("missing", ["sampling_rate", "noise_multiplier", "measure"])
 def test_a_shape_of_steps_belongs_to_the_measure_steps(missing):
     shape = {"measure": "steps", "sampling_rate": 0.1, "noise_multiplier": 2.0}

@@ -16,12 +16,10 @@ from accounting import (
     Mechanism,
     NormGrid,
     PoissonGaussian,
-    PoissonRecords,
     PureDP,
     ReportAccountant,
     curve_risk,
     gdp_risk,
-    gdp_to_epsilon,
 )
 from accounting.conversions.risk import curve_deltas
 from streams.records import User
@@ -256,35 +254,6 @@ def test_report_is_made_if_levels_cannot_follow_coins(move: Any) -> None:
     rows = reported(archived, dataset="f")
     assert [rows["f", user]["steps"] for user in (1, 2, 3)] == [2, 2, 2]
     assert rows["f", 1]["epsilon"] < rows["f", 2]["epsilon"] < rows["f", 3]["epsilon"]
-
-
-@pytest.mark.slow
-def test_a_report_counts_the_coins_of_all_records() -> None:
-    epsilons = []
-    for records in (1, 5):
-        archived, turnstile = new_service(1)
-        shape = {"sampling_rate": 0.1, "noise_multiplier": 2.0, "records_per_user": records}
-        turnstile.create_dataset("d", measure="steps", budget=9, sampled_levels=False, **shape)
-        roster = turnstile.run("d", "r").enrol([1], clip_norm=1.0, levels=1)
-        roster.set_norms([1.0])
-        for _ in range(4):
-            roster.charge(noise_stddev=2.0, sampling_rate=0.1)
-        (part,) = losses(archived, dataset="d", method="pld")
-        step = PoissonRecords(2.0, 0.1, records)
-        accountant = ReportAccountant(step, NormGrid(1.0, 1))
-        expected = float(accountant.epsilon([4], DELTA, method="pld"))
-        assert part.epsilon.tolist() == pytest.approx([expected])
-        epsilons.append(expected)
-    assert epsilons[1] > 3 * epsilons[0]
-
-
-def test_a_report_counts_all_records_of_a_sum_without_sampling() -> None:
-    archived, turnstile = new_service(1)
-    shape = {"noise_multiplier": 10.0, "records_per_user": 5}
-    turnstile.create_dataset("d", measure="steps", budget=9, sampled_levels=False, **shape)
-    turnstile.run("d", "r").charge([1], [1.0], noise_stddev=10.0)
-    (part,) = losses(archived, dataset="d")
-    assert part.epsilon[0] == pytest.approx(gdp_to_epsilon(0.5, DELTA), rel=1e-6)
 
 
 def test_report_is_refused_if_a_shared_budget_has_coins() -> None:
