@@ -8,8 +8,7 @@ takes these steps:
    another answerer added an answer since the entries were read, repeat steps 1 and 2.
 3. Publish the last answer, if the topic does not contain it.
 4. Read the input again, from the first event that an open window needs to the last entry.
-5. Close the window that was being closed. If the file has changed since then, close the open blocks
-   of the earlier file, and repeat step 4 with the next one (``changes``).
+5. Close the window that was being closed.
 6. Read new events and close windows, in the order that ``journal`` describes.
 
 After the last window of a block, the block itself is a step. It is charged for what its windows
@@ -40,7 +39,6 @@ from streams.answerer.answers import (
     correction_of,
     raw_of,
 )
-from streams.answerer.changes import asks_the_same, check_change, continued, described, ended
 from streams.answerer.corrections import Ratio, correct, ratio_of
 from streams.answerer.events import EventFile, EventPlace, SkipReason
 from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
@@ -50,7 +48,7 @@ from streams.answerer.queries import QueryFile, UnusableQueries
 from streams.answerer.sums import AnsweredSums
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.queries.answerer import ChargedUsers, KeyRelease, QueryAnswerer, Release
-from streams.records import Policy, User
+from streams.records import User
 from streams.sdk.errors import DecisionTimeout, InvalidRequest
 from streams.sdk.run import Run
 
@@ -91,9 +89,8 @@ class AlreadyAnswered(UnusableQueries):
         begin, end = map(iso, windows)
         super().__init__(
             f"run {run!r} has answered query {query!r} from {begin} to {end}: another answer would "
-            f"charge the users of these windows again. Write start = {self.until} or, if that run "
-            f'is closed, continues = "{run}" into the file, or pass --charge-again to charge them '
-            "again"
+            f"charge the users of these windows again. Write start = {self.until} into the file, "
+            "or pass --charge-again to charge them again"
         )
 
 
@@ -111,7 +108,6 @@ class Answering:
         noise: draws the noise, for tests; None for the operating system.
 
     Attributes:
-        query_file: the file that the next step follows.
         state: the state of the input.
         last_charge: the users of the last step, and the decision about them: sensitive. None before
             the first step.
@@ -129,7 +125,7 @@ class Answering:
         charge_again: bool = False,
         noise: np.random.Generator | None = None,
     ) -> None:
-        self._wanted = self.query_file = query_file
+        self.query_file = query_file
         self.state = InputState(query_file, text=text)
         self._text = text
         self._source = source
@@ -141,10 +137,6 @@ class Answering:
         self._charge_again = charge_again
         self._runs: defaultdict[str, RunHistory] = defaultdict(RunHistory)
         self._history = self._runs[query_file.run]
-        # The entries of the run that this run continues.
-        earlier = query_file.continues
-        self._earlier = self._runs[earlier] if earlier else RunHistory()
-        self._resumed: JournalEntry | None = None
         self._sums: dict[str, AnsweredSums] = {}
         self._owner = uuid4().hex
         self._logged: dict[SkipReason, int] = {}
@@ -153,7 +145,7 @@ class Answering:
         """Take over the run, and find the offsets from which the input has to be read again.
 
         Raises:
-            UnusableQueries: the run cannot go on with this file, or with this input.
+            UnusableQueries: the run has another file or another input, or cannot be charged.
             AlreadyAnswered: another run has answered a window that is next.
             InconsistentRun: the journal does not agree with the charges or the published answers.
             Superseded: another answerer has begun meanwhile.
@@ -161,12 +153,10 @@ class Answering:
         """
         history = self._history
         self._catch_up()
-        self._check_change()
+        self._check_same()
         try:
-            query_file = self._next_file(None, ahead=True)
-            step = max(history.released + 1, query_file.place.step)
-            for window in Calendar(query_file, step).windows():
-                self._check_unanswered(query_file, window)
+            for window in Calendar(self.query_file, history.released + 1).windows():
+                self._check_unanswered(window)
         except AlreadyAnswered:
             self._publish_last()  # its users have been charged for it
             raise
@@ -182,26 +172,27 @@ class Answering:
                 break
         else:
             raise Superseded("other answerers keep answering this run: run only one")
-        self._check_change()  # another answerer may have begun since the first check
+        self._check_same()  # another answerer may have begun since the first check
         self._run = run
-        self._prepare(self._next_file([run.policy, *run.outer], ahead=True))
-        self._enter()
+        self.state = InputState(self.query_file, text=self._text, step=history.released + 1)
+        self._prepare(run)
         self._check_charged(run)
         # Step 3.
         self._publish_last()
-        self._delete_obsolete()
+        self._journal.delete(history.pop_obsolete())
+        # Step 4.
+        if history.answered is not None:
+            self._sums = dict(history.answered.sums)
+        if (at := history.begun) is not None:
+            self.state.resume(at.positions, at.clocks, at.begins)
 
     @property
     def replay_until(self) -> dict[int, int]:
         """Return by partition the offset up to which the input is read before `finish_closing`."""
-        return {} if self._resumed is None else dict(self._resumed.positions)
+        return {} if (at := self._history.begun) is None else dict(at.positions)
 
-    def finish_closing(self) -> bool:
+    def finish_closing(self) -> None:
         """Close the window that was being closed, after the input was read again.
-
-        Returns:
-            False if the file has changed: read the input again, from ``state.positions`` to
-            ``replay_until``, and call this again.
 
         Raises:
             AlreadyAnswered: another run has answered the window.
@@ -213,13 +204,6 @@ class Answering:
         # Step 5.
         if self._history.closing is not None:
             self._close(is_entered=True)
-        place = self.query_file.place
-        while place.ended is not None and not self.state.calendar.is_over:
-            self._close()
-        if place.ended is None and self._digest == self._wanted.digest:
-            return True
-        self._enter()
-        return False
 
     def close_due(self, now: int | None) -> int:
         """Close all windows that can be closed by now; return how many there were.
@@ -257,14 +241,14 @@ class Answering:
             left_out=left_out,
             corrects=record.query if window.is_block else "",
         )
-        self._journal.publish(self._last().answer, self._last().run)
+        self._journal.publish(self._last().answer, self._run.name)
         self._announce(record)
-        self._delete_obsolete()
+        self._journal.delete(self._history.pop_obsolete())
         self._log_skipped()
 
     def _answer(self, window: Window) -> tuple[PrivateAnswer, str, LeftOutAmounts]:
         """Charge a window; return its answer, and what it left out for the block that it is in."""
-        self._check_unanswered(self.query_file, window)
+        self._check_unanswered(window)
         state, query = self.state, self.query_file.queries[window.query]
         answerer = self._answerers[window.query]
         release = self._charge(answerer, window, *state.content_of(window))
@@ -311,8 +295,7 @@ class Answering:
             sums = [found] if (found := so_far.sum_of_blocks(window.end)) is not None else []
         if leaves_out and query.of != "sum":
             left_out = np.maximum(left_out, 0.0)
-        before = block.before(query_file)
-        corrected = correct(raw, noise, left_out, stddev, before, query_file.confidence)
+        corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
         return correction_of(query_file, window, answers, corrected, left_out, stddev, sums)
 
     def _add(self, window: Window, value: Floats, stddev: float) -> None:
@@ -359,13 +342,8 @@ class Answering:
             InconsistentRun: entries are missing.
         """
         asked, expected = self.query_file.queries[query], self.state.calendar.open_windows(query)
-        entries = [
-            history.blocks[asked.name][step]
-            for history in (self._earlier, self._history)
-            for step in sorted(history.blocks[asked.name])
-        ]
-        last = max((place for place, entry in enumerate(entries) if entry.corrects), default=0)
-        found = OpenBlock(entries[last:])
+        entries = self._history.blocks[asked.name]
+        found = OpenBlock([entries[step] for step in sorted(entries)])
         if len(found.windows) != expected:
             raise InconsistentRun(
                 f"the journal has {len(found.windows)} of the {expected} answers of query "
@@ -377,10 +355,7 @@ class Answering:
         """Return the record to publish for a window that has closed."""
         calendar, query, worst_case = self.state.calendar, window.query, self._costs.worst_case
         asked, end = self.query_file.queries[query], None
-        since = asked.exhaustible_since
-        if since is None:
-            first = worst_case.exhaustible_since(calendar, query, window.number)
-            since = None if first is None else calendar.window(query, first).start
+        since = worst_case.exhaustible_since(calendar, query, window.number)
         if window.number < asked.horizon:
             block = (window.number - asked.first) // asked.block
             end = calendar.block_end(query, block) if self._leaves_out(query, block) else None
@@ -390,7 +365,7 @@ class Answering:
             release,
             answered,
             worst_case_left=worst_case.left(calendar.numbers, query),
-            exhaustible_since=since,
+            exhaustible_since=None if since is None else calendar.window(query, since).start,
             block_end=end,
             sums=self._sums[asked.name].sums(asked.sums) if asked.sums else (),
         )
@@ -409,13 +384,12 @@ class Answering:
             attempt=run.attempt,
             owner=self._owner,
             step=step,
-            query_file=self._wanted.digest if is_begin else self._digest,
-            content=b"" if is_begin else msgspec.msgpack.encode(self.query_file),
+            query_file=self.query_file.digest,
             source=self._source,
             positions={} if is_begin else dict(state.positions),
             begins={} if is_begin else state.begins(),
             clocks={} if is_begin else dict(state.clocks),
-            windows=self._windows() if answer else {},
+            windows=state.calendar.closed() if answer else {},
             sums=dict(self._sums) if answer else {},
             answer=answer,
             answers_end=self._journal.end() if answer else 0,
@@ -427,30 +401,13 @@ class Answering:
         self._catch_up()
         self._check_owner()
 
-    def _windows(self) -> dict[str, tuple[int, int]]:
-        """Return by query the windows that this run and those before it have answered."""
-        windows = {} if (last := self._last_entry()) is None else dict(last.windows)
-        for name, (begin, end) in self.state.calendar.closed().items():
-            windows[name] = windows.get(name, (begin, end))[0], end
-        return windows
-
     def _catch_up(self) -> None:
         """Read the entries that were written since the last call."""
         for entry in self._journal.catch_up():
             self._runs[entry.run].read([entry])
         for history in self._runs.values():
-            if history not in (self._history, self._earlier):
+            if history is not self._history:
                 history.pop_obsolete()  # this answerer never forgets entries of other runs
-
-    def _delete_obsolete(self) -> None:
-        """Delete entries that are not needed any more, also those of the run that ended before."""
-        history, earlier = self._history, self._earlier
-        obsolete = history.pop_obsolete() + earlier.pop_obsolete()
-        for name, block in earlier.blocks.items():
-            if any(entry.corrects for entry in history.blocks[name].values()):
-                obsolete += [entry for entry in block.values() if entry is not earlier.answered]
-                block.clear()
-        self._journal.delete(obsolete)
 
     def _check_owner(self) -> None:
         """Check that no other answerer has taken over the run, as far as the journal was read.
@@ -472,8 +429,7 @@ class Answering:
 
     def _publish_last(self) -> None:
         """Publish the last answer in the journal, if the topic does not contain it."""
-        last = self._last_entry()
-        if last is None:
+        if (last := self._history.answered) is None:
             return
         if last.answer not in self._journal.published(last.answers_end, last.run):
             self._journal.publish(last.answer, last.run)
@@ -486,14 +442,13 @@ class Answering:
             self._logged = known
             logger.warning("skipped events so far: %s", self.state.skipped_text())
 
-    def _prepare(self, query_file: QueryFile) -> None:
+    def _prepare(self, run: Run) -> None:
         """Compute noise and prices, before anything is charged.
 
         Raises:
             UnusableQueries: names the query.
         """
-        run = self._run
-        self._costs = costs = costs_of(query_file, [run.policy, *run.outer])
+        self._costs = costs = costs_of(self.query_file, [run.policy, *run.outer])
         self._answerers = []
         self._selections: list[KeySelection | None] = []
         self._correctors: dict[int, QueryAnswerer] = {}
@@ -520,7 +475,7 @@ class Answering:
             self._answerers.append(answerer)
         kinds = {"integer": True, "string": False}
         known = kinds.get(str(run.policy.user_ids))
-        if known is not None and known is not query_file.source.integers:
+        if known is not None and known is not self.query_file.source.integers:
             raise UnusableQueries(
                 f"[input]: the users of dataset {run.dataset!r} have {run.policy.user_ids} ids: "
                 f'set users = "{run.policy.user_ids}"'
@@ -542,7 +497,7 @@ class Answering:
                 f"{error}. According to the journal, step {released} was answered last"
             ) from error
 
-    def _check_unanswered(self, query_file: QueryFile, window: Window) -> None:
+    def _check_unanswered(self, window: Window) -> None:
         """Check that no other run of the dataset has answered a window, as far as it was read.
 
         A query is the same in every run if it has the same name.
@@ -552,7 +507,7 @@ class Answering:
         """
         if self._charge_again:
             return
-        query = query_file.queries[window.query].name
+        query = self.query_file.queries[window.query].name
         others = {
             run: history.answered.windows
             for run, history in self._runs.items()
@@ -561,7 +516,7 @@ class Answering:
         for run, answered in others.items():
             begin, end = answered.get(query, (0, 0))
             if begin <= window.start and window.end <= end:
-                names = {one.name for one in query_file.queries}
+                names = {one.name for one in self.query_file.queries}
                 ends = [
                     last
                     for one in others.values()
@@ -570,100 +525,26 @@ class Answering:
                 ]
                 raise AlreadyAnswered(run, query, (begin, end), max(ends))
 
-    def _last_entry(self) -> JournalEntry | None:
-        """Return the last answer of this run or, before its first one, of the run before it."""
-        return self._history.answered or self._earlier.answered
-
-    def _next_file(self, policies: list[Policy] | None, *, ahead: bool = False) -> QueryFile:
-        """Return the file that the next step follows, with its place in the run.
-
-        Args:
-            policies: of all budgets that a charge has to fit; None before the run is open.
-            ahead: return the file that was given, even if a step that is being closed, or open
-                blocks of the earlier file, come first.
+    def _check_same(self) -> None:
+        """Check that the run was begun with this file of queries and this input.
 
         Raises:
-            UnusableQueries: the run cannot go on with the file that was given.
+            UnusableQueries: it was begun with others. Nothing was charged.
         """
-        history, wanted = self._history, self._wanted
-        last = history.closing or self._last_entry()
-        if last is None:
-            return wanted
-        before, step = last.file, history.released + 1
-        if history.closing is not None:
-            if not ahead:
-                return before
-            step += 1
-        is_own = last is not self._earlier.answered
-        if is_own and last.query_file == wanted.digest and before.place.ended is None:
-            return before
-        before = ended(before, last.step + 1, wanted.run, step)
-        calendar = Calendar(before, step)
-        while ahead and not calendar.is_over:
-            calendar.advance()
-        return continued(before, calendar, wanted, policies) if calendar.is_over else before
-
-    def _enter(self) -> None:
-        """Answer from the next step on with the file that it follows.
-
-        Raises:
-            UnusableQueries: the run cannot go on with the file that was given.
-        """
-        run, history, last = self._run, self._history, self._last_entry()
-        self.query_file = self._next_file([run.policy, *run.outer])
-        step, at = history.released + 1, history.closing or last
-        is_next = history.closing is None and self.query_file.place.ended is None
-        self._digest = self._wanted.digest if is_next or at is None else at.query_file
-        self.state = InputState(self.query_file, text=self._text, step=step)
-        self._prepare(self.query_file)
-        self._sums = {
-            query.name: last.sums[query.name]
-            for query in self.query_file.queries
-            if query.sums and last is not None and query.name in last.sums
-            if asks_the_same(last.file, self.query_file, query.name)
-        }
-        # Step 4.
-        self._resumed = at if at is not None and at.source == self._source else None
-        if self._resumed is not None:
-            self.state.resume(self._resumed.positions, self._resumed.clocks, self._resumed.begins)
-        if is_next and at is not None and at.query_file != self._digest:
-            begins = described(self.query_file)
-            logger.info(
-                "the file of run %r has changed: from step %d on, %s", run.name, step, begins
-            )
-
-    def _check_change(self) -> None:
-        """Check that the run can go on with the file and the input that were given.
-
-        Raises:
-            UnusableQueries: it cannot.
-        """
-        history, earlier, wanted = self._history, self._earlier, self._wanted
-        own = history.closing or history.answered
-        if own is not None and own.source != self._source:
-            raise UnusableQueries(
-                f"run {wanted.run!r} was begun with another input, so its windows cannot be "
-                f"rebuilt. Close it, and give the file another run name and continues = "
-                f'"{wanted.run}"; users keep what they have spent'
-            )
-        if own is None and wanted.continues:
-            if earlier.answered is None:
+        if (begun := self._history.begun) is None:
+            return
+        for what, before, now in (
+            ("another file of queries", begun.query_file, self.query_file.digest),
+            ("another input", begun.source, self._source),
+        ):
+            if before != now:
                 raise UnusableQueries(
-                    f"continues: run {wanted.continues!r} of dataset {wanted.dataset!r} has "
-                    "answered nothing in this log. If it did in a log that this one continues, run "
-                    "`turnstile repartition` again",
-                    "continues",
+                    f"run {self.query_file.run!r} was begun with {what}, and a run has one file "
+                    "and one input. Restore it, or close the run, and give this file its own run "
+                    "name, and a start after the last published answer. Users keep what they have "
+                    "spent",
+                    "run",
                 )
-            if earlier.closing is not None and not self._charge_again:
-                raise UnusableQueries(
-                    f"continues: run {wanted.continues!r} has not finished step "
-                    f"{earlier.closing.step}, whose users may have been charged. If it is open, "
-                    "start it once more and close it after its next answer. If it is closed, pass "
-                    "--charge-again to charge them again",
-                    "continues",
-                )
-        if (at := own or earlier.answered) is not None:
-            check_change(at.file, wanted)
 
     def _check_charged(self, run: Run) -> None:
         """Check that the charges, the journal and the published answers agree.
@@ -722,18 +603,11 @@ class OpenBlock:
         users = sorted(total, key=lambda user: (isinstance(user, str), user))
         return users, np.array([total[user] for user in users]).reshape(-1, dimension)
 
-    def before(self, query_file: QueryFile) -> Ratio | None:
-        """Return the ratio of the block before; None for the first block of a query.
-
-        Args:
-            query_file: the file of this block.
-        """
+    def before(self) -> Ratio | None:
+        """Return the ratio of the block before; None for the first block of a query."""
         if not self._corrections:
             return None
-        last = self._corrections[-1]
-        if not asks_the_same(last.file, query_file, last.corrects):
-            return None
-        correction = msgspec.json.decode(last.answer, type=Correction)
+        correction = msgspec.json.decode(self._corrections[-1].answer, type=Correction)
         noise = msgspec.json.decode(self.windows[0].answer, type=PrivateAnswer).noise_stddev
         left_out = np.atleast_1d(np.array(correction.left_out, dtype=float))
         return ratio_of(raw_of(correction.windows), noise, left_out, correction.left_out_stddev)
@@ -753,12 +627,10 @@ def answer_file(answering: Answering, file: EventFile) -> None:
     """
     rows = file.rows()
     answering.start()
-    while True:
-        state, replay_until = answering.state, answering.replay_until.get(0, 0)
-        for offset, row in enumerate(rows[:replay_until]):
-            state.take_row(EventPlace(0, offset), row)
-        if answering.finish_closing():
-            break
+    state, replay_until = answering.state, answering.replay_until.get(0, 0)
+    for offset, row in enumerate(rows[:replay_until]):
+        state.take_row(EventPlace(0, offset), row)
+    answering.finish_closing()
     for offset, row in enumerate(rows):
         state.take_row(EventPlace(0, offset), row)
         answering.close_due(state.clock(1, {}))

@@ -117,11 +117,6 @@ class EventInbox:
 
     def _start(self) -> None:
         self._answering.start()
-        while not self._replay():
-            pass  # the file has changed: read the input again
-
-    def _replay(self) -> bool:
-        """Read the input again for open windows; return whether it is done."""
         places = [TopicPartition(self.topic, number) for number in range(self._partitions)]
         reader = new_reader(self._config)
         try:
@@ -147,7 +142,7 @@ class EventInbox:
                             self._take(record)
         finally:
             reader.close()
-        return self._answering.finish_closing()
+        self._answering.finish_closing()
 
     async def arrive(self, message: Any) -> None:
         """Process an event, and close the windows that are then due."""

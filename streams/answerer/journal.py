@@ -26,19 +26,14 @@ windows left out, and its answer is the correction. So the answered entries of a
 have the users who were left out, remain until the correction is answered. The entry of the last
 correction remains for the next one.
 
-An answered entry contains the whole state of a run: the attempt, the file of queries, the input,
-where open windows begin, the windows that the run has answered, and the answer. No entry before it
-has a later attempt, or it would not count. A reader therefore reaches the same state
+An answered entry contains the whole state of a run: the attempt, the digest of the file of queries,
+the input, where open windows begin, the windows that the run has answered, and the answer. No entry
+before it has a later attempt, or it would not count. A reader therefore reaches the same state
 whichever entries that are not needed are missing, so deletion may stop at any moment. Of several
 answered entries of a step, the last one counts: an entry of an older attempt may seem to count if
 the begin before it was deleted, but then the newer attempt has answered the same step after it. The
 last answered entry of a run is never deleted: it tells other runs which windows they would charge
 again.
-
-The file of queries may change between two steps. Closing and answered entries contain the file
-that their step follows, so a successor with another file completes a step that was begun, and
-closes the open blocks, as the earlier file says (``changes``). A run that continues a closed run
-begins with the last entries of that one.
 """
 
 from __future__ import annotations
@@ -49,7 +44,6 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from streams.answerer.queries import QueryFile
 from streams.answerer.sums import AnsweredSums
 from streams.records import User
 
@@ -82,15 +76,13 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
         attempt: the attempt of the run, as the service counts them.
         owner: a unique id of the answerer's attempt.
         step: the step that closes or was answered; in a begin, the next step.
-        query_file: the digest of the file of queries as it was read.
-        content: that file with its place in the run, in MessagePack; empty in a begin.
+        query_file: the digest of the file of queries.
         source: the topic or file of the offsets.
         positions: by partition of the input, the offset of the next event.
         begins: by partition, the offset from which all events of later windows can be read again.
         clocks: by partition, the latest time, in ms.
         windows: by the name of each query, the beginning of the first window and the end of the
-            last window that the run and those that it continues have answered, in ms since 1970;
-            in an answered only.
+            last window that the run has answered, in ms since 1970; in an answered only.
         sums: by the name of each query, the answers that are added up; in an answered only.
         answer: the published bytes.
         answers_end: the end of the topic `answers` before the answer was published.
@@ -107,7 +99,6 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     owner: str
     step: int
     query_file: str = ""
-    content: bytes = b""
     source: str = ""
     positions: dict[int, int] = {}
     begins: dict[int, int] = {}
@@ -120,11 +111,6 @@ class JournalEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     left_out: LeftOutAmounts = LeftOutAmounts()
     corrects: str = ""
     v: int = VERSION
-
-    @property
-    def file(self) -> QueryFile:
-        """Return the file that the step of this entry follows."""
-        return msgspec.msgpack.decode(self.content, type=QueryFile)
 
 
 class RunHistory:
@@ -147,6 +133,11 @@ class RunHistory:
         self.blocks: defaultdict[str, dict[int, JournalEntry]] = defaultdict(dict)
         self._since: list[JournalEntry] = []  # the last answer, and all entries after it
         self._over: list[JournalEntry] = []
+
+    @property
+    def begun(self) -> JournalEntry | None:
+        """Return the last entry of a step; None before the first step."""
+        return self.closing or self.answered
 
     @property
     def released(self) -> int:

@@ -12,23 +12,16 @@ user's part of the correction is at most B times the bound of a window, and is c
 the number of blocks times block_limit^2, in squares of the bound. The noise of the correction is
 that for this sum: whatever users do, the reserve pays for all of their corrections. A file may ask
 for less noise with ``paid_blocks``. Users who need more blocks can then be missing from the
-corrections of all queries, because these share the reserve, and can spend what ``keep`` keeps.
-
-If the file of a run changes, the next file begins with ``paid``, the share of a budget that a
-worst-case user can have spent before: windows and corrections of all earlier files. In a file with
-reserve R, a window leaves R of the budget, and all corrections together cost C. So a user has spent
-at most max(paid, 1 - R) + C. Corrections get at most 1 - paid - keep of the budget. So they fit,
-and ``keep`` is left for later files, whatever users did.
+corrections of all queries, because these share the reserve.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +32,6 @@ from streams.answerer.queries import Query, QueryFile, UnusableQueries
 from streams.answerer.windows import Calendar
 from streams.records import Policy
 
-_LEAST: Final = 0.1
-"""The least part of its reserve with which a file is corrected."""
-_BELOW: Final = 1.0 - 2.0**-30
-"""The budget for corrections is smaller by this factor, so that rounded costs fit."""
-
 
 class Costs(NamedTuple):
     """The noise of all queries of a file under a policy.
@@ -52,7 +40,7 @@ class Costs(NamedTuple):
         asked: the queries.
         noises: the standard deviation of each query's noise.
         corrections: of the noise of its corrections; 0 without any.
-        reserve: the share of every budget that windows leave to corrections and to later files.
+        reserve: the share of every budget that windows leave to corrections.
         worst_case: the spending of a worst-case user.
     """
 
@@ -61,35 +49,6 @@ class Costs(NamedTuple):
     corrections: list[float]
     reserve: float
     worst_case: WorstCase
-
-    def paid(self, query_file: QueryFile, calendar: Calendar) -> float:
-        """Return the largest share of a budget that a user can have spent by now.
-
-        It counts all blocks whose windows have begun to close, so it is not exceeded when a file
-        ends and these blocks are closed.
-
-        Args:
-            query_file: the file of these queries.
-            calendar: of the file: the windows that have closed.
-        """
-        worst_case, corrections = self.worst_case, Fraction(0)
-        for number, query in enumerate(query_file.queries):
-            last = min(calendar.numbers[number], query.horizon) - 1
-            first = worst_case.exhaustible_since(calendar, number, last)
-            if first is not None:
-                missed = Counter(
-                    (place - query.first) // query.block for place in range(first, last + 1)
-                )
-                for windows, blocks in Counter(missed.values()).items():
-                    bound = self.asked[number].bound * min(windows, query.block_limit)
-                    corrections += blocks * worst_case.share(bound, self.corrections[number])
-        before = Fraction(query_file.place.paid)
-        total = min(
-            Fraction(1),
-            max(before, 1 - Fraction(self.reserve)) + corrections,
-            before + worst_case.share_of_windows(calendar.numbers) + corrections,
-        )
-        return min(1.0, math.nextafter(float(total), 2.0))
 
 
 def costs_of(query_file: QueryFile, policies: Sequence[Policy]) -> Costs:
@@ -102,25 +61,14 @@ def costs_of(query_file: QueryFile, policies: Sequence[Policy]) -> Costs:
             them.
 
     Raises:
-        UnusableQueries: a policy cannot charge them, or nothing is left for corrections.
+        UnusableQueries: a policy cannot charge them.
     """
     asked = list(map(AskedQuery, query_file.queries))
-    wanted = sum(query.share * query.left_out for query in query_file.queries if query.block)
-    free = max(0.0, 1.0 - query_file.place.paid - query_file.keep) * _BELOW
-    if wanted and free < _LEAST * wanted:
-        raise UnusableQueries(
-            f"corrections need {wanted:.3g} of every budget, and the earlier files of this run can "
-            f"have left a user with {free:.3g}. Write correct = false into the file, or use a new "
-            "dataset. A file can leave a part of the budgets to later ones with keep",
-            "left_out",
-        )
-    part = min(1.0, free / wanted) if wanted else 0.0
-    reserve = part * wanted + query_file.keep
+    reserve = sum(query.share * query.left_out for query in query_file.queries if query.block)
     stddevs = noises(asked, policies[0])
-    worst_case = WorstCase(asked, stddevs, policies, reserve, query_file.place.paid)
-    calendar = Calendar(query_file)
-    rho = min(map(rho_of, policies)) if wanted else 0.0
-    corrections = correction_noises(asked, rho, worst_case, calendar, part)
+    worst_case = WorstCase(asked, stddevs, policies, reserve)
+    rho = min(map(rho_of, policies)) if reserve else 0.0
+    corrections = correction_noises(asked, rho, worst_case, Calendar(query_file))
     return Costs(asked, stddevs, corrections, reserve, worst_case)
 
 
@@ -142,11 +90,7 @@ def noises(asked: Sequence[AskedQuery], policy: Policy) -> list[float]:
 
 
 def correction_noises(
-    asked: Sequence[AskedQuery],
-    rho: float,
-    worst_case: WorstCase,
-    calendar: Calendar,
-    part: float = 1.0,
+    asked: Sequence[AskedQuery], rho: float, worst_case: WorstCase, calendar: Calendar
 ) -> list[float]:
     """Return the standard deviation of the noise in each query's corrections; 0 without any.
 
@@ -155,7 +99,6 @@ def correction_noises(
         rho: the smallest of the budgets, as zCDP.
         worst_case: the spending of a worst-case user.
         calendar: of the file.
-        part: how much of their reserve the budget has left.
 
     Raises:
         UnusableQueries: the noise cannot be derived from a budget of this measure.
@@ -170,9 +113,7 @@ def correction_noises(
         missed = 1 if first is None else query.horizon - first
         blocks = query.paid_blocks or -(-missed // query.block)
         squares = min(missed * query.block, blocks * query.block_limit**2)
-        found.append(
-            _noise(query, squares * one.bound**2, rho * query.share * query.left_out * part)
-        )
+        found.append(_noise(query, squares * one.bound**2, rho * query.share * query.left_out))
     return found
 
 
@@ -211,7 +152,6 @@ class WorstCase:
         stddevs: their noise.
         policies: of all budgets that a charge has to fit.
         reserve: the share of each budget that windows leave.
-        paid: the share of each budget that a user can have spent before the first windows.
 
     Raises:
         UnusableQueries: a measure cannot charge Gaussian noise.
@@ -223,40 +163,18 @@ class WorstCase:
         stddevs: Sequence[float],
         policies: Sequence[Policy],
         reserve: float = 0.0,
-        paid: float = 0.0,
     ) -> None:
         self._policies = policies
         self._first = [one.query.first for one in asked]
-        gone = Fraction(reserve) + Fraction(paid)
+        kept = Fraction(reserve)
         self._limits = [
-            [units - math.ceil(units * gone) for units in policy.budget] for policy in policies
+            [units - math.ceil(units * kept) for units in policy.budget] for policy in policies
         ]
         self._orders = [_orders(policy) for policy in policies]
         self._costs = [
             [_cost(policy, one, stddev) for one, stddev in zip(asked, stddevs, strict=True)]
             for policy in policies
         ]
-
-    def share(self, norm: float, stddev: float) -> Fraction:
-        """Return the largest share of a budget that one charge of a norm costs."""
-        return max(
-            Fraction(int(cost[order]), policy.budget[order])
-            for policy, orders in zip(self._policies, self._orders, strict=True)
-            for cost in [_units(policy, norm, stddev)]
-            for order in orders
-        )
-
-    def share_of_windows(self, closed: Sequence[int]) -> Fraction:
-        """Return the largest share of a budget that a user pays for these windows.
-
-        Args:
-            closed: by query, the number of the next window.
-        """
-        return max(
-            Fraction(self._spent(costs, closed, order), policy.budget[order])
-            for policy, costs, orders in zip(self._policies, self._costs, self._orders, strict=True)
-            for order in orders
-        )
 
     def left(self, closed: Sequence[int], query: int) -> int:
         """Return how many more windows of a query a worst-case user can pay for.
@@ -351,10 +269,5 @@ def _cost(policy: Policy, asked: AskedQuery, stddev: float) -> Prices:
             f"dataset {policy.dataset!r} has the measure {measure.name}, which cannot charge the "
             "Gaussian noise of answers: use a dataset with gdp, zcdp or renyi"
         )
-    return _units(policy, asked.bound, stddev)
-
-
-def _units(policy: Policy, norm: float, stddev: float) -> Prices:
-    """Return the cost of one charge."""
-    units = policy.row.charge_units(Gaussian(stddev), [norm], policy.orders or None)
+    units = measure.charge_units(Gaussian(stddev), [asked.bound], policy.orders or None)
     return np.atleast_1d(units.reshape(-1))

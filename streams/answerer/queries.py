@@ -154,8 +154,6 @@ class Query:
         sums: of how many last windows the answers are added up; 0 for all since the first one.
         first: the number of the first window that is answered; windows are counted from the start
             of the input.
-        exhaustible_since: when the first window began in which an earlier file of the run can have
-            left out a user, in ms since 1970; None if there is none.
     """
 
     name: str
@@ -192,7 +190,6 @@ class Query:
     blocks: int = 0
     sums: tuple[int, ...] = ()
     first: int = 0
-    exhaustible_since: int | None = None
 
     @property
     def panes(self) -> int:
@@ -223,24 +220,6 @@ class Query:
 
 
 @dataclass(frozen=True)
-class FilePlace:
-    """The place of a file in its run: public numbers that follow from the files before it.
-
-    Attributes:
-        step: the first step that the file decides.
-        since: windows of its new queries begin at this time or later, in ms since 1970; None for
-            the first file of a run.
-        paid: the largest share of a budget that a user can have spent before.
-        ended: the step from which on the file closes the blocks that are open, and no window.
-    """
-
-    step: int = 0
-    since: int | None = None
-    paid: float = 0.0
-    ended: int | None = None
-
-
-@dataclass(frozen=True)
 class QueryFile:
     """The content of a file of queries.
 
@@ -252,9 +231,6 @@ class QueryFile:
         source: of the events.
         queries: in the order of the file.
         timezone: the IANA name of the time zone of days and months.
-        continues: the closed run that this run continues; empty without one.
-        keep: the share of every budget that is kept for later files.
-        place: of the file in its run.
     """
 
     dataset: str
@@ -263,9 +239,6 @@ class QueryFile:
     source: Source
     queries: tuple[Query, ...]
     timezone: str = "UTC"
-    continues: str = ""
-    keep: float = 0.0
-    place: FilePlace = FilePlace()
 
     @property
     def spacings(self) -> list[Spacing]:
@@ -279,7 +252,7 @@ class QueryFile:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all settings: it identifies a file as it was read."""
+        """Return a digest of all settings: a run has one file of queries."""
         content = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -334,20 +307,14 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
         _query(number, query, events.start, horizon, zone)
         for number, query in enumerate(given, start=1)
     )
-    query_file = QueryFile(
-        *(dataset, run, confidence, events, queries, zone or "UTC"),
-        continues=file.name("continues") if "continues" in content else "",
-        keep=file.number("keep", 0.0, least=0.0, below=1.0),
-    )
+    query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
     file.finish()
     for query, spacing in zip(queries, query_file.spacings, strict=True):
         _check_start(query, spacing, query_file)
-    if query_file.continues == run:
-        raise UnusableQueries("continues names this run; it must be another one", "continues")
     names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
-    return replace(query_file, queries=_with_shares(query_file))
+    return replace(query_file, queries=_with_shares(queries))
 
 
 def provisional_windows(content: Mapping[str, Any], query_file: QueryFile) -> list[int]:
@@ -373,17 +340,16 @@ def _horizon(file: FileTable, start: int, zone: str | None) -> int:
     return spacing_of(start, length, unit, zone or "UTC").begin(1)
 
 
-def _with_shares(query_file: QueryFile) -> tuple[Query, ...]:
+def _with_shares(queries: tuple[Query, ...]) -> tuple[Query, ...]:
     """Return the queries, with equal parts of the rest of the budget for those without a share."""
-    queries, most = query_file.queries, 1.0 - query_file.keep
     shares = sum(query.share for query in queries)
-    if shares > most:
+    if shares > 1.0:
         raise UnusableQueries(
-            f"the shares of the queries sum to {shares:g}; at most {most:g} is allowed", "share"
+            f"the shares of the queries sum to {shares:g}; at most 1 is allowed", "share"
         )
     is_open = [not query.noise and not query.share for query in queries]
     return tuple(
-        replace(query, share=(most - shares) / sum(is_open)) if takes_a_part else query
+        replace(query, share=(1.0 - shares) / sum(is_open)) if takes_a_part else query
         for query, takes_a_part in zip(queries, is_open, strict=True)
     )
 

@@ -8,8 +8,7 @@ exactly as before.
 Windows close in the order of their ends. Windows with the same end close in the order of the file.
 A block of windows, whose answers are corrected together, closes after its last window, and after
 all other windows with that end. So the file alone, and no data, determines what each step of the
-run charges. If the file of a run changes, its last steps close the blocks that are open, in the
-order of the file. The next file begins after them (``QueryFile.place``).
+run charges.
 
 `InputState` is pure: no I/O, no clock, no noise. Lateness is decided by event. With the broker's
 clock, an event is too late for a window if it arrived after the window was due to close, whatever
@@ -103,7 +102,7 @@ class Calendar:
     """
 
     def __init__(self, query_file: QueryFile, step: int = 0) -> None:
-        self._source, self._place = query_file.source, query_file.place
+        self._source = query_file.source
         self._queries, spacings = query_file.queries, query_file.spacings
         windows = [
             _Span(number, spacings[number], query.panes, first=query.first)
@@ -124,65 +123,26 @@ class Calendar:
         ]
         self._spans = windows + blocks
         self._numbers = [span.first for span in self._spans]
-        self._ending: list[Window] | None = None  # the open blocks of a file that has ended
-        ended = step if self._place.ended is None else min(step, self._place.ended)
-        self._jump_towards(ended)
+        self._jump_towards(step)
         self.next = self._next()
-        while self.step < ended:
+        while self.step < step:
             self.advance()
-        if ended == self._place.ended:
-            ending = self._open_blocks()
-            self._end, self._ending = ended + len(ending), ending[step - ended :]
-            self.next = self._next()
 
     @property
     def step(self) -> int:
         """The step of the run that charges the next window."""
-        if self._ending is not None:
-            return self.next.step
-        return self._place.step + sum(self._numbers) - sum(span.first for span in self._spans)
+        return sum(self._numbers) - sum(span.first for span in self._spans)
 
     @property
     def numbers(self) -> list[int]:
         """By query, the number of its next window."""
         return self._numbers[: len(self._queries)]
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the file has ended, and no block of it is open."""
-        return self._ending == []
-
     def open_windows(self, query: int) -> int:
         """Return how many windows of a query have closed since its last block that has closed."""
         asked = self._queries[query]
-        if self._ending is not None and query not in {block.query for block in self._ending}:
-            return 0
         closed = min(self.numbers[query], asked.horizon) - asked.first
         return max(0, closed - asked.block * self._blocks_closed(query))
-
-    def reached(self) -> int | None:
-        """Return the end of the last window that the run has closed, in ms since 1970."""
-        ends = [] if self._place.since is None else [self._place.since]
-        for query, number in enumerate(self.numbers):
-            if number > self._queries[query].first:
-                ends.append(self.window(query, number - 1).end)
-        return max(ends, default=None)
-
-    def _open_blocks(self) -> list[Window]:
-        """Return the blocks whose windows have closed in part, each up to its last such window."""
-        found: list[Window] = []
-        for query, asked in enumerate(self._queries):
-            if count := self.open_windows(query):
-                block = self._blocks_closed(query)
-                first = asked.first + block * asked.block
-                start, end = (
-                    self.window(query, first).start,
-                    self.window(query, first + count - 1).end,
-                )
-                step = self.step + len(found)
-                closes = end + self._source.lateness
-                found.append(Window(step, query, block, start, end, closes, is_block=True))
-        return found
 
     def _blocks_closed(self, query: int) -> int:
         return sum(
@@ -193,10 +153,6 @@ class Calendar:
 
     def advance(self) -> None:
         """Close the next window."""
-        if self._ending:
-            del self._ending[0]
-            self.next = self._next()
-            return
         closed = self.next.query, self.next.is_block
         place = [(span.query, span.is_block) for span in self._spans].index(closed)
         self._numbers[place] += 1
@@ -224,7 +180,7 @@ class Calendar:
 
     def _step_of(self, place: int, number: int) -> int:
         before = self._closed_before(place, number)
-        return self._place.step + sum(before) - sum(span.first for span in self._spans)
+        return sum(before) - sum(span.first for span in self._spans)
 
     def _closed_before(self, place: int, number: int) -> list[int]:
         end = self._spans[place].end(number)
@@ -255,14 +211,12 @@ class Calendar:
         def step_of(number: int) -> int:
             return self._step_of(frequent, number)
 
-        most = range(first, first + step - self._place.step + 1)
+        most = range(first, first + step + 1)
         number = first + bisect.bisect_right(most, step, key=step_of) - 1
         if number >= first:
             self._numbers = self._closed_before(frequent, number)
 
     def _next(self) -> Window:
-        if self._ending is not None:
-            return self._ending[0] if self._ending else Window(self._end, 0, 0, 0, 0, closes=NEVER)
         ends = [
             span.end(number) if number < span.limit else NEVER
             for number, span in zip(self._numbers, self._spans, strict=True)
@@ -364,7 +318,7 @@ class InputState:
         ]
         self._replaying: Mapping[int, int] = {}
         # The offset of the first event by its time, in stretches of the longest panes, and by
-        # partition: also of events that no query counts, because a later file may count them.
+        # partition.
         self._stretch = max(spacing.longest(1) for spacing in self._spacings)
         self._firsts: dict[int, dict[int, int]] = {}
 
@@ -529,14 +483,10 @@ class InputState:
         return self._source.ahead + longest + self._source.lateness
 
     def begins(self) -> dict[int, int]:
-        """Return the offsets by partition from which all events of later windows can be read again.
-
-        These are the windows of this file, and those of queries that a later file may add, which
-        begin after the last window that has closed.
+        """Return the offsets by partition from which all events of later windows can be read
+        again.
         """
-        reached = self.calendar.reached()
-        times = [window.start for window in self.calendar.windows()]
-        oldest = min(times if reached is None else [*times, reached]) // self._stretch
+        oldest = min(window.start for window in self.calendar.windows()) // self._stretch
         self._firsts = {time: firsts for time, firsts in self._firsts.items() if time >= oldest}
         begins = dict(self.positions)
         for firsts in self._firsts.values():

@@ -1,8 +1,9 @@
 """Answerers of one stream, each with its own runs, which take over from one another.
 
 Entries and answers are in two reliable topics in memory. An answerer can die before and after any
-effect, also while it charges a window. Its operator starts it again under the same run name. If
-another run has answered its windows, the operator uses a new name.
+effect, also while it charges a window. Its operator starts it again under the same run name,
+sometimes with another file, which is rejected once the run has begun a step. If another run has
+answered its windows, the operator uses a new name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from streams.answerer.answering import AlreadyAnswered, Answering
 from streams.answerer.journal import JournalEntry, Superseded
-from streams.answerer.queries import QueryFile
+from streams.answerer.queries import QueryFile, UnusableQueries
 from streams.sdk.client import Turnstile
 from streams.sdk.errors import (
     BudgetHeld,
@@ -62,9 +63,16 @@ class Stream:
         """Check that each step has one answer, and that only one run answers a window.
 
         Raises:
-            Wrong: a step has two answers, a run answered a window in two steps, or a run answered a
-            window although it had read another run's answer to it.
+            Wrong: a step has two answers, a run answered a window in two steps or followed two
+            files, or a run answered a window although it had read another run's answer to it.
         """
+        files: dict[str, set[str]] = defaultdict(set)
+        for entry in self.history:
+            if entry.kind != "begin":
+                files[entry.run].add(entry.query_file)
+        for run, followed in files.items():
+            if len(followed) > 1:
+                raise Wrong(f"run {run} followed two files")
         published: dict[tuple[str, int], set[bytes]] = defaultdict(set)
         steps: dict[tuple[str, str, str], int] = {}
         for _, value in self.pages.answers:
@@ -117,7 +125,7 @@ class _Journal(MemoryJournal):
 
 
 class Answerer:
-    """Answers one query file after another; other answerers answer the same windows.
+    """Answers the queries of a file; other answerers answer the same windows.
 
     Args:
         world: the simulated world.
@@ -175,6 +183,10 @@ class Answerer:
                 self._note(f"begins again after {error!r:.120}")
             except AlreadyAnswered as error:
                 self._continue_after(error)
+            except UnusableQueries as error:
+                if error.key != "run":
+                    raise
+                self._note("has another file than the run was begun with")
             except BudgetHeld as error:
                 self._refuse(error)
             except PartitionsDisagree as error:
@@ -224,14 +236,11 @@ class Answerer:
         self.is_over = True
 
     def _read(self, answering: Answering, pause: Callable[[], None]) -> None:
-        while True:
-            state, again = answering.state, answering.replay_until.get(0, 0)
-            for offset, value in enumerate(self.stream.events[:again]):
-                state.take(at(offset), value, None)
-            is_done = answering.finish_closing()
-            self._receive(answering)
-            if is_done:
-                break
+        state, again = answering.state, answering.replay_until.get(0, 0)
+        for offset, value in enumerate(self.stream.events[:again]):
+            state.take(at(offset), value, None)
+        answering.finish_closing()
+        self._receive(answering)
         for offset, value in enumerate(self.stream.events):
             state.take(at(offset), value, None)
             if answering.close_due(state.clock(1, {})):
@@ -261,7 +270,7 @@ class Answerer:
     def _query_file(self) -> QueryFile:
         begin = _moment(self._begin).isoformat()
         file = FILE.replace('"d"', f'"{self.plan.dataset}"').replace('"r"', f'"{self._run}"')
-        # The operator changes the file between two lives.
+        # The operator sometimes edits the file between two lives.
         confidence = self._files.choice((0.9, 0.95))
         return asked_of(f"confidence = {confidence}\n" + file.replace("1970-01-01", begin) + COUNT)
 

@@ -74,6 +74,7 @@ def test_every_mutation_applies_to_the_code(name: str) -> None:
         ("budgets-freed-by-other-runs", 1),
         ("shares-not-added-up", 2),
         ("windows-of-other-runs-answered-again", 0),
+        ("files-of-runs-not-compared", 8),
         ("spending-not-imported", 3),
         ("retired-logs-decide", 3),
     ],

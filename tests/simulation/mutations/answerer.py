@@ -10,3 +10,9 @@ from tests.simulation.mutations.registry import Patches, mutation, replaced
 def windows_of_other_runs_answered_again() -> Patches:
     """An answerer does not check whether another run has answered a window."""
     yield replaced(answering.Answering, "_check_unanswered", lambda *_: None)
+
+
+@mutation
+def files_of_runs_not_compared() -> Patches:
+    """An answerer continues a run with another file."""
+    yield replaced(answering.Answering, "_check_same", lambda *_: None)

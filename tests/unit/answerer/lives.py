@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from streams.answerer.answering import Announce, Answering
+from streams.answerer.answering import Answering
 from streams.answerer.journal import JournalEntry
 from streams.answerer.queries import QueryFile
 from streams.records import Charge, decode_request
@@ -184,14 +184,9 @@ class World:
         self.topics = MemoryTopics()
         self.events: list[bytes] = [event(user, time) for user, time in EVENTS]
 
-    def answering(
-        self,
-        places: Places | None = None,
-        query_file: QueryFile | None = None,
-        announce: Announce = lambda record: None,
-    ) -> Answering:
-        """A new life, with the world's file or another one, that has not started."""
-        places, query_file = places or Places(), query_file or self.query_file
+    def answering(self, places: Places | None = None) -> Answering:
+        """A new life that has not started."""
+        places, query_file = places or Places(), self.query_file
 
         def opened(released: int) -> Any:
             places.write()
@@ -200,21 +195,15 @@ class World:
             return run
 
         journal = WatchedJournal(places, self.topics, query_file, self.goes)
-        return Answering(query_file, "x", opened, journal, announce)
+        return Answering(query_file, "x", opened, journal)
 
-    def live(
-        self,
-        places: Places | None = None,
-        query_file: QueryFile | None = None,
-        to: int | None = None,
-    ) -> Answering:
+    def live(self, places: Places | None = None, to: int | None = None) -> None:
         """Live once, to an event or the end of the input, or until killed."""
         places = places or Places()
         with self.service.watched_by(places):
-            answering = self.answering(places, query_file)
+            answering = self.answering(places)
             answering.start()
             read(answering, self.events, to)
-        return answering
 
     @property
     def entries(self) -> list[JournalEntry]:
@@ -244,12 +233,10 @@ class World:
 def read(answering: Answering, events: Sequence[bytes], to: int | None = None) -> None:
     """Read the input from where the answerer needs it, and close the windows that are due."""
     given = events[:to]
-    while True:
-        state, again = answering.state, answering.replay_until.get(0, 0)
-        for offset, value in enumerate(given[:again]):
-            state.take(at(offset), value, None)
-        if answering.finish_closing():
-            break
+    state, again = answering.state, answering.replay_until.get(0, 0)
+    for offset, value in enumerate(given[:again]):
+        state.take(at(offset), value, None)
+    answering.finish_closing()
     answering.close_due(state.clock(1, {}))
     for offset, value in enumerate(given):
         state.take(at(offset), value, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -226,12 +227,40 @@ def test_missing_entry_of_the_last_answer_is_found() -> None:
     assert_whole(world)
 
 
-def test_run_continues_only_with_the_same_input() -> None:
+def traces(world: World) -> tuple[list[Any], ...]:
+    """Return everything that an answerer can change."""
+    topics = world.topics
+    return list(topics.entries), list(topics.answers), list(map(len, world.service.logs))
+
+
+@pytest.mark.parametrize("killed_at", [PLACES, CHARGED], ids=["answered", "being charged"])
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [({"queries": CALM.query_file.queries[:1]}, "x"), ({"confidence": 0.9}, "x"), ({}, "y")],
+    ids=["fewer queries", "another setting", "another input"],
+)
+def test_begun_run_is_charged_with_its_file_and_input_only(
+    killed_at: int, changes: dict[str, Any], source: str
+) -> None:
     world = World()
+    with suppress(Killed):
+        world.live(Doom(killed_at))
+    before = traces(world)
+    changed, journal = replace(world.query_file, **changes), MemoryJournal(world.topics, "d")
+    with pytest.raises(UnusableQueries) as refused:
+        Answering(changed, source, lambda r: world.service.open(), journal).start()
+    assert refused.value.key == "run"
+    assert traces(world) == before
     world.live()
-    journal = MemoryJournal(world.topics, "d")
-    with pytest.raises(UnusableQueries):
-        Answering(world.query_file, "y", lambda r: world.service.open(), journal).start()
+    assert_whole(world)
+
+
+def test_file_can_be_corrected_before_its_first_step() -> None:
+    world = World(asked_of(FILE + COUNT))
+    world.live(to=1)
+    world.query_file = CALM.query_file
+    world.live()
+    assert_whole(world)
 
 
 def test_run_charged_by_another_program_is_not_answered() -> None:

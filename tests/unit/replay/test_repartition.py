@@ -338,8 +338,9 @@ def test_answerer_goes_on_in_the_new_log_and_answers_no_window_again():
     client.create_dataset("d", measure="zcdp", budget=9.0, user_ids="integer")
     logs, events = MemoryLogs(old), [event(time % 3, time) for time in range(60)]
 
-    def answer(service, topics, run, to, continues=""):
-        query_file = replace(asked_of(FILE + CORRECTED), run=run, continues=continues)
+    def answer(service, topics, run, to, start=0):
+        text = FILE.replace("1970-01-01", f"1970-01-01T00:00:00.{start:03}Z")
+        query_file = replace(asked_of(text + CORRECTED), run=run)
         turnstile = Turnstile(connection=service)
         answering = Answering(
             query_file,
@@ -355,16 +356,15 @@ def test_answerer_goes_on_in_the_new_log_and_answers_no_window_again():
     quietly(logs, 3)
     assert logs.next is not None
     new = take_over(logs.next)
-    with pytest.raises(AlreadyAnswered):
+    with pytest.raises(AlreadyAnswered) as refused:
         answer(new, logs.next_answers, "s", 60)
-    answer(new, logs.next_answers, "s", 60, continues="r")
+    assert refused.value.until == "1970-01-01T00:00:00.030Z"
+    answer(new, logs.next_answers, "s", 60, start=30)
     answers = [msgspec.json.decode(value) for _, value in logs.answers.answers]
     answers += [msgspec.json.decode(value) for _, value in logs.next_answers.answers]
     records = {(one["run"], one["step"]): one for one in answers}.values()
     windows = [(one["start"], one["end"]) for one in records if one["type"] == "answer"]
     assert len(windows) == len(set(windows)) == 5
-    corrected = [one["start"] for each in records for one in each.get("windows", [])]
-    assert sorted(corrected) == sorted(start for start, _ in windows)
 
 
 def test_interrupted_copy_of_a_journal_is_completed_and_never_repeated():
