@@ -49,7 +49,7 @@ class AnswerRow(msgspec.Struct, frozen=True):
     """One number of one window.
 
     Times have the time zone of the record, which is UTC or that of the file of queries. A column
-    that does not apply is None. A total of the labels has a row without a label.
+    that does not apply is None.
     """
 
     dataset: str
@@ -135,12 +135,8 @@ class AnswerSeries(NamedTuple):
 
     @property
     def labels(self) -> list[Label | None]:
-        """Return the labels in the order in which they first appear; [None] for single numbers.
-
-        Totals are not among them.
-        """
-        found = dict.fromkeys(row.label for window in self.windows for row in window.rows)
-        return [label for label in found if label is not None] or list(found)
+        """Return the labels in the order in which they first appear; [None] for single numbers."""
+        return list(dict.fromkeys(row.label for window in self.windows for row in window.rows))
 
     @property
     def unit(self) -> str:
@@ -245,8 +241,6 @@ def _answered(answer: PrivateAnswer) -> AnsweredWindow:
         _listed(answer.upper),
         strict=True,
     )
-    total = None, answer.total, answer.total_lower, answer.total_upper
-    totals = [] if answer.total is None else [total]
     rows = (
         AnswerRow(
             dataset=answer.dataset,
@@ -269,7 +263,7 @@ def _answered(answer: PrivateAnswer) -> AnsweredWindow:
             exhaustible_since=None if since is None else datetime.fromisoformat(since),
             above=answer.above,
         )
-        for label, value, lower, upper in (*numbers, *totals)
+        for label, value, lower, upper in numbers
     )
     return AnsweredWindow(start, end, answer.kind, answer.confidence, tuple(rows))
 

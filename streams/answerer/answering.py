@@ -286,25 +286,22 @@ class Answering:
         if not leaves_out:
             left_out, stddev = np.zeros(asked.dimension), 0.0
         raw, noise, sums = raw_of(answers), answers[0].noise_stddev, []
-        if 0 in query.sums:
+        if query.running_total:
             variance = len(raw) * noise**2 + stddev**2
-            so_far = self._sums[query.name].corrected_after(
-                window.start, window.end, raw.sum(axis=0) + left_out, variance
-            )
+            so_far = self._sums[query.name].corrected_after(raw.sum(axis=0) + left_out, variance)
             self._sums[query.name] = so_far
-            sums = [found] if (found := so_far.sum_of_blocks(window.end)) is not None else []
+            sums = [so_far.of_blocks()]
         if leaves_out and query.of != "sum":
             left_out = np.maximum(left_out, 0.0)
         corrected = correct(raw, noise, left_out, stddev, block.before(), query_file.confidence)
         return correction_of(query_file, window, answers, corrected, left_out, stddev, sums)
 
     def _add(self, window: Window, value: Floats, stddev: float) -> None:
-        """Add an answer to the sums of its query."""
+        """Add an answer to the running total of its query."""
         query = self.query_file.queries[window.query]
-        if query.sums:
-            before, most = self._sums.get(query.name, AnsweredSums()), max(1, *query.sums)
-            after = before.after(window.start, window.end, value, stddev, most)
-            self._sums[query.name] = after
+        if query.running_total:
+            before = self._sums.get(query.name) or AnsweredSums(window.start)
+            self._sums[query.name] = before.after(value, stddev)
 
     def _leaves_out(self, query: int, block: int) -> bool:
         """Return whether the charges of this run can leave a user out of a block. It is public."""
@@ -367,7 +364,7 @@ class Answering:
             worst_case_left=worst_case.left(calendar.numbers, query),
             exhaustible_since=None if since is None else calendar.window(query, since).start,
             block_end=end,
-            sums=self._sums[asked.name].sums(asked.sums) if asked.sums else (),
+            sums=[self._sums[asked.name].of_answers()] if asked.running_total else (),
         )
 
     def _write(self, kind: Any, run: Run, step: int, answer: bytes = b"", **block: Any) -> None:

@@ -114,17 +114,9 @@ class PrivateAnswer(msgspec.Struct, omit_defaults=True, tag_field="type", tag="a
     labels: list[Label] | None = None
     """The labels of the values, if there are several. If the keys of the groups are private, these
     are the published keys, and there may be none."""
-    total: float | None = None
-    """The total of the labels, which is exactly the sum of the values. Only queries with the key
-    total have it."""
-    total_lower: float | None = None
-    """The lower end of the interval of the total."""
-    total_upper: float | None = None
-    """The upper end of that interval."""
     sums: list[WindowsSum] | None = None
-    """The sums of this answer and of those before it, for each of the key sums of the query. Like
-    the answers, they are about admitted users only. A sum of more windows than there are is
-    missing."""
+    """The sum of this answer and all answers before it, if the query has the key sums. Like the
+    answers, it is about admitted users only."""
     above: bool | None = None
     """True if the noisy value is above the threshold. Only answers of the kind threshold have
     it."""
@@ -194,7 +186,7 @@ class Correction(msgspec.Struct, omit_defaults=True, tag_field="type", tag="corr
     """The labels of the values, if there are several."""
     sums: list[WindowsSum] | None = None
     """The sum over this block and all blocks before it, for all users, if the query has the key
-    sums with all. Its interval does not assume how the windows of a block differ."""
+    sums. Its interval does not assume how the windows of a block differ."""
 
 
 AnswerRecord: TypeAlias = PrivateAnswer | Correction
@@ -214,7 +206,6 @@ def answer_of(
 ) -> PrivateAnswer:
     """Return the record of a release."""
     query, zone = query_file.queries[window.query], query_file.timezone
-    total, *ends = answered.total or (None, None, None)
     return PrivateAnswer(
         v=VERSION,
         dataset=query_file.dataset,
@@ -233,9 +224,6 @@ def answer_of(
         worst_case_left=worst_case_left,
         exhaustible_since=None if exhaustible_since is None else iso(exhaustible_since, zone),
         labels=answered.labels,
-        total=total,
-        total_lower=ends[0],
-        total_upper=ends[1],
         above=answered.above,
         provisional_until=None if block_end is None else iso(block_end, zone),
         sums=_shown_sums(sums, query_file, query) or None,

@@ -20,9 +20,6 @@ A count, distinct or sum by a column without labels has private keys (``keys``).
 numbers for each own key: ``each``, by whose noisy sum over the users keys are selected, and the
 value.
 
-With ``total``, the labels have one more number: their sum, times a weight. Weighted least squares
-turn the noisy numbers into ones that add up to the published total.
-
 Bounds: with ``each``, a user's numbers are clipped to it, and all but the largest ``groups`` of
 them are dropped; ties are broken by the order of the labels. With ``clip`` the vector is scaled
 down. For means, variances and quantiles, the contribution of a user with more than ``each`` events
@@ -75,8 +72,6 @@ class Answered(NamedTuple):
             together with the confidence of the file. None where it has no ends.
         labels: of the values, if there are several.
         above: whether a threshold was passed.
-        total: of all labels: its value and the ends of its interval. The values add up to it
-            exactly.
     """
 
     value: float | list[float | None] | None
@@ -84,7 +79,6 @@ class Answered(NamedTuple):
     upper: float | list[float | None] | None
     labels: list[Label] | None = None
     above: bool | None = None
-    total: tuple[float, float, float] | None = None
 
 
 class AskedQuery:
@@ -120,8 +114,7 @@ class AskedQuery:
             case "quantiles":
                 self.dimension = query.levels
             case _:
-                self.dimension = groups + bool(query.total)
-        self._weight = math.sqrt(query.total / ((1.0 - query.total) * query.groups))
+                self.dimension = groups
         # 0 where events are counted, so that counts are integers.
         self._exponent = math.frexp(query.each or query.clip)[1] - _BITS if self._sums else 0
         self._exponents = [
@@ -138,8 +131,7 @@ class AskedQuery:
                 longest = query.each * float(np.linalg.norm(self._root[:, 0]))
             case _:
                 numbers = query.groups * (1 if self.keys is None else 2)
-                share = 1.0 - query.total  # of the squared norm that is left for the labels
-                longest = query.clip or query.each * math.sqrt(numbers / share)
+                longest = query.clip or query.each * math.sqrt(numbers)
         self.bound = longest * _ABOVE
 
     @property
@@ -283,8 +275,6 @@ class AskedQuery:
                 row[coordinate] = number
             else:
                 row[2 * place : 2 * place + 2] = query.each, number
-        if query.total:
-            row[-1] = self._weight * row[:-1].sum()
 
     def _fill_terms(self, row: Floats, sums: dict[int, int]) -> None:
         """Write a user's part of both numbers in units of their bounds, for the largest groups."""
@@ -320,8 +310,6 @@ class AskedQuery:
         if query.kind == "quantiles":
             return self._quantiles(value, stddev, confidence)
         labels = self._labels
-        if query.total:
-            return self._with_total(value, stddev, confidence)
         if query.kind == "top":
             order = np.argsort(-value, kind="stable")[: query.most]
             value, labels = value[order], [query.labels[place] for place in order]
@@ -330,41 +318,6 @@ class AskedQuery:
             above = number > query.threshold if query.kind == "threshold" else None
             return Answered(number, number - width, number + width, None, above)
         return Answered(value.tolist(), (value - width).tolist(), (value + width).tolist(), labels)
-
-    def consistent_stddevs(self, stddev: float) -> tuple[float, float]:
-        """Return the standard deviations of one label's number and of the total, from that of the
-        noise.
-        """
-        count, square = len(self.query.labels), self._weight**2
-        return (
-            stddev * math.sqrt(1.0 - 1.0 / (count + 1.0 / square)),
-            stddev / math.sqrt(1.0 / count + square),
-        )
-
-    def _with_total(self, value: Floats, stddev: float, confidence: float) -> Answered:
-        """Return numbers and a total that agree with each other.
-
-        With noise s in each number y_i, and s / w in the measured total T, the least squares are at
-        y_i + (T - sum of y) / (n + 1 / w^2) for n labels. All intervals hold together (Sidak 1967).
-        """
-        parts, count = value[:-1], len(value) - 1
-        missing = float(value[-1]) / self._weight - float(parts.sum())
-        parts = parts + missing / (count + 1.0 / self._weight**2)
-        # On a grid on which sums are exact, far below the noise.
-        largest = math.frexp(float(np.abs(parts).max()) * count)[1]
-        grid = max(math.frexp(stddev)[1] - 24, largest - 50)
-        parts = np.ldexp(np.rint(np.ldexp(parts, -grid)), grid)
-        total = float(parts.sum())
-        of_part, of_total = self.consistent_stddevs(stddev)
-        widths = quantile_of_noise(confidence, count + 1)
-        half, of_sum = of_part * widths, of_total * widths
-        return Answered(
-            parts.tolist(),
-            (parts - half).tolist(),
-            (parts + half).tolist(),
-            list(self.query.labels),
-            total=(total, total - of_sum, total + of_sum),
-        )
 
     @property
     def _labels(self) -> list[Label] | None:

@@ -509,7 +509,7 @@ def _can_be_planned(query: Query) -> bool:
 
 
 def _is_sum(query: Query) -> bool:
-    return query.kind in ("count", "distinct", "sum") and not query.total
+    return query.kind in ("count", "distinct", "sum")
 
 
 def _grid(windows: int, own: float) -> list[int]:

@@ -43,8 +43,6 @@ MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
 MOST_IN_BLOCK: Final = 1024
 _MOST_QUERIES: Final = 100
-_MOST_SUMS: Final = 8
-_MOST_SUMMED: Final = 2**14
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,6 @@ class Query:
             the keys of the groups are private.
         key_bytes: the longest private key of a group, in bytes; 0 for other keys.
         keys_below: private keys are integers from 0 to below this; 0 for other keys.
-        total: the part of a user's squared norm that is spent on the total of the labels; 0
-            without a total.
         edges: of the bins of a histogram, k + 1 for k bins.
         where: the conditions on events.
         window: its length.
@@ -151,7 +147,7 @@ class Query:
         paid_blocks: for how many such blocks of a user the reserve pays; 0 for all that can need
             it.
         blocks: the number of blocks that are corrected.
-        sums: of how many last windows the answers are added up; 0 for all since the first one.
+        running_total: whether the answers are added up from the first window on.
         first: the number of the first window that is answered; windows are counted from the start
             of the input.
     """
@@ -167,7 +163,6 @@ class Query:
     labels: tuple[Label, ...] = ()
     key_bytes: int = 0
     keys_below: int = 0
-    total: float = 0.0
     edges: tuple[float, ...] = ()
     where: tuple[Condition, ...] = ()
     each: float = 0.0
@@ -188,7 +183,7 @@ class Query:
     block_limit: float = 0.0
     paid_blocks: float = 0.0
     blocks: int = 0
-    sums: tuple[int, ...] = ()
+    running_total: bool = False
     first: int = 0
 
     @property
@@ -443,7 +438,7 @@ def _query(
         settings["active_windows"] = table.number("active_windows", least=1.0)
         if "share" in content:
             settings["share"] = table.number("share", above=0.0, most=1.0)
-        if kind in _OF and not settings.keys() & {"key_bytes", "keys_below", "total"}:
+        if kind in _OF and not settings.keys() & {"key_bytes", "keys_below"}:
             windows = panes.last(horizon - 1) + 1
             block = table.period("block", zone, Period(0, unit))
             settings |= _correction(table, settings["active_windows"], windows, every, unit, block)
@@ -457,39 +452,14 @@ def _query(
         **settings,
     )
     can_add = kind in ("count", "sum") and window == every and not query.has_private_keys
-    if "sums" in content and query.total:
-        raise UnusableQueries(
-            f"{table.where}: total and sums exclude each other: give one, or ask two queries",
-            "sums",
-        )
-    if "sums" in content and can_add:
-        query = replace(query, sums=_sums(table, query, zone))
+    if can_add and (sums := table.take("sums", None)) is not None:
+        if sums != ["all"]:
+            raise table.fault("sums", sums, '["all"], for the running total')
+        query = replace(query, running_total=True)
     if "start" in content:
         query = query.starting(max(0, panes.last(table.moment("start", zone) - 1) + 1))
     table.finish()
     return query
-
-
-def _sums(table: FileTable, query: Query, zone: str | None) -> tuple[int, ...]:
-    given = table.take("sums")
-    if not isinstance(given, list) or not 1 <= len(given) <= _MOST_SUMS:
-        raise table.fault("sums", given, f'a list of 1 to {_MOST_SUMS} of durations and "all"')
-    found = []
-    for one in given:
-        length, unit = Period(0, query.unit)
-        if one != "all":
-            inner = FileTable(f"{table.where}, sums", {"sums": one})
-            length, unit = inner.period("sums", zone)
-        windows = length // query.every
-        numbers = windows * (len(query.labels) or 1)
-        if unit != query.unit or length % query.every or numbers > _MOST_SUMMED:
-            raise table.fault(
-                "sums",
-                given,
-                f"durations of whole windows, of which a sum has at most {_MOST_SUMMED} numbers",
-            )
-        found.append(windows)
-    return tuple(found)
 
 
 def _correction(
@@ -595,8 +565,6 @@ def _add_bounds(table: FileTable, settings: dict[str, Any], kind: Kind, of: Of) 
     else:
         bound = "clip" if "clip" in table.content else "each"
         settings[bound] = table.number(bound, above=0.0)
-    if "total" in table.content and settings.get("labels") and settings.get("each"):
-        settings["total"] = table.number("total", above=0.0, below=1.0)
     if has_keys and settings.get("clip"):
         raise UnusableQueries(
             f"{table.where}: clip is {settings['clip']:g}; private keys need the bounds each and "

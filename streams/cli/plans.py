@@ -40,12 +40,9 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
         asked = AskedQuery(query)
         stddev = query.noise or (None if costs is None else costs.noises[number])
         half, is_fixed = None, query.unit == "ms"
-        numbers, of_total = 1 if asked.keys else asked.dimension, None
+        numbers = 1 if asked.keys else asked.dimension
         if stddev is not None and query.kind not in _NONLINEAR:
             half = stddev * quantile_of_noise(query_file.confidence, numbers)
-            if query.total:
-                of_part, spread = asked.consistent_stddevs(stddev)
-                half, of_total = half * of_part / stddev, half * spread / stddev
         selection = None if stddev is None else asked.selection(stddev)
         shown = {
             "query": query.name,
@@ -58,7 +55,6 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
             "norm_of_a_user": asked.bound,
             "noise_stddev": stddev,
             "interval_half_width": half,
-            "total_half_width": of_total,
             "active_windows": query.active_windows or None,
             "block_windows": query.block or None,
             "provisional_windows": provisional[number] if query.block else None,

@@ -266,9 +266,6 @@ def line_of(answered: PrivateAnswer) -> str:
     """Return an answer as one line for people."""
     parts = [_moment(answered.start, answered.end), plain(answered.query)]
     parts += _numbers(answered.value, answered.lower, answered.upper, answered.labels)
-    if answered.total is not None:
-        ends = f"({plain(answered.total_lower)} to {plain(answered.total_upper)})"
-        parts.append(f"total {plain(answered.total)} {ends}")
     for one in answered.sums or []:
         shown = _numbers(one.value, one.lower, one.upper, answered.labels)
         parts += [f"since {_moment(one.start, answered.start)}", *shown]

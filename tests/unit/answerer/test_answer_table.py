@@ -61,23 +61,8 @@ def test_answers_of_every_kind_have_a_row_for_each_number(query: str) -> None:
         values = one.value if isinstance(one.value, list) else [one.value]
         labels = [None] if one.labels is None else one.labels
         expected += list(zip(labels, values, strict=True))
-        expected += [] if one.total is None else [(None, one.total)]
     assert [(row.label, row.value) for row in rows] == expected
     assert all(row.raw_value == row.value and not row.corrected for row in rows)
-
-
-def test_a_total_has_a_row_and_no_label() -> None:
-    table = table_of(
-        answer(0, [3.0, 4.0], labels=["a", "b"], total=7.0, total_lower=5.0, total_upper=9.0),
-        answer(1, 2.0, lower=None, upper=None),
-    )
-    first, _ = (list(window.rows) for window in table.series()[0].windows)
-    assert [(row.label, row.value, row.lower, row.upper) for row in first] == [
-        ("a", 3.0, 1.0, 5.0),
-        ("b", 4.0, 2.0, 6.0),
-        (None, 7.0, 5.0, 9.0),
-    ]
-    assert table.series()[0].labels == ["a", "b"]
 
 
 def test_a_correction_replaces_the_values_of_its_windows_and_keeps_the_answers() -> None:

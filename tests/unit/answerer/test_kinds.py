@@ -25,8 +25,6 @@ KINDS = {
     "count by, clipped": f'kind = "count"\nclip = 2.5\n{LABELS}',
     "distinct": 'kind = "distinct"',
     "distinct by": f'kind = "distinct"\ngroups = 2\n{LABELS}',
-    "distinct by, total": f'kind = "distinct"\ngroups = 2\ntotal = 0.3\n{LABELS}',
-    "sum by, total": f'kind = "sum"\ncolumn = "x"\neach = 3.7\ngroups = 1\ntotal = 0.5\n{LABELS}',
     "sum": 'kind = "sum"\ncolumn = "x"\neach = 3.7',
     "sum by": f'kind = "sum"\ncolumn = "x"\neach = 3.7\ngroups = 1\n{LABELS}',
     "sum by, clipped": f'kind = "sum"\ncolumn = "x"\nclip = 0.3\n{LABELS}',
@@ -156,57 +154,6 @@ def noisy_answers(
 def covered(answers: list[Any], truth: float) -> float:
     """The share of intervals that hold; one without ends holds."""
     return float(np.mean([a.lower is None or a.lower <= truth <= a.upper for a in answers]))
-
-
-def total_of(labels: int, groups: int = 1, total: float = 0.2) -> str:
-    return (
-        f'kind = "count"\neach = 1\ngroups = {groups}\ntotal = {total}\n'
-        f'by = "c"\nlabels = {list(range(labels))}'
-    )
-
-
-@pytest.mark.parametrize(("labels", "groups", "total"), [(10, 1, 0.2), (10, 4, 0.2), (50, 1, 0.1)])
-def test_a_total_has_less_error_than_the_sum_of_the_labels_and_equals_it(
-    labels: int, groups: int, total: float
-) -> None:
-    asked = ask(total_of(labels, groups, total))
-    plain = ask(total_of(labels, groups).replace("total = 0.2\n", ""))
-    true, random = np.linspace(100.0, 900.0, labels), np.random.default_rng(9)
-    weight = math.sqrt(total / ((1.0 - total) * groups))
-    noise = 3.0 * asked.bound / plain.bound  # the same budget pays for both
-    totals, covered, parts = [], 0, []
-    for _ in range(800):
-        drawn = noise * random.standard_normal(labels + 1)
-        found = asked.answered(np.append(true, weight * true.sum()) + drawn, noise, 0.9)
-        assert found.total is not None
-        for order in (found.value, found.value[::-1], random.permutation(found.value).tolist()):
-            assert sum(order) == found.total[0]
-        lower, upper = np.array(found.lower), np.array(found.upper)
-        holds = ((lower <= true) & (true <= upper)).all()
-        covered += bool(holds and found.total[1] <= true.sum() <= found.total[2])
-        totals.append(found.total[0] - true.sum())
-        parts.append(np.array(found.value) - true)
-    of_part, of_total = asked.consistent_stddevs(noise)
-    assert np.std(totals) == pytest.approx(of_total, rel=0.1)
-    assert np.std(parts) == pytest.approx(of_part, rel=0.05)
-    assert of_total < 3.0 * math.sqrt(labels * groups) * (0.7 if groups == 1 else 0.88)
-    assert of_part < 1.13 * 3.0
-    assert 0.9 - 3.5 * math.sqrt(0.09 / 800) < covered / 800 < 0.97
-
-
-@given(st.lists(st.floats(-1e12, 1e12), min_size=4, max_size=4), st.floats(1e-6, 1e6))
-def test_a_total_of_any_numbers_is_exactly_their_sum(numbers: list[float], stddev: float) -> None:
-    found = ask(total_of(3)).answered(np.array(numbers), stddev, 0.9)
-    assert found.total is not None
-    first, second, third = found.value
-    assert first + second + third == third + first + second == found.total[0]
-
-
-def test_the_total_of_a_user_is_that_of_the_numbers_that_count() -> None:
-    asked = ask(KINDS["sum by, total"].replace("groups = 1", "groups = 2"))
-    _, rows = asked.rows(content_of(asked, [(1, 9.0, "a"), (1, -1.0, "b"), (1, 0.5, "z")]))
-    assert rows[0, :3].tolist() == [3.7, -1.0, 0.0]
-    assert rows[0, 3] == pytest.approx(math.sqrt(0.5) * 2.7)
 
 
 RATIO = 'kind = "ratio"\nnumerator = { each = 1 }\ndenominator = { of = "distinct" }'

@@ -41,28 +41,6 @@ BAD = {
     "labels twice": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 1]', "labels"),
     "groups missing": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]', "groups"),
     "groups many": ("each = 2", 'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 3', "groups"),
-    "total without labels": ("each = 2", "each = 2\ntotal = 0.2", "total"),
-    "total of a clip": (
-        "each = 2",
-        'clip = 2\nby = "c"\nlabels = [1, 2]\ntotal = 0.2',
-        "total",
-    ),
-    "total alone": (
-        "each = 2",
-        'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 1\ntotal = 1.0',
-        "total",
-    ),
-    "corrected total": (
-        "each = 2\nnoise = 1.0",
-        'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 1\ntotal = 0.2\nactive_windows = 3\n'
-        "left_out = 0.1",
-        "left_out",
-    ),
-    "sums of a total": (
-        "each = 2",
-        'each = 2\nby = "c"\nlabels = [1, 2]\ngroups = 1\ntotal = 0.2\nsums = ["all"]',
-        "sums",
-    ),
     "no numerator": ('kind = "count"', 'kind = "ratio"', "numerator"),
     "no denominator": ('kind = "count"', 'kind = "ratio"\nnumerator = { each = 1 }', "denominator"),
     "term without a bound": (
