@@ -49,7 +49,6 @@ from accounting.conversions import (
 from accounting.conversions.risk import curve_deltas
 from accounting.costs.costs import renyi_table_units, renyi_units
 from accounting.costs.mechanisms import (
-    MAX_RECORDS,
     Gaussian,
     Laplace,
     Mechanism,
@@ -375,7 +374,7 @@ def steps_measure(shape: StepShape) -> Measure:
         name="steps",
         kind="number of steps of a public shape",
         unit="steps",
-        mechanisms=(Gaussian, PoissonGaussian, PoissonRecords),
+        mechanisms=(Gaussian, PoissonGaussian),
         per_order=False,
         power=1,
         cost=shape.units,
@@ -387,31 +386,24 @@ def steps_measure(shape: StepShape) -> Measure:
     )
 
 
-def steps_noise_multiplier(
-    epsilon: float, delta: float, sampling_rate: float, steps: int, *, records: int = 1
-) -> float:
+def steps_noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
     """Return a noise multiplier at which (epsilon, delta) allows this many steps.
 
     It is at most a relative 1e-3 above the least one that the loss distributions certify, and
-    the measure of the shape (sampling_rate, result, records) has a budget of at least `steps`.
+    the measure of the shape (sampling_rate, result) has a budget of at least `steps`.
 
     Args:
         epsilon: finite, >= 0.
         delta: strictly between 0 and 1.
         sampling_rate: in (0, 1].
         steps: 1 to 131072.
-        records: the largest number of records of a user, 1 to 1,000; each is drawn by a coin of its
-            own, and the clip norm is that of a record.
     """
-    from accounting.reports.calibration import noise_for_epsilon, noise_for_records
+    from accounting.reports.calibration import noise_for_epsilon
 
     count = whole_number("steps", steps, 1, MAX_BUDGET_UNITS // ONE_STEP)
-    if whole_number("records", records, 1, MAX_RECORDS) == 1:
-        noise = noise_for_epsilon(epsilon, delta, count, sampling_rate)
-    else:
-        noise = noise_for_records(epsilon, delta, count, sampling_rate, records)
+    noise = noise_for_epsilon(epsilon, delta, count, sampling_rate)
     for _ in range(10):
-        shape = StepShape(sampling_rate, noise, records)
+        shape = StepShape(sampling_rate, noise)
         if _steps_epsilon(shape, float(count), delta) <= epsilon:
             return noise
         noise *= 1.0 + 1e-4

@@ -11,12 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.costs.mechanisms import (
-    MAX_RECORDS,
     SMALLEST_RATE,
     Gaussian,
     Mechanism,
     PoissonGaussian,
-    PoissonRecords,
     known,
 )
 from accounting.exact.errors import InvalidInput
@@ -27,7 +25,6 @@ from accounting.exact.validation import (
     norm_vector,
     positive_finite,
     real_number,
-    whole_number,
 )
 
 ONE_STEP: Final = 2**UNIT_BITS
@@ -46,20 +43,14 @@ class StepShape:
     user with probability q' / q) or with more noise (add some). A user with norm 0 does not take
     part and is not charged.
 
-    If users have several records, each record is drawn by a coin of its own, and norms are those of
-    one record: a user of whom j records are drawn adds a vector of at most j norms. A user with
-    fewer records reveals less, and the step counts as one.
-
     Attributes:
-        sampling_rate: q, in (0, 1], rounded up. At 1, every record is in every sum.
+        sampling_rate: q, in (0, 1], rounded up. At 1, every user is in every sum.
         noise_multiplier: the noise's standard deviation divided by the clip norm, finite, > 0,
             rounded down.
-        records: the largest number of records of a user, 1 to 1,000.
     """
 
     sampling_rate: float
     noise_multiplier: float
-    records: int = 1
 
     def __post_init__(self) -> None:
         rate = real_number("sampling_rate", self.sampling_rate, UP)
@@ -68,18 +59,15 @@ class StepShape:
         object.__setattr__(self, "sampling_rate", max(rate, SMALLEST_RATE))
         noise = positive_finite("noise_multiplier", self.noise_multiplier, DOWN)
         object.__setattr__(self, "noise_multiplier", noise)
-        object.__setattr__(self, "records", whole_number("records", self.records, 1, MAX_RECORDS))
 
     @property
-    def certified(self) -> PoissonGaussian | PoissonRecords:
+    def certified(self) -> PoissonGaussian:
         """The step at norm 1 whose copies dominate all steps that count as one.
 
         Its noise is below `noise_multiplier` by a relative 2**-20.
         """
         noise = float_toward(Fraction(self.noise_multiplier) * _SLACK, DOWN)
-        if self.records == 1:
-            return PoissonGaussian(noise, self.sampling_rate)
-        return PoissonRecords(noise, self.sampling_rate, self.records)
+        return PoissonGaussian(noise, self.sampling_rate)
 
     def covers(self, mechanism: Mechanism) -> bool:
         """Return whether a step of this mechanism counts as one step, for a small enough norm."""
@@ -95,19 +83,16 @@ class StepShape:
         A norm for which the noise is too low saturates at `MAX_COST_UNITS`, which no budget admits.
 
         Args:
-            mechanism: `Gaussian`, `PoissonGaussian` or `PoissonRecords`, at a rate of at most
-                `sampling_rate`, with at most `records` records.
-            norms: of one record, shape (n,), finite, >= 0.
+            mechanism: `Gaussian` or `PoissonGaussian`, at a rate of at most `sampling_rate`.
+            norms: shape (n,), finite, >= 0.
 
         Raises:
-            InvalidInput: for another mechanism, a higher rate, or more records.
+            InvalidInput: for another mechanism, or a higher rate.
         """
         vector, largest = norm_vector("norms", norms), self.largest_norm(mechanism)
         if largest == 0.0:
-            allowed = f"Gaussian noise on a sample of rate {self.sampling_rate} at most"
-            if self.records > 1:
-                allowed += f", with at most {self.records} records of a user,"
-            raise InvalidInput("mechanism", mechanism, f"{allowed} for the measure steps")
+            allowed = f"Gaussian noise on a sample of rate {self.sampling_rate} at most, for steps"
+            raise InvalidInput("mechanism", mechanism, allowed)
         charge = np.where(vector > largest, MAX_COST_UNITS, ONE_STEP)
         charge[vector == 0.0] = 0
         return charge
@@ -115,16 +100,13 @@ class StepShape:
 
 @lru_cache(maxsize=256)  # every step asks for it
 def _largest_norm(shape: StepShape, mechanism: Mechanism) -> float:
-    rate, records = 1.0, 1
     match mechanism:
         case Gaussian(noise_stddev):
-            pass
+            rate = 1.0
         case PoissonGaussian(noise_stddev, rate):
-            pass
-        case PoissonRecords(noise_stddev, rate, records):
             pass
         case _:
             return 0.0
-    if rate > shape.sampling_rate or records > shape.records:
+    if rate > shape.sampling_rate:
         return 0.0
     return float_toward(Fraction(noise_stddev) / Fraction(shape.certified.noise_stddev), DOWN)

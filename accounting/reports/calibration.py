@@ -16,7 +16,6 @@ from accounting.costs.mechanisms import (
     Gaussian,
     Mechanism,
     PoissonGaussian,
-    PoissonRecords,
     simplified,
 )
 from accounting.exact.errors import InvalidInput
@@ -32,7 +31,7 @@ from accounting.exact.validation import (
     user_count,
     whole_number,
 )
-from accounting.reports.accountant import Method, ReportAccountant
+from accounting.reports.accountant import ReportAccountant
 from accounting.reports.grid import MAX_COUNT, NormGrid
 from accounting.reports.histories import Bounds
 from accounting.reports.pld.losses import LARGEST_RATIO
@@ -41,7 +40,6 @@ from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
 
 # Noise for sampled steps is clip_norm / LARGEST_RATIO times a power of 2**(1 / _FINENESS).
 _FINENESS: Final = 2**13
-_STRIDE: Final = 4  # the same for `noise_for_records`, in steps of this
 _LARGEST_OCTAVES: Final = 60
 _MAX_STEPS: Final = 10**9
 _ENOUGH: Final = 1e-30  # if epsilon or delta is at least this, `gdp_budget` is above 0
@@ -125,29 +123,7 @@ def noise_for_epsilon(
     raise InvalidInput("epsilon", epsilon, "an epsilon that the report can confirm")
 
 
-def noise_for_records(
-    epsilon: float, delta: float, steps: int, sampling_rate: float, records: int
-) -> float:
-    """Return the noise at which `steps` equal steps of `PoissonRecords` are (epsilon, delta)-DP.
-
-    The norm of a record is 1. The noise is at most a relative 2**-11 above the least that the loss
-    distributions confirm, and at least 1/128. The arguments are those of `noise_for_epsilon`.
-    """
-    target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
-    count = np.array([whole_number("steps", steps, 1, _MAX_STEPS)])
-
-    def enough(multiplier: float) -> bool:
-        mechanism = PoissonRecords(multiplier, sampling_rate, records)
-        return float(epsilon_of_steps(mechanism, count, tail)[0]) <= target
-
-    rate = PoissonRecords(1.0, sampling_rate, records).sampling_rate
-    start = _central_limit(gdp_budget(target, tail), rate * records, int(count[0]))
-    return _multiplier(_least(epsilon, enough, start, stride=_STRIDE))
-
-
-def steps_for_epsilon(
-    epsilon: float, delta: float, mechanism: PoissonGaussian | PoissonRecords, most: int
-) -> int:
+def steps_for_epsilon(epsilon: float, delta: float, mechanism: PoissonGaussian, most: int) -> int:
     """Return the largest number of equal steps whose composition is certified (epsilon, delta)-DP.
 
     The steps are those of `epsilon_of`, at norm 1. `most`: the largest result, >= 1.
@@ -170,12 +146,8 @@ def steps_for_epsilon(
     return low
 
 
-def epsilon_of_steps(
-    mechanism: PoissonGaussian | PoissonRecords, steps: IntArray, delta: float
-) -> FloatArray:
+def epsilon_of_steps(mechanism: PoissonGaussian, steps: IntArray, delta: float) -> FloatArray:
     """Return `epsilon_of` for several numbers of equal steps at norm 1; float64 of shape (n,).
-
-    The steps of `PoissonRecords` are bounded by loss distributions alone.
 
     Args:
         mechanism: of the steps, at a rate above 0.
@@ -186,8 +158,7 @@ def epsilon_of_steps(
     if isinstance(step, Gaussian):
         noise = step.noise_stddev
         return np.array([epsilon_of(noise, 1.0, count, delta) for count in steps.tolist()])
-    method: Method = "pld" if isinstance(step, PoissonRecords) else "tightest"
-    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta, method))
+    return np.asarray(_unit_accountant(step).epsilon(steps[:, np.newaxis], delta))
 
 
 @lru_cache(maxsize=16)
@@ -232,25 +203,23 @@ def _multiplier(point: int) -> float:
     return math.ldexp(2.0 ** (point % _FINENESS / _FINENESS), point // _FINENESS) / LARGEST_RATIO
 
 
-def _least(epsilon: float, enough: Callable[[float], bool], start: float, stride: int = 1) -> int:
-    """Return the least point, a multiple of `stride`, whose multiplier is enough.
+def _least(epsilon: float, enough: Callable[[float], bool], start: float) -> int:
+    """Return the least point whose multiplier is enough.
 
     `epsilon`: the target, for errors; `start`: a multiplier near the result.
     """
 
     def is_enough(number: int) -> bool:
-        return enough(_multiplier(number * stride))
+        return enough(_multiplier(number))
 
-    last = _LARGEST_OCTAVES * _FINENESS // stride
-    low, high = _bracket(
-        is_enough, round(math.log2(start * LARGEST_RATIO) * _FINENESS / stride), last
-    )
+    last = _LARGEST_OCTAVES * _FINENESS
+    low, high = _bracket(is_enough, round(math.log2(start * LARGEST_RATIO) * _FINENESS), last)
     if high > last:
         raise InvalidInput("epsilon", epsilon, "large enough for a noise of 2**53 norms")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high * stride
+    return high
 
 
 def _bracket(enough: Callable[[int], bool], start: int, last: int) -> tuple[int, int]:

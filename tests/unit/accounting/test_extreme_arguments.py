@@ -100,7 +100,7 @@ MECHANISMS: list[Mechanism] = [
 FILTERS: list[BudgetFilter] = [
     *(ZcdpFilter(0.3), GdpFilter(0.3), ZcdpFilter(0.0)),
     RenyiFilter([2.0], [0.3]),
-    *(StepsFilter(StepShape(1.0, 2.0), 3), StepsFilter(StepShape(0.1, 2.0, 4), 3)),
+    *(StepsFilter(StepShape(1.0, 2.0), 3), StepsFilter(StepShape(0.1, 2.0), 3)),
 ]
 ODOMETERS = [
     *(RenyiTracker(2.0, 0.3), GdpOdometer(0.3)),
@@ -203,7 +203,6 @@ TABLE: list[Case] = [
     one("PoissonGaussian", PoissonGaussian, 1.0, 0.5),
     one("PoissonRecords", PoissonRecords, 1.0, 0.5, 3),
     one("StepShape", StepShape, 0.1, 2.0),
-    one("StepShape", StepShape, 0.1, 2.0, 3),
     one("steps_measure", lambda e, d: STEPS.budgets_for(e, d), 1.0, 1e-5),
     one("steps_measure", lambda n, d: STEPS.epsilon(n, d), [2], 1e-5),
     one("steps_noise_multiplier", accounting.steps_noise_multiplier, 1.0, 1e-5, 1.0, 9),
