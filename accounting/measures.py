@@ -67,7 +67,7 @@ from accounting.exact.units import MAX_BUDGET_UNITS, budget_units, from_units, f
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
-    Number,
+    as_float_array,
     nonnegative_array,
     nonnegative_finite,
     probability,
@@ -226,7 +226,7 @@ class Measure:
         Returns:
             An upper bound: the least over all orders or, with `any_order`, the largest over them.
         """
-        checked = [np.atleast_1d(np.asarray(one)) for one in self._checked(orders)]
+        checked = [np.atleast_1d(as_float_array("orders", one)) for one in self._checked(orders)]
         given = np.atleast_1d(nonnegative_array("amounts", amounts))
         count = len(checked[0]) if checked else 1
         if given.shape != (count,):
@@ -315,11 +315,11 @@ class Measure:
         epsilons = np.asarray(self.implied(ends, _share(delta, len(ends))))
         return np.where(amounts > 0.0, epsilons[part], 0.0)
 
-    def budget_units(self, budget: Number) -> int:
+    def budget_units(self, budget: float) -> int:
         """Return a budget in whole units, rounded down once.
 
         Args:
-            budget: in `unit`. A `Fraction` or a `Decimal` is taken exactly.
+            budget: in `unit`.
 
         Raises:
             InvalidInput: below 0, above the largest budget, or above 0 and less than one unit.

@@ -32,7 +32,7 @@ BISECTIONS: Final = 80
 
 
 def target_epsilon(epsilon: float) -> float:
-    """Return a checked epsilon, rounded down, at most `_LARGEST_EPSILON`."""
+    """Return a checked epsilon, at most `_LARGEST_EPSILON`."""
     return min(nonnegative_finite("epsilon", epsilon), _LARGEST_EPSILON)
 
 

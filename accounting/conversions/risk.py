@@ -25,7 +25,6 @@ import scipy
 
 from accounting.conversions.gdp import gdp_to_delta
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import UP
 from accounting.exact.validation import FloatArray, nonnegative_array, probability, real_number
 
 # Above the errors of ndtri and of ndtr in the tail, where the density multiplies them by 38 at
@@ -61,7 +60,7 @@ def gdp_risk(mu: float, false_positive_rate: float) -> Risk:
         false_positive_rate: alpha, strictly between 0 and 1.
     """
     alpha = probability("false_positive_rate", false_positive_rate)
-    shift = real_number("mu", mu, UP)
+    shift = real_number("mu", mu)
     if not shift >= 0.0:
         raise InvalidInput("mu", mu, "at least 0")
     rate = float(scipy.special.ndtr(scipy.special.ndtri(alpha) + shift)) * (1.0 + _ROUNDING)

@@ -35,7 +35,7 @@ from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.validation import (
     FloatArray,
     as_float_array,
-    exact_numbers,
+    finite_numbers,
     positive_finite,
     whole_number,
 )
@@ -58,8 +58,9 @@ def banded_step(column: npt.ArrayLike, noise_stddev: float) -> Gaussian:
     Raises:
         InvalidInput: for other arguments, or noise that float64 cannot hold.
     """
-    stddev = positive_finite("noise_stddev", noise_stddev, DOWN)
-    square = sum((entry * entry for entry in exact_numbers("column", column)), Fraction(0))
+    stddev = positive_finite("noise_stddev", noise_stddev)
+    entries = map(Fraction, finite_numbers("column", column))
+    square = sum((entry * entry for entry in entries), Fraction(0))
     if square == 0:
         raise InvalidInput("column", column, "not 0 throughout")
     noise = _root_down(Fraction(stddev) ** 2 / square)

@@ -16,7 +16,7 @@ PureDP: pure eps-DP is (eps^2 / 2)-zCDP, Feldman and Zrnic Thm 4.9; an upper bou
 Rényi divergences of sampled steps, Laplace and PureDP are computed with exp and log, so their
 last digits may differ between machines. A ledger must decide the same on every machine, so
 `renyi_units` charges Laplace and PureDP min(a eps^2 / 2, eps) instead, which is rational and not
-less. All other costs are the same bits everywhere. Norms that float64 cannot hold are rounded up.
+less. All other costs are the same bits everywhere.
 
 Costs are float64, in the unit of the measure, for callers that add them up. A charge is a whole
 number of units (`accounting.measures.charge_units`).

@@ -88,7 +88,7 @@ def mechanism_from(event: Any, clip_norm: float = 1.0) -> Mechanism:
     if isinstance(event, Mechanism):
         return event
     name = type(event).__name__
-    scale = positive_finite("clip_norm", clip_norm, DOWN)
+    scale = positive_finite("clip_norm", clip_norm)
     match name:
         case "GaussianDpEvent":
             return Gaussian(_noise(event.noise_multiplier, scale))

@@ -38,7 +38,7 @@ class Gaussian:
     noise_stddev: float
 
     def __post_init__(self) -> None:
-        noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
+        noise = positive_finite("noise_stddev", self.noise_stddev)
         object.__setattr__(self, "noise_stddev", noise)
 
 
@@ -60,7 +60,7 @@ class PoissonGaussian:
     sampling_rate: float
 
     def __post_init__(self) -> None:
-        noise = positive_finite("noise_stddev", self.noise_stddev, DOWN)
+        noise = positive_finite("noise_stddev", self.noise_stddev)
         object.__setattr__(self, "noise_stddev", noise)
         rate = sampling_probability("sampling_rate", self.sampling_rate)
         rate = max(rate, SMALLEST_RATE) if rate > 0.0 else 0.0
@@ -106,7 +106,7 @@ class Laplace:
     scale: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", positive_finite("scale", self.scale, DOWN))
+        object.__setattr__(self, "scale", positive_finite("scale", self.scale))
 
 
 @dataclass(frozen=True)

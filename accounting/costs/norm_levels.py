@@ -85,7 +85,7 @@ def levels_of(norms: npt.ArrayLike, clip_norm: float, levels: int) -> LevelArray
     """Return the lowest level whose norm is at least each norm, as bytes.
 
     Args:
-        norms: any shape, from 0 to `clip_norm`, rounded up to float64.
+        norms: any shape, from 0 to `clip_norm`.
         clip_norm: the norm of the highest level, finite, > 0.
         levels: L, 1 to 255.
 

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from accounting.costs.mechanisms import Mechanism, gaussian_stddev, noise_scale, pure_scale
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import ratio_ceil
-from accounting.exact.rounding import DOWN, UP
 from accounting.exact.units import MAX_BUDGET_UNITS, MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import FloatArray, IntArray, norm_vector, positive_finite
 
@@ -83,16 +82,16 @@ def noise_for_norm_budget(norm_budget: float, rho: float) -> float:
     squared norms that a user contributes sum to at most `norm_budget`.
 
     Args:
-        norm_budget: in the squared units of the norms, > 0, rounded up.
-        rho: in nats, from one unit to the largest budget, rounded down.
+        norm_budget: in the squared units of the norms, > 0.
+        rho: in nats, from one unit to the largest budget.
 
     Returns:
         s, inflated by 2**-30 (by 2**-30 / rho if rho < 1): each charge is rounded up to a unit of
         2**-44 nats, and up to 2**15 contributions whose squares sum to exactly `norm_budget`
         still fit.
     """
-    budget = positive_finite("norm_budget", norm_budget, UP)
-    kappa = positive_finite("rho", rho, DOWN)
+    budget = positive_finite("norm_budget", norm_budget)
+    kappa = positive_finite("rho", rho)
     if not 2.0**-UNIT_BITS <= kappa <= 2.0**-UNIT_BITS * MAX_BUDGET_UNITS:
         raise InvalidInput("rho", rho, "a budget: from 2**-44 to 131072 nats")
     # The root of the quotient would lose a budget among the smallest numbers.

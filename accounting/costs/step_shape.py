@@ -18,7 +18,7 @@ from accounting.costs.mechanisms import (
     known,
 )
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, UP, float_toward
+from accounting.exact.rounding import DOWN, float_toward
 from accounting.exact.units import MAX_COST_UNITS, UNIT_BITS
 from accounting.exact.validation import (
     IntArray,
@@ -44,20 +44,19 @@ class StepShape:
     part and is not charged.
 
     Attributes:
-        sampling_rate: q, in (0, 1], rounded up. At 1, every user is in every sum.
-        noise_multiplier: the noise's standard deviation divided by the clip norm, finite, > 0,
-            rounded down.
+        sampling_rate: q, in (0, 1]. At 1, every user is in every sum.
+        noise_multiplier: the noise's standard deviation divided by the clip norm, finite, > 0.
     """
 
     sampling_rate: float
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        rate = real_number("sampling_rate", self.sampling_rate, UP)
+        rate = real_number("sampling_rate", self.sampling_rate)
         if not 0.0 < rate <= 1.0:
             raise InvalidInput("sampling_rate", self.sampling_rate, "above 0 and at most 1")
         object.__setattr__(self, "sampling_rate", max(rate, SMALLEST_RATE))
-        noise = positive_finite("noise_multiplier", self.noise_multiplier, DOWN)
+        noise = positive_finite("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", noise)
 
     @property

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from accounting.exact import wide
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, UP, moved
+from accounting.exact.rounding import UP, moved
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
@@ -54,7 +54,7 @@ def square_ratio_up(c: npt.ArrayLike, s: float) -> FloatArray:
         c: finite, >= 0, any shape.
         s: finite, > 0.
     """
-    scale = positive_finite("s", s, DOWN)
+    scale = positive_finite("s", s)
     values = _finite_values("c", c)
     return _in_blocks(values, lambda block: _square_ratio_block(block, scale), np.float64)
 
@@ -71,7 +71,7 @@ def ratio_ceil(
         limit: a power of two from 2**53 to 2**62.
         power: 1 or 2.
     """
-    scale = positive_finite("s", s, DOWN)
+    scale = positive_finite("s", s)
 
     def ceilings(block: FloatArray) -> IntArray:
         return _exact_ceilings(block, scale, bits, limit, power)
@@ -98,7 +98,7 @@ def product_up(a: float, m: npt.ArrayLike) -> FloatArray:
         a: finite, > 0.
         m: >= 0, infinity allowed, any shape.
     """
-    factor = positive_finite("a", a, UP)
+    factor = positive_finite("a", a)
     values = nonnegative_array("m", m)
     return _in_blocks(values, lambda block: _product_block(factor, block), np.float64)
 

@@ -4,13 +4,12 @@ Python and numpy convert to the nearest float64. If an exact comparison shows th
 wrong side of the number, its neighbour is taken. So "up" is the smallest float64 at or above the
 number, and "down" the largest at or below it.
 
-Costs round up and budgets round down (`accounting.exact.validation` has the list).
+Costs round up and budgets round down.
 """
 
 from __future__ import annotations
 
 import math
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -25,20 +24,14 @@ _Float = TypeVar("_Float", bound=np.floating[Any])
 _ENDS: Final = {UP: math.inf, DOWN: -math.inf}
 
 
-def float_toward(number: int | float | Fraction | Decimal | np.longdouble, toward: Toward) -> float:
-    """Return the float64 next to `number`, up or down; beyond the range, infinity or the largest.
-
-    NaN gives NaN. Raises `ValueError` for a signalling NaN.
-    """
+def float_toward(number: int | Fraction, toward: Toward) -> float:
+    """Return the float64 next to `number`, up or down; beyond the range, infinity or largest."""
     try:
         nearest = float(number)
     except OverflowError:
         nearest = math.inf if number > 0 else -math.inf
-    if math.isnan(nearest):
-        return nearest
-    # Python compares an integer or a fraction with a float exactly, numpy its own types.
-    held: Any = Decimal(nearest) if isinstance(number, Decimal) else nearest
-    wrong = held < number if toward == UP else held > number
+    # Python compares an integer or a fraction with a float exactly.
+    wrong = nearest < number if toward == UP else nearest > number
     return math.nextafter(nearest, _ENDS[toward]) if wrong else nearest
 
 

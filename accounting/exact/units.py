@@ -24,7 +24,6 @@ from accounting.exact.rounding import DOWN, UP, floats_toward
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
-    Number,
     exact_number,
     nonnegative_array,
     unit_array,
@@ -54,11 +53,11 @@ def cost_units(cost: npt.ArrayLike) -> IntArray:
     return scaled.astype(np.int64)
 
 
-def budget_units(budget: Number, power: int = 1, argument: str = "budget") -> int:
+def budget_units(budget: float, power: int = 1, argument: str = "budget") -> int:
     """Return floor(budget**power * 2**44), exactly.
 
     Args:
-        budget: in the unit of the measure; a `Fraction` or `Decimal` is taken exactly.
+        budget: in the unit of the measure.
         power: 2 for the mu of GDP.
         argument: its name in the error.
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from accounting.costs.mechanisms import Mechanism, PureDP
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN
 from accounting.exact.units import MAX_BUDGET_UNITS, cost_units, from_units_down
 from accounting.exact.validation import (
     BoolArray,
@@ -56,8 +55,7 @@ class BudgetFilter(ABC):
         Args:
             state: units, shape (n,) or (n, k).
             cost: float64 >= 0 of the shape of the state, in the unit of the measure (nats; mu
-                squared for GDP). Other numbers are rounded up to float64; infinity is never
-                admitted.
+                squared for GDP). Infinity is never admitted.
 
         Returns:
             The new state, and bool of shape (n,).
@@ -112,11 +110,11 @@ class BudgetFilter(ABC):
             state: units, shape (n,) or (n, k).
             mechanism: the step.
             norms: shape (n,), finite, >= 0.
-            clip_norm: > 0, rounded down; None does not clip.
+            clip_norm: > 0; None does not clip.
         """
         vector = norm_vector("norms", norms)
         if clip_norm is not None:
-            vector = np.minimum(vector, positive_finite("clip_norm", clip_norm, DOWN))
+            vector = np.minimum(vector, positive_finite("clip_norm", clip_norm))
         return self.grant_units(state, mechanism, vector)[:2]
 
     def grant_units(

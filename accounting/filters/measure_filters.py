@@ -42,7 +42,7 @@ from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
-    exact_numbers,
+    finite_numbers,
     renyi_orders,
     user_count,
     whole_number,
@@ -181,7 +181,7 @@ class RenyiFilter(BudgetFilter):
     orders: tuple[float, ...]
 
     def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
-        given = exact_numbers("budgets", budgets)
+        given = finite_numbers("budgets", budgets)
         self._set_orders(orders, [budget_units(one, argument="budgets") for one in given])
 
     @classmethod

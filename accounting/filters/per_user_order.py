@@ -32,7 +32,7 @@ from accounting.exact.validation import (
     BoolArray,
     FloatArray,
     IntArray,
-    exact_numbers,
+    finite_numbers,
     norm_vector,
     renyi_orders,
     unit_array,
@@ -104,7 +104,7 @@ class PerUserOrderFilter:
     budget_units: tuple[int, ...]
 
     def __init__(self, orders: npt.ArrayLike, budgets: npt.ArrayLike) -> None:
-        given = exact_numbers("budgets", budgets)
+        given = finite_numbers("budgets", budgets)
         self._set(orders, [budget_units(one, argument="budgets") for one in given])
 
     @classmethod

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import scipy
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, root_up
+from accounting.exact.rounding import root_up
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
@@ -303,7 +303,7 @@ def _checked_values(values: npt.ArrayLike) -> FloatArray:
 
 
 def _checked_upper(upper: float) -> float:
-    bound = positive_finite("upper", upper, DOWN)
+    bound = positive_finite("upper", upper)
     if not 1.0 / _LARGEST_UPPER <= bound <= _LARGEST_UPPER:
         raise InvalidInput("upper", upper, "from 2**-300 to 2**300")
     return bound

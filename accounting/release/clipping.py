@@ -76,11 +76,11 @@ def clip_factors(norms: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
     2**-1021, or such entries are set to 0 (as in `clip_rows`).
 
     Args:
-        norms: shape (n,), finite; rounded up.
-        granted: shape (n,), >= 0, infinity included; rounded down.
+        norms: shape (n,), finite.
+        granted: shape (n,), >= 0, infinity included.
     """
     lengths = norm_vector("norms", norms)
-    limits = nonnegative_array("granted", granted, DOWN)
+    limits = nonnegative_array("granted", granted)
     if limits.shape != lengths.shape:
         raise InvalidInput("granted", limits.shape, f"of the shape of norms, {lengths.shape}")
     # Three roundings, each up by a relative 2**-53 at most: of the quotient, this product, and the
@@ -99,7 +99,7 @@ def clip_rows(rows: npt.ArrayLike, granted: npt.ArrayLike) -> FloatArray:
 
     Args:
         rows: finite contributions.
-        granted: shape (n,), >= 0, infinity included; rounded down.
+        granted: shape (n,), >= 0, infinity included.
     """
     array = _checked_rows(rows)
     factors = clip_factors(row_norms(array), granted)
@@ -134,7 +134,7 @@ def round_to(
     """
     if toward not in (UP, DOWN):
         raise InvalidInput("toward", toward, "up or down")
-    exact = as_float_array("values", values, toward)
+    exact = as_float_array("values", values)
     if np.isnan(exact).any():
         raise InvalidInput("values", math.nan, "numbers throughout")
     try:

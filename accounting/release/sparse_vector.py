@@ -16,7 +16,7 @@ import numpy.typing as npt
 from accounting.costs.mechanisms import PureDP
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
-from accounting.exact.rounding import DOWN, UP, float_toward
+from accounting.exact.rounding import UP, float_toward
 from accounting.exact.validation import (
     FloatArray,
     norm_vector,
@@ -55,7 +55,7 @@ class SparseVector:
     Args:
         threshold: an integer, public. To learn when a count falls to t or below, ask for its
             negative with threshold -t.
-        epsilon: the whole cost in nats, from 2**-40 to 2**40, rounded down.
+        epsilon: the whole cost in nats, from 2**-40 to 2**40.
         generator: a source of repeatable noise, for tests only: its seed reveals the noise. Without
             it, the operating system's source is used.
         positives: c, at least 1.
@@ -81,7 +81,7 @@ class SparseVector:
         monotone: bool = False,
     ) -> None:
         self.threshold = whole_number("threshold", threshold, -_LARGEST_COUNT, _LARGEST_COUNT)
-        self.epsilon = positive_finite("epsilon", epsilon, DOWN)
+        self.epsilon = positive_finite("epsilon", epsilon)
         if not _EPSILONS[0] <= self.epsilon <= _EPSILONS[1]:
             raise InvalidInput("epsilon", epsilon, "from 2**-40 to 2**40")
         self.positives = whole_number("positives", positives, 1, _LARGEST_COUNT)

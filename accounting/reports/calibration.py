@@ -20,7 +20,6 @@ from accounting.costs.mechanisms import (
 )
 from accounting.exact.errors import InvalidInput
 from accounting.exact.products import product_up
-from accounting.exact.rounding import UP
 from accounting.exact.validation import (
     FloatArray,
     IntArray,
@@ -65,7 +64,7 @@ def epsilon_of(
     """
     mechanism = PoissonGaussian(noise_stddev, sampling_rate)
     count = whole_number("steps", steps, 0, MAX_COUNT)
-    tail, norm = probability("delta", delta), positive_finite("clip_norm", clip_norm, UP)
+    tail, norm = probability("delta", delta), positive_finite("clip_norm", clip_norm)
     if count == 0 or mechanism.sampling_rate == 0.0:
         return 0.0
     if mechanism.sampling_rate == 1.0:
@@ -95,8 +94,8 @@ def noise_for_epsilon(
     number of steps is fixed; the result does not apply to a filter or an odometer.
     """
     target, tail = nonnegative_finite("epsilon", epsilon), probability("delta", delta)
-    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm, UP)
-    rate = real_number("sampling_rate", sampling_rate, UP)
+    count, norm = user_count("steps", steps), positive_finite("clip_norm", clip_norm)
+    rate = real_number("sampling_rate", sampling_rate)
     if 0.0 < rate < SMALLEST_RATE:
         rate = SMALLEST_RATE
     if not 1 <= count <= _MAX_STEPS:

@@ -19,7 +19,7 @@ from accounting.costs.mechanisms import (
     simplified,
 )
 from accounting.exact.errors import InvalidInput
-from accounting.exact.validation import FloatArray, IntArray
+from accounting.exact.validation import FloatArray, IntArray, whole_array
 from accounting.reports.grid import MAX_COUNT
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
@@ -94,12 +94,7 @@ def per_level(mechanisms: Mechanisms, levels: int) -> list[Mechanism]:
 def level_counts(counts: npt.ArrayLike, levels: int) -> IntArray:
     """Return `counts` as int64, shape (n, levels) or (levels,), each from 0 to `MAX_COUNT`."""
     allowed = f"one row per user, of shape (n, {levels}), or ({levels},) for one user"
-    try:
-        array = np.asarray(counts)
-    except ValueError:  # rows of different lengths
-        raise InvalidInput("counts", counts, allowed) from None
-    if array.dtype.kind not in "iu":
-        raise InvalidInput("counts", array.dtype, "an array of integers")
+    array = whole_array("counts", counts)
     if array.ndim not in (1, 2) or array.shape[-1] != levels:
         raise InvalidInput("counts", array.shape, allowed)
     if array.size:

@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import DOWN, UP, float_toward
+from accounting.exact.rounding import UP, float_toward
 from accounting.exact.units import MAX_BUDGET_UNITS, UNIT_BITS, cost_units
 from accounting.exact.validation import (
     FloatArray,
@@ -59,7 +60,7 @@ class LecuyerOdometer:
 
     Args:
         orders: k orders, > 1, at most 2**40, all different.
-        delta: strictly between 0 and 1, rounded down.
+        delta: strictly between 0 and 1.
         growth: the ratio of successive rungs of the ladder, at least 1.01 (2 in the paper; a
             smaller ratio is finer, but every rung needs its share of delta).
     """
@@ -72,7 +73,7 @@ class LecuyerOdometer:
 
     def __init__(self, orders: npt.ArrayLike, delta: float, *, growth: float = 2.0) -> None:
         alphas = renyi_orders("orders", orders).tolist()
-        factor = positive_finite("growth", growth, DOWN)
+        factor = positive_finite("growth", growth)
         if factor < 1.01:
             raise InvalidInput("growth", growth, "at least 1.01")
         object.__setattr__(self, "orders", tuple(alphas))
@@ -143,4 +144,4 @@ def _ladder(order: float, count: int, delta: float, growth: float) -> tuple[IntA
 
 def _float_up(value: Decimal) -> float:
     """Return the smallest float64 above `value`, whose last digits are rounded."""
-    return float_toward(value * (1 + Decimal(10) ** (5 - _DIGITS)), UP)
+    return float_toward(Fraction(value * (1 + Decimal(10) ** (5 - _DIGITS))), UP)

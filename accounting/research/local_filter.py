@@ -11,9 +11,9 @@ import numpy as np
 
 from accounting.costs.mechanisms import Laplace, Mechanism, PureDP
 from accounting.exact.errors import InvalidInput
-from accounting.exact.rounding import UP
+from accounting.exact.rounding import UP, float_toward
 from accounting.exact.units import MAX_BUDGET_UNITS
-from accounting.exact.validation import IntArray, norm_vector, real_number, whole_number
+from accounting.exact.validation import IntArray, norm_vector, whole_number
 from accounting.filters.budget_filter import BudgetFilter
 from accounting.research.rogers import RogersFilter
 
@@ -134,4 +134,4 @@ def _pure_epsilon(mechanism: Mechanism, norm: float) -> float:
         return number
     if not isinstance(mechanism, Laplace):
         raise InvalidInput("mechanism", mechanism, "pure DP for this rule: PureDP or Laplace")
-    return real_number("norm", Fraction(number) / Fraction(mechanism.scale), UP)
+    return float_toward(Fraction(number) / Fraction(mechanism.scale), UP)

@@ -69,8 +69,8 @@ class RogersFilter:
     There is no `grant`: the cost of a step is eps itself, which has no norm to clip.
 
     Args:
-        epsilon: nats, >= 0, at most 512, rounded down; 0 admits the steps that cost nothing.
-        delta: > 0, less than 1/e, as the theorem requires; rounded down.
+        epsilon: nats, >= 0, at most 512; 0 admits the steps that cost nothing.
+        delta: > 0, less than 1/e, as the theorem requires.
     """
 
     epsilon: float

@@ -248,8 +248,10 @@ def elements_of(argument: str, values: object) -> NDArray[Any] | list[Any]:
 
 
 def _array(argument: str, values: Any) -> NDArray[Any] | list[Any]:
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InvalidRequest(f"{argument} has masked values: leave those users out")
+    if isinstance(values, np.ma.MaskedArray):
+        raise InvalidRequest(
+            f"{argument} is a masked array: leave those users out, and give an array without a mask"
+        )
     try:
         array = np.asarray(values)
     except Exception as error:  # any error of the library that made the column

@@ -30,7 +30,7 @@ from accounting import (
     steps_measure,
 )
 from accounting.exact.units import UNIT_BITS
-from accounting.exact.validation import exact_numbers, positive_finite
+from accounting.exact.validation import finite_numbers, positive_finite
 from streams.ledger.authorization import check_access
 from streams.ledger.validation import check_policy
 from streams.records import (
@@ -399,10 +399,10 @@ def _check_choice(argument: str, given: object, choices: Sequence[str]) -> None:
 
 def _units(argument: str, measure: Measure, numbers: npt.ArrayLike) -> list[int]:
     """Return budgets in whole units, rounded down."""
-    exact = exact_numbers(argument, numbers)
-    if not all(number > 0 for number in exact):
+    found = finite_numbers(argument, numbers)
+    if not all(number > 0 for number in found):
         raise InvalidRequest(f"{argument} is {np.asarray(numbers).tolist()}; it must be positive")
-    return [measure.budget_units(number) for number in exact]
+    return [measure.budget_units(number) for number in found]
 
 
 _LOG_BYTES = 16

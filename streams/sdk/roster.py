@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import Mechanism
 from accounting.costs.norm_levels import grid_norms, levels_of
+from accounting.exact.validation import whole_array
 from streams.ledger.erasure import blanked
 from streams.records import (
     ChargeRoster,
@@ -43,7 +44,13 @@ from streams.records.users import UserIds
 from streams.sdk.arguments import Priced, chosen_mechanism, price, read_numbers
 from streams.sdk.attempt import Ahead, AskedStep, Attempt, Call
 from streams.sdk.connection import Connection, Deadline
-from streams.sdk.errors import ConflictingDecisions, InvalidRequest, StepContentChanged, Unusable
+from streams.sdk.errors import (
+    ConflictingDecisions,
+    InvalidRequest,
+    StepContentChanged,
+    Unusable,
+    invalid_requests,
+)
 from streams.sdk.layout import Layout
 from streams.sdk.roster_steps import (
     AskedLevels,
@@ -449,13 +456,10 @@ class Roster:
     def _rows(self, positions: ArrayLike | None) -> NDArray[np.int64] | None:
         if positions is None:
             return None
-        rows = np.asarray(positions)
-        if rows.ndim != 1 or (rows.dtype.kind not in "iu" and len(rows)):
-            raise InvalidRequest(
-                f"positions has type {rows.dtype}, shape {rows.shape}; it must be a list of whole "
-                "numbers"
-            )
-        rows = rows.astype(np.int64)
+        with invalid_requests():
+            rows = whole_array("positions", positions).astype(np.int64)
+        if rows.ndim != 1:
+            raise InvalidRequest(f"positions has shape {rows.shape}; it must be one-dimensional")
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise InvalidRequest(
                 f"positions go from {rows.min()} to {rows.max()}; they must be between 0 and "

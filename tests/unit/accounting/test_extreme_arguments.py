@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -54,22 +53,16 @@ NUMBERS: list[Any] = [
     *(0, -0.0, 5e-324, 1e-310, 1e-200, 1e-9, 0.3, 1.0 - 2**-53, 1, 1.0 + 2**-52, 100, 1e9, 1e18),
     *(1e100, 1e160, 1e200, 1.7e308, math.inf, -math.inf, math.nan, -1, -5e-324, True, None, "1"),
     *([], [1.0], {}, object(), 1j, 10**400, 10**5000, -(10**400), 2**53 + 1, 2**63),
-    *(Fraction(1, 3), Fraction(1, 10**400), Fraction(10**400, 3), Decimal("1e-400")),
-    *(Decimal("NaN"), Decimal("sNaN"), Decimal("1e999999"), Decimal("Infinity")),
-    *(np.float16(0.1), np.float32(3.4e38), np.longdouble("1e400"), np.longdouble("nan")),
-    *(np.int8(-1), np.uint64(2**64 - 1), np.array(1.0), np.array([1.0]), np.timedelta64(3, "s")),
+    *(Fraction(1, 3), np.longdouble(1), np.float32(3.4e38), np.int8(-1), np.uint64(2**64 - 1)),
+    *(np.array(1.0), np.array([1.0]), np.timedelta64(3, "s")),
 ]
 ARRAYS: list[Any] = [
     *([], [0.0], [1.0], [5e-324], [1.7e308], [1e200, 1e-200, 0.0, 1.0], [math.inf], [math.nan]),
     *([-1.0], [[1.0]], [[]], 1.0, None, "a", ["1"], [None], [True], [1j], [[1], [1, 2]], {1: 2}),
-    *([10**400], [10**5000], [2**63], [Fraction(1, 3)], [Decimal("1e400")], [Decimal("sNaN")]),
+    *([10**400], [10**5000], [2**63], [Fraction(1, 3)]),
     *(np.array([0]), np.array([1]), np.array([-1]), np.array([2**62]), np.array([2**63 - 1])),
     *(np.array([], dtype=np.int64), np.zeros((1, 1), dtype=np.int64), np.array([[0, 1]])),
-    *(
-        np.array([1], dtype=np.float16),
-        np.array([np.longdouble("1e400")]),
-        np.array([1.0] * 3)[::2],
-    ),
+    *(np.array([1], dtype=np.float32), np.ma.array([1]), np.array([1.0] * 3)[::2]),
     *(np.array(["2020"], dtype="M8[Y]"), np.zeros((2, 2)), object()),
 ]
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from accounting.exact.units import budget_units
+from accounting.exact.units import UNIT_BITS
 from streams.ledger.ledger import Channel, Delta, Ledger
 from streams.records import (
     Charge,
@@ -54,7 +54,7 @@ class Log:
         self.ledger = ledger
 
     def create(self, name="d", budget=1.0, request="token", log=NO_TOPIC, **policy):
-        units = [budget_units(number) for number in np.atleast_1d(budget).tolist()]
+        units = [int(number * 2**UNIT_BITS) for number in np.atleast_1d(budget).tolist()]
         defaults = {
             "dataset": name,
             "partitions": self.ledger.state.partitions,

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from enum import IntEnum, StrEnum
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,6 @@ INTEGERS = {
     "big-endian": np.array([1, 2, 3], dtype=">i4"),
     "objects": np.array([1, 2, 3], dtype=object),
     "every second": np.array([1, 0, 2, 0, 3])[::2],
-    "unmasked": np.ma.array([1, 2, 3]),
     "pandas": pd.Series([1, 2, 3], index=[2, 0, 1]),
     "pandas, sorted": SHUFFLED["user"],
     "pandas, labels that are names of methods": pd.Series(
@@ -136,6 +134,7 @@ NO_IDS: dict[str, Callable[[], Any]] = {
     "two-dimensional strings": lambda: np.array([["a"]]),
     "a number": lambda: np.int64(5),
     "masked": lambda: np.ma.array([1, 2], mask=[False, True]),
+    "masked array without masked values": lambda: np.ma.array([1, 2]),
     "dates": lambda: np.array(["2020-01-01"], dtype="datetime64[D]"),
     "pandas Int64 with NA": lambda: pd.Series([1, None], dtype="Int64"),
     "pandas with NaN": lambda: pd.Series([1, None]),
@@ -205,15 +204,15 @@ NO_NUMBERS: dict[str, Callable[[], Any]] = {
     "None": lambda: [1.0, None],
     "pandas NA": lambda: pd.Series([1.0, pd.NA], dtype=object),
     "Decimal": lambda: [1.0, Decimal(1)],
-    "Fraction": lambda: [1.0, Fraction(1)],
     "polars Decimal": lambda: pl.Series([Decimal("1.5"), Decimal("2.5")]),
-    "long double": lambda: np.array([1, np.longdouble(1) / 3]),
+    "long double": lambda: np.array([1, 2], dtype=np.longdouble),
     "large integers": lambda: np.array([1, 2**53 + 1]),
     "large integers beside floats": lambda: [0.5, 2**53 + 1],
     "integers beyond 64 bits": lambda: [1, 2**70 + 1],
     "set": lambda: {1.0, 2.0},
     "a number": lambda: 1.0,
     "masked": lambda: np.ma.array([1.0, 2.0], mask=[False, True]),
+    "masked array without masked values": lambda: np.ma.array([1.0, 2.0]),
 }
 
 
