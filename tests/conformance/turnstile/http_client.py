@@ -26,7 +26,7 @@ import numpy as np
 
 from accounting import MEASURES, Gaussian, Laplace, PoissonGaussian, PureDP, StepShape
 from accounting import steps_measure as measure_of_steps
-from accounting.exact.validation import exact_numbers
+from accounting.exact.validation import finite_numbers
 from streams import Halt, InvalidRequest, ReleaseUnknown, RequestRejected, Turnstile, Unusable
 from streams.records import Holder, Policy, Reason, Rejected
 from streams.sdk.arguments import chosen_mechanism, read_event
@@ -330,7 +330,7 @@ def policy_of(dataset: Mapping[str, Any]) -> Policy:
     else:
         row = measure_of_steps(StepShape(given["sampling_rate"], given["noise_multiplier"]))
     for name in ("budget", "odometer_step"):
-        given[name] = [row.budget_units(number) for number in exact_numbers(name, given[name])]
+        given[name] = [row.budget_units(number) for number in finite_numbers(name, given[name])]
     if "allow" in given:
         given["allow"] = msgspec.to_builtins(access_list(given["allow"]), builtin_types=(bytes,))
     return msgspec.convert(given, Policy)
