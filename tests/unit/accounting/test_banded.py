@@ -49,15 +49,6 @@ def test_columns_of_any_size_have_a_norm(column: list[float]) -> None:
     assert Fraction(math.nextafter(step.noise_stddev, math.inf)) ** 2 > exact
 
 
-@pytest.mark.parametrize(
-    ("column", "noise"),
-    [([0.0], 1.0), ([], 1.0), ([math.nan], 1.0), ([1.0], 0.0), ([1e300], 1e-300)],
-)
-def test_what_is_no_column_is_refused(column: list[float], noise: float) -> None:
-    with pytest.raises(InvalidInput):
-        banded_step(column, noise)
-
-
 @given(st.data())
 def test_what_a_run_moves_is_at_most_what_was_charged_for_it(data: st.DataObject) -> None:
     """With the noise of one standard deviation: the squared distance of all rows, both worlds."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 from scipy.optimize import brentq
@@ -125,16 +125,6 @@ def test_gdp_budget_is_below_the_largest_and_near_it(epsilon: float, delta: floa
 
 
 @given(epsilons, deltas)
-def test_zcdp_budget_implies_epsilon_and_delta_on_conversion_back(
-    epsilon: float, delta: float
-) -> None:
-    rho = zcdp_budget(epsilon, delta)
-    assert zcdp_to_epsilon(rho, delta) <= epsilon
-    assert zcdp_to_epsilon(rho * (1 + 1e-9), delta) > epsilon
-    assert zcdp_to_delta(rho, epsilon) <= delta
-
-
-@given(epsilons, deltas)
 def test_zcdp_budget_is_at_least_the_printed_formula(epsilon: float, delta: float) -> None:
     """Feldman and Zrnic, Thm 4.9. The formula cancels, so it is written as a quotient."""
     log = -math.log(delta)
@@ -153,15 +143,6 @@ def test_renyi_over_many_orders_approaches_zcdp_from_above(rho: float, delta: fl
     epsilon = float(renyi_to_epsilon(orders, orders * rho, delta))
     zcdp = zcdp_to_epsilon(rho, delta)
     assert zcdp * (1 - 1e-12) <= epsilon <= zcdp * 1.001 + 1e-5
-
-
-@given(st.floats(min_value=1e-3, max_value=10.0), epsilons)
-def test_renyi_epsilon_and_delta_are_inverse(rdp: float, epsilon: float) -> None:
-    orders = [2.0, 5.0, 17.5]
-    curve = rdp * np.array(orders)
-    delta = float(renyi_to_delta(orders, curve, epsilon))
-    assume(1e-300 < delta < 1.0)
-    assert float(renyi_to_epsilon(orders, curve, delta)) == pytest.approx(epsilon, rel=1e-9)
 
 
 @given(st.floats(min_value=0.0, max_value=50.0), st.floats(1.01, 500.0), deltas)
@@ -200,34 +181,6 @@ def test_delta_is_monotone_between_zero_and_one(convert, epsilon: float) -> None
     assert (delta[1:] > 0.0).all()
     assert (np.diff(delta) >= 0.0).all()
     assert convert(levels[3], epsilon) == delta[3]
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan, math.inf])
-def test_delta_outside_zero_and_one_is_refused(delta: float) -> None:
-    calls = [
-        lambda: zcdp_to_epsilon(1.0, delta),
-        lambda: gdp_to_epsilon(1.0, delta),
-        lambda: renyi_to_epsilon([2.0], [1.0], delta),
-        lambda: zcdp_budget(1.0, delta),
-        lambda: gdp_budget(1.0, delta),
-    ]
-    for call in calls:
-        with refused("delta"):
-            call()
-
-
-@pytest.mark.parametrize("bad", [-1.0, math.nan])
-def test_invalid_levels_are_refused(bad: float) -> None:
-    with refused("rho"):
-        zcdp_to_epsilon(bad, DELTA)
-    with refused("mu"):
-        gdp_to_delta(bad, 1.0)
-    with refused("rdp"):
-        renyi_to_epsilon([2.0], [bad], DELTA)
-    with refused("epsilon"):
-        zcdp_budget(bad, DELTA)
-    with refused("rdp"):
-        renyi_to_epsilon([2.0, 3.0], [1.0], DELTA)
 
 
 # --------------------------------------------------------------- the ends of the ranges, exactly
@@ -273,17 +226,6 @@ def test_gdp_delta_is_above_the_exact_one_however_small_mu_is(tail: float) -> No
         epsilon = tail * mu
         exact = gdp_delta(mu, epsilon, digits=250)  # the difference of two numbers
         assert exact <= gdp_to_delta(mu, epsilon) <= exact * (1 + mpf(2e-12)), mu
-
-
-@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.1, 1.0, 30.0, 141.0, 1e3])
-@pytest.mark.parametrize("epsilon", [0.0, 1e-9, 1e-3, 1.0, 100.0, 1e4])
-def test_gdp_delta_is_an_upper_bound_for_epsilon_up_to_ten_thousand(
-    mu: float, epsilon: float
-) -> None:
-    delta = gdp_to_delta(mu, epsilon)
-    assert 0.0 < delta <= 1.0
-    if epsilon / mu - mu / 2 < 1e3:  # beyond, the exact one is below 1e-200000
-        assert gdp_delta(mu, epsilon) <= delta
 
 
 @pytest.mark.parametrize("mu", MUS)
@@ -436,22 +378,6 @@ def test_delta_rises_with_the_level_and_falls_with_epsilon(convert: Convert) -> 
         previous = delta
 
 
-@given(
-    st.sampled_from(range(len(TO_EPSILON))),
-    st.floats(1e-12, 1e4),
-    st.floats(0.0, 1e-6),
-    st.floats(-300.0, -0.001),
-    st.floats(0.0, 1e4),
-)
-def test_levels_however_close_are_in_order_to_within_1e_13(
-    which: int, level: float, gap: float, log_delta: float, epsilon: float
-) -> None:
-    levels = np.array([level, level * (1.0 + gap)])
-    for convert, at in ((TO_EPSILON[which], 10.0**log_delta), (TO_DELTA[which], epsilon)):
-        low, high = convert(levels, at).tolist()
-        assert low <= high * (1 + 1e-13)
-
-
 @pytest.mark.parametrize("convert", [*TO_EPSILON, *TO_DELTA])
 def test_an_array_gives_what_each_of_its_numbers_gives_alone(convert: Convert) -> None:
     levels = np.concatenate([[0.0], np.geomspace(1e-12, 1e5, 43), [math.inf]])
@@ -513,12 +439,3 @@ def test_budgets_are_the_largest_that_imply_epsilon_and_delta(epsilon: float) ->
             continue
         assert gdp_delta(mu, epsilon) <= delta < gdp_delta(mu * (1 + 1e-10), epsilon)
         assert zcdp_log_delta(rho, epsilon) <= target < zcdp_log_delta(rho * (1 + 1e-9), epsilon)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("budget", [gdp_budget, zcdp_budget])
-def test_budgets_rise_with_epsilon_and_with_delta(budget: Callable[[float, float], float]) -> None:
-    for delta in (1e-300, 1e-5, 0.9):
-        assert rising(np.array([budget(e, delta) for e in RISING_EPSILONS[::11].tolist()]))
-    for epsilon in (1e-6, 1.0, 1e4):
-        assert rising(np.array([budget(epsilon, d) for d in RISING_DELTAS[::5].tolist()]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -13,9 +12,6 @@ import pytest
 from scipy.stats import norm as normal
 
 from accounting import (
-    Gaussian,
-    InvalidInput,
-    Laplace,
     PerUserOrderFilter,
     PoissonGaussian,
     StepsFilter,
@@ -212,23 +208,6 @@ def test_noise_computed_in_float32_counts() -> None:
         assert (
             shape.units(PoissonGaussian(noise, 0.1), [float(np.float32(clip_norm))])[0] == ONE_STEP
         )
-
-
-@pytest.mark.parametrize("step", [PoissonGaussian(9.0, 0.11), Gaussian(9.0), Laplace(9.0)])
-def test_steps_of_another_kind_or_a_higher_rate_are_refused(step: PoissonGaussian) -> None:
-    with pytest.raises(InvalidInput):
-        StepShape(0.1, 2.0).units(step, [1.0])
-
-
-@pytest.mark.parametrize(("rate", "noise"), [(0.0, 1.0), (1.1, 1.0), (0.1, 0.0), (0.1, math.inf)])
-def test_a_shape_needs_a_rate_and_a_noise(rate: float, noise: float) -> None:
-    with pytest.raises(InvalidInput):
-        StepShape(rate, noise)
-
-
-def test_an_epsilon_below_that_of_one_step_is_refused() -> None:
-    with pytest.raises(InvalidInput):
-        steps_measure(StepShape(0.01, 0.3)).budgets_for(1.0, 1e-5)
 
 
 def test_the_filter_admits_exactly_the_number_of_steps() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from accounting import Gaussian, PureDP, gdp_risk
 from accounting.reports import NormGrid, ReportAccountant, membership_risk
 from tests.examples import examples
-from tests.unit.accounting.refusals import refused
 
 GRID = NormGrid(1.0, 2)
 
@@ -36,9 +35,3 @@ def test_risk_of_a_pure_step_is_not_below_that_of_randomised_response(rate: floa
     exact = min(math.exp(0.8) * rate, 1.0 - math.exp(-0.8) * (1.0 - rate))
     found = float(membership_risk(report, [1], rate).true_positive_rate)
     assert exact <= found <= 1.25 * exact
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan])
-def test_invalid_rates_are_refused(rate: float) -> None:
-    with refused("false_positive_rate"):
-        membership_risk(ReportAccountant(Gaussian(1.0), GRID), [0, 1], rate)

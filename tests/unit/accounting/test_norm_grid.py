@@ -4,12 +4,10 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.reports import NormGrid
-from tests.unit.accounting.refusals import refused
 
 clip_norms = st.floats(min_value=1e-300, max_value=1e300)
 level_counts = st.integers(min_value=1, max_value=130)
@@ -73,39 +71,6 @@ def test_users_in_several_blocks_are_counted_as_each_alone() -> None:
     assert counts.sum(axis=1).tolist() == [3] * 2500
     for user in (0, 1047, 1048, 1049, 2499):
         np.testing.assert_array_equal(counts[user], grid.counts(history[[user]])[0])
-
-
-@pytest.mark.parametrize("norm", [1.0000000000000002, 2.0, -0.1, math.nan, math.inf])
-def test_norms_outside_the_grid_are_refused(norm: float) -> None:
-    grid = NormGrid(1.0, 10)
-    calls = [
-        lambda: grid.levels_of([0.5, norm]),
-        lambda: grid.round_up([0.5, norm]),
-        lambda: grid.counts([[0.5, norm]]),
-    ]
-    for call in calls:
-        with refused("norms"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("clip_norm", "levels", "argument"),
-    [
-        (0.0, 100, "clip_norm"),
-        (-1.0, 100, "clip_norm"),
-        (math.nan, 100, "clip_norm"),
-        (math.inf, 100, "clip_norm"),
-        (5e-324, 2, "clip_norm"),
-        (True, 100, "clip_norm"),
-        (1.0, 0, "levels"),
-        (1.0, 2**16 + 1, "levels"),
-        (1.0, 10.0, "levels"),
-        (1.0, True, "levels"),
-    ],
-)
-def test_invalid_grid_is_refused(clip_norm: float, levels: int, argument: str) -> None:
-    with refused(argument):
-        NormGrid(clip_norm, levels)
 
 
 def test_the_levels_cannot_be_overwritten() -> None:

@@ -91,27 +91,6 @@ def test_levels_beyond_the_grid_have_no_norm(levels: list[object]) -> None:
         norms_of(levels, 1.0, 100)
 
 
-@pytest.mark.parametrize(
-    ("clip", "count", "argument"),
-    [
-        (1.0, 0, "levels"),
-        (1.0, 256, "levels"),
-        (1.0, True, "levels"),
-        (0.0, 100, "clip_norm"),
-        (math.inf, 100, "clip_norm"),
-        (5e-323, 100, "clip_norm"),
-    ],
-)
-def test_invalid_grids_are_refused(clip: float, count: int, argument: str) -> None:
-    for call in (
-        lambda: levels_of([0.0], clip, count),
-        lambda: norms_of([0], clip, count),
-        lambda: cost_table("zcdp", Gaussian(1.0), clip, count),
-    ):
-        with refused(argument):
-            call()
-
-
 @given(clip_norms, st.integers(1, 24), model.usual_scale)
 def test_a_cost_table_is_what_an_auditor_computes_in_fractions(
     clip: float, count: int, scale: float
@@ -164,22 +143,3 @@ def test_charges_beyond_every_budget_saturate() -> None:
         MAX_COST_UNITS,
         MAX_COST_UNITS,
     ]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        [1, 2],
-        [0, 2, 1],
-        [0],
-        [[0, 0], [2, 1], [1, 2]],
-        np.zeros(257, dtype=np.int64),
-        np.zeros((3, 0), dtype=np.int64),
-        np.zeros((2, 2, 2), dtype=np.int64),
-        [0.0, 1.0],
-        [0, -1],
-    ],
-)
-def test_what_is_no_cost_table_is_refused(wrong: object) -> None:
-    with refused("cost_table"):
-        checked_cost_table(wrong)

@@ -13,7 +13,6 @@ from accounting.costs.order_units import units_at_orders, units_within_orders
 from accounting.exact import products
 from accounting.exact.products import product_up, ratio_ceil, square_ratio_up
 from tests.unit.accounting import rational_model as exact
-from tests.unit.accounting.refusals import refused
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 ADVERSARIAL = [
@@ -226,17 +225,3 @@ def test_units_within_an_order_are_the_exact_floor(limits: list[int], a: float) 
     rows = [*limits, *boundary, *(max(b - 1, 0) for b in boundary)]
     result = units_within_orders(np.array(rows)[:, np.newaxis], np.array([a]))
     assert result[:, 0].tolist() == [math.floor(limit / Fraction(a)) for limit in rows]
-
-
-@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
-def test_invalid_norms_are_refused(bad: float) -> None:
-    with refused("c"):
-        square_ratio_up([1.0, bad], 1.0)
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_invalid_scales_are_refused(bad: float) -> None:
-    with refused("s"):
-        square_ratio_up([1.0], bad)
-    with refused("a"):
-        product_up(bad, [1.0])

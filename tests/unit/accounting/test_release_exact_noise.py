@@ -24,7 +24,6 @@ from accounting import (
 from accounting.exact.validation import IntArray
 from accounting.release import exact_noise
 from accounting.release.exact_noise import ExactNoise
-from tests.unit.accounting.refusals import refused
 
 FALSE_POSITIVES = 1e-6
 
@@ -100,12 +99,6 @@ def test_objects_on_one_generator_draw_different_noise() -> None:
     generator = np.random.default_rng(15)
     draws = [ExactNoise(generator).rounded_normal(Fraction(2) ** 60) for _ in range(200)]
     assert len(set(draws)) == 200
-
-
-@pytest.mark.parametrize("bad", [7, "os", np.random.RandomState(0), np.random.PCG64(0)])
-def test_what_is_no_generator_is_refused(bad: object) -> None:
-    with refused("generator"):
-        ExactNoise(bad)
 
 
 # ------------------------------------------------------------------- the operating system's source

@@ -16,7 +16,6 @@ from scipy import stats
 
 from accounting.release import exact_normals
 from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
-from tests.unit.accounting.refusals import refused
 from tests.unit.accounting.test_release_exact_noise import FALSE_POSITIVES, normal_pvalue
 
 
@@ -171,12 +170,6 @@ def test_a_fork_of_the_process_draws_other_deviates() -> None:
     ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
     mine, other = (set(map(int, line[1:-1].split(","))) for line in ran.stdout.splitlines())
     assert len(mine & other) < 10
-
-
-@pytest.mark.parametrize("stddev", [Fraction(0), Fraction(-1), Fraction(LARGEST_STDDEV) * 2])
-def test_standard_deviations_without_an_int64_are_refused(stddev: Fraction) -> None:
-    with refused("stddev"):
-        ExactNormals().draw(stddev, 3)
 
 
 def test_no_deviates_are_an_empty_array() -> None:

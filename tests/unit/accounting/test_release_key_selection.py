@@ -171,23 +171,6 @@ def test_marks_are_uniform_poisson_numbers_of_keys() -> None:
     assert chisquare(uniform).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("universe", "contribution", "stddev", "argument"),
-    [
-        (1, 1.0, 1.0, "universe"),
-        (256**65, 1.0, 1.0, "universe"),
-        (2, 0.0, 1.0, "contribution"),
-        (2, 1.0, 0.0, "noise_stddev"),
-        (2, 1.0, 2.0**21, "contribution"),
-    ],
-)
-def test_invalid_argument_is_rejected(
-    universe: int, contribution: float, stddev: float, argument: str
-) -> None:
-    with refused(argument):
-        KeySelection(universe, contribution, stddev)
-
-
 def test_unit_too_coarse_for_the_margin_is_rejected() -> None:
     selection, noise = KeySelection(2, 1.0, 1.0), Marks([])
     assert selection.selected({0: 1 << 36}, -36, noise) == []

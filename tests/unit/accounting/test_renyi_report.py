@@ -14,7 +14,6 @@ from accounting import renyi_cost, renyi_to_delta, renyi_to_epsilon, zcdp_to_eps
 from accounting.costs.mechanisms import Gaussian, Laplace, Mechanism, PoissonGaussian, PureDP
 from accounting.exact.validation import IntArray
 from accounting.reports import DEFAULT_ORDERS, NormGrid, RenyiReport
-from tests.unit.accounting.refusals import refused
 
 GRID = NormGrid(1.0, 20)
 ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1000.0]
@@ -184,9 +183,3 @@ def test_an_infinite_divergence_spoils_its_order_and_no_user_who_does_not_have_i
     assert divergences[1, 1] == math.inf
     assert report.epsilon(np.array([[1, 0], [1, 1]]), 1e-5).upper[0] < 20.0
     assert report.delta(np.array([[1, 1]]), 1.0).upper.tolist() == [1.0]
-
-
-@pytest.mark.parametrize("orders", [[], [1.0], [math.inf], [2.0, 2.0], [math.nan]])
-def test_orders_that_are_not_usable_are_refused(orders: list[float]) -> None:
-    with refused("orders"):
-        RenyiReport(Gaussian(1.0), GRID.norms, orders)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from accounting import Gaussian, NormGrid, ZcdpFilter
 from accounting.exact.rounding import float_toward, floats_toward, root_up
 from accounting.release.clipping import round_to
-from tests.unit.accounting.refusals import refused
 
 exact_numbers = st.one_of(
     st.integers(-(2**1030), 2**1030),
@@ -82,14 +81,3 @@ def test_norms_clipped_in_a_narrow_type_are_within_the_clip_rounded_up(
     limits = round_to(granted, kind, "down")
     assert (limits.astype(np.float64) <= granted).all()
     assert granted.max() <= clip
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.longdouble, np.complex64, "f5", object, 7])
-def test_invalid_types_to_round_to_are_refused(kind: object) -> None:
-    with refused("kind"):
-        round_to([1.0], kind, "up")
-
-
-def test_invalid_sides_to_round_to_are_refused() -> None:
-    with refused("toward"):
-        round_to([1.0], np.float32, "nearest")

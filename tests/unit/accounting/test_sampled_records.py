@@ -174,12 +174,6 @@ def test_no_rho_and_no_mu_describes_the_step() -> None:
             cost(PoissonRecords(1.0, 0.1, 2), [1.0])
 
 
-@pytest.mark.parametrize("records", [0, -1, 1001, 2.0, True])
-def test_numbers_of_records_out_of_range_are_refused(records: int) -> None:
-    with pytest.raises(InvalidInput):
-        PoissonRecords(1.0, 0.1, records)
-
-
 STEPS = [(1.0, 0.01, 3), (4.0, 0.1, 10), (10.0, 0.001, 100), (2.0, 0.3, 2), (20.0, 0.002, 1000)]
 
 

@@ -1,0 +1,467 @@
+"""One table of bad requests: each argument of each function, and values that it refuses.
+
+`test_validation` has the types that no argument takes, and `test_extreme_arguments` whether a
+function ends with anything but a result or `InvalidInput`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from accounting import (
+    MAX_BUDGET_UNITS,
+    Gaussian,
+    GdpFilter,
+    Laplace,
+    NormGrid,
+    PoissonGaussian,
+    PoissonRecords,
+    PureDP,
+    RenyiFilter,
+    ReportAccountant,
+    StepShape,
+    ZcdpFilter,
+    advance_units,
+    banded_step,
+    budget_units,
+    charge_units,
+    checked_cost_table,
+    cost_table,
+    cost_units,
+    curve_risk,
+    gdp_budget,
+    gdp_cost,
+    gdp_to_delta,
+    gdp_to_epsilon,
+    levels_of,
+    norms_of,
+    poisson_gaussian_divergence,
+    renyi_cost,
+    renyi_to_delta,
+    renyi_to_epsilon,
+    round_to,
+    steps_measure,
+    zcdp_budget,
+    zcdp_cost,
+    zcdp_to_epsilon,
+)
+from accounting.exact.products import product_up, square_ratio_up
+from accounting.release import (
+    ContinualCounter,
+    ExactNoise,
+    KeySelection,
+    SparseVector,
+    clip_rows,
+    release_mean,
+    release_quantiles,
+)
+from accounting.release.clipping import norm_products
+from accounting.release.exact_normals import LARGEST_STDDEV, ExactNormals
+from accounting.reports import METHODS, RenyiReport, membership_risk
+from accounting.research import (
+    GdpOdometer,
+    LecuyerOdometer,
+    LocalFilter,
+    RenyiTracker,
+    RogersFilter,
+)
+from tests.unit.accounting.refusals import refused
+
+
+class Refused(NamedTuple):
+    """A function, arguments that it takes, and for each argument values that it refuses."""
+
+    call: Callable[..., object]
+    usual: dict[str, Any]
+    bad: dict[str, list[Any]]
+
+
+NAN, INF = math.nan, math.inf
+NO_SIZE = [0.0, -1.0, NAN, INF]
+NO_DELTA = [0.0, 1.0, -0.1, NAN, INF]
+NO_NORMS = [[-1.0], [NAN], [INF], [[1.0]]]
+NO_ORDERS = [[], [1.0], [0.5], [INF], [NAN], [2.0, 2.0]]
+ZERO, ONE = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)
+FIRST = np.array([0, 1], dtype=np.uint8)
+GRID = NormGrid(1.0, 10)
+
+
+def conversions() -> list[Refused]:
+    renyi = {"orders": [2.0], "rdp": [1.0]}
+    no_curve = {"orders": [[order] for order in (INF, NAN, 1.0, -2.0, 2.0**41)]}
+    no_curve["rdp"] = [[-1.0], [NAN], [1.0, 1.0]]
+    no_target = {"epsilon": [-1.0, NAN], "delta": NO_DELTA}
+    return [
+        Refused(
+            zcdp_to_epsilon, {"rho": 1.0, "delta": 1e-5}, {"rho": [-1.0, NAN], "delta": NO_DELTA}
+        ),
+        Refused(gdp_to_epsilon, {"mu": 1.0, "delta": 1e-5}, {"mu": [-1.0, NAN], "delta": NO_DELTA}),
+        Refused(gdp_to_delta, {"mu": 1.0, "epsilon": 1.0}, {"mu": [-1.0, NAN]}),
+        Refused(renyi_to_epsilon, {**renyi, "delta": 0.5}, {**no_curve, "delta": NO_DELTA}),
+        Refused(renyi_to_delta, {**renyi, "epsilon": 1.0}, no_curve),
+        Refused(zcdp_budget, {"epsilon": 1.0, "delta": 1e-5}, no_target),
+        Refused(gdp_budget, {"epsilon": 1.0, "delta": 1e-5}, no_target),
+        Refused(
+            curve_risk,
+            {"epsilon": [1.0], "delta": [1e-5], "false_positive_rate": 0.1},
+            {
+                "epsilon": [[-1.0]],
+                "delta": [[1.5], [-0.1], [0.1, 0.1]],
+                "false_positive_rate": [0.0, 1.0, NAN],
+            },
+        ),
+    ]
+
+
+def costs() -> list[Refused]:
+    sampled = PoissonGaussian(1.0, 0.5)
+    step = {"mechanism": Gaussian(1.0), "norms": [1.0]}
+    at_orders = {"mechanism": sampled, "norms": [1.0], "orders": [2.0]}
+    no_step = {"norms": NO_NORMS, "orders": NO_ORDERS}
+    return [
+        Refused(Gaussian, {"noise_stddev": 1.0}, {"noise_stddev": [*NO_SIZE, 2**70 + 1]}),
+        Refused(Laplace, {"scale": 1.0}, {"scale": NO_SIZE}),
+        Refused(
+            PoissonGaussian,
+            {"noise_stddev": 1.0, "sampling_rate": 0.5},
+            {"noise_stddev": NO_SIZE, "sampling_rate": [-0.1, 1.1, NAN, INF]},
+        ),
+        Refused(
+            partial(PoissonRecords, 1.0, 0.1), {"records": 1}, {"records": [0, -1, 1001, 2.0, True]}
+        ),
+        Refused(zcdp_cost, step, {"mechanism": ["gaussian"], "norms": [*NO_NORMS, 1.0]}),
+        Refused(gdp_cost, step, {"norms": NO_NORMS}),
+        Refused(renyi_cost, at_orders, no_step),
+        Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 1.0)}, no_step),
+        Refused(renyi_cost, {**at_orders, "mechanism": PoissonGaussian(1.0, 0.0)}, no_step),
+        Refused(poisson_gaussian_divergence, at_orders, {**no_step, "mechanism": [Gaussian(1.0)]}),
+        Refused(
+            charge_units,
+            {**at_orders, "measure": "renyi"},
+            {**no_step, "orders": [*NO_ORDERS, None], "measure": ["pld"]},
+        ),
+        Refused(charge_units, {**step, "measure": "zcdp", "orders": None}, {"orders": [[2.0]]}),
+        Refused(
+            partial(charge_units, "pure-dp", norms=[1.0]),
+            {"mechanism": PureDP()},
+            {"mechanism": [Gaussian(1.0), sampled]},
+        ),
+        Refused(
+            banded_step, {"column": [1.0], "noise_stddev": 1.0}, {"column": [[0.0], [], [NAN]]}
+        ),
+        Refused(
+            StepShape,
+            {"sampling_rate": 0.1, "noise_multiplier": 1.0},
+            {"sampling_rate": [0.0, 1.1], "noise_multiplier": [0.0, INF]},
+        ),
+        Refused(
+            partial(StepShape(0.1, 2.0).units, norms=[1.0]),
+            {"mechanism": PoissonGaussian(9.0, 0.1)},
+            {"mechanism": [PoissonGaussian(9.0, 0.11), Gaussian(9.0), Laplace(9.0)]},
+        ),
+        Refused(
+            partial(steps_measure(StepShape(0.01, 0.3)).budgets_for, delta=1e-5),
+            {"epsilon": 50.0},
+            {"epsilon": [1.0]},
+        ),
+        Refused(cost_units, {"cost": [0.5]}, {"cost": [[0.5, -1e-300], [NAN], [-INF]]}),
+        Refused(
+            budget_units,
+            {"budget": 1.0},
+            {"budget": [-1.0, 2.0**-45, 5e-324, NAN, INF, math.nextafter(2.0**17, 1e9), 1e200]},
+        ),
+        Refused(
+            square_ratio_up,
+            {"c": [1.0], "s": 1.0},
+            {"c": [[1.0, NAN], [-1.0], [INF]], "s": NO_SIZE},
+        ),
+        Refused(product_up, {"a": 1.0, "m": [1.0]}, {"a": NO_SIZE}),
+        Refused(
+            partial(round_to, [1.0]),
+            {"kind": np.float32, "toward": "up"},
+            {
+                "kind": [np.int32, np.longdouble, np.complex64, "f5", object, 7],
+                "toward": ["nearest"],
+            },
+        ),
+    ]
+
+
+def grids() -> list[Refused]:
+    grid = {"clip_norm": 1.0, "levels": 10}
+    no_grid = {"clip_norm": [*NO_SIZE, 5e-324], "levels": [0, 10.0, True]}
+    return [
+        Refused(NormGrid, grid, {**no_grid, "levels": [*no_grid["levels"], 2**16 + 1]}),
+        *(
+            Refused(
+                call, {"norms": [0.5]}, {"norms": [[0.5, n] for n in (1.0 + 2**-52, -0.1, NAN)]}
+            )
+            for call in (GRID.levels_of, GRID.round_up)
+        ),
+        Refused(GRID.counts, {"norms": [[0.5]]}, {"norms": [[[2.0]], [[INF]]]}),
+        *(
+            Refused(call, grid, {**no_grid, "levels": [0, 256, True]})
+            for call in (
+                partial(levels_of, [0.0]),
+                lambda clip_norm, levels: norms_of([0], clip_norm, levels),
+                partial(cost_table, "zcdp", Gaussian(1.0)),
+            )
+        ),
+        Refused(
+            lambda cost_table: checked_cost_table(cost_table),
+            {"cost_table": [0, 1]},
+            {
+                "cost_table": [
+                    *([1, 2], [0, 2, 1], [0], [0.0, 1.0], [0, -1], [[0, 0], [2, 1], [1, 2]]),
+                    *(np.zeros(shape, dtype=np.int64) for shape in (257, (3, 0), (2, 2, 2))),
+                ]
+            },
+        ),
+    ]
+
+
+def filters() -> list[Refused]:
+    no_budget = [-1e-30, -1.0, 1e-30, NAN, INF, 1e9, 1e200]
+    no_units = [-1, MAX_BUDGET_UNITS + 1, 1.5, True]
+    found = [
+        Refused(ZcdpFilter, {"rho": 1.0}, {"rho": no_budget}),
+        Refused(GdpFilter, {"mu": 1.0}, {"mu": no_budget}),
+        Refused(
+            partial(RenyiFilter, [2.0]), {"budgets": [1.0]}, {"budgets": [[b] for b in no_budget]}
+        ),
+        Refused(
+            lambda budget_units: ZcdpFilter.from_units(budget_units),
+            {"budget_units": 1},
+            {"budget_units": no_units},
+        ),
+        Refused(
+            lambda budget_units: RenyiFilter.from_units([2.0], [budget_units]),
+            {"budget_units": 1},
+            {"budget_units": no_units},
+        ),
+        Refused(partial(RenyiFilter.from_units, [2.0]), {"budgets": [1]}, {"budgets": [[1, 2]]}),
+        Refused(
+            RogersFilter,
+            {"epsilon": 1.0, "delta": 1e-5},
+            {
+                "epsilon": [-1.0, NAN, INF, 512.1, 1e-9, 1e-200, 5e-324],
+                "delta": [*NO_DELTA, 0.5, math.exp(-1.0)],
+            },
+        ),
+        Refused(
+            partial(LocalFilter, ZcdpFilter(1.0)),
+            {"spent": [0]},
+            {"spent": [[-1], [2**44 + 1], [2**70], [1.5], [True], ["1"], [], [1, 2], [None]]},
+        ),
+        Refused(
+            lambda tick_size, ticks=ONE, used=ZERO: advance_units(used, ticks, ZERO, tick_size),
+            {"tick_size": 1},
+            {
+                "tick_size": [0, -1, MAX_BUDGET_UNITS + 1],
+                "ticks": [ONE[:1], -ONE],
+                "used": [-ONE, ZERO[:, np.newaxis, np.newaxis]],
+            },
+        ),
+        Refused(
+            RenyiTracker, {"order": 2.0, "step": 1.0}, {"order": [1.0], "step": [*NO_SIZE, 1e9]}
+        ),
+        Refused(GdpOdometer, {"step": 1.0}, {"step": [*NO_SIZE, 1e9, 10**400, 1e200]}),
+        Refused(
+            LecuyerOdometer,
+            {"orders": [2.0], "delta": 1e-5, "growth": 2.0},
+            {"orders": NO_ORDERS, "delta": NO_DELTA, "growth": [1.0, 0.0, INF, NAN, True]},
+        ),
+    ]
+    for rule in (ZcdpFilter(1.0), GdpFilter(1.3), RenyiFilter([1.5, 8.0], [1.0, 5.0])):
+        good = rule.initial_state(2)
+        cost, over = np.full(good.shape, 0.1), good.copy()
+        over[1] = max(rule.budget_units) + 1
+        no_state = {"state": [over, good - 1, good.astype(float), good[:, np.newaxis, np.newaxis]]}
+        no_cost = {"cost": [cost - 1.0, cost + NAN, cost[:1]]}
+        found += [
+            Refused(rule.admit, {"state": good, "cost": cost}, {**no_state, **no_cost}),
+            Refused(rule.remaining, {"state": good}, no_state),
+            Refused(
+                partial(rule.grant, good, Gaussian(1.0)),
+                {"norms": [1.0, 1.0], "clip_norm": 1.0},
+                {"norms": [[1.0]], "clip_norm": [0.0]},
+            ),
+            Refused(rule.initial_state, {"n": 2}, {"n": [-1]}),
+        ]
+    one_order = RenyiFilter.from_units([2.0, 3.0], [10, 100])
+    rogers = RogersFilter(1.0, 1e-5)
+    start = rogers.initial_state(2)
+    no_start = {"state": [start[:, 0], start.astype(float), start - 1, start + 2**44 + 1]}
+    tracker, lecuyer = RenyiTracker(2.0, 1.0), LecuyerOdometer([2.0, 8.0], 1e-5)
+    state = lecuyer.initial_state(1)
+    no_spend = [state[0], state[:, :1], state.astype(float), state - 1, state + 2**61 + 2]
+    return [
+        *found,
+        Refused(
+            one_order.remaining,
+            {"state": np.array([[1, 0]])},
+            {"state": [np.array([[11, 0]]), np.array([1, 0])]},
+        ),
+        Refused(
+            rogers.admit,
+            {"state": start, "cost": [0.1, 0.1]},
+            {**no_start, "cost": [[-0.1, 0.1], [NAN, 0.1], [0.1], [[0.1, 0.1]]]},
+        ),
+        Refused(rogers.remaining, {"state": start}, no_start),
+        Refused(rogers.initial_state, {"n": 2}, {"n": [-1]}),
+        Refused(
+            tracker.advance,
+            {"state": tracker.initial_state(1), "cost": [0.1]},
+            {"state": [ZERO], "cost": [[NAN], [0.1, 0.1]]},
+        ),
+        Refused(
+            lecuyer.advance,
+            {"state": state, "cost": [[0.1, 0.1]]},
+            {"state": no_spend, "cost": [[0.1, 0.1], [[0.1]], [[-0.1, 0.1]], [[NAN, 0.1]]]},
+        ),
+    ]
+
+
+def releases() -> list[Refused]:
+    no_noise = [*NO_SIZE, None]
+    common = {"noise_stddev": 1.0, "generator": np.random.default_rng(0)}
+    by_rho = {**common, "noise_stddev": None, "rho": 1.0}
+    mean = {**common, "values": [1.0], "upper": 2.0}
+    no_mean = {
+        "values": [[[1.0]], [-1.0], [NAN], ["a"]],
+        "upper": [*NO_SIZE, 1e300, 1e-300],
+        "generator": [3],
+        "noise_stddev": no_noise,
+    }
+    sparse = SparseVector(1, 1.0, generator=np.random.default_rng(0))
+    counter = ContinualCounter(10, **common)
+    return [
+        Refused(release_mean, mean, no_mean),
+        Refused(
+            partial(release_quantiles, quantiles=[0.5]),
+            {**mean, "levels": 8},
+            {**no_mean, "levels": [1, 2**14 + 1, 10.0]},
+        ),
+        Refused(
+            release_quantiles,
+            {**mean, "quantiles": [0.5]},
+            {"quantiles": [[], 0.5, [0.0], [1.0], [NAN]]},
+        ),
+        Refused(
+            ContinualCounter,
+            {**common, "horizon": 10, "max_contribution": 1},
+            {
+                "horizon": [0, -1, 2.0, True, 2**22 + 1],
+                "generator": [3],
+                "noise_stddev": [*no_noise, 1e200, 1e-200],
+                "max_contribution": [0, 1.5, 2**36 + 1],
+            },
+        ),
+        Refused(partial(ContinualCounter, 10), by_rho, {"rho": [0.0, NAN], "noise_stddev": [1.0]}),
+        Refused(counter.standard_error, {"step": 1}, {"step": [0, 11, -1, 1.0]}),
+        Refused(
+            counter.norms,
+            {"contributions": [1.0], "step": 1},
+            {"contributions": [[-1.0]], "step": [0, 11, -1, 1.0]},
+        ),
+        Refused(
+            SparseVector,
+            {"threshold": 1, "epsilon": 1.0, "generator": None, "positives": 1}
+            | {"sensitivity": 1, "monotone": False},
+            {
+                "threshold": [1.0, NAN, -(2**53) - 1],
+                "epsilon": [*NO_SIZE, 2.0**-41],
+                "generator": [3],
+                "positives": [0, 1.0],
+                "sensitivity": [0, 0.5],
+                "monotone": [1],
+            },
+        ),
+        Refused(sparse.norms, {"contributions": [1.0]}, {"contributions": [[0.5], *NO_NORMS]}),
+        Refused(sparse.error_bound, {"queries": 1, "beta": 0.5}, {"queries": [0], "beta": [0.0]}),
+        Refused(
+            KeySelection,
+            {"universe": 2, "contribution": 1.0, "noise_stddev": 1.0},
+            {"universe": [1, 256**65], "contribution": [0.0, 2.0**-21], "noise_stddev": [0.0]},
+        ),
+        Refused(ExactNoise, {"generator": None}, {"generator": [7, "os", np.random.PCG64(0)]}),
+        Refused(
+            lambda stddev: ExactNormals().draw(stddev, 3),
+            {"stddev": Fraction(1)},
+            {"stddev": [Fraction(0), Fraction(-1), Fraction(LARGEST_STDDEV) * 2]},
+        ),
+        Refused(
+            clip_rows,
+            {"rows": [1.0], "granted": [1.0]},
+            {
+                # No float64 is as large as the norm of the fourth.
+                "rows": [[NAN], [[1.0, INF]], [[[1.0]]], [[1.7e308, 1.7e308]], ["1"]],
+                "granted": [[-1.0], [NAN], [1.0, 1.0], 1.0],
+            },
+        ),
+        Refused(norm_products, {"a": [1.0], "b": [1.0]}, {"b": [[1.0, 2.0]]}),
+    ]
+
+
+def reports() -> list[Refused]:
+    report = ReportAccountant(Gaussian(2.0), GRID)
+    counts = np.zeros((1, 10), dtype=np.int64)
+    no_counts = [
+        *(np.zeros((2, 9), np.int64), np.zeros((1, 2, 10), np.int64), np.zeros((2, 10))),
+        *(np.zeros((2, 10), np.bool_), counts - 1, counts + 2**46 + 1, np.int64(3), []),
+    ]
+    return [
+        *(
+            Refused(call, {"counts": counts, "method": method}, {"counts": no_counts})
+            for call in (partial(report.epsilon, delta=1e-5), partial(report.delta, epsilon=1.0))
+            for method in METHODS
+        ),
+        Refused(
+            partial(report.epsilon, counts),
+            {"delta": 1e-5, "method": "renyi"},
+            {"delta": NO_DELTA, "method": ["moments"]},
+        ),
+        Refused(partial(report.delta, counts), {"epsilon": 1.0}, {"epsilon": [-1.0, NAN, INF]}),
+        Refused(
+            lambda mechanism, grid, orders=None: ReportAccountant(mechanism, grid, orders=orders),
+            {"mechanism": Gaussian(1.0), "grid": GRID},
+            {
+                "mechanism": ["gaussian", [Gaussian(1.0), "laplace"]],
+                "grid": [1.0, [GRID, GRID]],
+                "orders": [[1.0]],
+            },
+        ),
+        Refused(
+            partial(RenyiReport, Gaussian(1.0), GRID.norms),
+            {"orders": [2.0]},
+            {"orders": NO_ORDERS},
+        ),
+        Refused(
+            partial(membership_risk, report, counts),
+            {"false_positive_rate": 0.1},
+            {"false_positive_rate": [0.0, 1.0, -0.1, NAN]},
+        ),
+    ]
+
+
+TABLE = [*conversions(), *costs(), *grids(), *filters(), *releases(), *reports()]
+ROWS = [
+    pytest.param(row, argument, id=f"{number}-{argument}")
+    for number, row in enumerate(TABLE)
+    for argument in row.bad
+]
+
+
+@pytest.mark.parametrize(("row", "argument"), ROWS)
+def test_each_bad_argument_is_refused_by_name(row: Refused, argument: str) -> None:
+    row.call(**row.usual)
+    for value in row.bad[argument]:
+        with refused(argument):
+            row.call(**{**row.usual, argument: value})
