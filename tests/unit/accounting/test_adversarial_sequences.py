@@ -152,21 +152,6 @@ def test_a_budget_of_nothing_lets_free_steps_pass_and_nothing_else(rule: BudgetF
 
 
 @one_number
-@given(units=st.lists(st.integers(1, 2**50), min_size=1, max_size=12), data=st.data())
-def test_costs_that_sum_to_exactly_the_budget_are_all_admitted_in_any_order(
-    make: Callable[[int], BudgetFilter], units: list[int], data: st.DataObject
-) -> None:
-    rule = make(sum(units))
-    state = rule.initial_state(1)
-    for unit in data.draw(st.permutations(units)):
-        state, admitted = rule.admit(state, [unit * 2.0**-44])
-        assert admitted[0]
-    assert rule.exhausted(state)[0]
-    assert not rule.admit(state, [5e-324])[1][0]
-    assert rule.admit(state, [0.0])[1][0]
-
-
-@one_number
 @pytest.mark.parametrize("users", [0, 1, 32_767, 32_768, 32_769, 70_001])
 def test_a_batch_of_many_blocks_is_decided_user_by_user(
     make: Callable[[int], BudgetFilter], users: int

@@ -28,7 +28,6 @@ from accounting import (
     zcdp_to_delta,
     zcdp_to_epsilon,
 )
-from tests.unit.accounting.refusals import refused
 
 DELTA = 1e-5
 ORDERS = np.concatenate([np.linspace(1.01, 64.0, 6300), np.arange(65.0, 300.0)])
@@ -134,15 +133,6 @@ def test_zcdp_budget_is_at_least_the_printed_formula(epsilon: float, delta: floa
 
 
 # ---------------------------------------------------------------------------------------- Renyi
-
-
-@given(st.floats(min_value=1e-4, max_value=10.0), deltas)
-def test_renyi_over_many_orders_approaches_zcdp_from_above(rho: float, delta: float) -> None:
-    best = 1.0 + math.sqrt(-math.log(delta) / rho)
-    orders = np.unique(np.concatenate([ORDERS, best * np.linspace(0.2, 1.2, 2000) + 1.0]))
-    epsilon = float(renyi_to_epsilon(orders, orders * rho, delta))
-    zcdp = zcdp_to_epsilon(rho, delta)
-    assert zcdp * (1 - 1e-12) <= epsilon <= zcdp * 1.001 + 1e-5
 
 
 @given(st.floats(min_value=0.0, max_value=50.0), st.floats(1.01, 500.0), deltas)
@@ -302,37 +292,11 @@ def test_renyi_delta_is_the_least_over_the_orders_given(
             assert delta <= exact * (1 + mpf(1e-14) * (terms + 100))
 
 
-@given(curves(), st.floats(-300.0, -0.001), st.floats(0.0, 1e4))
-def test_an_order_more_or_a_smaller_divergence_never_reports_more(
-    curve: tuple[list[float], list[float]], log_delta: float, epsilon: float
-) -> None:
-    orders, rdp = curve
-    smaller = [0.5 * divergence for divergence in rdp]
-    nothing = [0.0 for _ in rdp]
-    for convert, level in ((renyi_to_epsilon, 10.0**log_delta), (renyi_to_delta, epsilon)):
-        value = float(convert(orders, rdp, level))
-        assert float(convert(orders[:1], rdp[:1], level)) >= value
-        assert (
-            0.0 == float(convert(orders, nothing, level)) <= float(convert(orders, smaller, level))
-        )
-        assert float(convert(orders, smaller, level)) <= value
-
-
-def test_an_infinite_order_is_refused_and_an_infinite_divergence_is_no_help() -> None:
-    for order in (math.inf, math.nan, 1.0, 0.5, -2.0, 2.0**41):
-        for convert in (renyi_to_epsilon, renyi_to_delta):
-            with refused("orders"):
-                convert([2.0, order], [0.1, 0.1], 0.5)
-    delta = renyi_to_delta([2.0, 8.0], [0.1, math.inf], 3.0)
-    assert delta == renyi_to_delta([2.0], [0.1], 3.0) < 1.0
-
-
 # ----------------------------------------------------------------------------- monotone, vectorised
 
 # Neighbours are 1e-9 apart; the conversions themselves are good to about 1e-13.
 CLOSE = 1.0 + 1e-9 * np.arange(1, 500)
 LEVELS = np.unique(np.concatenate([np.geomspace(1e-12, 1e4, 3001), 0.02 * CLOSE, 1.7 * CLOSE]))
-RISING_EPSILONS = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 50), 0.6 * CLOSE[:20]]))
 RISING_DELTAS = np.unique(np.concatenate([DELTAS, 0.02 * CLOSE[:10], 3e-250 * CLOSE[:10]]))
 
 
@@ -364,18 +328,6 @@ def test_epsilon_rises_with_the_level_and_falls_with_delta(convert: Convert) -> 
         assert (epsilon >= 0.0).all()
         assert (epsilon <= previous).all(), delta
         previous = epsilon
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("convert", TO_DELTA)
-def test_delta_rises_with_the_level_and_falls_with_epsilon(convert: Convert) -> None:
-    previous = np.ones(LEVELS.shape)
-    for epsilon in RISING_EPSILONS.tolist():
-        delta = convert(LEVELS, epsilon)
-        assert rising(delta), epsilon
-        assert (delta > 0.0).all()
-        assert (delta <= previous).all(), epsilon
-        previous = delta
 
 
 @pytest.mark.parametrize("convert", [*TO_EPSILON, *TO_DELTA])

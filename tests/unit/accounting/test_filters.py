@@ -74,25 +74,6 @@ def test_a_tenth_and_two_tenths_exceed_three_tenths_because_the_floats_do() -> N
     assert count_admitted(ZcdpFilter(0.75), np.array([0.25]), 5) == 3
 
 
-def test_a_million_tiny_costs_are_each_at_least_one_unit() -> None:
-    rule = ZcdpFilter.from_units(1_000_000)
-    state = rule.initial_state(1)
-    tiny = np.ones(1, dtype=np.int64)
-    for _ in range(1000):
-        state, admitted = rule.admit_units(state, 1000 * tiny)
-        assert admitted[0]
-    assert rule.exhausted(state)[0]
-    _, admitted = rule.admit(state, [5e-324])
-    assert not admitted[0]
-    # A million users at once, each with one tiny cost: the sums stay exact.
-    many = ZcdpFilter.from_units(3)
-    state = many.initial_state(1_000_000)
-    for expected in (True, True, True, False):
-        state, admitted = many.admit(state, np.full(1_000_000, 1e-300))
-        assert admitted.all() == expected
-    assert (state == 3).all()
-
-
 @every_filter
 @given(costs=cost_lists, steps=st.integers(1, 4))
 def test_users_together_are_as_users_alone_in_any_order(
@@ -123,21 +104,6 @@ def test_arguments_are_never_changed(rule: BudgetFilter) -> None:
     np.testing.assert_array_equal(cost, copies[1])
 
 
-@every_filter
-def test_exhausted_means_that_some_order_has_nothing_left(rule: BudgetFilter) -> None:
-    full = np.array([rule.budget_units] * 2).reshape(rule.initial_state(2).shape)
-    full[1] -= 1
-    assert rule.exhausted(full).tolist() == [True, False]
-    assert (rule.remaining(full[:1]) == 0.0).all()
-    assert (rule.remaining(full[1:]) > 0.0).all()
-    if full.ndim == 2:
-        one_order_left = np.zeros((1, full.shape[1]), dtype=np.int64)
-        one_order_left[0, -1] = rule.budget_units[-1]
-        assert rule.exhausted(one_order_left)[0]
-    assert not rule.admit_units(full[:1], np.ones_like(full[:1]))[1][0]
-    assert rule.admit_units(full[:1], np.zeros_like(full[:1]))[1][0]
-
-
 def test_a_saturated_cost_is_admitted_by_no_budget() -> None:
     rule = ZcdpFilter.from_units(MAX_BUDGET_UNITS)
     full = np.array([0, MAX_BUDGET_UNITS])
@@ -146,15 +112,6 @@ def test_a_saturated_cost_is_admitted_by_no_budget() -> None:
 
 
 # ------------------------------------------------------------------------- budgets and guarantee
-
-
-def test_budgets_are_rounded_down() -> None:
-    assert ZcdpFilter(0.1).budget_units == (math.floor(Fraction(0.1) * 2**44),)
-    assert GdpFilter(0.1).budget_units == (math.floor(Fraction(0.1) ** 2 * 2**44),)
-    assert RenyiFilter([2.0, 3.0], [0.1, 0.7]).budget_units == (
-        math.floor(Fraction(0.1) * 2**44),
-        math.floor(Fraction(0.7) * 2**44),
-    )
 
 
 def test_filters_of_the_same_units_are_equal_and_immutable() -> None:

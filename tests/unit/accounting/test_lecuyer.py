@@ -122,11 +122,3 @@ def test_an_unbounded_cost_makes_an_order_useless_and_all_orders_the_bound_infin
         state, later = odometer.advance(state, np.full((3, 2), 1e300))
         assert np.isinf(later).all()
     assert (state == MAX_BUDGET_UNITS + 1).all()
-
-
-def test_who_spends_nothing_at_an_order_has_lost_nothing() -> None:
-    odometer = LecuyerOdometer([2.0, 8.0], 1e-5)
-    state, bound = odometer.advance(odometer.initial_state(2), [[0.0, 0.0], [5e-324, 5e-324]])
-    assert bound[0] == 0.0
-    assert bound[1] > 0.0
-    assert odometer.advance(state, np.zeros((2, 2)))[1].tolist() == bound.tolist()

@@ -174,14 +174,6 @@ def test_gdp_odometer_adds_mu_squared_and_bounds_it() -> None:
     assert trace == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75]
 
 
-def test_a_cost_of_one_step_fits_on_one_rung_though_both_are_rounded() -> None:
-    tracker = RenyiTracker(2.0, 0.1)
-    state = tracker.initial_state(1)
-    for tick in (1, 2, 3):
-        state, _ = tracker.advance(state, [0.1])
-        assert state.tolist() == [[tracker.tick_units, tick]]
-
-
 def test_bounds_beyond_2_53_ticks_are_those_of_release_0_1_0() -> None:
     ticks = [2**53, 2**53 + 1, 2**54 - 1, 2**60 + 129, 2**60 + 2**59 + 1]
     state = np.array([[0, number] for number in ticks])

@@ -108,20 +108,6 @@ def test_epsilons_of_admitted_steps_never_exceed_the_budget_in_fractions(
     assert spent <= Fraction(epsilon)
 
 
-@given(st.floats(0.01, 2.0), st.floats(0.1, 10.0), st.lists(st.floats(0.01, 20.0), min_size=1))
-def test_norms_of_laplace_steps_are_granted_to_the_end_and_no_further(
-    epsilon: float, scale: float, norms: list[float]
-) -> None:
-    rule = PureDPFilter(epsilon)
-    state, spent = rule.initial_state(1), Fraction(0)
-    for norm in norms:
-        state, granted = rule.grant(state, Laplace(scale), [norm])
-        assert granted[0] <= norm
-        spent += Fraction(float(granted[0])) / Fraction(scale)
-        assert rule.exhausted(state)[0] or granted[0] == norm
-    assert spent <= Fraction(epsilon)
-
-
 def test_randomised_response_as_often_as_admitted_is_epsilon_dp() -> None:
     """The likelihood ratio of every path of an adaptive run, both ways, by enumeration."""
     budget, choices = 1.0, (0.7, 0.3, 0.4)

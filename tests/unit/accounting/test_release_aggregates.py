@@ -81,15 +81,6 @@ def test_norm_of_a_user_is_that_of_both_sums_and_at_most_upper(
     assert (ends == ends[0]).all()
 
 
-def test_norms_of_grid_values_are_rounded_up() -> None:
-    rng, unit = np.random.default_rng(2), Fraction(1, 2**30)
-    whole = rng.integers(0, 2**30, 500)
-    norms = mean_norms(np.ldexp(whole.astype(float), -30), 1.0)
-    for u, norm in zip(whole.tolist(), norms.tolist(), strict=True):
-        exact = (u * unit) ** 2 + (1 - u * unit) ** 2
-        assert exact <= Fraction(norm) ** 2 <= exact * (1 + Fraction(1, 2**48))
-
-
 def test_mean_depends_on_a_user_through_the_two_noisy_sums_only(
     play: Callable[[Callable[[int, Fraction], int]], None],
 ) -> None:

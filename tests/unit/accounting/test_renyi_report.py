@@ -114,41 +114,6 @@ def test_default_orders_miss_the_best_order_by_less_than_two_thousandths(
 # ------------------------------------------------------------------------------------- properties
 
 
-@given(histories, st.integers(0, 19))
-def test_one_more_step_and_a_larger_norm_never_report_less(history: list[int], level: int) -> None:
-    more, larger = list(history), list(history)
-    more[level] += 1
-    larger[level], larger[-1] = 0, larger[-1] + larger[level]
-    rows = np.array([history, more, larger])
-    for values in (SAMPLED.epsilon(rows, 1e-5).upper, SAMPLED.delta(rows, 1.0).upper):
-        assert values[0] <= values[1]
-        assert values[0] <= values[2] * (1 + 1e-9)
-
-
-@pytest.mark.slow
-def test_less_noise_or_a_higher_sampling_rate_never_report_less() -> None:
-    counts = random_counts(5, 50)
-    grid_of_noise = [20.0, 5.0, 2.0, 1.0, 0.6]
-    by_noise = [RenyiReport(PoissonGaussian(s, 0.1), GRID.norms) for s in grid_of_noise]
-    rates = [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.99, 1.0]
-    by_rate = [RenyiReport(PoissonGaussian(1.0, q), GRID.norms) for q in rates]
-    for reports in (by_noise, by_rate):
-        epsilons = np.array([report.epsilon(counts, 1e-5).upper for report in reports])
-        deltas = np.array([report.delta(counts, 1.0).upper for report in reports])
-        assert (np.diff(epsilons, axis=0) >= 0.0).all()
-        assert (np.diff(deltas, axis=0) >= 0.0).all()
-
-
-def test_sampling_rate_one_is_the_gaussian_and_zero_costs_nothing() -> None:
-    counts = random_counts(5, 50)
-    every = RenyiReport(PoissonGaussian(1.3, 1.0), GRID.norms).epsilon(counts, 1e-5)
-    gaussian = RenyiReport(Gaussian(1.3), GRID.norms).epsilon(counts, 1e-5)
-    np.testing.assert_allclose(every.upper, gaussian.upper, rtol=1e-12)
-    never = RenyiReport(PoissonGaussian(1.3, 0.0), GRID.norms)
-    for bounds in (never.epsilon(counts, 1e-5), never.delta(counts, 0.0)):
-        np.testing.assert_array_equal(bounds.upper, np.zeros(5))
-
-
 def test_splitting_or_permuting_the_batch_changes_no_bit() -> None:
     counts = random_counts(600, 100)
     order = np.random.default_rng(2).permutation(600)
