@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from streams.sdk.errors import (
     DecisionTimeout,
     Fenced,
-    InvalidRequest,
     ReleaseUnknown,
     StepContentChanged,
     Unusable,
@@ -69,14 +68,6 @@ def test_decision_can_be_repeated_after_a_timeout(reached: set[int]) -> None:
     assert sent.decision().step == 0
     assert_charged(service, times=1)
     assert service.rejects == []
-
-
-def test_invalid_arguments_leave_the_run_usable() -> None:
-    service, run = opened()
-    with pytest.raises(InvalidRequest):
-        ahead(run, -NORMS)
-    assert ahead(run).decision().step == 0
-    assert_charged(service, times=1)
 
 
 def test_fenced_run_fails_at_the_decision() -> None:

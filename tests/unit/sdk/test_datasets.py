@@ -103,18 +103,6 @@ def test_partial_withdrawal_can_be_completed_or_undone(lost: set[int]) -> None:
         assert service.open().charge([1], [1.0], noise_stddev=4.0).admitted.all()
 
 
-def test_incomplete_dataset_can_be_withdrawn() -> None:
-    service = Partitions()
-    service.deaf = {OTHERS[0]}
-    with pytest.raises(DecisionTimeout):
-        service.create(budget=8.0)
-    service.deaf = set()
-    service.withdraw()
-    assert holders(service) == []
-    service.create(budget=1.0)
-    assert service.open().policy.budget == [2**44]
-
-
 def test_a_service_of_one_partition_creates_and_withdraws() -> None:
     service = Partitions(1)
     service.create()

@@ -12,12 +12,10 @@ from streams.records import Answer, Charge, CreateDataset, OpenRun, Policy, Reas
 from streams.sdk.connection import Deadline
 from streams.sdk.errors import (
     BudgetHeld,
-    DecisionTimeout,
     Fenced,
     InvalidRequest,
     PartitionsDisagree,
     RequestRejected,
-    RunIsClosed,
 )
 from tests.unit.sdk.partitions import Partitions
 
@@ -35,33 +33,6 @@ def policy(partitions: int = 3, budget: int = 2**44) -> Policy:
 
 def create_in(service: Partitions, partition: int, wanted: Policy) -> None:
     service.publish(partition, CreateDataset(request="token", policy=wanted))
-
-
-def test_resuming_a_run_leaves_no_rejects() -> None:
-    service = Partitions()
-    service.create()
-    for attempt in range(1, 6):
-        run = service.open()
-        assert (run.attempt, run.step) == (attempt, attempt - 1)
-        run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
-    assert service.rejects == []
-
-
-@pytest.mark.parametrize("unreached", [{0}, {1, 2}])
-def test_interrupted_opening_is_completed(
-    unreached: set[int],
-) -> None:
-    service = Partitions()
-    service.create()
-    service.deaf = unreached
-    for _ in range(3):
-        with pytest.raises(DecisionTimeout):
-            service.open()
-    service.deaf = set()
-    run = service.open()
-    assert {ledger.state.runs["d", "r"].attempt for ledger in service.ledgers} == {run.attempt}
-    assert run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0).step == 0
-    assert service.rejects == []
 
 
 class Rivalry(Partitions):
@@ -205,23 +176,6 @@ def test_a_run_is_not_opened_when_partitions_were_added() -> None:
     assert service.spent() == {}
 
 
-@pytest.mark.parametrize("lost", ["deaf", "mute"])
-def test_a_closing_that_reached_only_some_partitions_is_completed(lost: str) -> None:
-    service = Partitions()
-    service.create()
-    run = service.open()
-    run.charge([1, 2, 3], np.ones(3), noise_stddev=4.0)
-    setattr(service, lost, {0, 2})
-    with pytest.raises(DecisionTimeout):
-        run.close()
-    setattr(service, lost, set())
-    with pytest.raises(RunIsClosed):
-        service.open()  # which says nothing of the others
-    assert service.close_run()
-    assert all(ledger.state.runs["d", "r"].closed for ledger in service.ledgers)
-    assert service.close_run(), "again is fine"
-
-
 def test_unknown_run_is_not_closed() -> None:
     service = Partitions()
     with pytest.raises(RequestRejected) as rejected:
@@ -231,25 +185,6 @@ def test_unknown_run_is_not_closed() -> None:
     assert not service.close_run("typo")
     assert not any(("d", "typo") in ledger.state.runs for ledger in service.ledgers)
     service.withdraw()  # as nobody has used it
-
-
-def test_a_run_of_any_attempts_is_closed() -> None:
-    service = Partitions()
-    service.create()
-    service.deaf = {1}
-    with pytest.raises(DecisionTimeout):
-        service.open()
-    service.deaf = {1, 2}
-    with pytest.raises(DecisionTimeout):
-        service.open()
-    assert [ledger.state.runs.get(("d", "r")) is None for ledger in service.ledgers] == [0, 1, 0]
-    assert (
-        service.ledgers[0].state.runs["d", "r"].attempt
-        > service.ledgers[2].state.runs["d", "r"].attempt
-    )
-    service.deaf = set()
-    assert service.close_run()
-    assert all(ledger.state.runs["d", "r"].closed for ledger in service.ledgers)
 
 
 def test_closing_a_run_that_was_resumed_is_refused_in_one_partition_alone() -> None:

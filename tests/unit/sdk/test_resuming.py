@@ -54,15 +54,6 @@ def test_resumed_attempt_fences_no_one() -> None:
     service.turnstile.resume("d", "r", run.attempt, run.token).check_attempt()
 
 
-def test_other_content_for_a_step_is_rejected_and_the_step_stays_usable() -> None:
-    service, run = opened()
-    first = charge(resumed(service, run, 0))
-    with pytest.raises(StepContentChanged):
-        charge(resumed(service, run, 0), norm=0.5)
-    np.testing.assert_array_equal(charge(resumed(service, run, 0)).granted, first.granted)
-    assert set(service.spent().values()) == {COST}
-
-
 @pytest.mark.parametrize("step", [0, 3, 4])
 def test_only_the_last_and_the_next_step_can_be_charged(step: int) -> None:
     service, run = opened()

@@ -110,20 +110,6 @@ def test_handed_back_step_is_charged_once(reached: set[int]) -> None:
     assert service.rejects == []
 
 
-@pytest.mark.parametrize("reached", PLACES[:2], ids=str)
-def test_an_interrupted_step_can_be_given_up(reached: set[int]) -> None:
-    service, run, roster = begun()
-    service.deaf, service.mute = {0, 1, 2} - reached, reached
-    with pytest.raises(DecisionTimeout):
-        roster.charge(noise_stddev=4.0)
-    service.deaf, service.mute = set(), set()
-    run = service.open()
-    run.abandon()
-    assert (run.step, run.interrupted) == (1, False)
-    assert enrolled(run).charge(noise_stddev=4.0).step == 1
-    assert service.rejects == []
-
-
 @pytest.mark.parametrize("place", range(3))
 def test_after_a_time_out_the_same_step_is_charged_once_and_no_other(place: int) -> None:
     service, _, roster = begun()
@@ -321,17 +307,6 @@ def test_levels_set_during_a_charge_apply_to_the_next_step(
     step = roster.charge(noise_stddev=4.0)
     assert (step.clip_norms >= NORMS).all()
     assert_as_charged(service, step)
-
-
-def test_after_a_time_out_other_norms_for_the_same_step_are_refused() -> None:
-    service, _, roster = begun()
-    service.mute = {0}
-    with pytest.raises(DecisionTimeout):
-        roster.charge(noise_stddev=4.0, norms=NORMS)
-    service.mute = set()
-    with pytest.raises(InvalidRequest):
-        roster.charge(noise_stddev=4.0, norms=np.full(12, 0.3))
-    assert_as_charged(service, roster.charge(noise_stddev=4.0, norms=NORMS))
 
 
 def test_a_run_has_one_roster() -> None:

@@ -15,7 +15,6 @@ from streams.sdk.errors import (
     PartitionsDisagree,
     SeparationChanged,
 )
-from streams.sdk.followers import Halt
 from tests.unit.sdk.partitions import Partitions, fits
 
 USERS = list(range(8))
@@ -64,19 +63,6 @@ def test_a_halt_says_whether_the_budget_or_the_separation_is_why(service: Partit
     ]
 
 
-def test_a_halt_is_for_the_budget_unless_it_says_otherwise() -> None:
-    halt = Halt("d", "r", 1, 0, "u", True, 0, 7, "d")
-    assert halt.reason == "budget"
-
-
-def test_every_attempt_keeps_the_separation(service: Partitions) -> None:
-    service.open(min_separation=5).charge(USERS, np.ones(8), noise_stddev=4.0)
-    for asked in (None, 5):
-        run = service.open(min_separation=asked)
-        assert run.min_separation == 5
-        assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
-
-
 @pytest.mark.parametrize("asked", [2, 6])
 def test_other_separation_is_rejected(service: Partitions, asked: int) -> None:
     run = service.open(min_separation=5)
@@ -84,17 +70,6 @@ def test_other_separation_is_rejected(service: Partitions, asked: int) -> None:
     with pytest.raises(SeparationChanged):
         service.open(min_separation=asked)
     assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
-
-
-def test_charged_run_cannot_get_a_separation(service: Partitions) -> None:
-    service.open().charge(USERS, np.ones(8), noise_stddev=4.0)
-    with pytest.raises(SeparationChanged):
-        service.open(min_separation=2)
-
-
-def test_uncharged_run_can_get_a_separation(service: Partitions) -> None:
-    assert not service.close_run("r")
-    assert service.open(min_separation=4).min_separation == 4
 
 
 @pytest.mark.parametrize("first", [None, 3])
@@ -141,14 +116,6 @@ def test_a_step_that_was_handed_back_is_completed_as_it_was_decided(service: Par
     assert (back.too_soon == lost.too_soon).all()
     after = run.charge(USERS, np.ones(8), noise_stddev=4.0)
     assert (after.too_soon == ~lost.too_soon).all()
-
-
-def test_charge_of_an_abandoned_step_is_a_participation(service: Partitions) -> None:
-    run = service.open(min_separation=2)
-    run.charge(USERS, np.ones(8), noise_stddev=4.0)
-    run = service.open(released=-1)
-    run.abandon()
-    assert run.charge(USERS, np.ones(8), noise_stddev=4.0).too_soon.all()
 
 
 def forged(decision: Decision) -> list[Decision]:

@@ -41,20 +41,6 @@ def test_users_pay_for_the_steps_in_which_they_take_part() -> None:
     assert after == [False, False, True]
 
 
-def test_runs_of_one_dataset_share_its_steps() -> None:
-    with Turnstile.in_memory() as turnstile:
-        turnstile.create_dataset("d", budget=4, **SHAPE)
-        admitted = []
-        for name, users in (("january", [1, 2]), ("february", [2, 3]), ("march", [2])):
-            run = turnstile.run("d", name)
-            roster = run.enrol(users, clip_norm=1.0)
-            for _ in range(2):
-                decision = roster.charge(noise_stddev=2.0, sampling_rate=0.1)
-            admitted.append(decision.admitted.tolist())
-            run.close()
-    assert admitted == [[True, True], [True, True], [False]]
-
-
 @pytest.mark.parametrize("noise", [1.99, 0.5])
 def test_noise_that_is_too_low_for_the_clip_norm_is_refused_before_a_charge(noise: float) -> None:
     with Turnstile.in_memory() as turnstile:
