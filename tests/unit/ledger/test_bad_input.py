@@ -61,16 +61,3 @@ def test_oversized_charge_is_refused_uncharged():
     assert log.spent() == {}
     assert admitted(log.charge(0, LANE.users, np.ones(4))) == [True] * 4
     log.audit()
-
-
-def test_steps_out_of_order_are_refused():
-    log = AuditedLog()
-    log.create()
-    log.open()
-    for step in range(3):
-        log.charge(step, [1], [1.0])
-    for step in (0, 1, 4, 5):
-        assert log.charge(step, [1], [1.0]).reason == log.reason() == "step-out-of-order"
-    assert admitted(log.charge(3, [1], [1.0])) == [True]
-    assert log.spent() == {1: 4 * 2**44 // 32}
-    log.audit()

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from streams.ledger import erasure
 from streams.ledger.ledger import Channel, Ledger, LostErasureKey, ledger_of
-from streams.records import ERASED, TOO_SOON, Erase, Erased, Reason, encode, tombstone_offset
+from streams.records import ERASED, TOO_SOON, Erase, Reason, encode, tombstone_offset
 from streams.records.digests import NO_TOPIC
 from streams.records.packing import unpack_positions
 from streams.records.users import UserIds
@@ -117,26 +117,6 @@ def test_the_next_roster_step_halts_an_erased_member():
     answer = log.enrol([7, 8, 9, 10, 11], request="again")
     assert (answer.members, unpack_positions(answer.erased, 5).tolist()) == (5, [1])
     assert told(log.step(2, members=5), "halted") == []
-    log.audit()
-
-
-def test_step_before_erasure_keeps_its_decision():
-    log = begun()
-    before = log.charge(0, [7, 8], [1.0, 1.0])
-    erase(log, 7)
-    assert log.charge(0, [7, 8], [1.0, 1.0]) == before
-    log.audit()
-
-
-def test_later_nested_datasets_halt_an_erased_user():
-    log = nested()
-    log.charge(0, [5], [1.0], dataset="ads", run="a")
-    assert erase(log, 5).datasets == ["ads", "person"]
-    log.create("later", budget=0.1, parents=["person"])
-    log.open("later", "l")
-    decision = log.charge(0, [5, 0], [0.1, 0.1], dataset="later", run="l")
-    assert (admitted(decision), are_erased(decision)) == ([False, True], [True, False])
-    assert erase(log, 5).datasets == ["ads", "later", "person"]
     log.audit()
 
 
@@ -358,13 +338,3 @@ def test_any_pages_and_deltas_restore_the_same_state(policy, operations, rng):
 def test_digests_blank_erased_users():
     assert erasure.blanked(UserIds([1, 2, 3]), np.array([1])).tolist() == [1, 0, 3]
     assert erasure.blanked(UserIds(["a", 2, "c"]), np.array([0, 1])).tolist() == ["", 0, "c"]
-
-
-def test_an_answer_says_where_and_in_what_order():
-    log = nested()
-    for run, dataset in (("p", "person"), ("t", "tuning")):
-        log.charge(0, [5], [0.1], dataset=dataset, run=run)
-    answer = erase(log, 5)
-    assert isinstance(answer, Erased)
-    assert answer.datasets == ["ads", "person", "tuning"]
-    assert rebuilt(log.changes).state.erased == log.ledger.state.erased

@@ -19,13 +19,11 @@ from streams.records import (
     Decision,
     OdometerRecord,
     Reason,
-    Rejected,
     RunOpened,
     encode,
 )
 from streams.records.digests import NO_TOPIC
 from streams.records.packing import pack_norms
-from streams.records.users import partitions_of
 from tests.spending import spent_units
 from tests.unit.ledger.audited import AuditedLog
 from tests.unit.ledger.ledgers import Log, admitted, answer_of, exhausted, rebuilt
@@ -60,16 +58,6 @@ def test_exactly_as_many_steps_are_admitted_as_fit(new_log):
     assert log.spent() == {1: 2**44}
 
 
-def test_a_halted_user_is_charged_nothing_and_a_cheaper_step_still_fits(log):
-    log.charge(0, [1, 2], [5.0, 1.0])  # costs 25 / 32 and 1 / 32
-    before = log.spent()
-    decision = log.charge(1, [1, 2], [5.0, 1.0])
-    assert admitted(decision) == [False, True]
-    assert decision.halted == [1] or decision.halted == np.array([1]).tobytes()
-    assert log.spent()[1] == before[1]
-    assert admitted(log.charge(2, [1], [2.0])) == [True]
-
-
 def test_a_repeated_step_returns_the_stored_decision_and_charges_nothing(log):
     first = log.charge(0, [1, 2], [1.0, 2.0])
     spent = log.spent()
@@ -85,55 +73,6 @@ def test_the_encoding_of_a_step_does_not_make_it_another_step(log):
     first = log.charge(0, [1, 2], [1.0, 2.0])
     packed = np.array([1, 2], dtype="<i8").tobytes()
     assert log.charge(0, packed, [1.0, 2.0]) == first
-
-
-REFUSED = [
-    # what, what differs from a good step 1, why it is refused
-    ("other content", {"step": 0, "norms": [1.5, 2.0]}, Reason.STEP_CONTENT_CHANGED),
-    ("other noise", {"step": 0, "scale": 5.0}, Reason.STEP_CONTENT_CHANGED),
-    ("a step left out", {"step": 2}, Reason.STEP_OUT_OF_ORDER),
-    ("unknown dataset", {"dataset": "other"}, Reason.UNKNOWN_DATASET),
-    ("unknown run", {"run": "other"}, Reason.UNKNOWN_RUN),
-    ("attempt never opened", {"attempt": 9}, Reason.UNKNOWN_RUN),
-    ("fenced attempt", {"attempt": 1}, Reason.OLDER_ATTEMPT),
-    ("too few norms", {"norms": [1.0]}, Reason.LENGTH_MISMATCH),
-    ("NaN", {"norms": [1.0, np.nan]}, Reason.INVALID_NORM),
-    ("infinite", {"norms": [np.inf, 1.0]}, Reason.INVALID_NORM),
-    ("negative", {"norms": [1.0, -1e-300]}, Reason.INVALID_NORM),
-    ("infinite clip", {"clip_norm": np.inf}, Reason.INVALID_NORM),
-    ("above the clip bound", {"clip_norm": 1.999}, Reason.NORM_ABOVE_CLIP),
-    ("no noise", {"scale": 0.0}, Reason.INVALID_MECHANISM),
-    ("NaN noise", {"scale": np.nan}, Reason.INVALID_MECHANISM),
-    ("a known user twice", {"users": [1, 1]}, Reason.DUPLICATE_USER),
-    ("a new user twice", {"users": [8, 8]}, Reason.DUPLICATE_USER),
-    ("a new name twice", {"users": ["a", "a"]}, Reason.DUPLICATE_USER),
-]
-
-
-@pytest.mark.parametrize(("what", "change", "reason"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_a_refused_charge_leaves_no_trace(log, what, change, reason):
-    log.charge(0, [1, 2], [1.0, 2.0])
-    log.open(attempt=2)
-    before = state_of(log.ledger)
-    good = {"step": 1, "users": [1, 2], "norms": [1.0, 2.0], "attempt": 2}
-    rejected = log.charge(**{**good, **change})
-    assert isinstance(rejected, Rejected)
-    assert rejected.reason is reason
-    assert rejected.record == log.records[-1]
-    assert state_of(log.ledger) == before
-    assert log.changes[-1] == encode(Ledger(0, 1).state.take_delta())
-    assert isinstance(log.charge(**good), Decision)
-
-
-def test_a_user_of_another_partition_is_refused(new_log):
-    log = new_log(partitions=4, partition=0)
-    log.create()
-    log.open()
-    homes = partitions_of(np.arange(100), 4)
-    here, there = int(np.flatnonzero(homes == 0)[0]), int(np.flatnonzero(homes != 0)[0])
-    rejected = log.charge(0, [here, there], [1.0, 1.0])
-    assert rejected.reason is Reason.WRONG_PARTITION
-    assert log.spent() == {}
 
 
 def test_a_newer_attempt_fences_an_older_one_and_keeps_the_step(log):
@@ -155,24 +94,6 @@ def test_a_policy_never_changes(log):
     refused = log.create(budget=2.0)
     assert refused.reason is Reason.POLICY_CHANGED
     assert refused.held == created.policy
-
-
-POLICIES = [
-    ("orders without renyi", {"orders": [2.0]}),
-    ("renyi without orders", {"measure": "renyi"}),
-    ("fewer budgets than orders", {"measure": "renyi", "orders": [2.0, 3.0]}),
-    ("orders that do not rise", {"measure": "renyi", "orders": [3.0, 2.0], "budget": [1, 1]}),
-    ("an order beyond all bounds", {"measure": "renyi", "orders": [2.0**41]}),
-    ("an infinite order", {"measure": "renyi", "orders": [np.inf]}),
-]
-
-
-@pytest.mark.parametrize(("what", "policy"), POLICIES, ids=[row[0] for row in POLICIES])
-def test_a_policy_that_makes_no_sense_creates_nothing(new_log, what, policy):
-    log = new_log()
-    refused = log.create("bad", **policy)
-    assert refused.reason is Reason.INVALID_POLICY
-    assert state_of(log.ledger) == ({}, {})
 
 
 def test_clipping_lets_a_user_spend_to_the_end_and_no_further(new_log):

@@ -49,27 +49,6 @@ def test_participants_are_halted_uncharged_until_separation_passed():
     log.audit()
 
 
-def test_a_norm_of_nothing_takes_no_part_and_is_admitted_at_any_time():
-    log = separated(2)
-    for step, norm in enumerate([0.0, 1.0, 0.0, 1.0, 0.0]):
-        decision = log.charge(step, [1], [norm])
-        assert (admitted(decision), too_soon(decision)) == ([True], [False])
-    assert admitted(log.charge(5, [1], [1.0])) == [True]
-    log.audit()
-
-
-def test_who_cannot_pay_does_not_take_part_and_does_not_wait():
-    log = separated(3, budget=0.05)  # a norm of 1 costs 1/32
-    log.charge(0, [1], [1.0])
-    for step in (1, 2):
-        log.charge(step, [2], [1.0 / 4])
-    refused = log.charge(3, [1], [1.0])
-    assert (admitted(refused), too_soon(refused)) == ([False], [False])
-    assert admitted(log.charge(4, [1], [0.5])) == [True]
-    assert too_soon(log.charge(5, [1], [0.5])) == [True]
-    log.audit()
-
-
 def test_who_is_exhausted_and_comes_too_soon_is_said_to_be_both():
     log = separated(2, budget=2**-5)
     log.charge(0, [1, 2], [1.0, 0.5])
