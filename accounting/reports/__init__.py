@@ -19,7 +19,7 @@ from accounting.reports.histories import Bounds
 from accounting.reports.membership import MembershipRisk, membership_risk
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import DEFAULT_ORDERS, RenyiReport
-from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
+from accounting.reports.saddlepoint import SaddlePointReport
 
 __all__ = [
     "DEFAULT_ORDERS",

@@ -34,7 +34,7 @@ from accounting.reports.grid import NormGrid
 from accounting.reports.histories import Bounds, level_counts
 from accounting.reports.pld.pld_report import PldReport
 from accounting.reports.renyi import RenyiReport
-from accounting.reports.saddlepoint.saddlepoint_report import SaddlePointReport
+from accounting.reports.saddlepoint import SaddlePointReport
 
 Method: TypeAlias = Literal["tightest", "pld", "renyi", "saddlepoint"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -125,10 +125,10 @@ class ReportAccountant:
       otherwise the interval of "pld", with the smaller upper bound of "pld" and "renyi".
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound only, loose because of the conversion; the fastest.
-    - "saddlepoint": certified bounds, in a time that does not depend on the number of steps, for
-      Gaussian noise on users who are sampled or not; `InvalidInput` for other steps. Its estimate
-      is close for many steps, but may be anywhere in the interval if few draws decide (sampling
-      rates of one in millions, or a handful of steps).
+    - "saddlepoint": an approximation, with the interval of its proven error; its time does not
+      depend on the number of steps. The interval is narrow for many steps. If few draws decide
+      (sampling rates of one in millions, or a handful of steps), it is wide, and the estimate may
+      be anywhere in it. Where its upper end says nothing, `InvalidInput` is raised.
 
     The bounds hold for the histogram given. Because norms are rounded up to the grid, upper bounds
     also hold for the norms themselves, and lower bounds only for the rounded history.
@@ -164,8 +164,8 @@ class ReportAccountant:
         """Return an upper bound of each user's epsilon at `delta`, shape (n,), with `.bounds`.
 
         `counts`: integers, 0 to 2**46, shape (n, levels), or (levels,) for one user, which gives
-        shape (). 0 < `delta` < 1. In nats, >= 0; infinite if the method has no bound; 0 for a
-        user without steps.
+        shape (). 0 < `delta` < 1. In nats, >= 0; 0 for a user without steps. Without a bound it is
+        infinite; "saddlepoint" raises `InvalidInput` instead.
         """
         level = probability("delta", delta)
         return self._report(counts, method, lambda report, rows: report.epsilon(rows, level))
@@ -175,8 +175,8 @@ class ReportAccountant:
     ) -> BoundedArray:
         """Return an upper bound of each user's delta at `epsilon`, shape (n,), with `.bounds`.
 
-        `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which means
-        that the method has no bound.
+        `epsilon`: nats, finite, >= 0; otherwise as for `epsilon`. At most 1, which means that the
+        method has no bound; "saddlepoint" raises `InvalidInput` instead.
         """
         asked = nonnegative_finite("epsilon", epsilon)
         level = min(asked, _LARGEST_EPSILON)

@@ -758,8 +758,8 @@ _REPLAY: Final = (
             ),
             arg(
                 "--method",
-                "loss distributions (pld), Rényi divergences, the saddle point, or the smaller "
-                "bound of the first two",
+                "loss distributions (pld), Rényi divergences, the saddle point (refused where it "
+                "proves no bound), or the smaller bound of the first two",
                 default="tightest",
                 choices=("tightest", "pld", "renyi", "saddlepoint"),
             ),

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting import NormGrid, ReportAccountant, Risk
+from accounting import InvalidInput, NormGrid, ReportAccountant, Risk
 from accounting.reports.accountant import Method
 from accounting.reports.membership import membership_risk
 from streams.ledger.accounts import Accounts
@@ -112,8 +112,8 @@ def report(
 
     Raises:
         BrokenLog: the log has a gap, or is not the one that was applied.
-        ReportRefused: levels may have followed coins, the log is trimmed, or there are too many
-            kinds of steps.
+        ReportRefused: levels may have followed coins, the log is trimmed, there are too many kinds
+            of steps, or the method has no bound.
         UnreadableService: Kafka does not answer.
     """
     accountants = _Accountants(delta, false_positive_rate, method)
@@ -235,8 +235,16 @@ class _Accountants:
         for start in range(0, len(different), _AT_A_TIME):
             block = slice(start, start + _AT_A_TIME)
             rows = different[block]
-            found[0, block] = accountant.epsilon(rows, self.delta, method=self._method)
-            found[1:, block] = membership_risk(
-                accountant, rows, self.false_positive_rate, self._method
-            )
+            try:
+                found[0, block] = accountant.epsilon(rows, self.delta, method=self._method)
+                found[1:, block] = membership_risk(
+                    accountant, rows, self.false_positive_rate, self._method
+                )
+            except InvalidInput as error:
+                if self._method != "saddlepoint":
+                    raise
+                raise ReportRefused(
+                    "the saddle point proves no bound for some histories: use the method tightest, "
+                    "pld or renyi"
+                ) from error
         return _Bounds(*found[:, which.reshape(-1)])

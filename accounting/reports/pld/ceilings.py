@@ -25,7 +25,7 @@ _PLACES: Final = np.linspace(-_REACH, _REACH, int(2 * _REACH / _SPACING) + 1)
 # Masses under N(0, 1) that are known to rounding end here.
 _FAR: Final = 30.0
 _TILTS: Final = 2.0 ** np.arange(-24.0, 40.25, 0.5)
-_LOG_WEIGHT: Final = np.array([log_largest_weight(tilt) for tilt in _TILTS.tolist()])
+_LOG_WEIGHT: Final = log_largest_weight(_TILTS)
 _ROUNDING: Final = 2.0**-48
 _LARGE: Final = 30.0
 _UNLIMITED: Final = 1e280

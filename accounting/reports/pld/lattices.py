@@ -89,11 +89,11 @@ class LatticeChooser:
         self._sources = sources
         self._curves: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._largest_losses: dict[int, FloatArray] = {}
-        self._deviation = np.array([_deviation(source) for source in sources])
+        self._deviation = np.array([deviation(source) for source in sources])
         steps = 2.0**_STEP_EXPONENTS
         # The variance that discretising one step adds; less if the loss is narrower.
         self._spread = np.minimum(steps * steps, 4.0 * self._deviation[:, None] * steps)
-        self._log_weight = np.array([log_largest_weight(tilt) for tilt in TILTS.tolist()])
+        self._log_weight = log_largest_weight(TILTS)
 
     def at_delta(self, counts: FloatArray, delta: FloatArray, added: bool) -> LatticePlan:
         """Plan to find epsilon at `delta`, shape (n,); `counts`: (n, levels)."""
@@ -208,7 +208,7 @@ def _exponents(steps: FloatArray) -> IntArray:
     return np.floor(np.log2(np.maximum(steps, 1e-300))).astype(np.int64)
 
 
-def _deviation(source: StepSource) -> float:
+def deviation(source: StepSource) -> float:
     """Return roughly the root of the mean square of the loss, under Q."""
     if not isinstance(source, SampledGaussian | SampledRecords):
         return source.size

@@ -52,6 +52,7 @@ class LossTransforms:
     ) -> None:
         self.step, self.size, self.tilt = step, size, tilt
         self._added, self.upper = added, upper
+        self.log_weights = log_largest_weight(tilt * np.array([1.0, *CHERNOFF_TILTS]))
         self._columns = min(size // 2, _FIRST_COLUMNS) + 1
         self._filled: BoolArray = np.zeros(levels, dtype=np.bool_)
         self._log_mass = np.zeros((levels, 1 + len(CHERNOFF_TILTS)))
@@ -200,7 +201,7 @@ class Composition:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             if self._upper:
                 bound = np.exp(log_scale + slack) * np.maximum(total + self._error[users], 0.0)
-                log_chernoff = log_mass - tilt * place + log_largest_weight(tilt) + slack
+                log_chernoff = log_mass - tilt * place + table.log_weights[0] + slack
                 bound = np.where(np.isnan(bound), np.inf, bound)
                 bound = np.minimum(bound, np.exp(np.minimum(log_chernoff, 1.0)))
                 bound += self._infinity_mass[users] + np.nextafter(0.0, 1.0)
@@ -216,16 +217,16 @@ class Composition:
         right = np.full(place.size, np.inf)
         for column, factor in enumerate(CHERNOFF_TILTS):
             t, gap = factor * tilt, (factor - 1.0) * tilt * period
-            log_bound = self._chernoff[users, column] - t * place + log_largest_weight(t)
-            log_bound += factor * slack
+            log_bound = self._chernoff[users, column] - t * place
+            log_bound += self._table.log_weights[column + 1] + factor * slack
             with np.errstate(over="ignore", under="ignore"):
                 right = np.minimum(right, np.exp(log_bound - gap) / -math.expm1(-gap))
         return (left + right) * (1.0 + 2.0**-20)
 
 
-def log_largest_weight(tilt: float) -> float:
+def log_largest_weight(tilt: FloatArray) -> FloatArray:
     """Return log of the largest e^(-t x) (1 - e^-x) over x > 0, the gain of Chernoff's bound."""
-    return -tilt * math.log1p(1.0 / tilt) - math.log1p(tilt)
+    return np.asarray(-tilt * np.log1p(1.0 / tilt) - np.log1p(tilt))
 
 
 @lru_cache(maxsize=32)

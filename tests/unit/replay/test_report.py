@@ -200,6 +200,18 @@ def test_every_method_is_an_upper_bound(method: str) -> None:
 # --- where no report would hold ---
 
 
+def test_report_is_refused_if_the_method_proves_no_bound() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("f", measure="renyi", epsilon=200.0, delta=DELTA)
+    roster = turnstile.run("f", "s").enrol([1, 2, 3], clip_norm=1.0, levels=4)
+    roster.charge(noise_stddev=0.3, sampling_rate=0.5)
+    with pytest.raises(ReportRefused):
+        losses(archived, method="saddlepoint")
+    assert losses(archived, method="pld")[0].users
+    done = command_on(archived, "report", "--method", "saddlepoint")
+    assert (done.code, done.out) == (1, "")
+
+
 def sampled(archived_and_turnstile: Any, move: Any, **stated: Any) -> Archived:
     archived, turnstile = archived_and_turnstile
     turnstile.create_dataset("person", epsilon=9.0, delta=DELTA)

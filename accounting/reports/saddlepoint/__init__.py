@@ -1,1 +1,0 @@
-"""Saddle points: (epsilon, delta) of compositions from cumulants, for any length."""
