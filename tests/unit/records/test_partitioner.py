@@ -97,12 +97,6 @@ def test_a_number_and_its_digits_are_two_users() -> None:
     assert user_key(7) != user_key("7")
 
 
-@given(st.lists(integers, max_size=20), counts)
-def test_integer_arrays_agree_with_kafka_python(users: list[int], partitions: int) -> None:
-    homes = partitions_of(np.array(users, dtype=np.int64), partitions)
-    assert homes.tolist() == [by_kafka_python(user, partitions) for user in users]
-
-
 @given(st.lists(integers | strings, max_size=20), counts)
 def test_lists_agree_with_kafka_python(users: list[User], partitions: int) -> None:
     homes = partitions_of(users, partitions)

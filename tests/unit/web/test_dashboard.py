@@ -282,15 +282,6 @@ def test_who_may_see_nothing_takes_up_no_place() -> None:
     serve(ask, page="https://own.example/")
 
 
-def test_nothing_but_reading_is_served() -> None:
-    async def ask(session: aiohttp.ClientSession, url: str) -> None:
-        for method in ("PUT", "DELETE", "PATCH", "POST"):
-            async with session.request(method, f"{url}events") as answer:
-                assert answer.status == 405
-
-    serve(ask)
-
-
 @pytest.mark.parametrize(
     "options",
     [

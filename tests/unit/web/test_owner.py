@@ -174,21 +174,6 @@ def test_the_state_of_a_dataset(account: str, closed: str, exhausted: str, state
     assert (shown["halts"] == []) == (state == "erased")
 
 
-def test_a_budget_is_told_to_be_used_up_only_while_no_step_can_include_the_owner() -> None:
-    """An odometer is rounded up: at the budget there may be up to a tick left."""
-    dataset = policy("d")
-    records = Records({"d": dataset}, {"d": Account((spent(dataset, 1.0),))})
-    for halts, state in (
-        ([], "nearly"),
-        ([episode(exhausted=False)], "nearly"),
-        ([episode(exhausted=True, dataset="other")], "nearly"),
-        ([episode(exhausted=True)], "spent"),
-    ):
-        records.left_out = halts
-        (shown,) = told(records, "d")["datasets"]
-        assert shown["state"] == state
-
-
 def episode(**given: Any) -> Episode:
     known = {
         "dataset": "d",
