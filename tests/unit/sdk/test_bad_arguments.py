@@ -16,14 +16,8 @@ NAN, INF = math.nan, math.inf
 
 BAD_ARGUMENTS: dict[str, dict[str, Any]] = {
     "norm NaN": {"norms": [NAN, 1.0]},
-    "norm infinite": {"norms": [1.0, INF]},
-    "norm negative": {"norms": [1.0, -1.0]},
     "norms of words": {"norms": ["one", "two"]},
-    "norms a matrix": {"norms": [[1.0, 1.0]]},
-    "norms too few": {"norms": [1.0]},
     "norm above clip_norm": {"clip_norm": 0.5},
-    "clip_norm NaN": {"clip_norm": NAN},
-    "clip_norm negative": {"clip_norm": -1.0},
     "noise 0": {"noise_stddev": 0.0},
     "noise negative": {"noise_stddev": -1.0},
     "noise NaN": {"noise_stddev": NAN},
@@ -31,20 +25,12 @@ BAD_ARGUMENTS: dict[str, dict[str, Any]] = {
     "no noise": {"noise_stddev": None},
     "noise twice": {"mechanism": Gaussian(1.0)},
     "integer user twice": {"users": [7, 7]},
-    "array user twice": {"users": np.array([7, 7])},
     "string user twice": {"users": ["a", "a"]},
     "user twice among both types": {"users": ["1", 1, "1"], "norms": [1.0] * 3},
     "user empty": {"users": ["", "a"]},
-    "user too long": {"users": ["x" * 257, "a"]},
     "user reserved": {"users": ["a", "erased:s:00"]},
     "user not UTF-8": {"users": ["\ud800", "a"]},
-    "user a float": {"users": [1.0, 2]},
-    "user a bool": {"users": [True, 2]},
-    "user None": {"users": [None, 2]},
-    "user above 64 bits": {"users": [2**63, 2]},
-    "array user above 64 bits": {"users": np.array([2**63, 2], dtype=np.uint64)},
     "users a string": {"users": "ab"},
-    "users a matrix": {"users": np.array([[1, 2]])},
 }
 TOO_MANY = {"users": range(3_000_000), "norms": np.ones(3_000_000)}
 
