@@ -161,15 +161,16 @@ def _weights_of_multiples(event: Any) -> tuple[list[Fraction], Fraction]:
 
 
 def _is_dominated(weights: list[Fraction], rate: float) -> bool:
-    """Return whether Bin(k, rate) has at least the mass of `weights` from every j on.
+    """Return whether Bin(k, rate) has at least the share of `weights` from every j on.
 
-    Rounded weights add up to 1 only nearly, so either the masses from j on decide, or those before.
+    Shares of the sum are compared, because rounded weights add up to 1 only nearly: a sum above 1
+    would hide a tail of that size. Equally, no share of what comes before j is below the binomial's.
     """
     binomial, whole = binomial_weights(rate, len(weights) - 1)
     total, before, before_binomial = sum(weights), Fraction(0), 0
     for weight, mass in zip(weights, binomial, strict=True):
         before, before_binomial = before + weight, before_binomial + mass
-        if (total - before) * whole > whole - before_binomial and before * whole < before_binomial:
+        if before * whole < before_binomial * total:
             return False
     return True
 

@@ -22,6 +22,7 @@ from accounting import (
     mechanism_from,
     renyi_to_epsilon,
 )
+from accounting.costs.record_mixture import binomial_weights
 from accounting.exact.rounding import float_toward
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(1.1)
@@ -114,6 +115,26 @@ def test_binomial_mixtures_are_records_with_coins_of_their_own(records: int, rat
     assert found.records == records
     assert rate <= found.sampling_rate <= rate * (1 + 2e-9)
     assert 6.0 * (1 - 1e-15) <= found.noise_stddev * (1 + 1e-9) <= 6.0 * (1 + 2e-9)
+
+
+@pytest.mark.parametrize("changed", range(11))
+@pytest.mark.parametrize("change", [-8e-10, 8e-10])
+def test_charged_records_are_drawn_no_less_than_the_event_draws_them(
+    changed: int, change: float
+) -> None:
+    weights = list(mixture(10, 1e-3).sampling_probs)
+    weights[changed] = max(weights[changed] + change, 0.0)
+    event = dp_event.MixtureOfGaussiansDpEvent(1.0, range(11), weights)
+    try:
+        found = mechanism_from(event)
+    except InvalidInput:
+        assert changed > 1  # the rate covers what the first two weights can be changed by
+        return
+    assert isinstance(found, PoissonRecords)
+    masses, whole = binomial_weights(found.sampling_rate, found.records)
+    exact = [Fraction(weight) for weight in weights]
+    for j in range(len(exact)):
+        assert sum(exact[j:]) / sum(exact) <= Fraction(sum(masses[j:]), whole)
 
 
 def test_mixtures_of_one_record_and_of_none_left_out_are_simpler_steps() -> None:
