@@ -128,7 +128,7 @@ def test_charged_records_are_drawn_no_less_than_the_event_draws_them(
     try:
         found = mechanism_from(event)
     except InvalidInput:
-        assert changed > 1  # the rate covers what the first two weights can be changed by
+        assert changed  # the first weight alone moves no other share by more than the rate covers
         return
     assert isinstance(found, PoissonRecords)
     masses, whole = binomial_weights(found.sampling_rate, found.records)
