@@ -11,21 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-import msgspec
 import numpy as np
 import pytest
 
-from accounting import Laplace
 from streams.records import MAX_ROSTERS
-from streams.sdk.errors import (
-    Fenced,
-    InvalidRequest,
-    PolicyChanged,
-    RequestRejected,
-    TurnstileError,
-)
 from streams.sdk.run import Run
 from tests.audit.bad_input import BAD_INPUT, PARTITIONS, as_msgpack
 from tests.audit.bad_input import ChargedRun as Records
@@ -56,17 +46,6 @@ class ChargedRun:
         audit = self.service.audit()  # which compares the original bytes too
         assert audit.rejects[0, offset][0] == reason
         assert self.service.state(self.dataset) == before
-
-    def assert_goes_on(self, step: int = 1) -> None:
-        """Check that a valid charge after the invalid one is decided."""
-        before = self.service.state(self.dataset)
-        offset = self.service.publish(0, self.charge(step))
-        audit = self.service.audit()
-        assert audit.charged[0, offset]["admitted"] == [True] * len(self.users)
-        after = self.service.state(self.dataset)
-        for user in self.users:
-            spent = before[user][0][0] if user in before else 0
-            assert after[user][0][0] == spent + 2**44 // 32
 
 
 @pytest.fixture
@@ -132,137 +111,6 @@ def test_a_request_that_is_too_large_to_store_is_rejected_before_any_charge(
     target.assert_rejected("too-large", target.charge(users=users.tobytes(), norms=norms.tobytes()))
     offset = target.service.publish(0, target.charge())
     assert target.service.audit().charged[0, offset]["admitted"] == [True] * 4
-
-
-def test_the_sdk_rejects_a_mechanism_that_the_policy_cannot_charge(
-    shared: Service, name: str
-) -> None:
-    target = open_target(shared, name, measure="gdp")
-    with pytest.raises(InvalidRequest):
-        target.run.charge([1], [0.5], mechanism=Laplace(1.0))
-    target.service.publish(0, target.charge())
-    assert target.service.audit().runs[0][name, target.run.name].step == 1
-
-
-def test_a_policy_never_changes_after_the_first_charge(target: ChargedRun) -> None:
-    before = target.service.state(target.dataset)
-    with pytest.raises(PolicyChanged):
-        target.service.client.create_dataset(target.dataset, measure="zcdp", budget=2.0)
-    audit = target.service.audit()
-    assert target.service.state(target.dataset) == before
-    assert "policy-changed" in {reason for reason, _ in audit.rejects.values()}
-    target.service.client.create_dataset(
-        target.dataset, measure="zcdp", budget=1.0
-    )  # an equal policy is no change
-    target.assert_goes_on()
-
-
-def test_a_run_of_an_unknown_dataset_is_rejected(target: ChargedRun) -> None:
-    with pytest.raises(RequestRejected) as rejected:
-        target.service.client.run("nobody-created-this", "r")
-    assert rejected.value.reason == "unknown-dataset"
-    target.assert_goes_on()
-
-
-def test_a_step_sent_twice_gets_the_same_decision_and_is_charged_once(
-    target: ChargedRun,
-) -> None:
-    first = target.service.publish(0, target.charge())
-    target.service.audit()
-    before = target.service.state(target.dataset)
-    target.service.publish(0, target.charge())
-    # Its content is the same, packed or as JSON.
-    packed = target.charge(users=np.array(target.users, dtype="<i8").tobytes())
-    target.service.publish(0, packed)
-    target.service.publish(0, msgspec.json.encode(target.charge()))
-    audit = target.service.audit()
-    assert target.service.state(target.dataset) == before
-    assert audit.runs[0][target.dataset, target.run.name].decision == audit.charged[0, first]
-    target.assert_goes_on(step=2)
-
-
-def test_an_older_attempt_is_fenced_and_can_no_longer_charge(target: ChargedRun) -> None:
-    old = target.charge()
-    newer = target.service.client.run(target.dataset, target.run.name)
-    assert newer.attempt == target.run.attempt + 1
-    target.assert_rejected("older-attempt", old)
-    with pytest.raises(Fenced):
-        target.run.charge(target.users, [1.0] * 4, noise_stddev=4.0)
-    with pytest.raises(TurnstileError):
-        target.run.charge(target.users, [1.0] * 4, noise_stddev=4.0)
-    target.run = newer
-    target.assert_goes_on()
-
-
-def test_json_records_are_decided_like_messagepack_ones(target: ChargedRun) -> None:
-    offset = target.service.publish(0, msgspec.json.encode(target.charge()))
-    audit = target.service.audit()
-    assert audit.charged[0, offset]["admitted"] == [True] * 4
-    bad = target.charge(step=2, norms=[1.0, 1.0, 1.0, -1.0])
-    target.assert_rejected("invalid-norm", msgspec.json.encode(bad))
-    request = {
-        "type": "open-run",
-        "dataset": target.dataset,
-        "run": target.run.name,
-        "attempt": 5,
-        "request": uuid4().hex,
-    }
-    target.service.publish(0, msgspec.json.encode(request))
-    assert target.service.audit().runs[0][target.dataset, target.run.name].attempt == 5
-
-
-def test_an_empty_step_is_decided_and_costs_nothing(target: ChargedRun) -> None:
-    before = target.service.state(target.dataset)
-    for users in ([], np.empty(0, dtype=np.int64)):
-        decision = target.run.charge(users, [], noise_stddev=1.0)
-        assert decision.admitted.shape == (0,)
-    target.service.audit()
-    assert target.service.state(target.dataset) == before
-    target.assert_goes_on(step=3)
-
-
-def test_one_user_is_charged_in_one_partition(target: ChargedRun) -> None:
-    decision = target.run.charge(["alone"], [1.0], noise_stddev=4.0)
-    assert decision.admitted.tolist() == [True]
-    target.service.audit()
-    assert target.service.state(target.dataset)["alone"][0] == (2**44 // 32,)
-
-
-def test_zero_norms_are_admitted_and_cost_nothing(target: ChargedRun) -> None:
-    before = target.service.state(target.dataset)
-    decision = target.run.charge(target.users, [0.0, -0.0, 0.0, 0.0], noise_stddev=1e-300)
-    assert decision.admitted.all()
-    assert not decision.exhausted.any()
-    target.service.audit()
-    after = target.service.state(target.dataset)
-    assert {user: after[user] for user in before} == before
-    assert all(after[user][0] == (0,) for user in target.users[2:])
-    target.assert_goes_on(step=2)
-
-
-def test_an_integer_and_the_string_of_its_digits_are_different_users(target: ChargedRun) -> None:
-    users: list[int | str] = [901, "901", 902, "902", 949]
-    assert target.run.charge(users, [4.0, 1.0, 4.0, 1.0, 0.0], noise_stddev=4.0).admitted.all()
-    target.service.audit()
-    state = target.service.state(target.dataset)
-    assert (state[901][0], state["901"][0]) == ((2**43,), (2**43 // 16,))
-    assert (state[902][0], state["902"][0]) == ((2**43,), (2**43 // 16,))
-
-
-def test_the_sdk_rejects_invalid_arguments_and_publishes_nothing(target: ChargedRun) -> None:
-    client, ends = target.service.client, target.service.log.norms_ends()
-    with pytest.raises(InvalidRequest):
-        target.run.charge([1, 2], [1.0, np.nan], noise_stddev=4.0)
-    with pytest.raises(InvalidRequest):
-        target.run.charge(range(3_000_000), np.ones(3_000_000), noise_stddev=4.0)
-    with pytest.raises(InvalidRequest):
-        client.create_dataset(target.dataset, measure="vibes", budget=1.0)
-    with pytest.raises(InvalidRequest):
-        client.create_dataset("a/b", measure="zcdp", budget=1.0)
-    with pytest.raises(InvalidRequest):
-        client.run(target.dataset, "a b")
-    assert target.service.log.norms_ends() == ends
-    assert target.run.charge(target.users, [1.0] * 4, noise_stddev=4.0).step == 1
 
 
 def test_a_hundred_thousand_users_are_charged_in_one_step(target: ChargedRun) -> None:
