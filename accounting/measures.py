@@ -104,8 +104,9 @@ class Measure:
         implied: epsilon, from (orders and) amounts in `unit`, and delta.
         exact_risk: the risk of an attack, from an amount in `unit` and a false-positive rate. None
             if it follows from the curve of epsilons.
-        parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend.
-            They share delta. Empty if a spend is not rounded up.
+        parts: the parts of a budget, rising to 1, to which `any_time_epsilon` rounds up a spend,
+            each with its share of delta. The shares are public and add up to 1. Empty if a spend is
+            not rounded up.
         shape: of the steps that are counted; None if costs follow norms.
         has_delta: whether the epsilon of a budget depends on delta.
     """
@@ -123,7 +124,7 @@ class Measure:
     inexact: tuple[type[Mechanism], ...] = ()
     inexact_cost: Callable[..., IntArray] | None = None
     exact_risk: Callable[[float, float], Risk] | None = None
-    parts: tuple[Fraction, ...] = ()
+    parts: tuple[tuple[Fraction, Fraction], ...] = ()
     shape: StepShape | None = None
     has_delta: bool = True
 
@@ -279,8 +280,9 @@ class Measure:
 
         - one Rényi order: the running sum at delta, with nothing added;
         - k Rényi orders: the running sums at delta / k;
-        - zcdp, gdp: the spend, rounded up to one of 12 fixed parts of the budget, at
-          delta / 12: eighths, and below the first of them 1/16, 1/32, 1/64 and 1/128;
+        - zcdp, gdp, steps: the spend, rounded up to one of 11 fixed parts of the budget: the whole
+          budget at 4/5 of delta; six to one eighths, 1/16, 1/32, 1/64 and 1/128 at 1/50 of delta
+          each. A larger part with a smaller epsilon counts instead;
         - pure-dp: the running sum, which bounds the loss on every path.
 
         The values may exceed the budget's `epsilon` at the same delta. The budget's epsilon holds
@@ -304,15 +306,21 @@ class Measure:
         if rows.ndim != 2 or rows.shape[1] != count:
             raise InvalidInput("spent", rows.shape, f"of shape (n, {count}), one column per budget")
         if self.per_order:
-            return np.asarray(self.implied(*checked, rows, _share(delta, count)))
+            return np.asarray(self.implied(*checked, rows, _share(delta, Fraction(1, count))))
         amounts = rows[:, 0]
         if not self.parts:
             return np.asarray(self.implied(amounts, delta))
-        ends = self.stated([math.ceil(int(budgets[0]) * part) for part in self.parts])
+        ends = self.stated([math.ceil(int(budgets[0]) * part) for part, _ in self.parts])
         part = np.searchsorted(ends, amounts)
         if part.size and int(part.max()) == len(ends):
             raise InvalidInput("spent", float(amounts.max()), f"at most the budget, {ends[-1]}")
-        epsilons = np.asarray(self.implied(ends, _share(delta, len(ends))))
+        shares = np.array([_share(delta, share) for _, share in self.parts])
+        epsilons = np.empty(len(ends))
+        for share in np.unique(shares).tolist():
+            alike = shares == share
+            epsilons[alike] = self.implied(ends[alike], share)
+        # The stop at a larger part covers smaller spends too, at no further delta.
+        epsilons = np.minimum.accumulate(epsilons[::-1])[::-1]
         return np.where(amounts > 0.0, epsilons[part], 0.0)
 
     def budget_units(self, budget: float) -> int:
@@ -449,19 +457,22 @@ def _pure_epsilon(spent: FloatArray, delta: float) -> FloatArray:
     return spent
 
 
-def _share(delta: float, count: int) -> float:
-    """Return delta / count, rounded down."""
-    share = float_toward(Fraction(probability("delta", delta)) / count, DOWN)
-    if share == 0.0:
-        raise InvalidInput("delta", delta, f"large enough to be divided by {count}")
-    return share
+def _share(delta: float, share: Fraction) -> float:
+    """Return a share of delta, rounded down."""
+    part = float_toward(Fraction(probability("delta", delta)) * share, DOWN)
+    if part == 0.0:
+        raise InvalidInput("delta", delta, f"large enough for a share of {share}")
+    return part
 
 
 _UNSAMPLED: Final = (Gaussian, Laplace, PureDP)
-# Eighths, the default odometer ticks, and halves of the first one: most users spend little.
+# Eighths, the default odometer ticks, and halves of the first one: most users spend little. The
+# epsilon that is stated at the end of a budget gets most of delta. With so much it is below that of
+# 7/8 with a small share, so 7/8 is no part of its own.
 _PARTS: Final = (
-    *(Fraction(1, 2**power) for power in range(7, 3, -1)),
-    *(Fraction(eighths, 8) for eighths in range(1, 9)),
+    *((Fraction(1, 2**power), Fraction(1, 50)) for power in range(7, 3, -1)),
+    *((Fraction(eighths, 8), Fraction(1, 50)) for eighths in range(1, 7)),
+    (Fraction(1), Fraction(4, 5)),
 )
 _ROWS: Final = (
     Measure(

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from accounting import MEASURES, InvalidInput, Measure, gdp_to_epsilon, renyi_to_epsilon
+from accounting import (
+    MEASURES,
+    InvalidInput,
+    Measure,
+    StepShape,
+    gdp_to_epsilon,
+    renyi_to_epsilon,
+    steps_measure,
+)
 from tests.unit.accounting.stopping import reached_delta
 
 DELTA = 1e-5
@@ -71,23 +80,50 @@ def test_pure_dp_needs_no_correction() -> None:
     assert row.any_time_epsilon([[0.0], [0.3]], [2**44], DELTA).tolist() == [0.0, 0.3]
 
 
-@pytest.mark.parametrize("name", ["gdp", "zcdp"])
-def test_a_spend_is_rounded_up_to_fixed_parts_of_the_budget(name) -> None:
-    row, budget = MEASURES[name], 2**44
-    assert (len(row.parts), row.parts[0], row.parts[-1]) == (12, Fraction(1, 128), 1)
-    assert set(row.parts) >= {Fraction(eighths, 8) for eighths in range(1, 9)}  # odometer ticks
-    ends = np.array([int(part * budget) for part in row.parts])
+BUDGETS = [
+    (MEASURES["gdp"], 2**44),  # mu 1
+    (MEASURES["zcdp"], 2**43),  # rho 0.5
+    (steps_measure(StepShape(0.01, 1.0)), 1000 * 2**44),
+]
+
+
+@pytest.mark.parametrize(("row", "budget"), BUDGETS)
+def test_a_spend_is_rounded_up_to_fixed_parts_of_the_budget(row, budget) -> None:
+    parts, shares = zip(*row.parts, strict=True)
+    halves, eighths = {Fraction(1, 2**at) for at in range(8)}, {Fraction(n, 8) for n in range(1, 7)}
+    assert set(parts) == halves | eighths
+    assert sum(shares) <= 1
+    ends = np.array([int(part * budget) for part in parts])
     below = np.concatenate([[1], ends[:-1] + 1])
     found, first, nothing = (
         row.any_time_epsilon(row.stated(units)[:, np.newaxis], [budget], DELTA)
         for units in (ends, below, np.zeros(1, dtype=np.int64))
     )
     assert (found == first).all()
-    assert (np.diff(found) > 0.0).all()
+    assert (np.diff(found) >= 0.0).all()
     assert nothing == [0.0]
-    fixed = [row.epsilon(row.stated([end]), DELTA) for end in ends]
-    assert (found > fixed).all()  # at the end of the budget, too: its epsilon holds as well
-    assert (found < 1.3 * np.array(fixed)).all()
+
+
+@pytest.mark.parametrize(("row", "budget"), BUDGETS)
+def test_unequal_shares_gain_at_the_end_and_lose_before_it(row, budget) -> None:
+    published = published_parts(3 * [each for each, _ in BUDGETS].index(row))
+    for part, *numbers in published:
+        spent = [[float(row.stated(int(part * budget)))]]
+        (now,) = row.any_time_epsilon(spent, [budget], DELTA)
+        fixed, equal = (row.epsilon(spent[0], delta) for delta in (DELTA, DELTA / 12))
+        assert numbers == pytest.approx([fixed, equal, now], abs=6e-4)
+        assert now > fixed  # at the end of the budget, too: its epsilon holds as well
+        assert (now > equal) == (part < Fraction(3, 4)) or part == Fraction(3, 4)
+    assert len(published) == 12
+    assert now < 0.91 * equal
+
+
+def published_parts(first: int) -> list[tuple[Fraction, float, float, float]]:
+    """The rows of the page: a part, and three epsilons from this column on."""
+    page = Path("docs/research/any-time.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in cells if row[0].replace("/", "").isdigit()]
+    return [(Fraction(row[0]), *map(float, row[1 + first : 4 + first])) for row in rows]
 
 
 @pytest.mark.parametrize(("name", "orders"), CASES)
