@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from streams.config import Config
 from streams.kafka.authentic import record_signer_of, verifier_of
@@ -26,7 +26,6 @@ from streams.records import (
     Decision,
     Reason,
     Rejected,
-    decode_answer,
     decode_request,
     encode,
 )
@@ -36,7 +35,6 @@ from streams.records.signatures import new_keys
 from streams.records.users import UserIds
 from streams.sdk.client import Turnstile
 from streams.sdk.decisions import StepDecision
-from streams.sdk.errors import ConflictingDecisions, DecisionTimeout, RequestRejected, Unusable
 from streams.sdk.run import Run
 from tests.integration.service import IMPATIENT_WORKER, Service, ServiceFactory, eventually
 from tests.waiting import HANGS_AFTER
@@ -105,15 +103,6 @@ def exhausted_run(service: Service, name: str) -> Run:
     return run
 
 
-def finds_conflict(run: Run) -> bool:
-    """Charge a step of exhausted users; return whether the client finds conflicting decisions."""
-    try:
-        run.charge(USERS, np.ones(12), noise_stddev=1.0)
-    except ConflictingDecisions:
-        return True
-    return False
-
-
 def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, Decision]:
     """Return decisions that admit all users, forged from the records of `norms`."""
     service.log.refresh()
@@ -140,41 +129,6 @@ def forged_admissions(service: Service, dataset: str, step: int) -> dict[int, De
     return forged
 
 
-def test_an_early_forged_decision_is_accepted_for_one_step_at_most(
-    shared: Service, name: str, write: Callable[..., Any]
-) -> None:
-    run = exhausted_run(shared, name)
-    decisions: list[StepDecision] = []
-    with without_workers(shared):
-        charging = threading.Thread(
-            target=lambda: decisions.append(run.charge(USERS, np.ones(12), noise_stddev=1.0))
-        )
-        charging.start()
-        forged = eventually(lambda: len(found := forged_admissions(shared, name, 1)) == 2 and found)
-        for partition, decision in forged.items():
-            write("halts", partition, encode(decision))
-        charging.join()
-    # Without workers no decision contradicts the forged one.
-    assert decisions[0].admitted.all()
-    # The workers' own decisions come later, and end the run.
-    eventually(lambda: finds_conflict(run))
-    with pytest.raises(Unusable):
-        run.charge(USERS, np.ones(12), noise_stddev=1.0)
-    with pytest.raises(ConflictingDecisions):
-        list(shared.client.halts(name, follow=False))
-    assert not shared.state(name) or all(row[0][0] == 2**43 for row in shared.state(name).values())
-
-
-def test_a_late_forged_decision_ends_the_run(
-    shared: Service, name: str, write: Callable[..., Any]
-) -> None:
-    run = exhausted_run(shared, name)
-    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
-    for partition, decision in forged_admissions(shared, name, 1).items():
-        write("halts", partition, encode(decision))
-    eventually(lambda: finds_conflict(run))
-
-
 def test_unreadable_answers_are_ignored(
     shared: Service, name: str, write: Callable[..., Any]
 ) -> None:
@@ -194,46 +148,6 @@ def test_unreadable_answers_are_ignored(
         write("halts", 0, encode(record))
     assert list(shared.client.halts(f"{name}-other", follow=False)) == []
     assert run.charge(USERS, np.ones(12), noise_stddev=1.0).step == 1
-
-
-def test_a_forged_reject_ends_an_attempt_and_costs_nothing(
-    shared: Service, name: str, write: Callable[..., Any]
-) -> None:
-    shared.client.create_dataset(name, measure="zcdp", budget=1.0)
-    run = shared.client.run(name, "r")
-    errors: list[BaseException] = []
-
-    def charge() -> None:
-        try:
-            run.charge(USERS, np.ones(12), noise_stddev=1.0)
-        except RequestRejected as error:
-            errors.append(error)
-
-    with without_workers(shared):
-        charging = threading.Thread(target=charge)
-        charging.start()
-        forged = eventually(lambda: len(found := forged_admissions(shared, name, 0)) == 2 and found)
-        offset = forged[0].offset
-        charges = shared.log.records["norms"]
-        record = Rejected(
-            partition=0,
-            offset=offset,
-            reason=Reason.OLDER_ATTEMPT,
-            detail="forged",
-            record=next(value for p, at, value in charges if (p, at) == (0, offset)),
-            dataset=name,
-            run="r",
-            attempt=run.attempt,
-            step=0,
-        )
-        write("rejects", 0, encode(record))
-        charging.join()
-    assert [str(error) for error in errors if "forged" in str(error)]
-    # The step was charged all the same: it is handed back, and charged once.
-    again = shared.client.run(name, "r", released=-1)
-    assert again.interrupted
-    assert again.charge(USERS, np.ones(12), noise_stddev=1.0).admitted.all()
-    assert {row[0] for row in shared.state(name).values()} == {(2**43,)}
 
 
 # --- workers that sign, and clients that know their key -------------------------------------------
@@ -272,33 +186,6 @@ def test_unsigned_answers_are_ignored(
     assert sorted((halt.step, halt.user) for halt in halts) == [
         (step, user) for step in (1, 2) for user in USERS
     ]
-
-
-def test_a_signed_decision_is_accepted_only_in_its_place(
-    signed: Service, name: str, write: Callable[..., Any]
-) -> None:
-    """Replay signed records: in their place they change nothing; elsewhere they are ignored."""
-    run = exhausted_run(signed, name)
-    signed.settle()
-    consumer = KafkaConsumer(bootstrap_servers=signed.kafka, group_id=None)
-    place = TopicPartition(signed.config.topic("halts"), 0)
-    consumer.assign([place])
-    consumer.seek_to_beginning()
-    end, records = consumer.end_offsets([place])[place], []
-    while consumer.position(place) < end:
-        records += [record for found in consumer.poll(200).values() for record in found]
-    consumer.close()
-    (original,) = (
-        record
-        for record in records
-        if getattr(decode_answer(record.value), "dataset", "") == name
-        and isinstance(decode_answer(record.value), Decision)
-    )
-    again = {"key": original.key, "headers": original.headers}
-    write("halts", 0, original.value, signed, **again)
-    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
-    write("halts", 1, original.value, signed, **again)
-    assert run.charge(USERS, np.ones(12), noise_stddev=1.0).halted.all()
 
 
 def test_a_forged_odometer_record_neither_shows_nor_hides_a_bound(
@@ -342,15 +229,6 @@ def test_a_forged_odometer_record_does_not_stop_a_worker_from_sending(
         await unsigned.stop()
 
     asyncio.run(scenario())
-
-
-def test_a_client_with_another_key_accepts_no_answer(signed: Service) -> None:
-    stranger = replace(signed.config, trusted_keys=new_keys()[1], timeout=1.0)
-    with (
-        Turnstile(config=stranger) as client,
-        pytest.raises(DecisionTimeout),
-    ):
-        client.create_dataset("strange", measure="zcdp", budget=1.0)
 
 
 @contextmanager

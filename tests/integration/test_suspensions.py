@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from kafka import TopicPartition
 
 from streams import DecisionTimeout, ServiceUnavailable
 from streams.cli.output import Exit
-from streams.kafka.topics import NORMS, ODOMETER, SETTINGS, TOPICS
+from streams.kafka.topics import NORMS, SETTINGS, TOPICS
 from streams.operations.status import read_overview, read_owners
 from streams.store.port import SuspensionReason
 from tests.integration.command import turnstile
@@ -103,31 +102,6 @@ def test_added_partitions_suspend_a_running_service(
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_added_partitions_suspend_all_partitions_of_a_starting_service(service: Service) -> None:
-    charge(service, 3)
-    service.settle()
-    service.stack.workers[0].stop()
-    add_partitions(service, TOPICS)
-    service.stack.start_worker()
-    service.eventually_all(SuspensionReason.OTHER_PARTITIONS)
-
-
-def test_a_log_written_for_fewer_partitions_is_never_applied_to_more(service: Service) -> None:
-    """Redis is empty as well, so only the log shows P."""
-    charge(service, 3)
-    service.settle()
-    service.stack.workers[0].stop()
-    add_partitions(service, TOPICS)
-    with redis.Redis.from_url(service.redis) as client:
-        client.delete(*client.scan_iter(f"{service.prefix}*"))
-    service.stack.start_worker()
-    of_two = [SuspensionReason.OTHER_PARTITIONS] * 2
-    eventually(lambda: service.suspensions()[:2] == of_two)
-    with redis.Redis.from_url(service.redis) as client:
-        for partition in range(2):
-            assert not client.exists(service.key(partition, "changes"))
-
-
 # --- another log --------------------------------------------------------------------------------
 
 
@@ -149,17 +123,6 @@ def write_nonsense(service: Service, count: int) -> None:
     for partition in range(service.partitions):
         for _ in range(count):
             service.publish(partition, b"another log")
-
-
-def test_another_log_under_the_same_name_suspends_a_starting_service(service: Service) -> None:
-    charge(service, 3)
-    ends = {p: kept.next for p, kept in service.settle().items()}
-    service.stack.workers[0].stop()
-    recreate_norms(service)
-    write_nonsense(service, max(ends.values()) + 2)
-    service.stack.start_worker()
-    service.eventually_all(SuspensionReason.OTHER_LOG)
-    assert [kept.next for kept in service.kept().values()] == list(ends.values())
 
 
 @pytest.mark.parametrize("longer", [True, False], ids=["longer", "shorter"])
@@ -188,23 +151,6 @@ def test_a_deleted_log_suspends_a_running_service(service: Service) -> None:
     assert status_code(service) == Exit.UNAVAILABLE
 
 
-def test_a_different_last_record_suspends_the_partition(service: Service) -> None:
-    charge(service, 3)
-    service.settle()
-    service.stack.workers[0].stop()
-    meta = service.key(1, "meta")
-    with redis.Redis.from_url(service.redis, decode_responses=True) as client:
-        head = client.hget(meta, "head")
-        client.hset(meta, "head", "00" * 32)
-        service.stack.start_worker()
-        eventually(lambda: service.suspensions() == [None, SuspensionReason.LOG_REWRITTEN])
-        assert not service.reasons()[0]
-        client.hset(meta, "head", head)
-    restart(service)
-    charge(service, 2)
-    service.audit()
-
-
 # --- settings -----------------------------------------------------------------------------------
 
 
@@ -228,25 +174,6 @@ def test_a_topic_that_would_lose_records_is_rejected_at_the_start(
         service.audit()
 
 
-# Other settings are tested in tests/unit/kafka/test_settings.py.
-LOSING = [(NORMS, {"cleanup_policy": "compact"}), (ODOMETER, {"cleanup_policy": "delete"})]
-
-
-@pytest.mark.parametrize(("topic", "settings"), LOSING)
-def test_topic_settings_that_would_lose_records_suspend_a_running_service(
-    service: Service, topic: str, settings: dict[str, str]
-) -> None:
-    charge(service, 2)
-    service.settle()
-    service.alter(topic, **settings)
-    found = service.eventually_all(SuspensionReason.TOPICS)
-    decides_nothing(service)
-    follow(found[0].problem)
-    restart(service)
-    charge(service, 2)
-    service.audit()
-
-
 # --- a log that lost records --------------------------------------------------------------------
 
 
@@ -254,19 +181,6 @@ def delete_records(service: Service, partition: int, before: int) -> None:
     place = TopicPartition(service.config.topic(NORMS), partition)
     with closing(service.admin()) as admin:
         admin.delete_records({place: before})
-
-
-def test_records_deleted_before_they_were_decided_suspend_the_partition(service: Service) -> None:
-    charge(service, 2)
-    service.settle()
-    service.stack.workers[0].stop()
-    for _ in range(5):
-        last = service.publish(1, b"nobody will ever see this")
-    delete_records(service, 1, last)
-    service.stack.start_worker()
-    eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_BEGINS_LATE)
-    assert not service.reasons()[0]
-    assert status_code(service) == Exit.UNAVAILABLE
 
 
 def test_records_deleted_before_a_lagging_service_suspend_the_partition(service: Service) -> None:
@@ -280,74 +194,7 @@ def test_records_deleted_before_a_lagging_service_suspend_the_partition(service:
     eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_BEGINS_LATE)
 
 
-def test_records_deleted_after_they_were_decided_lose_nothing(service: Service) -> None:
-    charge(service, 3)
-    kept = service.settle()
-    delete_records(service, 1, kept[1].next)
-    restart(service)
-    charge(service, 2)
-    assert not any(service.reasons())
-
-
-def test_a_redis_that_is_ahead_of_the_log_suspends_the_partition(service: Service) -> None:
-    charge(service, 3)
-    service.settle()
-    service.stack.workers[0].stop()
-    meta = service.key(1, "meta")
-    with redis.Redis.from_url(service.redis) as client:
-        true_next = client.hget(meta, "next")
-        client.hset(meta, "next", 1_000_000)
-        service.stack.start_worker()
-        eventually(lambda: service.suspensions()[1] is SuspensionReason.LOG_ENDS_EARLY)
-        assert not service.reasons()[0]
-        decides_nothing(service, where="[1]")
-        client.hset(meta, "next", true_next)
-    restart(service)
-    charge(service, 1)
-    service.audit()
-
-
 # --- lost state ---------------------------------------------------------------------------------
-
-
-def lose(name: str) -> Callable[[Any, Service, int], None]:
-    return lambda client, service, partition: client.delete(service.key(partition, name))
-
-
-def exchange_change(client: Any, service: Service, partition: int) -> None:
-    changes = service.key(partition, "changes")
-    client.lset(changes, -1, client.lindex(changes, 0))
-
-
-DAMAGE = {
-    1: lose("changes"),
-    2: lose("meta"),
-    3: exchange_change,
-}
-
-
-def test_state_with_a_lost_redis_key_is_rebuilt_without_an_operator(
-    start_service: ServiceFactory,
-) -> None:
-    with start_service(workers=1, partitions=4) as service:
-        charge(service, 3)
-        service.settle()
-        service.stack.workers[0].stop()
-        with redis.Redis.from_url(service.redis) as client:
-            for partition, damage in DAMAGE.items():
-                damage(client, service, partition)
-        service.stack.start_worker()
-        charge(service, 5)
-        service.audit()
-
-
-def test_state_lost_under_a_running_service_is_rebuilt(service: Service) -> None:
-    charge(service, 3)
-    service.settle()
-    with redis.Redis.from_url(service.redis) as client:
-        client.delete(service.key(1, "changes"))
-    charge(service, 5)
-    service.audit()
 
 
 def test_a_foreign_redis_key_suspends_the_partition_until_it_is_deleted_as_advised(
