@@ -37,6 +37,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
@@ -52,6 +53,15 @@ from streams.trainers.torch import PrivacyEngine
 _RELEASED_ONLY: Final = ("loss", "train_loss", "grad_norm")
 _CHECKPOINT: Final = "turnstile.npz"
 _UNPACKED: Final = ".turnstile-unpacked"
+_SHIFTED: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # predict the next
+_HEADS: Final = (
+    *_SHIFTED,
+    "ForMaskedLM",
+    "ForTokenClassification",
+    "ForSequenceClassification",
+    "ForImageClassification",
+)
+_IGNORED: Final = -100  # a label without a loss
 _BY_METRIC: Final = ("reduce_lr_on_plateau", "greedy")  # schedules that do not follow steps
 
 logger = logging.getLogger(__name__)
@@ -237,6 +247,35 @@ class HuggingFaceTrainer(Trainer):
             model.zero_grad()
         return torch.zeros((), device=self.args.device)
 
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the mean over examples of the loss of each; in evaluation, as ``Trainer`` does.
+
+        transformers takes the mean over all labels of the batch that are not -100. The gradient of
+        an example would then depend on how many labels the other examples have.
+        """
+        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        kind, labels = type(base).__name__, inputs.get("labels")
+        # A model of the caller's own may have another loss.
+        known = type(base).__module__.startswith("transformers.") and kind.endswith(_HEADS)
+        if not (model.training and known and labels is not None and self.compute_loss_func is None):
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        outputs = model(**inputs)
+        shifts = kind.endswith(_SHIFTED) and not base.config.is_encoder_decoder
+        loss = _loss_by_example(
+            outputs["logits"],
+            labels,
+            str(getattr(base.config, "problem_type", None)),
+            shifts=shifts,
+            smoothing=self.args.label_smoothing_factor,
+        ).mean()
+        return (loss, outputs) if return_outputs else loss
+
     def floating_point_ops(self, inputs: Any) -> int:
         """Return 0: the number of operations depends on the drawn users."""
         return 0
@@ -268,6 +307,25 @@ class HuggingFaceTrainer(Trainer):
         if hasattr(self.train_dataset, "column_names"):
             return self.data_collator
         return self._get_collator_with_removed_columns(self.data_collator)
+
+
+def _loss_by_example(
+    logits: torch.Tensor, labels: torch.Tensor, problem: str, *, shifts: bool, smoothing: float
+) -> torch.Tensor:
+    """Return (n,), the mean loss of each example's own labels, as transformers defines it."""
+    if problem == "regression":
+        each = functional.mse_loss(logits, labels.view_as(logits).to(logits), reduction="none")
+    elif problem == "multi_label_classification":
+        each = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    else:
+        if shifts:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        each = functional.cross_entropy(
+            logits.movedim(-1, 1), labels, reduction="none", label_smoothing=smoothing
+        ).view(len(labels), -1)
+        counted = (labels != _IGNORED).view(len(labels), -1).sum(dim=1)
+        return each.sum(dim=1) / counted.clamp(min=1)
+    return each.view(len(labels), -1).mean(dim=1)
 
 
 class Batches:

@@ -248,3 +248,54 @@ def test_a_training_does_not_replace_the_checkpoint_of_another_one(
         with pytest.raises(InvalidRequest):
             other.train(resume_from_checkpoint=resumes)
     assert service.run("reviews", "b").step == 0
+
+
+# --- the loss of each example ---------------------------------------------------------------------
+
+BERT: dict[str, Any] = {
+    **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"intermediate_size": 8, "max_position_embeddings": 8},
+    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+}
+GPT2: dict[str, Any] = {
+    **{"vocab_size": 30, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8},
+    **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+}
+T5: dict[str, Any] = {
+    **{"vocab_size": 30, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2},
+    **{"dropout_rate": 0.0, "decoder_start_token_id": 0},
+}
+MANY = torch.tensor([[-100, 7, 8, 9, 10, 11], [-100, 7, *[-100] * 4], [*[-100] * 4, 8, 9]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "labels"),
+    [
+        ("GPT2LMHeadModel", GPT2, MANY),
+        ("BertForMaskedLM", BERT, MANY),
+        ("BertForTokenClassification", {**BERT, "num_labels": 12}, MANY),
+        ("T5ForConditionalGeneration", T5, MANY),
+        ("BertForSequenceClassification", BERT, torch.tensor([0, 1, 1])),
+        ("BertForSequenceClassification", {**BERT, "num_labels": 1}, torch.tensor([0.1, 2.0, 1.0])),
+        ("BertForSequenceClassification", {**BERT, "num_labels": 2}, torch.eye(3)[:, :2]),
+    ],
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_batch_is_the_mean_of_its_examples(
+    service: Turnstile, tmp_path: Path, kind: str, config: Any, labels: Any, smoothing: float
+) -> None:
+    kind = getattr(transformers, kind)
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**config))
+    args = {"label_smoothing_factor": smoothing}
+    trainer = trainer_of(service, tmp_path, model=model, args=args)
+    batch = {"input_ids": torch.arange(5, 23).view(3, 6), "labels": labels}
+
+    def loss_of(rows: slice) -> float:
+        return float(trainer.compute_loss(model, {k: v[rows] for k, v in batch.items()}))
+
+    rows = [slice(place, place + 1) for place in range(3)]
+    assert loss_of(slice(None)) == pytest.approx(np.mean([loss_of(row) for row in rows]))
+    if not smoothing:
+        own = [float(model(**{k: v[row] for k, v in batch.items()}).loss) for row in rows]
+        assert [loss_of(row) for row in rows] == pytest.approx(own)
