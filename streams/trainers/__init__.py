@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from streams.trainers.examples import ExamplesByUser
     from streams.trainers.loop import Descent, PrivateTrainer
     from streams.trainers.planning import noise_for_steps
-    from streams.trainers.steps import AllUsersHalted, OpenStep, PrivateSteps
+    from streams.trainers.steps import OpenStep, PrivateSteps
     from streams.trainers.torch import PrivacyEngine
 
 _HOMES = {
-    "AllUsersHalted": "steps",
     "Checkpoint": "checkpoint",
     "Descent": "loop",
     "ExamplesByUser": "examples",
@@ -36,7 +35,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "AllUsersHalted",
     "Checkpoint",
     "Descent",
     "ExamplesByUser",

@@ -75,7 +75,7 @@ def individual_dp(private: PrivateSteps) -> GradientTransformation:
         sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
         rows = [np.reshape(leaf, (users, size)) for leaf, size in zip(leaves, sizes, strict=True)]
         step.add(np.concatenate(rows, axis=1))
-        parts = np.split(step.release(), np.cumsum(sizes)[:-1])
+        parts = np.split(step.release(sum(sizes)), np.cumsum(sizes)[:-1])
         shaped = [
             jnp.asarray(part.reshape(leaf.shape[1:]), dtype=leaf.dtype)
             for part, leaf in zip(parts, leaves, strict=True)

@@ -13,7 +13,7 @@ The states of a step:
    add the contributions up as integers.
 5. Set levels from the observed norms, from the next step that is charged (docs/guarantees.md): a
    user's level is `HEADROOM` times the norm that its gradient had when it was drawn last.
-6. Add noise once, even if no user was drawn, and divide the sum by a public number.
+6. Add noise once, even if no user was drawn or admitted, and divide the sum by a public number.
 
 Coins are drawn once per step. A process that ends between steps 3 and 6 has lost its coins. New
 coins would be conditioned on the cause, for example on a batch that was too large for the memory.
@@ -62,12 +62,7 @@ GRID_BITS: Final = 24
 """The noise is this many powers of two above the grid spacing."""
 
 _NOISE_AT_ONCE: Final = 2**15
-_EXACT: Final = 2.0**53
-_LARGEST_SUM: Final = 2.0**62
-
-
-class AllUsersHalted(Unusable):
-    """No user was admitted to a step, so the rest of the training would be noise."""
+_LARGEST_ROW: Final = 2.0**45  # in grid spacings: 2^17 rows of one direction add up to 2^62
 
 
 class PrivateSteps:
@@ -132,7 +127,6 @@ class PrivateSteps:
         self.outer_parts, self.scratch = frozenset(outer_parts), Scratch()
         self._generator = not_private_generator
         self._noise = _Noise(not_private_generator, callable(noise_multiplier))
-        self._users = len(users)  # type: ignore[arg-type]
         self._open: OpenStep | None = None
         self._ahead: _Sent | None = None
         self._released = -1
@@ -233,7 +227,6 @@ class PrivateSteps:
                 one more step that it does not release.
 
         Raises:
-            AllUsersHalted: no user was admitted to the step.
             ReleasedTwice: the run returned a step a second time.
             InvalidRequest: noise or rate of this step is invalid, or all planned steps were made;
                 nothing was charged.
@@ -253,12 +246,8 @@ class PrivateSteps:
             decision, mechanism, exponent = self._charge()
         # Step 3.
         drawn = self._draw(decision, mechanism)
-        if not len(drawn) and self._users and not decision.admitted.any():
-            raise AllUsersHalted(
-                f"no user can pay for step {decision.step}: it would release noise alone. The "
-                "budgets may have been spent by another run. That this happened depends on the "
-                "users' data, so do not publish it"
-            )
+        # If no user was admitted, the step still exists and releases noise alone: an exception
+        # would follow from the budget of a single user who can or cannot pay.
         limits = decision.clip_norms_at(drawn)
         noise = mechanism.noise_stddev
         self._open = OpenStep(self, decision.step, drawn, limits, noise, exponent)
@@ -303,11 +292,13 @@ class PrivateSteps:
         exponent = math.frexp(noise)[1] - GRID_BITS
         finest = exponent - (FINER_BITS if self.outer_parts else 0)
         largest = math.ldexp(clip_norm, -finest) if finest > -900 else math.inf
-        fits = check_grid(largest, finest) if self.outer_parts else largest < _EXACT / 2
-        if largest * max(self._users, 1) > _LARGEST_SUM or not fits:
+        fits = not self.outer_parts or check_grid(largest, finest)
+        # A public bound, since an error must not follow from the number of users. A sum of more
+        # users than fit is that sum modulo 2^64, noise included: private, and of no use.
+        if largest > _LARGEST_ROW or not fits:
             raise InvalidRequest(
                 f"noise_multiplier gives a noise of {noise} in step {step}, too small for norms of "
-                f"{clip_norm} and {self._users} users: the sum would not be exact"
+                f"{clip_norm}: the sum would not be exact"
             )
         return mechanism, exponent
 
@@ -470,16 +461,15 @@ class OpenStep:
         self._added[places] = True
         self._norms[places] = self._sum.add(parts, self.clip_norms[places])
 
-    def release(self, dimension: int | Sequence[int] | None = None) -> NDArray[np.float64]:
+    def release(self, dimension: int | Sequence[int]) -> NDArray[np.float64]:
         """Return the private mean, once: the sum with noise, divided by the expected batch.
 
         Args:
-            dimension: of the gradients, or of each of their parts; required if no user was drawn,
-                because no row was added then.
+            dimension: of the gradients, or of each of their parts: with ``outer_parts`` of each.
 
         Raises:
-            InvalidRequest: a user who was drawn is missing, or the dimension is unknown or wrong.
-                Nothing was released.
+            InvalidRequest: a user who was drawn is missing, or the dimension is wrong. Nothing was
+                released.
             Unusable: it was released before.
         """
         missing = len(self._added) - np.count_nonzero(self._added)
@@ -487,18 +477,14 @@ class OpenStep:
             raise InvalidRequest(
                 f"gradients of {missing} users who were drawn are missing: add them before release"
             )
+        if isinstance(dimension, int) and self._owner.outer_parts:
+            raise InvalidRequest(
+                f"dimension is {dimension}; with outer_parts give the dimension of each part"
+            )
         widths = self._sum.widths
-        if widths is None:
-            if dimension is None:
-                raise InvalidRequest(
-                    "no user was drawn, so the dimension is unknown: give it to release"
-                )
-            if isinstance(dimension, int) and self._owner.outer_parts:
-                raise InvalidRequest(
-                    f"dimension is {dimension}; with outer_parts give the dimension of each part"
-                )
+        if widths is None:  # no user was drawn
             self._sum.begin([dimension] if isinstance(dimension, int) else dimension)
-        elif dimension is not None:
+        else:
             found = sum(widths) if isinstance(dimension, int) else widths
             if dimension != found:
                 raise InvalidRequest(f"dimension is {dimension}; it must be {found}, as the rows")

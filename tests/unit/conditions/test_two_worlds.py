@@ -6,6 +6,8 @@ other users moves everybody's contribution: only a comparison of the two worlds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,10 +19,12 @@ from streams.trainers.steps import PrivateSteps
 NOISE = 8.0
 
 
-def releases(users: int, contribution: float, steps: int = 6) -> np.ndarray:
+def releases(
+    users: int, contribution: float, norms: Sequence[float] = (0.25, 0.25, 1.0)
+) -> np.ndarray:
     """The sums times 10 of a full-batch training, with the same noise in every world.
 
-    The last of three users contributes `contribution`, and has the budget for three steps.
+    The last of three users contributes `contribution`. A user of norm 1 can pay for three steps.
     """
     with Turnstile.in_memory() as turnstile:
         turnstile.create_dataset("d", measure="gdp", budget=(3.5**0.5) / NOISE)
@@ -34,14 +38,14 @@ def releases(users: int, contribution: float, steps: int = 6) -> np.ndarray:
             levels="clip_norm",
             not_private_generator=np.random.default_rng(5),
         )
-        made.roster.set_norms([0.25, 0.25, 1.0][:users])
+        made.roster.set_norms(norms[:users])
         values = []
-        for _ in range(steps):
+        for _ in range(6):
             step = made.begin()
             rows = np.zeros((len(step.positions), 2))
             rows[:, 0] = np.array([0.25, -0.125, contribution])[step.positions]
             step.add(rows)
-            values.append(step.release() * 10.0)
+            values.append(step.release(2) * 10.0)
     return np.array(values)
 
 
@@ -53,6 +57,14 @@ def test_a_release_differs_by_one_users_contribution_and_nothing_else() -> None:
     np.testing.assert_allclose(difference, expected, atol=1e-5)
     absent = releases(3, 0.0) - releases(2, 0.0)
     np.testing.assert_allclose(absent, 0.0, atol=1e-5)
+
+
+def test_a_user_who_can_pay_longer_does_not_make_steps_exist() -> None:
+    """User 1 can pay for every step. Without it no user is admitted after step 2."""
+    both, alone = (releases(users, 1.0, norms=(1.0, 0.25)) for users in (2, 1))
+    expected = np.zeros((6, 2))
+    expected[:, 0] = -0.125
+    np.testing.assert_allclose(both - alone, expected, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_release_is_the_sum_of_clipped_gradients_over_the_expected_batch() -> No
     rows = np.zeros((len(step.positions), 3))
     rows[:, 1] = -2.0
     step.add(rows)
-    value = step.release()
+    value = step.release(3)
     sums = sum(0.25 if place < 10 else 1.0 for place in step.positions)
     assert value == pytest.approx([0.0, -sums / 10.0, 0.0], rel=1e-5)
     assert [count for _, count in silence.draws] == [3]
@@ -88,7 +88,7 @@ def test_no_contribution_exceeds_its_level_exactly() -> None:
         step = steps.begin()
         step.clip_norms[:] = 0.3
         step.add(rng.normal(0.0, scale, (1, 7)))
-        square = sum(Fraction(float(x)) ** 2 for x in step.release())
+        square = sum(Fraction(float(x)) ** 2 for x in step.release(7))
         assert square <= Fraction(0.3) ** 2
         # What was shorter is not made shorter but by the grid.
         if scale > 0.1:
@@ -111,7 +111,7 @@ def test_noise_of_a_sum_is_that_which_was_charged() -> None:
     rows = np.zeros((len(step.positions), 20_000))
     rows[:, 0] = 0.5
     step.add(rows)
-    assert stats.kstest(step.release()[1:] / 0.7, "norm").pvalue > 1e-6
+    assert stats.kstest(step.release(20_000)[1:] / 0.7, "norm").pvalue > 1e-6
     assert service.charges == [(0.7, 0.5)]
 
 
@@ -139,7 +139,7 @@ def test_gradients_may_come_in_parts_and_give_the_same_sum() -> None:
         step = steps.begin()
         for places in step.parts(users_at_once):
             step.add(rows[places], places)
-        values.append(step.release())
+        values.append(step.release(40_000))
     assert np.array_equal(values[0], values[1])
     assert np.array_equal(values[0], values[2])
 
@@ -152,7 +152,7 @@ def test_sums_do_not_depend_on_the_order_of_users() -> None:
         silenced(steps)
         step = steps.begin()
         step.add(rows[order])
-        values.append(step.release())
+        values.append(step.release(300))
     assert np.array_equal(*values)
 
 
@@ -165,7 +165,7 @@ def test_observed_norms_become_levels_from_the_next_step() -> None:
     rows[0, 2] = 7.0
     step.add(rows)
     assert (service.levels == 1.0).all()
-    step.release()
+    step.release(4)
     drawn = np.zeros(20, dtype=np.bool_)
     drawn[step.positions] = True
     assert (service.levels[~drawn] == 1.0).all()
@@ -182,7 +182,7 @@ def test_at_the_clip_norm_levels_stay() -> None:
     steps = steps_of(service, levels="clip_norm")
     step = steps.begin()
     step.add(np.full((len(step.positions), 2), 0.01))
-    step.release()
+    step.release(2)
     assert (service.levels == 1.0).all()
 
 
@@ -218,7 +218,7 @@ def test_failed_step_is_repeated_with_the_same_batch_and_charge() -> None:
     assert np.array_equal(again.positions, step.positions)
     assert len(service.charges) == 1
     again.add(np.full((len(again.positions), 2), 0.1))
-    assert again.release()[0] == pytest.approx(len(again.positions) * 0.01, rel=1e-5)
+    assert again.release(2)[0] == pytest.approx(len(again.positions) * 0.01, rel=1e-5)
     assert steps.begin().step == 1
 
 
@@ -236,9 +236,9 @@ def test_no_step_is_released_twice() -> None:
     steps = steps_of(service)
     step = steps.begin()
     step.add(np.ones((len(step.positions), 2)))
-    step.release()
+    step.release(2)
     with pytest.raises(Unusable):
-        step.release()
+        step.release(2)
     steps._run.step = 0
     with pytest.raises(ReleasedTwice):
         steps.begin()
@@ -248,15 +248,13 @@ def test_missing_or_repeated_gradients_release_nothing() -> None:
     steps = steps_of(sampling_rate=1.0)
     silence = silenced(steps)
     step = steps.begin()
-    with pytest.raises(InvalidRequest):
-        steps_of(sampling_rate=1e-9).begin().release()
     step.add(np.ones((5, 2)), slice(0, 5))
     rejected = [
         lambda: step.add(np.ones((5, 2)), slice(4, 9)),  # user 4 was added before
         lambda: step.add(np.ones((4, 2)), slice(5, 10)),
         lambda: step.add(np.ones((15, 3)), slice(5, 20)),
         lambda: step.add(np.ones(15), slice(5, 20)),
-        step.release,  # 15 users are missing
+        lambda: step.release(2),  # 15 users are missing
     ]
     for refused in rejected:
         with pytest.raises(InvalidRequest):
@@ -265,7 +263,7 @@ def test_missing_or_repeated_gradients_release_nothing() -> None:
     with pytest.raises(InvalidRequest):
         step.release(3)
     assert not silence.draws
-    step.release()
+    step.release(2)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +292,7 @@ def test_invalid_places_are_rejected_and_add_nothing(
     with pytest.raises(InvalidRequest):
         step.add(np.full((3, 2), 0.5), places)
     step.add(np.full((20, 2), 0.25))
-    assert step.release() == pytest.approx([0.5, 0.5], rel=1e-5)
+    assert step.release(2) == pytest.approx([0.5, 0.5], rel=1e-5)
 
 
 @pytest.mark.parametrize("order", [np.array([7, 2, 19]), np.array([7, 2, 19], dtype=np.uint8)])
@@ -309,7 +307,7 @@ def test_rows_may_be_added_in_any_order(order: NDArray[np.int64]) -> None:
         step.add(rows[:3], np.array([0, 1, 2]))
     rest = np.delete(np.arange(20), order)
     step.add(rows[rest], rest)
-    assert step.release() == pytest.approx([0.21], rel=1e-5)
+    assert step.release(1) == pytest.approx([0.21], rel=1e-5)
     above = service.levels[:20] - 2.0 * rows[:, 0]  # the next of 100 levels
     assert ((above >= 0) & (above < 0.0101)).all()
 
@@ -324,7 +322,7 @@ def test_gradient_that_is_not_finite_counts_as_zero_for_its_user(bad: float) -> 
     rows[3, 1] = bad
     with pytest.warns(RuntimeWarning):
         step.add(rows)
-    assert step.release() == pytest.approx([0.19, 0.19], rel=1e-5)
+    assert step.release(2) == pytest.approx([0.19, 0.19], rel=1e-5)
     assert service.levels[3] == 1.0
 
 
@@ -333,7 +331,7 @@ def test_float32_rows_are_clipped_in_float64() -> None:
     silenced(steps)
     step = steps.begin()
     step.add(np.full((1, 9), 0.4, dtype=np.float32))
-    assert sum(Fraction(float(x)) ** 2 for x in step.release()) <= 1
+    assert sum(Fraction(float(x)) ** 2 for x in step.release(9)) <= 1
 
 
 def test_noise_and_rate_may_follow_a_public_schedule() -> None:
