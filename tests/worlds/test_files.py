@@ -1,0 +1,82 @@
+"""`turnstile answer --input FILE` does the same with one user and without."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from streams.answerer.answers import AnswerRecord
+from streams.cli.main import main
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.worlds.events import DAYS, OTHERS, USUAL, answers, queries, service
+from tests.worlds.neighbours import Fact, Program, check_neighbours
+
+pytestmark = pytest.mark.slow
+Events = list[dict[str, Any]]
+
+
+def as_csv(path: Path, events: Events) -> None:
+    columns = {name: None for event in events for name in event}
+    with path.open("w", newline="", encoding="utf-8") as lines:
+        out = csv.DictWriter(lines, list(columns))
+        out.writeheader()
+        out.writerows(events)
+
+
+def as_json_lines(path: Path, events: Events) -> None:
+    path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+
+
+def answerer_of(suffix: str, write: Callable[[Path, Events], None]) -> Program[dict[str, Any]]:
+    """Return the command for a file of this kind."""
+
+    def answer(events: Events) -> Iterator[Fact]:
+        write(Path(f"events{suffix}"), events)
+        Path("queries.toml").write_text(queries())
+        turnstile, topics, out = service(), MemoryTopics(), TextIOWrapper(BytesIO())
+        with (
+            patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
+            patch("streams.kafka.answers.ensure_answer_topics"),
+            patch("streams.sdk.client.Turnstile", lambda config: turnstile),
+            redirect_stdout(out),
+        ):
+            code = main(["answer", "queries.toml", "--input", f"events{suffix}", "--json"])
+        yield Fact("exit code", code)
+        out.seek(0)
+        printed = [line for line in out if "{" in line]
+        for records in (printed, [record for _, record in topics.answers]):
+            yield from answers(msgspec.json.decode(one, type=AnswerRecord) for one in records)
+
+    return answer
+
+
+def _journal(topics: MemoryTopics) -> Callable[..., MemoryJournal]:
+    return lambda config, dataset: MemoryJournal(topics, dataset)
+
+
+CSV = answerer_of(".csv", as_csv)
+JSON_LINES = answerer_of(".jsonl", as_json_lines)
+
+
+def test_answers_of_a_file_are_complete() -> None:
+    """So the comparisons below are of answers to all queries, and of corrections."""
+    facts = check_neighbours(CSV, OTHERS, [])
+    assert facts[0] == Fact("exit code", 0)
+    shown = [fact.value for fact in facts if fact.what == "answer"]
+    assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) == 2 * DAYS
+    assert {one["type"] for one in shown} == {"answer", "correction"}
+    assert len({one["query"] for one in shown}) == 7
+
+
+@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("program", [CSV, JSON_LINES], ids=["csv", "jsonl"])
+def test_one_user_of_a_file_decides_nothing(program: Program[Any], name: str) -> None:
+    check_neighbours(program, OTHERS, USUAL[name])

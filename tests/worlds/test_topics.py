@@ -1,0 +1,166 @@
+"""The answerer of a topic does the same with one user and without.
+
+Events come as the broker sends them: in compressed batches of many users. Time passes in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import pytest
+
+from streams.answerer.answering import Answering
+from streams.answerer.answers import AnswerRecord
+from streams.answerer.app import EventInbox
+from streams.answerer.queries import parse_queries
+from streams.config import Config
+from streams.kafka.batches import batches_of
+from tests.batches import packed, record
+from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
+from tests.worlds.events import DAY, DAYS, OTHERS, USER, USUAL, answers, event, queries, service
+from tests.worlds.neighbours import SEED, Fact, check_neighbours
+
+pytestmark = pytest.mark.slow
+
+APPEND_TIME = 8  # the broker has set the time of the batch
+PARTITIONS = 2
+
+
+class Sent(NamedTuple):
+    """An event as it was sent.
+
+    Attributes:
+        value: the record.
+        arrived: when the broker received it, in ms since 1970.
+        partition: of the topic.
+    """
+
+    value: bytes
+    arrived: int
+    partition: int
+
+
+def sent(one: dict[str, Any], arrived: float | None = None, partition: int = 1) -> Sent:
+    """Return an event that arrives at this day, by default in the hour of its time."""
+    time = one.get("t")
+    moment = time if arrived is None else round(arrived * DAY)
+    known = isinstance(moment, int) and 0 <= moment < DAYS * DAY
+    hour = 3_600_000
+    return Sent(msgspec.json.encode(one), (moment // hour + 1) * hour if known else DAY, partition)
+
+
+class Clock:
+    """The clocks of the answerer, which no test waits for."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def time(self) -> float:
+        return self.ms / 1000
+
+    monotonic = time
+
+
+class Reader:
+    """A consumer of an empty topic."""
+
+    def __init__(self, config: Config) -> None:
+        self._places: dict[Any, int] = {}
+
+    def assign(self, places: list[Any]) -> None:
+        self._places = dict.fromkeys(places, 0)
+
+    def beginning_offsets(self, places: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(places, 0)
+
+    def seek(self, place: Any, offset: int) -> None:
+        self._places[place] = offset
+
+    def position(self, place: Any) -> int:
+        return self._places[place]
+
+    def close(self) -> None:
+        pass
+
+
+def answer(events: list[Sent], **source: str) -> Iterator[Fact]:
+    """Answer the events of a topic, until two days after the last window."""
+    query_file, clock, topics = (
+        parse_queries(tomllib.loads(queries(**source))),
+        Clock(),
+        MemoryTopics(),
+    )
+    turnstile = service()
+    answering = Answering(
+        query_file,
+        "topic",
+        lambda released: turnstile.run("d", "r", released=released),
+        MemoryJournal(topics, "d"),
+        noise=np.random.default_rng(SEED),
+    )
+    with (
+        patch("streams.answerer.app.time", clock),
+        patch("streams.answerer.app.new_reader", Reader),
+    ):
+        inbox = EventInbox(Config(), answering, PARTITIONS, "log")
+        asyncio.run(_read(inbox, events, clock))
+    yield from answers(msgspec.json.decode(one, type=AnswerRecord) for _, one in topics.answers)
+    yield Fact("next step", answering.state.calendar.step)
+
+
+async def _read(inbox: EventInbox, events: list[Sent], clock: Clock) -> None:
+    await inbox.acquire(range(PARTITIONS))
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    inbox.end_of = ends.get
+    together: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
+    for one in events:
+        together[one.arrived, one.partition].append(one.value)
+    for (clock.ms, partition), values in sorted(together.items()):
+        raw = packed(
+            "gzip",
+            [record(place, value) for place, value in enumerate(values)],
+            attributes=APPEND_TIME,
+            base_offset=ends[partition],
+            time_ms=clock.ms,
+        )
+        for batch in batches_of(raw):
+            for message in batch:
+                await inbox.arrive(SimpleNamespace(**message._asdict(), partition=partition))
+        ends[partition] += len(values)
+        await inbox.tick()
+    for hours in range(24 * (DAYS + 2)):
+        clock.ms = max(clock.ms, hours * 3_600_000)
+        await inbox.tick()
+
+
+SENT = [sent(one, partition=one["u"] % PARTITIONS) for one in OTHERS]
+HOSTILE: dict[str, list[Sent]] = {
+    **{name: [sent(one) for one in events] for name, events in USUAL.items()},
+    "late events": [sent(event(USER, 0.5), 3.0), sent(event(USER, 0.5), 1.03)],
+    "events of the future": [sent(event(USER, 2.5), 2.0), sent(event(USER, 10.0**6), 2.0)],
+    "no JSON": [
+        Sent(value, 2 * DAY, 1) for value in (b"", b"{", b"\0", b"[]", b"{" * 10_000, b"\xff" * 100)
+    ],
+    "a long record": [Sent(b"{" + b" " * 10**6 + b"}", 2 * DAY, 1)],
+    "an id that is no text": [Sent(b'{"u":"\\ud800","t":1}', DAY, 1)],
+}
+
+
+def test_answers_of_a_topic_are_complete() -> None:
+    facts = check_neighbours(answer, SENT, [])
+    shown = [fact.value for fact in facts if fact.what == "answer"]
+    assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) > DAYS
+    assert {one["type"] for one in shown} == {"answer", "correction"}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_user_of_a_topic_decides_nothing(name: str) -> None:
+    check_neighbours(answer, SENT, HOSTILE[name])
