@@ -164,7 +164,8 @@ def _is_dominated(weights: list[Fraction], rate: float) -> bool:
     """Return whether Bin(k, rate) has at least the share of `weights` from every j on.
 
     Shares of the sum are compared, because rounded weights add up to 1 only nearly: a sum above 1
-    would hide a tail of that size. Equally, no share of what comes before j is below the binomial's.
+    would hide a tail of that size. Equally, no share of what comes before j is below that of the
+    binomial.
     """
     binomial, whole = binomial_weights(rate, len(weights) - 1)
     total, before, before_binomial = sum(weights), Fraction(0), 0

@@ -253,17 +253,34 @@ def test_a_training_does_not_replace_the_checkpoint_of_another_one(
 # --- the loss of each example ---------------------------------------------------------------------
 
 BERT: dict[str, Any] = {
-    **{"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
-    **{"intermediate_size": 8, "max_position_embeddings": 8},
-    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 8,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
 }
 GPT2: dict[str, Any] = {
-    **{"vocab_size": 30, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8},
-    **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "vocab_size": 30,
+    "n_embd": 8,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_positions": 8,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
 }
 T5: dict[str, Any] = {
-    **{"vocab_size": 30, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2},
-    **{"dropout_rate": 0.0, "decoder_start_token_id": 0},
+    "vocab_size": 30,
+    "d_model": 8,
+    "d_kv": 4,
+    "d_ff": 8,
+    "num_layers": 1,
+    "num_heads": 2,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
 }
 MANY = torch.tensor([[-100, 7, 8, 9, 10, 11], [-100, 7, *[-100] * 4], [*[-100] * 4, 8, 9]])
 
