@@ -318,7 +318,7 @@ class Answering:
         while True:
             try:
                 if selection is None:
-                    release = answerer.answer(users, rows)
+                    release = answerer.answer(users, rows, dimension=rows.shape[1])
                 else:
                     release = answerer.answer_keys(users, rows, keys, selection)
                 break

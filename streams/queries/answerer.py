@@ -45,7 +45,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting import Gaussian, InvalidInput, noise_for_norm_budget
+from accounting import Gaussian, noise_for_norm_budget
 from accounting.release import ExactNoise, KeySelection
 from accounting.release.clipping import clip_rows, row_norms
 from streams.records.users import UserIds
@@ -57,7 +57,8 @@ from streams.sdk.run import Run
 _GRID_BITS = 40
 """The grid spacing is this many powers of two below the noise."""
 _NOISE_EXPONENTS = 400
-_LARGEST_SUM = 2.0**1000  # in grid spacings, so that it fits a float64
+_LARGEST = 2.0**_NOISE_EXPONENTS
+"""Larger numbers count as this one, which no budget pays for. A refusal would tell who has them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +212,9 @@ class QueryAnswerer:
         stddev = noise_for_norm_budget(norm_budget, rho)
         return cls(run, noise_stddev=stddev, clip_norm=clip_norm, noise=noise)
 
-    def answer(self, users: ArrayLike, contributions: ArrayLike) -> Release:
+    def answer(
+        self, users: ArrayLike, contributions: ArrayLike, *, dimension: int | None = None
+    ) -> Release:
         """Charge one query and answer it, once.
 
         Users whose contribution is zero are not sent: they pay nothing, and their absence changes
@@ -223,7 +226,9 @@ class QueryAnswerer:
         Args:
             users: n distinct ids.
             contributions: (n,) or (n, d), each user's part of the sum; finite. The columns of a
-                frame are coordinates.
+                frame are coordinates. A number beyond 2**400 counts as 2**400.
+            dimension: d, if contributions are vectors. An answer then has this length also if there
+                are no users.
 
         Raises:
             InvalidRequest: the arguments cannot be charged; nothing was published.
@@ -231,13 +236,14 @@ class QueryAnswerer:
             TurnstileError: any error of the charge; nothing is released then.
         """
         ids = read_users(users)
-        return self._answer(ids, read_contributions(contributions, len(ids)))
+        return self._answer(ids, read_contributions(contributions, len(ids), dimension))
 
     def answer_all(
         self,
         queries: Mapping[str, tuple[ArrayLike, ArrayLike]],
         *,
         scales: Mapping[str, float] | None = None,
+        dimensions: Mapping[str, int] | None = None,
     ) -> dict[str, Release]:
         """Charge several queries as one step, and answer each.
 
@@ -250,6 +256,7 @@ class QueryAnswerer:
             scales: by name of a query, 1 by default, for numbers of different magnitudes. The noise
                 of a query is ``noise_stddev`` times its scale, and its contributions are divided by
                 the scale in the joint norm.
+            dimensions: by name of a query about vectors, as ``answer`` takes it.
 
         Returns:
             The releases by name, all of one step.
@@ -258,11 +265,12 @@ class QueryAnswerer:
             InvalidRequest: there are no queries, or they cannot be charged; nothing was published.
             TurnstileError: as ``answer``.
         """
-        factors = dict(scales or {})
-        if not queries or factors.keys() - queries.keys():
+        factors, lengths = dict(scales or {}), dict(dimensions or {})
+        if not queries or (factors.keys() | lengths.keys()) - queries.keys():
             raise InvalidRequest(
-                f"the queries are {sorted(queries)} and the scales are of {sorted(factors)}: give "
-                "at least one query, and scales of these queries only"
+                f"the queries are {sorted(queries)}, the scales are of {sorted(factors)} and the "
+                f"dimensions of {sorted(lengths)}: give at least one query, and scales and "
+                "dimensions of these queries only"
             )
         for name, scale in factors.items():
             if not 2.0**-_NOISE_EXPONENTS <= scale <= 2.0**_NOISE_EXPONENTS:
@@ -273,10 +281,9 @@ class QueryAnswerer:
         read = {}
         for name, (users, contributions) in queries.items():
             ids = read_users(users)
-            read[name] = ids, read_contributions(contributions, len(ids))
-        with np.errstate(over="ignore", under="ignore"):
-            ids, rows, columns = _side_by_side(read, factors)
-        released = self._answer(ids, read_contributions(rows, len(ids)))
+            read[name] = ids, read_contributions(contributions, len(ids), lengths.get(name))
+        ids, rows, columns = _side_by_side(read, factors)
+        released = self._answer(ids, rows)
         answers = {}
         for name, where in columns.items():
             scale = factors.get(name, 1.0)
@@ -305,7 +312,8 @@ class QueryAnswerer:
         Args:
             users: n distinct ids.
             contributions: (n, 2 g): for a user's j-th key, ``selection.contribution`` in column
-                2 j, and the value in column 2 j + 1. Columns of further keys are 0.
+                2 j, and the value in column 2 j + 1. Columns of further keys are 0. A user whose
+                row is longer than ``clip_norm`` pays, and does not count.
             keys: n lists of the distinct numbers of each user's keys, at most g each.
             selection: selects keys; its noise is ``noise_stddev``.
 
@@ -314,7 +322,9 @@ class QueryAnswerer:
             TurnstileError: as ``answer``.
         """
         ids = read_users(users)
-        rows = read_contributions(contributions, len(ids))
+        given = read_rows("contributions", contributions)
+        columns = given.shape[1] if len(ids) and given.ndim == 2 else 2
+        rows = read_contributions(given, len(ids), columns)
         self._check_keys(rows, keys, selection)
         step, present, admitted = self._admitted(ids, rows)
         counts: dict[int, int] = {}
@@ -359,12 +369,6 @@ class QueryAnswerer:
                 "contributions and keys do not agree: each distinct key of the universe has "
                 f"{selection.contribution} and a value, and all other columns are 0"
             )
-        longest = float(row_norms(rows).max(initial=0.0)) if len(rows) else 0.0
-        if self.clip_norm is not None and longest > self.clip_norm:
-            raise InvalidRequest(
-                f"a contribution has the norm {longest}, above clip_norm = {self.clip_norm}: such "
-                "a user would pay and not count"
-            )
 
     def _answer(self, ids: UserIds, rows: NDArray[np.float64]) -> Release:
         step, _, admitted = self._admitted(ids, rows)
@@ -383,16 +387,7 @@ class QueryAnswerer:
     ) -> tuple[int, NDArray[np.intp], NDArray[np.float64]]:
         """Charge a step; return it, the users with a contribution, and their admitted parts."""
         # Step 1.
-        with np.errstate(over="ignore"):
-            size = float(np.abs(self._on_grid(rows)).sum())
-        if size > _LARGEST_SUM:
-            raise InvalidRequest(
-                f"contributions are too large for a noise of {self.noise_stddev}: clip them"
-            )
-        try:
-            norms = row_norms(rows)
-        except InvalidInput as error:
-            raise InvalidRequest(f"a contribution is too long: {error}") from error
+        norms = row_norms(rows)
         asked = norms if self.clip_norm is None else np.minimum(norms, self.clip_norm)
         present = np.flatnonzero(norms)
         senders = ids.select(present)
@@ -435,28 +430,29 @@ class QueryAnswerer:
         return self.noise_stddev * math.sqrt(2.0 * math.log(dimension / delta))
 
 
-def read_contributions(contributions: object, users: int) -> NDArray[np.float64]:
-    """Return each user's part of a sum: finite numbers (n,) or vectors (n, d), d at least 1.
+def read_contributions(
+    contributions: object, users: int, dimension: int | None
+) -> NDArray[np.float64]:
+    """Return each user's part of a sum: finite numbers (n,), or vectors (n, dimension).
 
     The columns of a frame are coordinates, in their order.
 
     Raises:
-        InvalidRequest: anything else, or a sum that float64 cannot hold.
+        InvalidRequest: anything else.
     """
     rows = read_rows("contributions", contributions)
-    if rows.ndim not in (1, 2) or len(rows) != users:
+    if dimension is not None and (type(dimension) is not int or dimension < 1):
+        raise InvalidRequest(f"dimension is {dimension}; it must be a whole number, at least 1")
+    if not users and dimension is not None:  # an empty list does not say how long vectors are
+        rows = np.empty((0, dimension))
+    if rows.shape != ((users,) if dimension is None else (users, dimension)):
         raise InvalidRequest(
-            f"contributions has shape {rows.shape}; it must be ({users},) or ({users}, d) with "
-            f"{users} users"
+            f"contributions has shape {rows.shape}; with {users} users it must be ({users},), or "
+            f"({users}, d) with dimension=d"
         )
-    if rows.ndim == 2 and rows.shape[1] == 0:
-        raise InvalidRequest("contributions has no coordinates")
     if not np.isfinite(rows).all():
         raise InvalidRequest("contributions must be finite: leave out users without a value")
-    # Sums of this size stay finite, so that nothing can fail after the charge.
-    if rows.size and float(np.abs(rows).max()) > np.finfo(np.float64).max / (2 * users):
-        raise InvalidRequest("contributions are too large for their sum to be a float64")
-    return rows
+    return np.clip(rows, -_LARGEST, _LARGEST)
 
 
 def _whole_sums(rows: NDArray[np.float64]) -> list[int]:
@@ -488,6 +484,7 @@ def _side_by_side(
         if len(np.unique(mine)) < len(ids):
             raise InvalidRequest(f"query {name!r} has a user twice: add its contributions up first")
         columns[name] = slice(first, first + widths[name])
-        joint[mine, columns[name]] = rows.reshape(len(ids), widths[name]) / scales.get(name, 1.0)
+        scaled = rows.reshape(len(ids), widths[name]) / scales.get(name, 1.0)
+        joint[mine, columns[name]] = np.clip(scaled, -_LARGEST, _LARGEST)
         first, begin = first + widths[name], begin + len(ids)
     return users, joint, columns

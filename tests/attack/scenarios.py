@@ -201,7 +201,7 @@ class Sums:
             )
             given = np.minimum(norms, CLIP_NORM)
             for window in range(self.windows):
-                answered = answerer.answer(users, rows)
+                answered = answerer.answer(users, rows, dimension=canaries)
                 ratios[window] = log_ratio(answered.value, given, answered.noise_stddev, 1.0)
                 assert answerer.last_charge is not None
                 last[users[answerer.last_charge.decision.admitted]] = window + 1

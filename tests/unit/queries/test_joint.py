@@ -23,8 +23,9 @@ def test_queries_under_one_charge_cost_their_joint_norm_once() -> None:
         {
             "buyers": (["ann", "bob"], [1.0, 1.0]),
             "spend": (["bob", "cyd"], [[3.0, 4.0], [0.0, 2.0]]),
-            "none": ([], np.empty((0, 3))),
-        }
+            "none": ([], []),
+        },
+        dimensions={"spend": 2, "none": 3},
     )
     assert {name: answer.value.tolist() for name, answer in answers.items()} == {
         "buyers": 2.0,
@@ -101,7 +102,7 @@ def test_an_interval_covers_the_sum_as_often_as_it_says() -> None:
     answerer = QueryAnswerer(run_of(1e4), noise_stddev=3.0, noise=np.random.default_rng(5))
     covered = 0
     for _ in range(200):
-        lower, upper = answerer.answer(["a"], [[1.0, 2.0, 3.0]]).interval(0.8)
+        lower, upper = answerer.answer(["a"], [[1.0, 2.0, 3.0]], dimension=3).interval(0.8)
         covered += bool(np.all((lower <= [1.0, 2.0, 3.0]) & (upper >= [1.0, 2.0, 3.0])))
     assert 130 <= covered <= 187  # of binomial(200, 0.8) one in 10**6 lies outside
 
