@@ -27,11 +27,10 @@ YEAR_OF_ANSWERS = TOP / "examples" / "notebooks" / "year-of-answers.ipynb"
 
 
 class Job(NamedTuple):
-    """A command, and the environment variables that it needs in addition."""
+    """A command."""
 
     name: str
     command: tuple[str, ...]
-    environment: dict[str, str]
 
 
 def jobs(night: str) -> list[Job]:
@@ -40,35 +39,25 @@ def jobs(night: str) -> list[Job]:
     pytest = (*python, "pytest", "-q", "--dist", "worksteal")
     cores = os.cpu_count() or 2
     return [
-        Job("notebook", (*python, "tests.notebooks", str(YEAR_OF_ANSWERS)), {}),
-        Job(
-            "faults",
-            (*pytest, "-n", str(cores + 1), "-m", "fault", "tests/integration"),
-            {"PIPELINE_SEED": night},
-        ),
-        Job(
-            "attack",
-            (*python, "tests.attack", "--seed", night, "--processes", str(cores)),
-            {},
-        ),
-        Job("fuzz", (*python, "tests.fuzz", "--seed", night, "1000000"), {}),
+        Job("notebook", (*python, "tests.notebooks", str(YEAR_OF_ANSWERS))),
+        Job("faults", (*pytest, "-n", str(cores + 1), "-m", "fault", "tests/integration")),
+        Job("attack", (*python, "tests.attack", "--seed", night, "--processes", str(cores))),
+        Job("fuzz", (*python, "tests.fuzz", "--seed", night, "1000000")),
         Job(
             "simulate",
             (
                 *(*python, "tests.simulation", "--seeds", "10000"),
                 *("--first", str(int(night) * 100_000), "--processes", str(cores)),
             ),
-            {},
         ),
-        Job("mutations", (*python, "tests.simulation", "--mutations", "--seeds", "2000"), {}),
-        Job("chaos", (*python, "tests.chaos", "--minutes", "20", "--seed", night), {}),
+        Job("mutations", (*python, "tests.simulation", "--mutations", "--seeds", "2000")),
+        Job("chaos", (*python, "tests.chaos", "--minutes", "20", "--seed", night)),
         Job(
             "thorough",
             (
                 *(*pytest, "-n", "auto", "-m", "(hypothesis or thorough) and not process"),
                 *("--hypothesis-profile", "thorough", "--ignore=tests/integration", "tests"),
             ),
-            {},
         ),
     ]
 
@@ -107,7 +96,7 @@ def _run(job: Job, directory: Path, *, again: bool) -> str:
         process = subprocess.Popen(
             job.command,
             cwd=TOP,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **job.environment},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )

@@ -331,30 +331,6 @@ def look(shown: Any, url: str, screenshot: Path) -> None:
     assert not any(user in shown.content() for user in USERS)
 
 
-def test_runs_and_datasets_are_listed_with_their_guarantees(watched: Service) -> None:
-    settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
-    (run,) = turnstile("runs", "--json", *settings).lines
-    assert (run["dataset"], run["run"], run["state"]) == ("people", "night-7", "open")
-    assert (run["step"], run["users"], run["halted"]) == (2, 3, 2)
-    assert "night-7" in turnstile("runs", "--dataset", "people", *settings).out
-    assert turnstile("runs", "--dataset", "others", "--json", *settings).lines == []
-    (dataset,) = turnstile("dataset", "list", "--json", *settings).lines
-    assert (dataset["measure"], dataset["users"]) == ("zcdp", 3)
-    assert dataset["epsilon"] > 1.0
-    listed = turnstile("dataset", "list", *settings).out
-    assert all(word in listed for word in ("people", "zcdp", "rho 1", "open"))
-
-
-def test_the_odometer_of_a_new_dataset_is_shown_in_epsilon(watched: Service) -> None:
-    settings = ["--kafka", watched.kafka, "--redis", watched.redis, "--prefix", watched.prefix]
-    watched.client.create_dataset("new", measure="zcdp", budget=1.0)
-    watched.client.run("new", "r").charge(["ada"], [1.0], noise_stddev=1.0)
-    watched.settle()
-    lines = turnstile("odometer", "--dataset", "new", "--json", *settings).lines
-    assert lines
-    assert all(line["epsilon"] > 0 for line in lines)
-
-
 @pytest.mark.fault
 def test_a_killed_worker_and_a_suspended_partition_are_red_with_their_remedy(
     watched: Service, page: Page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -81,22 +80,6 @@ def test_a_running_service_agrees_with_its_log_and_continues_its_receipt(
     assert all(part["state_at"] is not None for part in partitions)
 
 
-def test_explain_shows_the_halts_that_were_published(
-    shared: Service, run: Run, command: Any
-) -> None:
-    user = int(USERS[-1])
-    halts = {
-        (halt.dataset, halt.run, halt.step)
-        for halt in shared.client.halts("d", follow=False)
-        if halt.user == user
-    }
-    lines = command("explain", "--user", str(user), "--json").lines
-    shown = [line for line in lines if line["dataset"] == "d"]
-    assert {(e["dataset"], e["run"], e["step"]) for e in shown if e["refused_by"]} == halts
-    assert [event["step"] for event in shown][:4] == [0, 1, 2, 3]
-    assert all(event["time"] for event in lines)
-
-
 @pytest.mark.parametrize("asked", [("explain", "--user", "59"), ("report", "--dataset", "d")])
 def test_without_redis_the_log_is_compared_only_with_snapshots(
     shared: Service, run: Run, command: Any, asked: tuple[str, ...]
@@ -108,18 +91,6 @@ def test_without_redis_the_log_is_compared_only_with_snapshots(
     assert {line["compared"]["redis"] for line in done.lines} == {None}
     with_redis = command(*asked, "--json")
     assert None not in {line["compared"]["redis"] for line in with_redis.lines}
-
-
-def test_every_user_is_reported(run: Run, command: Any, tmp_path: Path) -> None:
-    path = tmp_path / "report.csv"
-    done = command("report", "--output", str(path), "--json")
-    assert (done.code, [line["users"] for line in done.lines]) == (0, [len(USERS)] * 2), done
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {(row["dataset"], int(row["user"])) for row in rows} == {
-        (name, user) for name in ("d", "faces") for user in USERS.tolist()
-    }
-    assert all(float(row["epsilon"]) > 0 for row in rows if row["dataset"] == "d")
 
 
 def test_redis_has_no_data_of_an_erased_user_and_verify_still_passes(

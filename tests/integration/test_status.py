@@ -115,29 +115,6 @@ def test_facts_are_read_from_brokers_before_kafka_3_7(
         assert facts.read_facts(service.config).brokers == 1
 
 
-@pytest.mark.fault
-def test_a_service_whose_only_worker_was_killed_is_not_healthy(
-    start_service: ServiceFactory, unsupervised_worker: Unsupervised
-) -> None:
-    with start_service(workers=0, partitions=2) as service:
-        with unsupervised_worker(service) as worker:
-            charge(service, 2)
-            service.settle()
-            assert read_datasets(service.config)["d"].users == len(USERS)
-            worker.kill()
-        service.eventually_all(WaitReason.OWNER_SILENT)
-        shown = status(service)
-        assert shown.code == Exit.UNAVAILABLE
-        examined = doctor(service, "--json")
-        assert examined.code == Exit.REFUSED
-        wrong = {line["area"] for line in examined.lines if line["level"] == "wrong"}
-        assert wrong == {"partitions"}
-        assert read_datasets(service.config)["d"].users == len(USERS)
-        with unsupervised_worker(service):
-            charge(service, 1)
-            eventually(lambda: not any(service.reasons()))
-
-
 def test_a_paused_worker_with_records_waiting_is_not_healthy(
     start_service: ServiceFactory,
 ) -> None:

@@ -12,7 +12,6 @@ from urllib.request import urlopen
 import pytest
 from kafka import KafkaProducer
 
-from streams.cli.main import main
 from tests.integration import command
 from tests.integration.demos import small_demo
 from tests.integration.service import eventually
@@ -113,17 +112,6 @@ def test_closed_reader_is_no_error(up):
         assert process.stderr.read() == ""
 
 
-def test_exit_codes_of_rejections_and_mistakes(up, tmp_path):
-    assert turnstile("dataset", "create", "once", "--budget", "1", environment=up)[0] == 0
-    assert turnstile("dataset", "create", "once", "--budget", "2", environment=up)[0] == 1
-    assert turnstile("dataset", "show", "absent", environment=up)[0] == 1
-    assert turnstile("dataset", "create", "neither", environment=up)[0] == 2
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"dataset": "once"}\n')
-    assert turnstile("publish", str(bad), environment=up)[0] == 2
-    assert turnstile("publish", str(tmp_path / "absent"), environment=up)[0] == 2
-
-
 def test_rejects_can_be_read(up):
     charge = {"type": "charge", "dataset": "d", "run": "r", "attempt": 7, "step": 3}
     records = [b"\xff\xfe", json.dumps({**charge, "users": [1], "norms": [1.0]}).encode()]
@@ -161,16 +149,6 @@ def test_reject_of_all_partitions_is_one_line(up):
     assert {one["reason"] for one in found} == {"unknown-dataset"}
 
 
-def test_used_dataset_cannot_be_withdrawn(up):
-    for _ in range(2):  # again is fine
-        assert turnstile("dataset", "create", "slip", "--budget", "8", environment=up)[0] == 0
-        assert turnstile("dataset", "withdraw", "slip", environment=up)[0] == 0
-    assert turnstile("dataset", "create", "slip", "--budget", "1", environment=up)[0] == 0
-    line = {"dataset": "slip", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
-    assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 0
-    assert turnstile("dataset", "withdraw", "slip", environment=up)[0] == 1
-
-
 def test_unknown_dataset_has_exit_code_1(up):
     assert turnstile("dataset", "create", "quiet", "--budget", "1", environment=up)[0] == 0
     for command_line in (
@@ -185,54 +163,6 @@ def test_unknown_dataset_has_exit_code_1(up):
             assert code == 0, command_line
     assert turnstile("halts", "--dataset", "quiet", environment=up)[0] == 0
     assert turnstile("rejects", "--dataset", "quiet", environment=up)[0] == 0
-
-
-def test_only_existing_runs_can_be_closed(up):
-    assert turnstile("dataset", "create", "runs", "--budget", "1", environment=up)[0] == 0
-    line = {"dataset": "runs", "run": "r", "users": [1], "norms": [1], "noise_stddev": 3}
-    assert turnstile("publish", "-", environment=up, stdin=json.dumps(line))[0] == 0
-    assert turnstile("run", "close", "runs", "typo", environment=up)[0] == 1
-    for _ in range(2):  # again is fine
-        code, closed, _ = turnstile("run", "close", "runs", "r", "--json", environment=up)
-        assert (code, closed) == (
-            0,
-            [{"type": "closed_run", "dataset": "runs", "run": "r", "closed": True}],
-        )
-    code, _, message = turnstile("publish", "-", environment=up, stdin=json.dumps(line))
-    assert (code, "line 1" in message) == (1, True)
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "--budget nan",
-        "--budget inf",
-        "--budget -1",
-        "--budget 1e400",
-        "--budget 1e-300",
-        "--budget 1e300",
-        "--budget 1 2",
-        "--epsilon 1",
-        "--epsilon nan --delta 1e-5",
-        "--epsilon 1 --delta 2",
-        "--epsilon -1 --delta 1e-5",
-        "--epsilon 1e308 --delta 1e-300",
-        "--epsilon 1 --delta 1e-5 --budget 1",
-        "--budget 1 --odometer-step 0",
-        "--budget 1 --orders 2",
-        "--measure renyi --budget 1 --orders 0.5",
-        "--measure renyi --budget 1 2 --orders 3 2",
-        "--measure renyi --budget 1 --orders inf",
-    ],
-)
-def test_unusable_policy_is_rejected_in_one_line(up, policy, monkeypatch, capsys):
-    for name, value in up.items():
-        monkeypatch.setenv(name, value)
-    code = main(["dataset", "create", "odd", *policy.split()])
-    message = capsys.readouterr().err
-    assert code == 2, message
-    assert message.startswith("turnstile: ")
-    assert message.count("\n") == 1
 
 
 def test_demo_prints_json_lines(up, tmp_path):

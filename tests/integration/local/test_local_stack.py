@@ -255,21 +255,6 @@ def test_a_dead_server_is_reported(stack: LocalStack) -> None:
         guest.check()
 
 
-def test_the_error_names_a_missing_worker_command(stack: LocalStack) -> None:
-    guest = LocalStack(kafka=stack.kafka, redis=stack.redis, worker_command=["no-such-program"])
-    with pytest.raises(LocalStackError) as caught:
-        guest.start()
-    assert caught.value.reason is LocalFailure.NOT_STARTED
-    assert "no-such-program" in str(caught.value)
-
-
-def test_a_negative_number_of_workers_is_rejected() -> None:
-    with pytest.raises(LocalStackError) as caught:
-        LocalStack(workers=-1)
-    assert caught.value.reason is LocalFailure.INVALID_CALL
-    assert "-1" in str(caught.value)
-
-
 def test_the_default_port_is_used_only_if_it_is_wanted_and_free(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

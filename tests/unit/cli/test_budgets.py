@@ -130,6 +130,9 @@ def test_commands_charge_and_change_a_file(tmp_path: Path) -> None:
     assert on(path, "dataset", "withdraw", "d").code == Exit.REFUSED
     (reject,) = on(path, "rejects").lines
     assert reject["reason"] == "dataset-in-use"
+    assert on(path, "dataset", "create", "d", "--budget", "2").code == Exit.REFUSED
+    assert on(path, "dataset", "create", "neither").code == Exit.USAGE
+    assert on(path, "run", "close", "d", "typo").code == Exit.REFUSED
     assert on(path, "run", "close", "d", "r").code == Exit.OK
     assert on(path, "dataset", "close", "d").code == Exit.OK
     assert on(path, "verify").code == Exit.OK
