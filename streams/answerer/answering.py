@@ -15,8 +15,8 @@ After the last window of a block, the block itself is a step. It is charged for 
 left out, without the reserve that windows leave, and its answer corrects theirs (``corrections``).
 Its content comes from the journal, so it can be charged again after a crash.
 
-At the end of an input file, its clock advances to the first end of a window that contains the last
-event. A window that has not ended by then is incomplete, and is not answered.
+At the end of an input file, its clock advances to the ``end`` of the input, which is public. So the
+windows are those that end by it, empty ones too, whatever the last event of the file is.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class Answering:
         self._check_same()
         try:
             for window in Calendar(self.query_file, history.released + 1).windows():
-                self._check_unanswered(window)
+                if window.end <= self.query_file.source.end:
+                    self._check_unanswered(window)
         except AlreadyAnswered:
             self._publish_last()  # its users have been charged for it
             raise
@@ -616,7 +617,7 @@ def _decoded(record: bytes) -> AnswerRecord:
 
 
 def answer_file(answering: Answering, file: EventFile) -> None:
-    """Answer all windows that end within a file.
+    """Answer all windows that end by the ``end`` of the input, from the events of a file.
 
     Raises:
         UnusableQueries: nothing more can be answered.
@@ -631,4 +632,4 @@ def answer_file(answering: Answering, file: EventFile) -> None:
     for offset, row in enumerate(rows):
         state.take_row(EventPlace(0, offset), row)
         answering.close_due(state.clock(1, {}))
-    answering.close_due(state.end_of_window(state.clock(1, {})))
+    answering.close_due(answering.query_file.source.closed)

@@ -179,7 +179,16 @@ class EventInbox:
                 quiet[partition] = (
                     round(1000 * time.time()) - self._idle if self._by_arrival else None
                 )
-        self._clock = clock = state.clock(self._partitions, quiet)
+        self._clock = state.clock(self._partitions, quiet)
+        source = self._answering.query_file.source
+        if (
+            not self._by_arrival
+            and len(quiet) == self._partitions
+            and 1000 * time.time() >= source.end
+        ):
+            # All events were read, so the public end, not the last event, closes the last windows.
+            self._clock = source.closed
+        clock = self._clock
         if state.is_due(clock):
             with self.metrics.close_seconds.time():
                 await asyncio.to_thread(self._answering.close_due, clock)

@@ -37,7 +37,7 @@ class SkipReason(StrEnum):
     NO_EVENT = "not a JSON or MessagePack object"
     NO_USER = "no valid user id"
     NO_TIME = "no valid time"
-    AHEAD = "time in the future"
+    AHEAD = "after the last window, or in the future"
     BEFORE = "before the first window"
     TOO_LATE = "too late for all of its windows"
     LATE = "too late for some of its windows"

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from streams.answerer.spacing import NEVER
 from streams.answerer.windows import InputState
 from streams.worker.metrics import exposition_of
 from streams.worker.ownership import PartitionView, Problem
@@ -115,12 +116,12 @@ class AnswererMetrics(Collector):
         )
         kept.add_metric(progress.source(), state.keeps / 1000)
         yield kept
-        closes = state.calendar.next.closes / 1000
-        yield GaugeMetricFamily(
-            "turnstile_answerer_window_closes_seconds",
-            "Time at which the next window closes, in seconds since 1970",
-            value=closes,
-        )
+        if (closes := state.calendar.next.closes) < NEVER:
+            yield GaugeMetricFamily(
+                "turnstile_answerer_window_closes_seconds",
+                "Time at which the next window closes, in seconds since 1970",
+                value=closes / 1000,
+            )
         if (clock := progress.clock()) is not None:
             yield GaugeMetricFamily(
                 "turnstile_answerer_clock_seconds",

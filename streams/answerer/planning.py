@@ -29,7 +29,6 @@ from streams.answerer.queries import (
     QueryFile,
     UnusableQueries,
     parse_queries,
-    provisional_windows,
 )
 from streams.answerer.windows import Calendar, InputState, Window, iso
 from streams.ledger.rule import Before, Rule
@@ -40,9 +39,6 @@ _REPETITIONS: Final = 20
 _SEED: Final = 1
 _SETTINGS: Final = 12
 _LIMITS: Final = ("block_limit", "paid_blocks")
-_FAR: Final = 1.5
-_NEAR: Final = 1.1
-"""How much larger the error of a recommended setting may be than the least."""
 
 
 class Part(NamedTuple):
@@ -72,16 +68,12 @@ class Population:
     parts: dict[tuple[int, int], Part]
 
     def windows(self, query: int) -> int:
-        """Return the number of windows of a query that the events cover."""
+        """Return the number of windows of a query."""
         return sum(one == query for one, _ in self.parts)
 
 
 def population_of(query_file: QueryFile, file: EventFile) -> Population:
-    """Return the contributions to every window that ends within a file of events.
-
-    Raises:
-        UnusableQueries: no window ends within the file.
-    """
+    """Return the contributions of a file of events to every window of a file of queries."""
     queries = tuple(replace(one, left_out=0.0, block=0, blocks=0) for one in query_file.queries)
     state = InputState(replace(query_file, queries=queries), text=file.text)
     numbers: dict[User, int] = {}
@@ -103,9 +95,7 @@ def population_of(query_file: QueryFile, file: EventFile) -> Population:
     for offset, row in enumerate(file.rows()):
         state.take_row(EventPlace(0, offset), row)
         close(state.clock(1, {}))
-    close(state.end_of_window(state.clock(1, {})))
-    if not parts:
-        raise UnusableQueries("no window of the queries ends within these events: nothing to plan")
+    close(query_file.source.closed)
     return Population(list(numbers), parts)
 
 
@@ -345,9 +335,6 @@ class Setting:
         unbounded: the share of windows without an interval, because the noise of a ratio leaves no
             ends.
         months: the same by month, in which the window begins.
-        provisional_windows: the number of windows in the horizon whose block ends after it.
-
-    A block that ends after the events is filled with their first windows.
     """
 
     active_windows: float
@@ -361,7 +348,6 @@ class Setting:
     coverage: float
     unbounded: float
     months: list[Month]
-    provisional_windows: int = 0
 
 
 @dataclass(frozen=True)
@@ -374,8 +360,7 @@ class QueryPlan:
         worst_case: every user can pay for all windows.
         contribution_bounding: a user counts in the first few windows with a contribution, as many
             as give the least error.
-        recommended: the setting with the least error. If windows of it stay provisional, the best
-            setting without such windows, if one is corrected and has at most a tenth more error.
+        recommended: the setting with the least error.
         unplanned: the names of the queries that no plan can be about. Their charges count.
     """
 
@@ -399,7 +384,7 @@ def plan_of(
         file: the events.
 
     Raises:
-        UnusableQueries: the query cannot be planned, or no window ends within the events.
+        UnusableQueries: the query cannot be planned.
     """
     # All queries begin with the events, so that the file's own ``start`` of a query does not count.
     queries = [{key: one[key] for key in one if key != "start"} for one in content["query"]]
@@ -409,22 +394,14 @@ def plan_of(
     population = population_of(query_file, file)
     windows, asked = population.windows(number), query_file.queries[number]
     if not windows:
-        raise UnusableQueries(f"no window of query {asked.name!r} ends within these events")
+        raise UnusableQueries(f"no window of query {asked.name!r} ends by the end of the input")
 
     def setting_of(active: int) -> Setting:
-        changed, one = _changed(content, number, active)
-        provisional = provisional_windows(changed, one)[number]
-        found = _setting(one.for_a_file(), number, policy, population)
-        return replace(found, provisional_windows=provisional)
+        changed = _changed(content, number, active).for_a_file()
+        return _setting(changed, number, policy, population)
 
-    grid = _grid(windows, asked.active_windows)
-    settings = [setting_of(active) for active in grid]
+    settings = [setting_of(active) for active in _grid(windows, asked.active_windows)]
     best = min(settings, key=lambda setting: setting.rmse)
-    if best.provisional_windows:
-        more = set(_filling(content, number, round(best.active_windows))) - set(grid)
-        settings += map(setting_of, more)
-        settings.sort(key=lambda setting: setting.active_windows)
-        best = _recommended(settings)
     share = rho_of(policy) * asked.share
     return QueryPlan(
         asked.name,
@@ -442,10 +419,8 @@ def plan_of(
     )
 
 
-def _changed(
-    content: Mapping[str, Any], number: int, active: int
-) -> tuple[dict[str, Any], QueryFile]:
-    """Return a file with other ``active_windows`` of a query, as tables and as it is read.
+def _changed(content: Mapping[str, Any], number: int, active: int) -> QueryFile:
+    """Return a file with other ``active_windows`` of a query.
 
     Limits of blocks that do not fit them are left out.
     """
@@ -453,41 +428,11 @@ def _changed(
     while True:
         queries = list(content["query"])
         queries[number] = query
-        changed = {**content, "query": queries}
         try:
-            return changed, parse_queries(changed)
+            return parse_queries({**content, "query": queries})
         except UnusableQueries as error:
             if error.key not in _LIMITS or query.pop(error.key, None) is None:
                 raise
-
-
-def _filling(content: Mapping[str, Any], number: int, active: int) -> list[int]:
-    """Return the next smaller and larger ``active_windows`` whose blocks fill the horizon.
-
-    They differ by at most a half.
-    """
-    content = {**content, "query": [content["query"][number]]}
-    found = []
-    for choices in range(active, 0, -1), range(active, math.ceil(_FAR * active)):
-        for choice in choices:
-            changed, query_file = _changed(content, 0, choice)
-            if choice * _FAR < active or not query_file.queries[0].block:
-                break
-            if provisional_windows(changed, query_file) == [0]:
-                found.append(choice)
-                break
-    return found
-
-
-def _recommended(settings: Sequence[Setting]) -> Setting:
-    best = min(settings, key=lambda setting: setting.rmse)
-    near = [
-        setting
-        for setting in settings
-        if setting.rmse <= _NEAR * best.rmse
-        and bool(setting.block_windows) == bool(best.block_windows)
-    ]
-    return min(near, key=lambda setting: (setting.provisional_windows > 0, setting.rmse))
 
 
 def _planned(query_file: QueryFile, name: str | None) -> int:
@@ -521,7 +466,7 @@ def _grid(windows: int, own: float) -> list[int]:
 def _setting(query_file: QueryFile, number: int, policy: Policy, people: Population) -> Setting:
     costs, query = costs_of(query_file, [policy]), query_file.queries[number]
     windows = people.windows(number)
-    charges = charge_all(query_file, policy, _extended(people, query_file, number))
+    charges = charge_all(query_file, policy, people)
     raw, truth, noise = charges.admitted[number], charges.truth[number], costs.noises[number]
     if query.block:
         first = costs.worst_case.exhaustible_since(Calendar(query_file), number, len(raw) - 1)
@@ -536,7 +481,6 @@ def _setting(query_file: QueryFile, number: int, policy: Policy, people: Populat
             confidence=query_file.confidence,
             seed=_SEED,
         )
-        errors = Errors(*(part[..., :windows, :] for part in errors))
     else:
         errors = _uncorrected(query_file, query, raw, truth, noise)
     left_out = [charges.left_out[number, window] for window in range(windows)]
@@ -552,26 +496,6 @@ def _uncorrected(
         return errors_of(raw, truth, noise, dimension=dimension, confidence=confidence, seed=_SEED)
     asked = AskedQuery(query)
     return estimated_errors(asked, raw, truth, noise, confidence=confidence, seed=_SEED)
-
-
-def _extended(people: Population, query_file: QueryFile, number: int) -> Population:
-    """Repeat the events until the block of a query's last window has closed.
-
-    Otherwise settings with other blocks would be compared on other windows.
-    """
-    queries = query_file.queries
-    counts = [people.windows(one) for one in range(len(queries))]
-    parts, calendar, block = dict(people.parts), Calendar(query_file), queries[number].block
-    end = min(-(-counts[number] // block), queries[number].blocks) * block if block else 0
-    while calendar.numbers[number] < end:
-        window = calendar.next
-        calendar.advance()
-        one, place = window.query, window.number
-        if not window.is_block and place >= counts[one]:
-            rows = np.zeros((0, AskedQuery(queries[one]).dimension))
-            nothing = Part(np.zeros(0, dtype=np.int64), rows, np.zeros(0))
-            parts[one, place] = parts.get((one, place - counts[one]), nothing)
-    return Population(people.users, parts)
 
 
 def _bounded(

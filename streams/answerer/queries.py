@@ -12,12 +12,12 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
-from streams.answerer.spacing import Spacing, Unit, spacing_of
+from streams.answerer.spacing import NEVER, Spacing, Unit, spacing_of
 from streams.answerer.tables import UNIT_MS, FileTable, Period
 from streams.answerer.tables import UnusableQueries as UnusableQueries
 
@@ -43,6 +43,7 @@ MOST_KEY_BYTES: Final = 64
 MOST_PANES: Final = 1024
 MOST_IN_BLOCK: Final = 1024
 _MOST_QUERIES: Final = 100
+_MOST_WINDOWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Source:
         time: the column with the time of the event.
         time_unit: "iso", "s" or "ms" since 1970.
         start: when the first windows begin, in ms since 1970.
+        end: the last windows end by it, in ms since 1970; NEVER if the topic has no end.
         lateness: how long after the end of a window its events may arrive, in ms.
         by_arrival: whether the broker's clock decides which events are too late; else the latest
             event of each partition does.
@@ -103,10 +105,16 @@ class Source:
     time: str
     time_unit: str
     start: int
+    end: int
     lateness: int
     by_arrival: bool
     ahead: int
     idle: int
+
+    @property
+    def closed(self) -> int:
+        """Return when all windows can be closed, in ms since 1970."""
+        return self.end + self.lateness
 
 
 @dataclass(frozen=True)
@@ -208,9 +216,15 @@ class Query:
         """Return the number of the first window that is not corrected."""
         return self.first + self.block * self.blocks if self.block else 0
 
-    def starting(self, first: int) -> Query:
-        """Return this query from a later window on, with corrections up to the same horizon."""
-        blocks = max(0, -(-(self.horizon - first) // self.block)) if self.block else 0
+    def within(self, first: int, limit: int) -> Query:
+        """Return this query from window ``first`` on, with corrections up to the same horizon.
+
+        A block that does not end before window ``limit`` would never close, so it is left out.
+        """
+        blocks = 0
+        if self.block:
+            blocks = min(-(-(self.horizon - first) // self.block), (limit - first) // self.block)
+        blocks = max(0, blocks)
         return replace(self, first=first, block=self.block if blocks else 0, blocks=blocks)
 
 
@@ -241,9 +255,21 @@ class QueryFile:
         start = self.source.start
         return [spacing_of(start, one.every, one.unit, self.timezone) for one in self.queries]
 
+    @property
+    def limits(self) -> list[int]:
+        """Return by query the number of its first window that does not end by the end."""
+        pairs = zip(self.queries, self.spacings, strict=True)
+        return [spacing.last(self.source.end) - one.panes + 1 for one, spacing in pairs]
+
     def for_a_file(self) -> QueryFile:
-        """Return the same queries for a file, whose events come in the order of their times."""
-        return replace(self, source=replace(self.source, by_arrival=False))
+        """Return the same queries for a file, whose events come in the order of their times.
+
+        Raises:
+            UnusableQueries: the input has no end.
+        """
+        found = replace(self, source=replace(self.source, by_arrival=False))
+        _check_end(found)
+        return found
 
     @property
     def digest(self) -> str:
@@ -296,16 +322,15 @@ def parse_queries(content: Mapping[str, Any]) -> QueryFile:
     confidence = file.number("confidence", 0.95, above=0.0, below=1.0)
     events = _source(FileTable("[input]", source), zone)
     horizon = _horizon(file, events.start, zone)
-    if not correct:
-        horizon = events.start
+    horizon = min(horizon, events.end) if correct else events.start
     queries = tuple(
-        _query(number, query, events.start, horizon, zone)
-        for number, query in enumerate(given, start=1)
+        _query(number, query, events, horizon, zone) for number, query in enumerate(given, start=1)
     )
     query_file = QueryFile(dataset, run, confidence, events, queries, zone or "UTC")
     file.finish()
     for query, spacing in zip(queries, query_file.spacings, strict=True):
         _check_start(query, spacing, query_file)
+    _check_end(query_file)
     names = [query.name for query in query_file.queries]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableQueries(f"two queries are named {min(twice)!r}; names must be unique", "name")
@@ -363,6 +388,36 @@ def _check_start(query: Query, spacing: Spacing, query_file: QueryFile) -> None:
         )
 
 
+def _check_end(query_file: QueryFile) -> None:
+    """Check that the number of windows is public and bounded, before anything is charged.
+
+    A topic whose windows close by the time of arrival needs no end: its windows close by time.
+    """
+    source = query_file.source
+    if source.end == NEVER:
+        if source.by_arrival:
+            return
+        raise UnusableQueries(
+            '[input]: end is missing; with a file, or with clock = "events", give the time by '
+            "which the last windows end, as end = 2027-01-01. It is public: do not take it from "
+            "the events",
+            "end",
+        )
+    counts = zip(query_file.limits, query_file.queries, strict=True)
+    windows = sum(max(0, limit - query.first) for limit, query in counts)
+    if not 1 <= windows <= _MOST_WINDOWS:
+        raise UnusableQueries(
+            f"[input]: {windows:,} windows end between start = {_utc(source.start)} and end = "
+            f"{_utc(source.end)}; from 1 to {_MOST_WINDOWS:,} are allowed: change start, end or "
+            "the windows",
+            "end",
+        )
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+
+
 def _source(table: FileTable, zone: str | None) -> Source:
     clock = table.choice("clock", ("arrival", "events"), "arrival")
     source = Source(
@@ -372,6 +427,7 @@ def _source(table: FileTable, zone: str | None) -> Source:
         time=table.text("time"),
         time_unit=table.choice("time_unit", ("iso", "s", "ms"), "iso"),
         start=table.moment("start", zone),
+        end=table.moment("end", zone) if "end" in table.content else NEVER,
         lateness=table.duration("lateness", 0),
         by_arrival=clock == "arrival",
         ahead=table.duration("ahead", UNIT_MS["d"]),
@@ -382,9 +438,9 @@ def _source(table: FileTable, zone: str | None) -> Source:
 
 
 def _query(
-    number: int, content: Mapping[str, Any], start: int, horizon: int, zone: str | None
+    number: int, content: Mapping[str, Any], source: Source, horizon: int, zone: str | None
 ) -> Query:
-    """Read a query whose answers are corrected from ``start`` up to the horizon, in ms."""
+    """Read a query whose answers are corrected up to the horizon, in ms."""
     name = content.get("name")
     table = FileTable(
         f"[[query]] {number}" + (f" ({name})" if isinstance(name, str) else ""), content
@@ -402,7 +458,7 @@ def _query(
             f"a duration that divides the window into at most {MOST_PANES} parts: months divide "
             "months and, in a time zone, days and weeks divide days and weeks",
         )
-    panes = spacing_of(start, every, unit, zone or "UTC")
+    panes = spacing_of(source.start, every, unit, zone or "UTC")
     settings: dict[str, Any] = {"where": _conditions(table)}
     numbers = of == "sum" or kind in ("mean", "variance", "histogram", "quantiles")
     if numbers:
@@ -456,10 +512,9 @@ def _query(
         if sums != ["all"]:
             raise table.fault("sums", sums, '["all"], for the running total')
         query = replace(query, running_total=True)
-    if "start" in content:
-        query = query.starting(max(0, panes.last(table.moment("start", zone) - 1) + 1))
+    first = max(0, panes.last(table.moment("start", zone) - 1) + 1) if "start" in content else 0
     table.finish()
-    return query
+    return query.within(first, panes.last(source.end) - query.panes + 1)
 
 
 def _correction(
@@ -492,8 +547,10 @@ def _correction(
         )
     if part == 0.0 or windows <= active:
         return {}
-    # As few equal blocks as have at most active_windows windows.
-    block = length // every or math.ceil(windows / math.ceil(windows / min(active, MOST_IN_BLOCK)))
+    # As few equal blocks as have at most active_windows windows. After the last one, fewer windows
+    # remain than there are blocks.
+    few = math.ceil(windows / min(active, MOST_IN_BLOCK))
+    block = length // every or windows // few
     limit = table.number("block_limit", float(block), above=0.0, most=block)
     missed = windows - active
     paid = table.number("paid_blocks", 0.0, least=0.0)
@@ -503,7 +560,7 @@ def _correction(
     if not given and (best > 0.5 or (answers + corrections) ** 2 >= windows):
         return {}
     left_out = best if part < 0.0 else part
-    blocks = math.ceil(windows / block)
+    blocks = math.ceil(windows / block) if length else few
     return {
         "left_out": left_out,
         "block": block,

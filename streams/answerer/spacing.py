@@ -24,7 +24,8 @@ Unit: TypeAlias = Literal["ms", "d", "mo"]
 
 DAY: Final = 86_400_000
 _LAST_DAY: Final = date(9999, 12, 28).toordinal()  # later ones overflow in some time zones
-_NEVER: Final = 2**62
+NEVER: Final = 2**62
+"""A time after all windows, in ms since 1970."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class CalendarSpacing:
         else:
             year, month = divmod(12 * first.year + first.month - 1 + number * self.every, 12)
             day = date(year, month + 1, first.day).toordinal() if year < 10_000 else _LAST_DAY + 1
-        return _first_moment(day, self.timezone) if day <= _LAST_DAY else _NEVER
+        return _first_moment(day, self.timezone) if day <= _LAST_DAY else NEVER
 
     def last(self, time: int) -> int:
         """Return the number of the last pane that begins at a time or before it."""

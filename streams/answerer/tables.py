@@ -213,8 +213,7 @@ class FileTable:
             raise self.fault(
                 key,
                 None if value is _MISSING else value,
-                "a date or a time without quotes, as 2026-01-01, in the years 2 to 9998, when the "
-                "first windows begin. It has no default, because the time of the first event is "
-                "data",
+                "a date or a time without quotes, as 2026-01-01, in the years 2 to 9998. It has no "
+                "default, because the times of the events are data",
             )
         return math.floor(moment.timestamp() * 1000)

@@ -8,7 +8,8 @@ exactly as before.
 Windows close in the order of their ends. Windows with the same end close in the order of the file.
 A block of windows, whose answers are corrected together, closes after its last window, and after
 all other windows with that end. So the file alone, and no data, determines what each step of the
-run charges.
+run charges. The last windows are those that end by the public ``end`` of the input, whatever the
+last event is: otherwise one user's event would decide how many answers there are.
 
 `InputState` is pure: no I/O, no clock, no noise. Lateness is decided by event. With the broker's
 clock, an event is too late for a window if it arrived after the window was due to close, whatever
@@ -24,13 +25,13 @@ import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from streams.answerer.events import EventPlace, EventReader, SkipReason, UserEvent
 from streams.answerer.kinds import AskedQuery, Content, Floats
 from streams.answerer.queries import Query, QueryFile
-from streams.answerer.spacing import Spacing
+from streams.answerer.spacing import NEVER, Spacing
 from streams.records import User
 
 
@@ -53,10 +54,6 @@ class Window(NamedTuple):
     end: int
     closes: int
     is_block: bool = False
-
-
-NEVER: Final = 2**62
-"""A time after all windows."""
 
 
 class _Span(NamedTuple):
@@ -98,15 +95,19 @@ class Calendar:
     """The order in which windows and blocks close.
 
     Attributes:
-        next: the window or block that closes next, of all queries.
+        next: the window or block that closes next, of all queries. After the last one, a window
+            that never closes.
+        limits: by query, the number of its first window that is not answered.
     """
 
     def __init__(self, query_file: QueryFile, step: int = 0) -> None:
-        self._source = query_file.source
+        self._source, self.limits = query_file.source, query_file.limits
         self._queries, spacings = query_file.queries, query_file.spacings
         windows = [
-            _Span(number, spacings[number], query.panes, first=query.first)
-            for number, query in enumerate(self._queries)
+            _Span(number, spacings[number], query.panes, first=query.first, limit=limit)
+            for number, (query, limit) in enumerate(
+                zip(self._queries, query_file.limits, strict=True)
+            )
         ]
         blocks = [
             _Span(
@@ -222,7 +223,8 @@ class Calendar:
             for number, span in zip(self._numbers, self._spans, strict=True)
         ]
         place = ends.index(min(ends))
-        return self._window(place, self._numbers[place])
+        window = self._window(place, self._numbers[place])
+        return window if ends[place] < NEVER else window._replace(closes=2 * NEVER)
 
 
 class Panes:
@@ -360,8 +362,9 @@ class InputState:
         self.positions[partition] = offset + 1
         clock = arrived if self._source.by_arrival else None
         if isinstance(event, UserEvent):
-            if arrived is not None and event.time > arrived + self._source.ahead:
-                event = SkipReason.AHEAD
+            ahead = NEVER if arrived is None else arrived + self._source.ahead + 1
+            if event.time >= min(self._source.end, ahead):
+                event = SkipReason.AHEAD  # and it does not move the clock
             elif not self._source.by_arrival:
                 clock = event.time
         if clock is not None:
@@ -416,7 +419,10 @@ class InputState:
             )
             if belongs > last:
                 continue  # the query begins later
-            if first > last:
+            if belongs >= (limit := self.calendar.limits[number]):
+                outcome = outcome or SkipReason.AHEAD
+                continue
+            if first > min(last, limit - 1):
                 outcome = SkipReason.TOO_LATE
                 continue
             if first > belongs:
@@ -457,17 +463,6 @@ class InputState:
         # If all partitions were read to their ends, the latest event counts for all of them.
         all_read = len(quiet) == partitions and not self._source.by_arrival
         return max(times) if all_read else min(times)
-
-    def end_of_window(self, time: int | None) -> int | None:
-        """Return when the first window that contains a time closes."""
-        if time is None:
-            return None
-        closing = []
-        for asked, spacing in zip(self.asked, self._spacings, strict=True):
-            panes = asked.query.panes
-            first = max(spacing.last(time) - panes + 1, asked.query.first)
-            closing.append(spacing.begin(first + panes))
-        return min(closing) + self._source.lateness
 
     @property
     def keeps(self) -> int:

@@ -125,7 +125,7 @@ def _policy_of(
 
 _COLUMNS: Final = (
     "active_windows", "noise", "error", "bias", "users left out", "interval", "covered",
-    "corrected", "provisional",
+    "corrected",
 )  # fmt: skip
 
 
@@ -162,7 +162,6 @@ def _row(setting: Setting) -> list[str]:
         f"+-{setting.interval_half_width:.4g}",
         f"{setting.coverage:.0%}",
         f"by {setting.block_windows}" if setting.block_windows else "no",
-        f"{setting.provisional_windows:,}",
     ]
 
 

@@ -298,7 +298,6 @@ def _answer_file(
     from streams.answerer.app import opener
     from streams.answerer.events import EventFile
     from streams.answerer.kafka_journal import KafkaJournal
-    from streams.answerer.windows import iso
     from streams.kafka.answers import ensure_answer_topics
     from streams.sdk.client import Turnstile
 
@@ -323,16 +322,11 @@ def _answer_file(
         finally:
             journal.close()
     calendar = answering.state.calendar
-    if not announce.count and calendar.step:
+    if not announce.count:
         note(
-            f"turnstile: run {query_file.run!r} has answered all {calendar.step:,} windows that "
-            f"end in {path}; to see them, run `turnstile answers --dataset {query_file.dataset} "
+            f"turnstile: run {query_file.run!r} has answered all {calendar.step:,} windows; "
+            f"to see them, run `turnstile answers --dataset {query_file.dataset} "
             f"--run {query_file.run}`"
-        )
-    elif not announce.count:
-        note(
-            f"turnstile: no window ends in {path}: the first one would close at "
-            f"{iso(calendar.next.closes)}"
         )
     if answering.state.skipped:
         note(f"skipped events: {answering.state.skipped_text()}")

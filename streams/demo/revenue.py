@@ -61,6 +61,7 @@ user = "customer"
 users = "integer"
 time = "day"
 start = {start}
+end = {end}
 clock = "events"
 
 [[query]]
@@ -219,6 +220,7 @@ def write_queries(dataset: str, purchases: Purchases, plan: TrainingPlan, path: 
         dataset=dataset,
         run=RUN,
         start=purchases.first_day.isoformat(),
+        end=(purchases.first_day + timedelta(purchases.days)).isoformat(),
         cap=plan.cap,
         active_days=plan.active_days,
     )

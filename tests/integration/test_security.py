@@ -502,7 +502,7 @@ def test_an_auditor_reads_the_signed_answers_of_an_answerer(
     file, events = tmp_path / "queries.toml", tmp_path / "events.csv"
     file.write_text(
         'dataset = "asked"\nrun = "r"\n[input]\nuser = "u"\nusers = "integer"\ntime = "t"\n'
-        'start = 2026-01-01\nclock = "events"\n'
+        'start = 2026-01-01\nend = 2026-01-03\nclock = "events"\n'
         '[[query]]\nname = "q"\nkind = "distinct"\nwindow = "1d"\nnoise = 2.0\n'
     )
     events.write_text("u,t\n1,2026-01-01\n2,2026-01-01\n1,2026-01-02\n")

@@ -13,6 +13,7 @@ from tests.worlds.neighbours import Fact, public
 
 DAY = 86_400_000
 DAYS = 6  # that are answered
+END = "1970-01-07"
 USER = 99
 
 NOISY = frozenset({"value", "lower", "upper", "above", "labels", "left_out", "raw"})

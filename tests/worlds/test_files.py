@@ -16,7 +16,7 @@ import pytest
 from streams.answerer.answers import AnswerRecord
 from streams.cli.main import main
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.worlds.events import DAYS, OTHERS, USUAL, answers, queries, service
+from tests.worlds.events import DAYS, END, LATE, OTHERS, USUAL, answers, queries, service
 from tests.worlds.neighbours import Fact, Program, check_neighbours
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def answerer_of(suffix: str, write: Callable[[Path, Events], None]) -> Program[d
 
     def answer(events: Events) -> Iterator[Fact]:
         write(Path(f"events{suffix}"), events)
-        Path("queries.toml").write_text(queries())
+        Path("queries.toml").write_text(queries(end=END))
         turnstile, topics, out = service(), MemoryTopics(), TextIOWrapper(BytesIO())
         with (
             patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
@@ -76,7 +76,7 @@ def test_answers_of_a_file_are_complete() -> None:
     assert len({one["query"] for one in shown}) == 7
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", USUAL | LATE)
 @pytest.mark.parametrize("program", [CSV, JSON_LINES], ids=["csv", "jsonl"])
 def test_one_user_of_a_file_decides_nothing(program: Program[Any], name: str) -> None:
-    check_neighbours(program, OTHERS, USUAL[name])
+    check_neighbours(program, OTHERS, (USUAL | LATE)[name])

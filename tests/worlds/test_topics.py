@@ -25,7 +25,19 @@ from streams.config import Config
 from streams.kafka.batches import batches_of
 from tests.batches import packed, record
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.worlds.events import DAY, DAYS, OTHERS, USER, USUAL, answers, event, queries, service
+from tests.worlds.events import (
+    DAY,
+    DAYS,
+    END,
+    LATE,
+    OTHERS,
+    USER,
+    USUAL,
+    answers,
+    event,
+    queries,
+    service,
+)
 from tests.worlds.neighbours import SEED, Fact, check_neighbours
 
 pytestmark = pytest.mark.slow
@@ -159,6 +171,16 @@ def test_answers_of_a_topic_are_complete() -> None:
     shown = [fact.value for fact in facts if fact.what == "answer"]
     assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) > DAYS
     assert {one["type"] for one in shown} == {"answer", "correction"}
+
+
+@pytest.mark.parametrize("name", ["one event", "an event every day", *LATE])
+def test_one_user_does_not_end_a_topic_by_the_clock_of_its_events(name: str) -> None:
+    def by_events(events: list[Sent]) -> Iterator[Fact]:
+        return answer(events, clock='"events"', end=END)
+
+    facts = check_neighbours(by_events, SENT, [sent(one) for one in (USUAL | LATE)[name]])
+    shown = [fact.value for fact in facts if fact.what == "answer"]
+    assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) == DAYS
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -22,6 +22,7 @@ users = "integer"
 time = "t"
 time_unit = "ms"
 start = 1970-01-01
+end = 1970-01-02T00:00:00+23:50
 clock = "events"
 """
 COUNT = """
@@ -32,6 +33,10 @@ window = "10ms"
 each = 2
 noise = 1.0
 """
+
+
+END = "1970-01-02T00:00:00+23:50"
+"""The end in FILE, ten minutes after its start."""
 
 
 def asked_of(text: str) -> QueryFile:

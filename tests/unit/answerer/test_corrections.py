@@ -24,7 +24,7 @@ from streams.answerer.windows import Calendar
 from streams.records import Policy
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.examples import examples
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, event
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, event
 from tests.unit.answerer.lives import Doom, Killed, World, read, survive, take_turns
 
 HEAD = FILE.replace('run = "r"', 'run = "r"\nhorizon = "40ms"')
@@ -35,7 +35,7 @@ TWO = HEAD + CORRECTED + SLIDING.replace('"count"\nkind', '"slid"\nkind')
 LATE = SLIDING.replace('"count"\nkind', '"late"\nkind') + "start = 1970-01-01T00:00:00.013Z\n"
 BERLIN = (
     'timezone = "Europe/Berlin"\n'
-    + HEAD.replace("1970-01-01", "2026-01-01").replace("40ms", "60d")
+    + HEAD.replace("1970-01-01", "2026-01-01").replace(END, "2027-01-01").replace("40ms", "60d")
     + COUNT.replace("10ms", "1d")
     + COUNT.replace("10ms", "1mo").replace('"count"\nkind', '"months"\nkind')
     + "start = 2026-02-15\n"

@@ -16,11 +16,11 @@ from streams.answerer.answering import Answering, answer_file
 from streams.answerer.events import EventFile
 from streams.answerer.queries import UnusableQueries
 from tests.doubles.memory_journal import MemoryJournal
-from tests.unit.answerer.asking import FILE, asked_of
+from tests.unit.answerer.asking import END, FILE, asked_of
 from tests.unit.answerer.lives import World
 
 QUESTIONS = asked_of(
-    FILE.replace('time_unit = "ms"\n', "")
+    FILE.replace('time_unit = "ms"\n', "").replace(END, "1970-01-05")
     + """
 [[query]]
 name = "spent"
@@ -96,6 +96,27 @@ def test_file_format_and_order_do_not_change_the_charges(suffix: str, tmp_path: 
     assert found[0] == found[1] == found[2]
     users = {user for record in found[0] for user in record}
     assert users == ({1, 3} if suffix == ".parquet" else {0, 1, 2, 3, 4})
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("last", ["1970-01-04", "1970-01-05", "1970-02-20", "9999-12-31"])
+def test_one_user_does_not_decide_how_many_answers_there_are(
+    last: str, suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"events{suffix}"
+    rows = [{**row, "c": str(row["c"])} for row in ROWS if row["t"] < "1970-01-03"]
+    of_another = {"u": 99, "t": f"{last}T00:00:00", "x": 1.0, "c": "a", "n": 1}
+    WRITERS[suffix](path, rows)
+    charges = charged(path)  # it checks the number of answers
+    WRITERS[suffix](path, [*rows, of_another])
+    is_counted = last == "1970-01-04"
+    assert charged(path) == charges + ([{99: pytest.approx(1.0)}] if is_counted else [])
+
+
+def test_a_file_without_events_is_answered_up_to_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("u,t,x,c,n\n")
+    assert charged(path) == []
 
 
 @pytest.mark.parametrize("column", ["u", "t", "x", "c", "n"])

@@ -45,6 +45,7 @@ CONTENT: dict[str, Any] = {
         "users": "integer",
         "time": "time",
         "start": FIRST,
+        "end": FIRST + timedelta(days=60),
         "clock": "events",
     },
     "query": [
@@ -82,6 +83,12 @@ CONTENT: dict[str, Any] = {
         },
     ],
 }
+
+
+def content_of(days: int) -> dict[str, Any]:
+    """Return the file of queries up to another end."""
+    ends = CONTENT["input"] | {"end": FIRST + timedelta(days=days)}
+    return CONTENT | {"horizon": f"{days}d", "input": ends}
 
 
 def events_file(path: Path, users: int = 300, days: int = 60) -> Path:
@@ -189,38 +196,6 @@ def test_plan_has_the_errors_of_every_setting(tmp_path: Path) -> None:
     assert plan.worst_case.noise_stddev == pytest.approx(noise_for_norm_budget(60.0, share))
 
 
-@pytest.mark.slow
-def test_settings_of_a_plan_are_compared_on_the_same_windows(tmp_path: Path) -> None:
-    """Also if the last block of a setting ends after the events."""
-    keys = ("name", "kind", "window", "active_windows")
-    buyers, _, mean = CONTENT["query"]
-    content = CONTENT | {"query": [{key: buyers[key] for key in keys}, mean]}
-    file = EventFile(events_file(tmp_path / "e.csv"), parse_queries(content).for_a_file())
-    plan = plan_of(content, "buyers", policy_of(1.0, 1e-6), file)
-    blocks = [setting.block_windows for setting in plan.settings if setting.block_windows]
-    assert any(60 % block for block in blocks)
-    for setting in plan.settings:
-        assert [month.month for month in setting.months] == ["2026-01", "2026-02", "2026-03"]
-
-
-@pytest.mark.parametrize("days", [74, 77])
-def test_plan_recommends_blocks_that_fill_the_horizon_if_some_do(days: int, tmp_path: Path) -> None:
-    buyers = {"name": "buyers", "kind": "distinct", "window": "1d", "active_windows": 8}
-    content = CONTENT | {"horizon": f"{days}d", "query": [buyers]}
-    query_file = parse_queries(content).for_a_file()
-    file = EventFile(events_file(tmp_path / "e.csv", days=days), query_file)
-    plan = plan_of(content, "buyers", policy_of(3.0, 1e-6), file)
-    best, least = plan.recommended, min(plan.settings, key=lambda setting: setting.rmse)
-    for setting in (best, least):
-        assert setting.provisional_windows == days % setting.block_windows
-    assert best.rmse <= 1.1 * least.rmse
-    assert least.provisional_windows > 0
-    if days == 74:
-        assert (best.block_windows, best.provisional_windows) == (37, 0)
-    else:  # the next blocks that fill it have 11 and 77 windows
-        assert best == least
-
-
 @given(
     st.integers(2, 40),
     st.integers(1, 3),
@@ -265,7 +240,7 @@ RATIO = {
 
 
 def ratio_content(active_windows: int, days: int = 60) -> dict[str, Any]:
-    return CONTENT | {"horizon": f"{days}d", "query": [RATIO | {"active_windows": active_windows}]}
+    return content_of(days) | {"query": [RATIO | {"active_windows": active_windows}]}
 
 
 def bounded_ratios(path: Path, days: int) -> list[float]:
@@ -312,6 +287,16 @@ def test_plan_of_a_ratio_has_the_errors_of_its_answers(active: int, tmp_path: Pa
     assert own.coverage == pytest.approx(np.mean(holds), abs=0.06)
     assert (own.halted_users > 0) == (active < 30)
     assert plan.worst_case.bias == 0.0
+
+
+@pytest.mark.parametrize("end", [20, 60, 90])
+def test_a_plan_is_about_the_windows_up_to_the_public_end(end: int, tmp_path: Path) -> None:
+    path = events_file(tmp_path / "events.csv", users=20)
+    with path.open("a") as file:
+        file.write("5,9999-12-31T00:00:00Z,3.0,a\n")
+    query_file = parse_queries(content_of(end))
+    people = population_of(query_file, EventFile(path, query_file))
+    assert [people.windows(number) for number in range(3)] == [end, end - 2, end // 2]
 
 
 def test_windows_of_a_plan_without_a_ratio_do_not_count(tmp_path: Path) -> None:
@@ -383,7 +368,7 @@ def test_blocks_divide_the_horizon_evenly(choice: float) -> None:
     (query,) = daily("distinct", choice).queries
     assert query.block <= choice
     assert query.blocks == -(-YEAR // choice)
-    assert 0 <= query.block * query.blocks - YEAR < query.blocks
+    assert 0 <= YEAR - query.block * query.blocks < query.blocks
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,9 @@ def test_corrections_fit_the_smallest_of_all_budgets(around: float) -> None:
     (query,) = query_file.queries
     assert costs.corrections[0] > 0
     # A user who is left out of full windows only pays for block_limit of them in each block.
-    most = min(query.block, query.block_limit) ** 2 * query.blocks * AskedQuery(query).bound ** 2
+    first = costs.worst_case.exhaustible_since(Calendar(query_file), 0, query.horizon - 1)
+    assert first is not None
+    most = (query.horizon - first) * query.block_limit * AskedQuery(query).bound ** 2
     spent = most / (2.0 * costs.corrections[0] ** 2)
     assert spent <= costs.reserve * min(around, 1.0)
 

@@ -12,7 +12,7 @@ import pytest
 from streams.answerer.queries import UnusableQueries, read_query_file
 from streams.answerer.tables import FileTable
 from tests.readme import DOCS, TOP, page
-from tests.unit.answerer.asking import COUNT, FILE, asked_of
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of
 
 BAD = {
     "dataset missing": ('dataset = "d"', "", "dataset"),
@@ -24,6 +24,11 @@ BAD = {
     "time unit": ('"ms"\nstart', '"ns"\nstart', "time_unit"),
     "start missing": ("start = 1970-01-01", "", "start"),
     "start as text": ("1970-01-01", '"1970-01-01"', "start"),
+    "end missing": ("end = ", "# ", "end"),
+    "end as text": (END, '"1970-01-02"', "end"),
+    "end before the start": (END, "1969-12-31", "end"),
+    "end within the first window": (END, "1970-01-01T00:00:00.009Z", "end"),
+    "end after a million windows": (END, "1970-01-02", "end"),
     "clock": ('"events"\n\n', '"mine"\n\n', "clock"),
     "unknown key": ('time = "t"', 'time = "t"\nfoo = 1', "foo"),
     "no query": ("[[query]]", "[other]", "query"),
@@ -95,6 +100,14 @@ def test_invalid_file_is_rejected_with_the_key(old: str, new: str, key: str) -> 
     assert caught.value.key == key
 
 
+def test_a_topic_by_arrival_needs_no_end_but_a_file_does() -> None:
+    by_arrival = FILE.replace('clock = "events"', "").replace(f"end = {END}", "")
+    query_file = asked_of(by_arrival + COUNT)
+    with pytest.raises(UnusableQueries) as caught:
+        query_file.for_a_file()
+    assert caught.value.key == "end"
+
+
 def test_shares_and_names_are_checked_across_the_file() -> None:
     shared = COUNT.replace("noise = 1.0", "active_windows = 2\nshare = 0.6")
     with pytest.raises(UnusableQueries) as caught:
@@ -136,7 +149,7 @@ def test_examples_in_the_docs_are_valid_and_use_the_keys_of_the_reference(
     examples = [one for one in blocks if "[[query]]" in one]
     assert examples
     for example in examples:
-        asked_of(example if "[input]" in example else FILE + example)
+        asked_of(example if "[input]" in example else FILE.replace(END, "1980-01-01") + example)
     rows = re.findall(r"^\| (`.*?) \|", page("query/file"), re.MULTILINE)
     assert used == {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
 

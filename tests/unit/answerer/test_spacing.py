@@ -21,7 +21,7 @@ from streams.answerer.queries import QueryFile, UnusableQueries, parse_queries
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of
 from streams.answerer.windows import Calendar, InputState
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
 from tests.unit.sdk.partitions import Partitions
 
 ZONES = [
@@ -42,7 +42,8 @@ def midnight(zone: str, year: int, month: int, day: int) -> int:
 
 
 def text_of(zone: str, start: str, **query: Any) -> str:
-    file = FILE.replace("1970-01-01", start).replace('run = "r"', f'run = "r"\ntimezone = "{zone}"')
+    file = FILE.replace("1970-01-01", start).replace(END, "2030-01-01")
+    file = file.replace('run = "r"', f'run = "r"\ntimezone = "{zone}"')
     settings = {"window": '"1d"', **query}
     text = COUNT.replace('window = "10ms"\n', "")
     return file + text + "".join(f"{key} = {value}\n" for key, value in settings.items())
@@ -141,7 +142,8 @@ def test_sliding_windows_of_months_contain_the_events_of_their_months() -> None:
 def test_window_number_determines_the_windows_closed_before(
     windows: list[str], zone: str, steps: int
 ) -> None:
-    file = FILE.replace("1970-01-01", "2011-10-01").replace('"r"', f'"r"\ntimezone = "{zone}"')
+    file = FILE.replace("1970-01-01", "2011-10-01").replace(END, "2021-10-01")
+    file = file.replace('"r"', f'"r"\ntimezone = "{zone}"')
     for number, window in enumerate(windows):
         length, _, every = window.partition("|")
         lines = f'"{length}"\nevery = "{every or length}"'
@@ -228,6 +230,7 @@ MONTHLY: dict[str, Any] = {
         "users": "integer",
         "time": "time",
         "start": datetime(2026, 1, 1),
+        "end": datetime(2027, 1, 1),
         "clock": "events",
     },
     "query": [

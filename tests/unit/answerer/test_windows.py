@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streams.answerer.events import SkipReason
 from streams.answerer.windows import Calendar, InputState
 from tests.examples import examples
-from tests.unit.answerer.asking import COUNT, FILE, asked_of, at, event
+from tests.unit.answerer.asking import COUNT, END, FILE, asked_of, at, event
 
 SLIDING = COUNT.replace('"10ms"', '"12ms"\nevery = "4ms"').replace('"count"\nkind', '"slid"\nkind')
 
@@ -53,7 +53,7 @@ def test_window_number_determines_the_windows_closed_before(
         COUNT.replace('"10ms"', f'"{window}ms"\nevery = "{every}ms"').replace("count", f"q{n}", 1)
         for n, (window, every) in enumerate(windows)
     )
-    query_file = asked_of(FILE + "".join(queries))
+    query_file = asked_of(FILE.replace(END, "1970-01-02T00:00:00+23:59") + "".join(queries))
     calendar = Calendar(query_file)
     for step in range(steps):
         window = calendar.next
@@ -125,6 +125,22 @@ def test_event_in_the_future_does_not_move_the_clock() -> None:
     assert state.skipped == {SkipReason.AHEAD: 1}
     state.take(at(1), event(1, 8), 3)
     assert state.clock(1, {}) == 8
+
+
+@pytest.mark.parametrize("time", [1000, 10**12, 2**52])
+def test_event_after_the_public_end_neither_counts_nor_moves_the_clock(time: int) -> None:
+    state = desk_of(FILE.replace(END, "1970-01-01T00:00:00.035Z") + COUNT + SLIDING)
+    state.take(at(0), event(1, time), None)
+    assert state.clock(1, {}) is None
+    state.take(at(1), event(1, 33), None)  # the sliding window from 20 to 32 is the last one
+    assert state.skipped == {SkipReason.AHEAD: 2}
+    closed = []
+    while state.is_due(2**62):
+        closed.append((state.calendar.next.query, state.calendar.next.end))
+        state.close(state.calendar.next)
+    assert [end for query, end in closed if query == 0] == [10, 20, 30]
+    assert [end for query, end in closed if query == 1] == [12, 16, 20, 24, 28, 32]
+    assert Calendar(asked_of(FILE + COUNT), step=len(closed)).step == len(closed)
 
 
 def test_required_retention_covers_every_event_that_counts() -> None:

@@ -56,6 +56,7 @@ def daily(kind: str, active_windows: float, **settings: object) -> QueryFile:
                 "users": "integer",
                 "time": "time",
                 "start": np.datetime64("2026-01-01").item(),
+                "end": np.datetime64("2030-01-01").item(),
                 "clock": "events",
             },
             "query": [
