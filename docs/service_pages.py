@@ -38,6 +38,7 @@ from streams.cli.commands import COMMANDS, MOST_DAYS, Command
 from streams.cli.output import Exit
 from streams.config import Config
 from streams.kafka.answers import ANSWER_NEEDS, ANSWER_SETTINGS, ANSWERS
+from streams.kafka.batches import EVENT_BYTES
 from streams.kafka.topics import HALTS, NORMS, ODOMETER, REJECTS, SETTINGS, SNAPSHOTS, WISHES
 from streams.ledger.outputs import Channel, Output
 from streams.ledger.validation import MECHANISMS
@@ -308,6 +309,7 @@ def limits() -> str:
     """Return the table of the fixed limits."""
     rows: list[tuple[str, int, str]] = [
         ("bytes of a request", MAX_REQUEST_BYTES, "per record of `norms`"),
+        ("bytes of an event", EVENT_BYTES, "per record of an answerer's input"),
         ("users of a charge or an enrolment", MAX_CHARGE_USERS, "per record"),
         ("bytes of a decision", MAX_ANSWER_BYTES, "per record of `halts`"),
         ("accounts that a step changes", MAX_ACCOUNTS, "users times budgets, per partition"),

@@ -118,16 +118,22 @@ def filled(records: Sequence[bytes], size: int) -> tuple[list[bytes], bytes]:
     raise AssertionError(f"no record has {left} bytes")
 
 
-def bomb(size: int) -> bytes:
-    """A batch with one record of so many zeros, in gzip, made in no more memory than it takes."""
+def bomb(size: int, *others: bytes) -> bytes:
+    """A batch with a record of so many zeros and other values, in gzip.
+
+    It is made in no more memory than it takes.
+    """
     head = b"\0" + varint(0) + varint(0) + varint(-1) + varint(size)
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     content = bytearray(packer.compress(varint(len(head) + size + 1) + head))
     chunk = bytes(2**20)
     for _ in range(size // len(chunk)):
         content += packer.compress(chunk)
-    content += packer.compress(varint(0)) + packer.flush()
-    return batch(bytes(content), 1, codec=GZIP)
+    content += packer.compress(varint(0))
+    for delta, value in enumerate(others, start=1):
+        content += packer.compress(record(delta, value))
+    content += packer.flush()
+    return batch(bytes(content), 1 + len(others), codec=GZIP)
 
 
 class Case(NamedTuple):

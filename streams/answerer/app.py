@@ -31,6 +31,7 @@ from streams.answerer.queries import QueryFile, UnusableQueries
 from streams.answerer.windows import InputState
 from streams.config import Config, ConfigurationError
 from streams.kafka.answers import ensure_answer_topics
+from streams.kafka.batches import EventBatch
 from streams.kafka.clients import new_admin, new_reader
 from streams.kafka.topics import topic_id_of
 from streams.sdk.client import Turnstile
@@ -118,7 +119,7 @@ class EventInbox:
     def _start(self) -> None:
         self._answering.start()
         places = [TopicPartition(self.topic, number) for number in range(self._partitions)]
-        reader = new_reader(self._config)
+        reader = new_reader(self._config, of_events=True)
         try:
             reader.assign(places)
             begins = reader.beginning_offsets(places)
@@ -197,7 +198,8 @@ class EventInbox:
 def create_app(config: Config, inbox: EventInbox) -> TurnstileApp:
     """Return the Faust app of an answerer."""
     topic = inbox.topic
-    app = new_app(config, f"{config.prefix}answerer-{uuid4().hex[:12]}", topic, _FETCHED_RECORDS)
+    name = f"{config.prefix}answerer-{uuid4().hex[:12]}"
+    app = new_app(config, name, topic, _FETCHED_RECORDS, EventBatch)
     app.end = _end
     inbox.end_of = app.end_of
     owned: Any = inbox

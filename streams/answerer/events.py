@@ -33,7 +33,7 @@ _MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
 class SkipReason(StrEnum):
     """Why an event does not count."""
 
-    BATCH = "unreadable batch of records"
+    UNREADABLE = "unreadable record, or longer than 64 KiB"
     NO_EVENT = "not a JSON or MessagePack object"
     NO_USER = "no valid user id"
     NO_TIME = "no valid time"
@@ -73,11 +73,11 @@ class EventReader:
         self.text = text
 
     def decode(self, value: bytes | None) -> UserEvent | SkipReason:
-        """Return an event from a Kafka record; unreadable batches have a placeholder value."""
+        """Return an event from a Kafka record; unreadable ones have a placeholder value."""
         if not value:
             return SkipReason.NO_EVENT
         if value[0] == 0:  # no event begins with this byte; see streams.kafka.batches
-            return SkipReason.BATCH
+            return SkipReason.UNREADABLE
         try:
             columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):

@@ -20,6 +20,13 @@ different logs, so this rule is a part of what a log means.
 Two releases of a codec's library may disagree about malformed input. Then the heads of the hash
 chain differ, and a replay stops (``streams.replay.replay``).
 
+A batch of *events* holds the events of many users, and one user's record must not decide whether
+those of other users count. ``EventBatch`` therefore reads the same format record by record. A
+record that is longer than ``EVENT_BYTES``, or malformed, counts as a zero byte at its own offset.
+If the content ends early, cannot be expanded, or has offsets out of order, everything after that
+place is one such record. Whether a record is read does not depend on the size of the batch, up to
+``STREAMED_BYTES``: a producer that sends more content in one batch is faulty or hostile.
+
 A batch with a wrong length, format or checksum was damaged on its way or on a disk. Reading it
 raises ``CorruptBatch``; it never becomes a record.
 """
@@ -28,8 +35,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Thread
 from typing import Any, NamedTuple
 
 import cramjam
@@ -43,6 +54,11 @@ MAX_HEADERS = 1000
 MiB as objects."""
 FETCHED_BYTES = 64 * 1024 * 1024
 """Content that a client takes from one fetch. It fetches the rest again."""
+
+EVENT_BYTES = 64 * 1024
+"""The longest record of a batch of events. A client holds a thousand of them at once."""
+STREAMED_BYTES = 1024 * 1024 * 1024
+"""Content of a batch of events that is expanded, piece by piece. It bounds the time, not memory."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
@@ -153,6 +169,10 @@ class RecordBatch:
         """The first offset after the batch."""
         return self.last_offset + 1
 
+    def validate_crc(self) -> bool:
+        """Return True: the constructor rejects a batch with a wrong checksum."""
+        return True
+
     def __iter__(self) -> Iterator[FetchedRecord]:
         decoded = self._decoded
         return map(
@@ -181,6 +201,39 @@ class RecordBatch:
             headers,
             self.leader_epoch,
         )
+
+
+class EventBatch(RecordBatch):
+    """A batch of events, of which only records that cannot be read are left out; see the module."""
+
+    def _read(self, codec: int, packed: memoryview, last_delta: int) -> None:
+        self._pieces = partial(_pieces, codec, packed)
+        self._last_delta = last_delta
+        try:
+            super()._read(codec, packed, last_delta)
+        except _Unreadable:
+            self._decoded = None
+        else:
+            self._pieces = partial(_in_one_piece, self._content)
+
+    def __iter__(self) -> Iterator[FetchedRecord]:
+        # Content that is decoded at once has at most _SMALL bytes, and so has each of its records.
+        if self._decoded is not None or self.is_control_batch:
+            return super().__iter__()
+        return map(self._record, self._events())
+
+    def _events(self) -> Iterator[_Decoded]:
+        content, before = _Stream(self._pieces()), -1
+        try:
+            for _ in range(self._count):
+                event = content.next_event()
+                if not before < event[1] <= self._last_delta:
+                    raise _Unreadable
+                before = event[1]
+                yield event
+        except Exception:  # each codec has exceptions of its own
+            if before < self._last_delta:
+                yield (0, before + 1, None, b"\0", [])
 
 
 def batches_of(fetched: bytes) -> Iterator[RecordBatch]:
@@ -337,6 +390,116 @@ _CODECS: dict[int, Callable[[memoryview], bytes]] = {
 }
 
 
+# --- expand piece by piece ----------------------------------------------------------------------
+
+_PIECE = 64 * 1024
+_LONGEST_VARINT = 10
+_SNAPPY_RATIO = 22  # three bytes repeat at most 64
+
+
+def _in_one_piece(content: bytes) -> Iterator[bytes]:
+    yield content
+
+
+def _pieces(codec: int, packed: memoryview) -> Iterator[bytes]:
+    """Return the content of a batch in pieces, or an error of its codec where it is malformed.
+
+    A piece is small, or not much larger than the batch itself.
+    """
+    match codec:
+        case 0:
+            yield bytes(packed)
+        case 1:
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+                while piece := stream.read(_PIECE):
+                    yield piece
+        case 2:
+            whole = bytes(packed)
+            for block in _xerial_blocks(whole) if whole.startswith(_XERIAL) else [whole]:
+                if cramjam.snappy.decompress_raw_len(block) > _SNAPPY_RATIO * len(block):
+                    raise _Unreadable
+                yield bytes(cramjam.snappy.decompress_raw(block))
+        case 3:
+            yield from _through_a_pipe(cramjam.lz4.decompress_into, packed)
+        case 4:
+            yield from _through_a_pipe(cramjam.zstd.decompress_into, packed)
+        case _:
+            raise _Unreadable
+
+
+def _through_a_pipe(
+    expand_into: Callable[[bytes, Any], int], packed: memoryview
+) -> Iterator[bytes]:
+    """Expand in a thread that waits for its reader: cramjam itself has no reader of pieces."""
+    failures: list[str] = []  # not the error: its traceback would keep the output open
+
+    def expand(output: Any) -> None:
+        try:
+            expand_into(bytes(packed), output)
+        except Exception as error:  # malformed, or the reader has closed the pipe
+            failures.append(str(error))
+
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as pipe:
+        try:
+            output = cramjam.File(f"/dev/fd/{writing}", read=False, write=True, truncate=False)
+        finally:
+            os.close(writing)
+        thread = Thread(target=expand, args=(output,), daemon=True)
+        del output  # the thread's end closes it, which ends the pipe
+        thread.start()
+        while piece := pipe.read(_PIECE):
+            yield piece
+    thread.join()
+    if failures:
+        raise _Unreadable(*failures)
+
+
+class _Stream:
+    """Content of which only a few pieces are held."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._held, self._left = pieces, bytearray(), STREAMED_BYTES
+
+    def next_event(self) -> _Decoded:
+        """Return the next record, with a zero byte as its value if it is too long or malformed.
+
+        Raises:
+            _Unreadable: there is none.
+            IndexError: there is none.
+        """
+        self._hold(_LONGEST_VARINT)
+        length, start = _varint(self._held, 0)
+        if length < 0:
+            raise _Unreadable
+        self._hold(start + min(length, EVENT_BYTES))
+        timestamp_delta, at = _varint(self._held, start + 1)
+        offset_delta, _ = _varint(self._held, at)
+        event: _Decoded = (timestamp_delta, offset_delta, None, b"\0", [])
+        if length <= EVENT_BYTES:
+            with suppress(_Unreadable):
+                (event,) = _decode(bytes(self._held[: start + length]), 1)
+        self._skip(start + length)
+        return event
+
+    def _hold(self, size: int) -> bool:
+        """Hold this many bytes, or all that are left; return whether there is one at all."""
+        while len(self._held) < size and (piece := next(self._pieces, b"")):
+            self._left -= len(piece)
+            if self._left < 0:
+                raise _Unreadable
+            self._held += piece
+        return bool(self._held)
+
+    def _skip(self, size: int) -> None:
+        while size > len(self._held):
+            size -= len(self._held)
+            self._held.clear()
+            if not self._hold(1):
+                raise _Unreadable
+        del self._held[:size]
+
+
 # --- decode -------------------------------------------------------------------------------------
 
 
@@ -386,7 +549,7 @@ def _field(content: bytes, at: int) -> tuple[bytes | None, int]:
     return content[at:end], end
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _varint(content: bytes | bytearray, at: int) -> tuple[int, int]:
     """Return a number, zigzag in groups of seven bits, and where it ends."""
     byte = content[at]
     if byte < 0x80:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -14,7 +15,7 @@ from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streams.config import Config
 from streams.kafka.admittance import check_admittance
-from streams.kafka.batches import CorruptBatch, FetchedBatches, RecordBatch
+from streams.kafka.batches import CorruptBatch, EventBatch, FetchedBatches, RecordBatch
 from streams.kafka.results import TopicsUnavailable
 from streams.kafka.security import explained, security
 from streams.records import MAX_ANSWER_BYTES
@@ -58,36 +59,29 @@ def administering(config: Config, purpose: str) -> Iterator[KafkaAdminClient]:
         ) from error
 
 
-def new_reader(config: Config, **settings: Any) -> KafkaConsumer:
+def new_reader(config: Config, *, of_events: bool = False, **settings: Any) -> KafkaConsumer:
     """Return a consumer without a group: it is assigned partitions and never commits.
 
     It reads batches with ``streams.kafka.batches``, whatever codecs kafka-python has. Other
     consumers of the program are not affected.
+
+    Args:
+        config: the settings, with the address of Kafka.
+        of_events: whether it reads a topic of events, in batches of many users.
+        settings: of the client.
     """
     settings = {"max_partition_fetch_bytes": _MAX_RECORD, **_UNMEASURED, **settings}
     consumer = KafkaConsumer(
         group_id=None, enable_auto_commit=False, **_connection(config), **settings
     )
-    consumer._fetcher.PartitionRecords = _PartitionRecords
+    consumer._fetcher.PartitionRecords = _PartitionEvents if of_events else _PartitionRecords
     return consumer
-
-
-class _PartitionRecords(Fetcher.PartitionRecords):
-    """The records of one fetch from one partition."""
-
-    def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
-        batches = FetchedBatches(records._buffer, _batch_of)
-        super().__init__(fetch_offset, tp, batches, **settings)
 
 
 class _Batch(RecordBatch):
     """A batch in the interface of kafka-python's fetcher."""
 
     magic = 2
-
-    def validate_crc(self) -> bool:
-        """Return True: the constructor rejects a batch with a wrong checksum."""
-        return True
 
     def has_producer_id(self) -> bool:
         """Return whether the producer is idempotent or transactional."""
@@ -99,9 +93,29 @@ class _Batch(RecordBatch):
             yield DefaultRecord(size, *record[:-1])
 
 
-def _batch_of(raw: memoryview) -> Any:
+class _EventBatch(_Batch, EventBatch):
+    """The same for events."""
+
+
+class _PartitionRecords(Fetcher.PartitionRecords):
+    """The records of one fetch from one partition."""
+
+    batch: type[RecordBatch] = _Batch
+
+    def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
+        batches = FetchedBatches(records._buffer, partial(_batch_of, self.batch))
+        super().__init__(fetch_offset, tp, batches, **settings)
+
+
+class _PartitionEvents(_PartitionRecords):
+    """The events of one fetch from one partition."""
+
+    batch = _EventBatch
+
+
+def _batch_of(kind: type[RecordBatch], raw: memoryview) -> Any:
     try:
-        batch = _Batch(raw)
+        batch = kind(raw)
     except CorruptBatch as corrupt:
         raise CorruptRecordError(str(corrupt)) from corrupt
     return DefaultRecordBatch(raw) if batch.is_control_batch else batch

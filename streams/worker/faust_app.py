@@ -16,6 +16,7 @@ from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.worker import Worker
 
 from streams.config import Config
+from streams.kafka.batches import RecordBatch
 from streams.kafka.security import connection_settings
 from streams.worker.ports import Ending
 from streams.worker.transport import (
@@ -46,7 +47,14 @@ would not take over from another worker any more after a quarter of an hour.
 """
 
 
-def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any) -> TurnstileApp:
+def new_app(
+    config: Config,
+    name: str,
+    topic: str,
+    at_once: int,
+    batch: type[RecordBatch] = RecordBatch,
+    **settings: Any,
+) -> TurnstileApp:
     """Return an app that reads a topic.
 
     Args:
@@ -54,12 +62,13 @@ def new_app(config: Config, name: str, topic: str, at_once: int, **settings: Any
         name: the consumer group.
         topic: the topic to read.
         at_once: the largest number of records to take from one fetch.
+        batch: how to read the batches of the topic.
         settings: further Faust settings.
 
     Raises:
         ConfigurationError: a certificate cannot be used.
     """
-    read_batches_within_limits()
+    read_batches_within_limits(batch)
     app = TurnstileApp(
         name,
         broker=";".join(f"kafka://{address}" for address in config.kafka.split(",")),

@@ -66,14 +66,6 @@ class StreamRecord(NamedTuple):
     leader_epoch: int
 
 
-class _Batch(RecordBatch):
-    """A batch in the interface of aiokafka's fetcher."""
-
-    def validate_crc(self) -> bool:
-        """Return True: the constructor rejects a batch with a wrong checksum."""
-        return True
-
-
 class _PartitionRecords(fetcher.PartitionRecords):
     """The records of one fetch from one partition."""
 
@@ -81,17 +73,17 @@ class _PartitionRecords(fetcher.PartitionRecords):
         return StreamRecord(tp.topic, tp.partition, *record)
 
 
-def _batch_of(raw: memoryview) -> Any:
+def _batch_of(kind: type[RecordBatch], raw: memoryview) -> Any:
     try:
-        batch = _Batch(raw)
+        batch = kind(raw)
     except CorruptBatch as corrupt:
         raise CorruptRecordException(str(corrupt)) from corrupt
     return DefaultRecordBatch(raw) if batch.is_control_batch else batch
 
 
-def read_batches_within_limits() -> None:
-    """Read batches with ``streams.kafka.batches`` in every aiokafka consumer of this process."""
-    fetcher.MemoryRecords = partial(FetchedBatches, batch_of=_batch_of)
+def read_batches_within_limits(kind: type[RecordBatch]) -> None:
+    """Read batches as of this kind in every aiokafka consumer of this process."""
+    fetcher.MemoryRecords = partial(FetchedBatches, batch_of=partial(_batch_of, kind))
     fetcher.PartitionRecords = _PartitionRecords
 
 

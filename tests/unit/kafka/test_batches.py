@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.kafka.batches import (
+    EVENT_BYTES,
+    EXPANDED_BYTES,
+    MAX_HEADERS,
     CorruptBatch,
+    EventBatch,
     FetchedRecord,
     Gap,
     RecordBatch,
@@ -180,3 +184,61 @@ def test_a_batch_that_expands_without_end_takes_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 40 * 2**20
     finally:
         tracemalloc.stop()
+
+
+def events(raw: bytes) -> dict[int, bytes | None]:
+    return {event.offset: event.value for event in EventBatch(memoryview(raw))}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("length", [EVENT_BYTES, 2**20, EXPANDED_BYTES + 2**20])
+def test_a_long_event_leaves_those_of_other_users_in_their_batch(codec: str, length: int) -> None:
+    values: dict[int, bytes | None] = {delta: b'{"user": %d}' % delta for delta in range(21)}
+    values[7] = bytes(length)
+    raw = packed(codec, [record(delta, value) for delta, value in values.items()])
+    assert events(raw) == {**values, 7: b"\0"}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_event_counts_up_to_its_own_limit_in_batches_of_any_size(codec: str) -> None:
+    overhead = len(record(1, bytes(EVENT_BYTES), b"key")) - EVENT_BYTES
+    value = bytes(EVENT_BYTES - overhead + 3)  # the length of the record counts what follows it
+    for others in (0, EVENT_BYTES, EXPANDED_BYTES):
+        raw = packed(codec, [record(0, bytes(others)), record(1, value, b"key")])
+        assert events(raw)[1] == value
+        longer = packed(codec, [record(0, bytes(others)), record(1, value + b"x", b"key")])
+        assert events(longer)[1] == b"\0"
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_events_are_those_of_the_batch_or_a_beginning_of_them(case: Case) -> None:
+    found = events(case.raw)
+    (last_delta,) = struct.unpack_from(">i", case.raw, 23)
+    assert list(found) == sorted(found)
+    assert set(found) <= set(range(last_delta + 1))
+    if case.values is not None:
+        short = {d: v for d, v in case.values.items() if v is None or len(v) < EVENT_BYTES}
+        assert found == {**dict.fromkeys(case.values, b"\0"), **short}
+    else:
+        assert set(found.values()) <= {b"\0", b"one " * 20, b"two " * 20}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_malformed_event_leaves_the_others(codec: str) -> None:
+    many = [(b"", None)] * (MAX_HEADERS + 1)
+    raw = packed(codec, [record(0, b"a"), record(1, b"b", headers=many), record(2, b"c")])
+    assert events(raw) == {0: b"a", 1: b"\0", 2: b"c"}
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy in blocks", "lz4", "zstd"])
+def test_an_event_beside_a_very_long_one_takes_little_memory(codec: str, monkeypatch) -> None:
+    monkeypatch.setattr("streams.kafka.batches.STREAMED_BYTES", 56 * 2**20)
+    raw = packed(codec, [record(0, b"a"), record(1, bytes(64 * 2**20)), record(2, b"c")])
+    tracemalloc.start()
+    try:
+        found = events(raw)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == {0: b"a", 1: b"\0"}
+    assert peak < 40 * 2**20
