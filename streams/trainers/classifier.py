@@ -314,9 +314,11 @@ def logistic_gradients(
         classes: the number of classes.
         examples: the examples of each user.
     """
+    # Without a warning of numpy, which would tell that there is a user with such features.
+    silent = np.errstate(over="ignore", invalid="ignore")
+    features = silent(rounded_rows)(features)
 
-    features = rounded_rows(features)
-
+    @silent
     def gradients(model: Floats, positions: NDArray[np.int64]) -> Floats:
         chosen = examples.select(positions)
         rows, wanted = features[chosen.examples], targets[chosen.examples]

@@ -102,6 +102,8 @@ class Selection:
     examples: NDArray[np.int64]
     counts: NDArray[np.int64]
 
+    # Without a warning of numpy, which would tell that there is a user with such numbers.
+    @np.errstate(over="ignore", invalid="ignore")
     def sums(self, rows: NDArray[np.floating]) -> NDArray[np.floating]:
         """Sum rows of examples by user: (examples, d) to (m, d)."""
         if len(self.counts) == len(self.examples):
@@ -133,6 +135,7 @@ class SumsByUser:
     def _owners(self) -> NDArray[np.int64]:
         return np.repeat(np.arange(len(self._counts)), self._counts)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def add(self, parts: Sequence[NDArray[np.floating]]) -> tuple[slice, list[NDArray[np.float64]]]:
         """Add the rows of the next examples, in parts by columns, (k, d_i) each, k > 0.
 

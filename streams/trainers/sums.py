@@ -35,7 +35,6 @@ L and R depend on this user's data and level alone. The error of an entry is les
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -221,10 +220,7 @@ class ClippedSum:
         totals = self._totals or []
         norms = _norms(parts)
         usable, lengths = np.isfinite(norms), norms
-        if not usable.all():
-            warnings.warn(
-                "gradients that are not finite count as zero", RuntimeWarning, stacklevel=4
-            )
+        if not usable.all():  # without a warning, which would tell that there is such a user
             parts = [_only(part, usable) for part in parts]
             lengths = np.where(usable, norms, 0.0)
         factors = clip_factors(lengths, limits)

@@ -1,0 +1,208 @@
+"""Trainings with numpy, scikit-learn's interface and JAX do the same with one user and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from streams import Turnstile
+from streams.trainers import (
+    Checkpoint,
+    Descent,
+    ExamplesByUser,
+    IndividualDPClassifier,
+    PrivateSteps,
+    PrivateTrainer,
+)
+from streams.trainers.classifier import logistic_gradients
+from streams.trainers.jax import individual_dp, private_grad
+from tests.worlds.examples import BROKEN, OTHERS, USER, USUAL, Example, arrays, saved
+from tests.worlds.neighbours import SEED, Fact, Noisy, Program, check_neighbours, flat
+
+pytestmark = pytest.mark.slow
+BATCH, STEPS = 6.0, 5
+
+
+def private(turnstile: Turnstile, users: Any, rate: float = 1.0, **settings: Any) -> PrivateSteps:
+    turnstile.create_dataset("d", measure="renyi", epsilon=8.0, delta=1e-5, sampled_levels=True)
+    return PrivateSteps(
+        turnstile.run("d", "r"),
+        users,
+        clip_norm=1.0,
+        noise_multiplier=2.0,
+        sampling_rate=rate,
+        expected_batch=BATCH,
+        steps=STEPS,
+        not_private_generator=np.random.default_rng(SEED),
+        **settings,
+    )
+
+
+def plain_steps(data: list[Example], rate: float = 1.0) -> Iterator[Fact]:
+    """Release the sums of users' rows, as a loop of one's own does."""
+    users, rows, _ = arrays(data)
+    grouped = ExamplesByUser.of(users)
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        steps = private(turnstile, grouped.users, rate)
+        for number in range(STEPS):
+            step = steps.begin()
+            chosen = grouped.select(step.positions)
+            step.add(chosen.sums(rows[chosen.examples]))
+            moved = 1.0 / BATCH if rate == 1.0 and number == 0 else None
+            yield Fact("noise", (step.step, step.noise_stddev, step.exponent))
+            yield Fact("mean", Noisy(step.release(3), moved))
+
+
+def sampled_steps(data: list[Example]) -> Iterator[Fact]:
+    """Do the same with coins: in some steps nobody is drawn."""
+    return plain_steps(data, rate=0.1)
+
+
+def trainer(data: list[Example]) -> Iterator[Fact]:
+    """Train a vector with a checkpoint, and publish it after every second step."""
+    users, features, labels = arrays(data)
+    grouped = ExamplesByUser.of(users)
+    shown: list[Fact] = []
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        made = PrivateTrainer(
+            private(turnstile, grouped.users, rate=0.5),
+            logistic_gradients(features, labels, 2, grouped),
+            Descent(0.5, momentum=0.5),
+            checkpoint=Checkpoint("model.npz"),
+            checkpoint_every=2,
+        )
+        model = made.run(
+            np.zeros(6), STEPS, released=lambda step, model: shown.append(Fact("model", step))
+        )
+        yield from shown
+        yield Fact("last model", Noisy(model))
+        yield from saved("model.npz")
+
+
+def classifier(data: list[Example]) -> Iterator[Fact]:
+    """Fit a classifier whose dataset is its own."""
+    users, features, labels = arrays(data)
+    made = IndividualDPClassifier(
+        epsilon=4.0,
+        population=10,
+        classes=[0, 1],
+        steps=1,
+        sampling_rate=1.0,
+        learning_rate=1.0,
+        not_private_seed=SEED,
+    ).fit(features, labels, users)
+    yield Fact("settings", (made.noise_multiplier_, made.n_iter_, made.classes_.tolist()))
+    yield Fact("model", Noisy(flat([made.coef_, made.intercept_]), 1.0 / 10))
+
+
+def fitted_again(data: list[Example]) -> Iterator[Fact]:
+    """Fit with coins, in a run of a dataset that other trainings draw on, too."""
+    users, features, labels = arrays(data)
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        turnstile.create_dataset("d", measure="renyi", epsilon=8.0, delta=1e-5)
+        for name in ("one", "two"):
+            run = turnstile.run("d", name)
+            made = IndividualDPClassifier(
+                population=10,
+                classes=[0, 1],
+                steps=STEPS,
+                noise_multiplier=4.0,
+                sampling_rate=0.3,
+                checkpoint=f"{name}.npz",
+                not_private_seed=SEED,
+            ).fit(features, labels, users, run=run)
+            yield Fact("settings", (made.noise_multiplier_, made.n_iter_))
+            yield Fact("model", Noisy(flat([made.coef_, made.intercept_])))
+            yield from saved(f"{name}.npz")
+            run.close()
+
+
+def loss(params: Any, features: Any, label: Any) -> Any:
+    score = features @ params["weights"] + params["bias"]
+    return jnp.logaddexp(0.0, score) - label * score
+
+
+PARAMS = {"weights": jnp.array([0.1, -0.2, 0.3]), "bias": jnp.array(0.05)}
+
+
+def jax_gradients(data: list[Example]) -> Iterator[Fact]:
+    """Let JAX compute the gradients of examples."""
+    users, features, labels = arrays(data)
+    grouped = ExamplesByUser.of(users)
+    with np.errstate(over="ignore"):
+        given = features.astype(np.float32), labels.astype(np.float32)
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        steps = private(turnstile, grouped.users)
+        gradient = private_grad(loss, steps, grouped, examples_at_once=64)
+        for number in range(STEPS):
+            found = gradient(PARAMS, *given)
+            yield Fact("step", (steps.step, sorted(found)))
+            moved = 1.0 / BATCH if number == 0 else None
+            yield Fact("gradient", Noisy(flat([found["weights"], found["bias"]]), moved))
+
+
+def optax_chain(data: list[Example]) -> Iterator[Fact]:
+    """Give the gradients of users to a transformation as optax has them; some steps have none."""
+    users, rows, _ = arrays(data)
+    grouped = ExamplesByUser.of(users)
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        steps = private(turnstile, grouped.users, rate=0.1)
+        made = individual_dp(steps)
+        state = made.init(PARAMS)
+        for _ in range(STEPS):
+            chosen = grouped.select(steps.begin().positions)
+            sums = chosen.sums(rows[chosen.examples])
+            update, state = made.update({"weights": sums, "bias": sums[:, 0]}, state)
+            yield Fact("update", {name: (u.dtype, u.shape) for name, u in update.items()})
+
+
+def second_month(data: list[Example]) -> Iterator[Fact]:
+    """Train again. The user is new, and nobody else has budget left."""
+    with Turnstile.in_memory(partitions=2) as turnstile:
+        settings = {"sampling_rate": 0.5, "noise_multiplier": 2.0}
+        policy = turnstile.create_dataset("d", measure="steps", epsilon=3.0, delta=1e-5, **settings)
+        steps = policy.budget[0] >> 44  # what a budget pays for
+        for name, present in (("one", [one for one in data if one.user != USER]), ("two", data)):
+            users, features, labels = arrays(present)
+            run = turnstile.run("d", name)
+            made = IndividualDPClassifier(
+                population=10,
+                classes=[0, 1],
+                steps=steps,
+                not_private_seed=SEED,
+                **settings,
+            ).fit(features, labels, users, run=run)
+            yield Fact("fitted", (name, made.n_iter_, made.coef_.shape))
+            run.close()
+
+
+PROGRAMS: list[Callable[[list[Example]], Iterator[Fact]]] = [
+    plain_steps,
+    sampled_steps,
+    trainer,
+    classifier,
+    fitted_again,
+    jax_gradients,
+    optax_chain,
+    second_month,
+]
+# scikit-learn's interface takes finite features only.
+TAKES_ALL = [one for one in PROGRAMS if one not in (classifier, fitted_again, second_month)]
+
+
+@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_one_user_of_a_training_decides_nothing(program: Program[Example], name: str) -> None:
+    check_neighbours(program, OTHERS, USUAL[name])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("program", TAKES_ALL, ids=lambda program: program.__name__)
+def test_gradients_that_are_not_finite_are_no_secret_channel(
+    program: Program[Example], name: str
+) -> None:
+    check_neighbours(program, OTHERS, BROKEN[name])
