@@ -285,6 +285,8 @@ class Bench:
             module=module,
             optimizer=optimizer,
             data_loader=self._loader,
+            population=len(self._loader.dataset),
+            sampling_rate=self._rate,
             target_epsilon=task.epsilon,
             target_delta=_DELTA,
             epochs=task.epochs,

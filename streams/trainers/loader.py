@@ -51,6 +51,10 @@ def check_loader(data_loader: Any) -> None:
             "the dataset of data_loader is an IterableDataset, from which no user can be drawn: "
             "use one with __getitem__ and __len__"
         )
+    if len(data_loader.dataset) == 0:  # also drop_last must not make an error of few examples
+        raise InvalidRequest(
+            "the dataset of data_loader has no example, so the form of a batch is unknown"
+        )
     if data_loader.batch_size is None or type(data_loader.batch_sampler) is not BatchSampler:
         raise InvalidRequest(
             "data_loader has a batch_sampler of its own, or no batch_size: give batch_size, the "
@@ -60,7 +64,7 @@ def check_loader(data_loader: Any) -> None:
     plain = type(sampler) in (SequentialSampler, DistributedSampler) or (
         type(sampler) is RandomSampler and not sampler.replacement
     )
-    if not plain or len(data_loader) == 0:
+    if not plain:
         raise InvalidRequest(
             f"data_loader has a sampler of type {type(sampler).__name__}, which is replaced by "
             "Poisson sampling from the whole dataset. Remove it; to train on a part of the "

@@ -243,10 +243,6 @@ class PrivacyEngine:
             raise InvalidRequest("make_private knows no delta: give it to statement")
         drawn = made.drawn
         stated = statement_of(made.policies, delta)
-        if drawn.settings.population is None:
-            stated.assumed.append(
-                "the number of users is public: it sets the denominator of every step"
-            )
         stated.covered.insert(0, "the model after every step")
         return {
             "text": stated.text(f"Training {self._name!r}"),
@@ -254,6 +250,7 @@ class PrivacyEngine:
             "run": self._name,
             "steps": made.private.step,
             "planned_steps": drawn.steps,
+            "population": drawn.settings.population,
             "sampling_rate": None if callable(drawn.rate) else drawn.rate,
             "noise_multiplier": None if callable(made.noise) else made.noise,
             "max_grad_norm": made.max_grad_norm,
@@ -360,12 +357,11 @@ class Settings(NamedTuple):
     """Optional arguments of ``make_private`` and ``make_private_with_epsilon``.
 
     Attributes:
-        population: a public number of users: a round figure, or a count that was released
-            privately. The sampling rate is then the loader's ``batch_size`` over it, and the
-            sampling rate times it is the denominator of every step. None: the number of users in
-            the data, which the training then reveals.
+        population: required: a public number of users, a round figure or a count that was released
+            privately. The sampling rate times it is the denominator of every step. The number of
+            users in the data is not public: neighbouring datasets differ in it.
         sampling_rate: the probability with which each user is drawn; may be a schedule, which needs
-            ``steps``. None: from ``population``, or as with Opacus 1 / len(data_loader).
+            ``steps``. None: the loader's ``batch_size`` over ``population``.
         levels: as for ``PrivateSteps``.
         charge_ahead: charge the next step of a pass over the loader while the current one is
             computed (``PrivateSteps.begin``).
@@ -378,7 +374,7 @@ class Settings(NamedTuple):
             the noise.
     """
 
-    population: float | None = None
+    population: float
     sampling_rate: Schedule | None = None
     levels: Levels | None = None
     charge_ahead: bool = False
@@ -392,6 +388,13 @@ def _read(settings: dict[str, Any]) -> Settings:
     for name in settings:
         if name in _OTHERWISE:
             raise InvalidRequest(f"{name} is not an argument here: {_OTHERWISE[name]}")
+    people = settings.get("population")
+    if not isinstance(people, int | float | np.number) or not 0 < people < math.inf:
+        raise InvalidRequest(
+            f"population is {people!r}; give a public number of users: a round figure, or a count "
+            "that was released privately. It sets the denominator of every step, which would "
+            "reveal the number of users in the data"
+        )
     made = Settings(**settings)
     if made.loss_reduction not in ("mean", "sum"):
         raise InvalidRequest(
@@ -400,8 +403,6 @@ def _read(settings: dict[str, Any]) -> Settings:
     size = made.max_physical_batch_size
     if size is not None and size < 1:
         raise InvalidRequest(f"max_physical_batch_size is {size}; it must be at least 1")
-    if made.population is not None and not 0 < made.population < math.inf:
-        raise InvalidRequest(f"population is {made.population}; it must be finite and positive")
     return made
 
 
@@ -446,11 +447,8 @@ class _Draws(NamedTuple):
         examples.check_covers(len(source.dataset))
         if epochs is not None and steps is not None:
             raise InvalidRequest("give epochs or steps, not both")
-        people = float(len(examples) if settings.population is None else settings.population)
-        rate = settings.sampling_rate
-        if rate is None and settings.population is None:
-            rate = 1.0 / len(source)
-        elif rate is None:
+        people, rate = settings.population, settings.sampling_rate
+        if rate is None:
             batch = source.batch_size * (ranks if type(source.sampler) is DistributedSampler else 1)
             rate = min(1.0, batch / people)
         if callable(rate):
@@ -463,7 +461,7 @@ class _Draws(NamedTuple):
             )
         if not 0.0 < rate <= 1.0:
             raise InvalidRequest(f"sampling_rate is {rate}; it must be above 0, at most 1")
-        a_pass = max(1, round(1.0 / rate))
+        a_pass = round(1.0 / rate)
         if epochs is not None:
             if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
                 raise InvalidRequest(f"epochs is {epochs!r}; it must be a whole number, at least 1")

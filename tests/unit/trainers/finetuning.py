@@ -112,7 +112,11 @@ def train(
             target_epsilon=8.0,
             target_delta=1e-5,
             users=USERS,
-            settings={"not_private_generator": generator},
+            settings={
+                "population": 40,
+                "sampling_rate": RATE,
+                "not_private_generator": generator,
+            },
             model=model,
             train_dataset=Reviews(),
             optimizers=(

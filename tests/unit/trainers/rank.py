@@ -50,6 +50,7 @@ def train(out: Path, rank: int, special: dict[str, Any]) -> None:
         optimizer=torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.5),
         data_loader=torch.utils.data.DataLoader(data, batch_size=40),
         users=users if special.get("users") else None,
+        population=120,
         target_epsilon=special.get("epsilon", 3.0),
         target_delta=1e-5,
         epochs=4,

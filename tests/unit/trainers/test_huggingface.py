@@ -46,6 +46,7 @@ def trainer_of(service: Turnstile, folder: Path, name: str = "a", **changes: Any
         "model": network(),
         "train_dataset": Reviews(),
         "users": USERS,
+        "settings": {"population": 40, "sampling_rate": 0.2},
         "target_epsilon": 8.0,
         "target_delta": 1e-5,
         **changes,

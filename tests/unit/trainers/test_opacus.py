@@ -68,6 +68,7 @@ def test_steps_equal_those_of_opacus_with_the_same_batches_and_noise_up_to_round
     with Turnstile.in_memory(partitions=1) as service:
         engine = PrivacyEngine(service, dataset="faces", run="a")
         module, optimizer, loader = engine.make_private_with_epsilon(
+            population=USERS,
             **made(build),
             target_epsilon=3.0,
             target_delta=1e-5,

@@ -14,7 +14,7 @@ import pytest
 from streams import Turnstile
 from streams.sdk.errors import InvalidRequest, RequestRejected, Unusable
 from streams.trainers.checkpoint import Checkpoint
-from streams.trainers.planning import Plan, planned
+from streams.trainers.planning import Plan, noise_for_steps, planned
 from streams.trainers.steps import OpenStep
 from streams.trainers.sums import Outer
 from tests.readme import README, blocks, page
@@ -592,6 +592,7 @@ def with_epsilon(
         "optimizer": torch.optim.SGD(module.parameters(), lr=0.5),
         "data_loader": loader_of(shuffle=True, batch_size=20),
         "users": USERS,
+        "population": 80,
         "target_epsilon": 3.0,
         "target_delta": 1e-5,
         "epochs": 2,
@@ -628,10 +629,8 @@ def test_statement_has_what_a_model_card_needs(service: Turnstile) -> None:
     assert (statement["delta"], statement["unit"]) == (1e-5, "user")
     assert (statement["steps"], statement["planned_steps"]) == (4, 8)
     assert (statement["sampling_rate"], statement["max_grad_norm"]) == (0.25, 1.0)
-    engine, _ = with_epsilon(service, population=50)
-    other = engine.statement(1e-6)
-    assert len(statement["assumed"]) == 1 + len(other["assumed"])  # the number of users is public
-    assert other["epsilon"] > 3.0
+    assert statement["population"] == 80
+    assert engine.statement(1e-6)["epsilon"] > 3.0
 
 
 def test_statement_of_a_nested_training_has_the_outermost_epsilon() -> None:
@@ -732,9 +731,23 @@ def test_schedule_of_the_sampling_rate_scales_the_denominator(service: Turnstile
     assert engine.statement()["sampling_rate"] is None
 
 
-def test_a_public_population_sets_the_sampling_rate(service: Turnstile) -> None:
-    engine, _ = with_epsilon(service, population=200)
-    assert engine.statement()["sampling_rate"] == 0.1
+@pytest.mark.parametrize("users", [3, 30])  # with 3, drop_last would leave no batch
+def test_steps_rate_and_noise_do_not_follow_the_number_of_users(users: int) -> None:
+    data = torch.utils.data.TensorDataset(ROWS[:users], LABELS[:users])
+    with Turnstile.in_memory(partitions=1) as service:
+        engine, (module, optimizer, loader) = with_epsilon(
+            service,
+            data_loader=loader_of(data, batch_size=20, drop_last=True),
+            users=None,
+            population=200,
+            epochs=1,
+        )
+        train(module, optimizer, loader)
+        stated = engine.statement()
+    assert (stated["sampling_rate"], stated["steps"], loader.batch_size) == (0.1, 10, 32)
+    with Turnstile.in_memory(partitions=1) as service:
+        policy = service.create_dataset("faces", measure="renyi", epsilon=3.0, delta=1e-5)
+    assert stated["noise_multiplier"] == noise_for_steps([policy], 10, sampling_rate=0.1)
 
 
 @pytest.mark.parametrize(
@@ -746,6 +759,7 @@ def test_a_public_population_sets_the_sampling_rate(service: Turnstile) -> None:
         {"target_delta": 1.0},
         {"noise_generator": torch.Generator()},
         {"population": -1.0},
+        {"population": None},  # the denominator would follow the number of users in the data
         {"measure": "gdp"},
         {"measure": "no measure"},
         {"measure": "steps", "target_epsilon": -1.0},
@@ -773,6 +787,7 @@ def test_make_private_needs_a_dataset_whose_budget_pays_for_the_plan(service: Tu
         "module": module,
         "optimizer": torch.optim.SGD(module.parameters(), lr=0.5),
         "data_loader": loader_of(),
+        "population": 80,
         "max_grad_norm": 1.0,
     }
     engine = PrivacyEngine(service, dataset="faces", run="night-7")
