@@ -141,6 +141,8 @@ class IndividualDPClassifier(ClassifierBase):
         sampling_rate: the probability with which a user is drawn for a step.
         clip_norm: of a user's gradient, the sum over its examples: the norm that lasts for all
             steps.
+        max_examples_per_user: the number of a user's examples that are used at most
+            (``ExamplesByUser.of``). None: all of them.
         learning_rate: of the descent.
         momentum: of the descent.
         checkpoint: a file with model and released step, for a ``run`` that is opened again.
@@ -167,6 +169,7 @@ class IndividualDPClassifier(ClassifierBase):
         noise_multiplier: float | None = None,
         sampling_rate: float = 0.1,
         clip_norm: float = 1.0,
+        max_examples_per_user: int | None = None,
         learning_rate: float = 4.0,
         momentum: float = 0.0,
         checkpoint: str | None = None,
@@ -180,6 +183,7 @@ class IndividualDPClassifier(ClassifierBase):
         self.noise_multiplier = noise_multiplier
         self.sampling_rate = sampling_rate
         self.clip_norm = clip_norm
+        self.max_examples_per_user = max_examples_per_user
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.checkpoint = checkpoint
@@ -210,7 +214,11 @@ class IndividualDPClassifier(ClassifierBase):
         """
         rows, labels = self._read(X, y, reset=True)
         self.classes_, targets = self._labels(labels)
-        grouped = ExamplesByUser.one_each(len(rows)) if users is None else ExamplesByUser.of(users)
+        grouped = (
+            ExamplesByUser.one_each(len(rows))
+            if users is None
+            else ExamplesByUser.of(users, self.max_examples_per_user)
+        )
         grouped.check_covers(len(rows))
         charged = run or self._own_run()
         self.noise_multiplier_ = self._noise(charged)

@@ -25,31 +25,49 @@ class ExamplesByUser:
 
     Attributes:
         users: distinct ids, (n,).
-        order: all examples, sorted by user, (examples,).
+        order: the examples in use, sorted by user, (used,).
         starts: where each user's examples begin in ``order``, (n + 1,).
+        total: the number of examples, those that are not used included.
     """
 
     users: UserIds
     order: NDArray[np.int64]
     starts: NDArray[np.int64]
+    total: int
 
     @classmethod
-    def of(cls, users: object) -> ExamplesByUser:
+    def of(cls, users: object, max_examples_per_user: int | None = None) -> ExamplesByUser:
         """Group examples by the ids of their users, (examples,).
 
+        Args:
+            users: the user of each example.
+            max_examples_per_user: of a user with more examples, so many are used: those at equal
+                distances among the user's own, in their order. So the choice does not depend on
+                other users, as one by the place among all examples would. None: no limit.
+
         Raises:
-            InvalidRequest: an id is invalid.
+            InvalidRequest: an id or the limit is invalid.
         """
         distinct, owners = read_users(users).distinct()
         counts = np.bincount(owners, minlength=len(distinct))
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        return cls(distinct, np.argsort(owners, kind="stable"), starts)
+        order = np.argsort(owners, kind="stable")
+        if max_examples_per_user is not None:
+            most = max_examples_per_user
+            if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
+                raise InvalidRequest(
+                    f"max_examples_per_user is {most!r}; it must be a whole number, at least 1"
+                )
+            given, most = np.repeat(counts, counts), min(int(most), len(order))
+            ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+            order = order[(ranks + 1) * most // given > ranks * most // given]
+            counts = np.minimum(counts, most)
+        return cls(distinct, order, np.concatenate([[0], np.cumsum(counts)]), len(owners))
 
     @classmethod
     def one_each(cls, examples: int) -> ExamplesByUser:
         """Make each example a user of its own, with the example's index as the id."""
         places = np.arange(examples, dtype=np.int64)
-        return cls(UserIds(places), places, np.arange(examples + 1, dtype=np.int64))
+        return cls(UserIds(places), places, np.arange(examples + 1, dtype=np.int64), examples)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -60,10 +78,9 @@ class ExamplesByUser:
         Raises:
             InvalidRequest: the numbers differ.
         """
-        if len(self.order) != examples:
+        if self.total != examples:
             raise InvalidRequest(
-                f"there are {len(self.order)} user ids for {examples} examples; give one per "
-                "example"
+                f"there are {self.total} user ids for {examples} examples; give one per example"
             )
 
     @cached_property

@@ -368,6 +368,8 @@ class Settings(NamedTuple):
         max_physical_batch_size: the number of examples in every batch. A step with more examples is
             split into several batches, and the optimizer updates the parameters with the last one.
             By default most steps of users with one example fit in one batch.
+        max_examples_per_user: the number of a user's examples that are used at most
+            (``ExamplesByUser.of``). It bounds the time of a step. None: all of them.
         batch_first: as in Opacus.
         loss_reduction: as in Opacus: "mean" or "sum", over the batch.
         not_private_generator: draws coins and noise, for tests. A party that knows its seed knows
@@ -379,6 +381,7 @@ class Settings(NamedTuple):
     levels: Levels | None = None
     charge_ahead: bool = False
     max_physical_batch_size: int | None = None
+    max_examples_per_user: int | None = None
     batch_first: bool = True
     loss_reduction: str = "mean"
     not_private_generator: np.random.Generator | None = None
@@ -442,7 +445,7 @@ class _Draws(NamedTuple):
         examples = (
             ExamplesByUser.one_each(len(source.dataset))
             if users is None
-            else ExamplesByUser.of(users)
+            else ExamplesByUser.of(users, settings.max_examples_per_user)
         )
         examples.check_covers(len(source.dataset))
         if epochs is not None and steps is not None:

@@ -45,6 +45,26 @@ def test_users_with_one_example_each_keep_their_own() -> None:
     assert selection.counts.tolist() == [1, 1]
 
 
+def test_a_users_examples_are_capped_by_the_users_own_order_alone() -> None:
+    random = np.random.default_rng(4)
+    owners = np.repeat(np.arange(8), [1, 2, 3, 4, 7, 20, 300, 5])
+    random.shuffle(owners)
+    for most in (1, 3, 10**12):
+        found = {}
+        for without in range(9):  # user 8 does not exist
+            rest = np.flatnonzero(owners != without)
+            grouped = ExamplesByUser.of(owners[rest], max_examples_per_user=most)
+            grouped.check_covers(len(rest))
+            for position, user in enumerate(grouped.users):
+                chosen = rest[grouped.select(np.array([position])).examples].tolist()
+                assert len(set(chosen)) == min(most, np.count_nonzero(owners == user))
+                assert (owners[chosen] == user).all()
+                assert found.setdefault(int(user), chosen) == chosen
+    for bad in (0, -1, 1.5, True):
+        with pytest.raises(InvalidRequest):
+            ExamplesByUser.of(OWNERS, max_examples_per_user=bad)
+
+
 def test_another_number_of_examples_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         ExamplesByUser.of(OWNERS).check_covers(5)

@@ -110,6 +110,17 @@ def test_a_step_moves_by_the_clipped_mean_over_users(at_once: int | None) -> Non
     assert len(service.charges) == 1
 
 
+def test_a_user_with_many_examples_does_not_make_many_batches() -> None:
+    users = np.where(np.arange(80) < 50, 0, np.arange(80))
+    for most, batches in ((None, 10), (2, 4)):
+        _, _, loader = made(
+            FilterService(), users=users, max_physical_batch_size=8, max_examples_per_user=most
+        )
+        step = loader.private.begin()
+        chosen = loader._examples.select(step.positions)
+        assert -(-len(chosen.examples) // loader.batch_size) == batches
+
+
 def test_loss_reduction_sum_gives_sums() -> None:
     module, optimizer, loader = made(FilterService(), loss_reduction="sum")
     silenced(optimizer.private)
