@@ -16,7 +16,7 @@ import pytest
 from streams.answerer.answers import AnswerRecord
 from streams.cli.main import main
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
-from tests.worlds.events import DAYS, END, LATE, OTHERS, USUAL, answers, queries, service
+from tests.worlds.events import DAYS, END, LATE, OTHERS, USUAL, answers, key_query, queries, service
 from tests.worlds.neighbours import Fact, Program, check_neighbours
 
 pytestmark = pytest.mark.slow
@@ -35,12 +35,14 @@ def as_json_lines(path: Path, events: Events) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
 
-def answerer_of(suffix: str, write: Callable[[Path, Events], None]) -> Program[dict[str, Any]]:
+def answerer_of(
+    suffix: str, write: Callable[[Path, Events], None], file: Callable[..., str] = queries
+) -> Program[dict[str, Any]]:
     """Return the command for a file of this kind."""
 
     def answer(events: Events) -> Iterator[Fact]:
         write(Path(f"events{suffix}"), events)
-        Path("queries.toml").write_text(queries(end=END))
+        Path("queries.toml").write_text(file(end=END))
         turnstile, topics, out = service(), MemoryTopics(), TextIOWrapper(BytesIO())
         with (
             patch("streams.answerer.kafka_journal.KafkaJournal", _journal(topics)),
@@ -64,6 +66,7 @@ def _journal(topics: MemoryTopics) -> Callable[..., MemoryJournal]:
 
 CSV = answerer_of(".csv", as_csv)
 JSON_LINES = answerer_of(".jsonl", as_json_lines)
+BY_KEYS = answerer_of(".csv", as_csv, key_query)
 
 
 def test_answers_of_a_file_are_complete() -> None:
@@ -73,10 +76,17 @@ def test_answers_of_a_file_are_complete() -> None:
     shown = [fact.value for fact in facts if fact.what == "answer"]
     assert sum(one["query"] == "buyers" and one["type"] == "answer" for one in shown) == 2 * DAYS
     assert {one["type"] for one in shown} == {"answer", "correction"}
-    assert len({one["query"] for one in shown}) == 7
+    assert len({one["query"] for one in shown}) == 6
 
 
 @pytest.mark.parametrize("name", USUAL | LATE)
 @pytest.mark.parametrize("program", [CSV, JSON_LINES], ids=["csv", "jsonl"])
 def test_one_user_of_a_file_decides_nothing(program: Program[Any], name: str) -> None:
     check_neighbours(program, OTHERS, (USUAL | LATE)[name])
+
+
+@pytest.mark.parametrize(
+    "name", ["the only one with a label", "very many events", "unknown labels", *LATE]
+)
+def test_one_user_of_private_keys_decides_nothing(name: str) -> None:
+    check_neighbours(BY_KEYS, OTHERS, (USUAL | LATE)[name])

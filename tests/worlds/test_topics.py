@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -22,7 +22,7 @@ from streams.answerer.answers import AnswerRecord
 from streams.answerer.app import EventInbox
 from streams.answerer.queries import parse_queries
 from streams.config import Config
-from streams.kafka.batches import batches_of
+from streams.kafka.batches import EventBatch
 from tests.batches import packed, record
 from tests.doubles.memory_journal import MemoryJournal, MemoryTopics
 from tests.worlds.events import (
@@ -44,6 +44,8 @@ pytestmark = pytest.mark.slow
 
 APPEND_TIME = 8  # the broker has set the time of the batch
 PARTITIONS = 2
+HOUR = DAY // 24
+LATER = 100  # days after which past events are sent to a topic
 
 
 class Sent(NamedTuple):
@@ -65,8 +67,7 @@ def sent(one: dict[str, Any], arrived: float | None = None, partition: int = 1) 
     time = one.get("t")
     moment = time if arrived is None else round(arrived * DAY)
     known = isinstance(moment, int) and 0 <= moment < DAYS * DAY
-    hour = 3_600_000
-    return Sent(msgspec.json.encode(one), (moment // hour + 1) * hour if known else DAY, partition)
+    return Sent(msgspec.json.encode(one), (moment // HOUR + 1) * HOUR if known else DAY, partition)
 
 
 class Clock:
@@ -84,7 +85,7 @@ class Clock:
 class Reader:
     """A consumer of an empty topic."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, of_events: bool) -> None:
         self._places: dict[Any, int] = {}
 
     def assign(self, places: list[Any]) -> None:
@@ -103,10 +104,12 @@ class Reader:
         pass
 
 
-def answer(events: list[Sent], **source: str) -> Iterator[Fact]:
-    """Answer the events of a topic, until two days after the last window."""
+def answer(
+    events: list[Sent], until: int = DAYS + 2, file: Callable[..., str] = queries, **source: str
+) -> Iterator[Fact]:
+    """Answer the events of a topic until this day."""
     query_file, clock, topics = (
-        parse_queries(tomllib.loads(queries(**source))),
+        parse_queries(tomllib.loads(file(**source))),
         Clock(),
         MemoryTopics(),
     )
@@ -123,12 +126,12 @@ def answer(events: list[Sent], **source: str) -> Iterator[Fact]:
         patch("streams.answerer.app.new_reader", Reader),
     ):
         inbox = EventInbox(Config(), answering, PARTITIONS, "log")
-        asyncio.run(_read(inbox, events, clock))
+        asyncio.run(_read(inbox, events, clock, until * DAY))
     yield from answers(msgspec.json.decode(one, type=AnswerRecord) for _, one in topics.answers)
     yield Fact("next step", answering.state.calendar.step)
 
 
-async def _read(inbox: EventInbox, events: list[Sent], clock: Clock) -> None:
+async def _read(inbox: EventInbox, events: list[Sent], clock: Clock, until: int) -> None:
     await inbox.acquire(range(PARTITIONS))
     ends = dict.fromkeys(range(PARTITIONS), 0)
     inbox.end_of = ends.get
@@ -143,13 +146,12 @@ async def _read(inbox: EventInbox, events: list[Sent], clock: Clock) -> None:
             base_offset=ends[partition],
             time_ms=clock.ms,
         )
-        for batch in batches_of(raw):
-            for message in batch:
-                await inbox.arrive(SimpleNamespace(**message._asdict(), partition=partition))
+        for message in EventBatch(memoryview(raw)):
+            await inbox.arrive(SimpleNamespace(**message._asdict(), partition=partition))
         ends[partition] += len(values)
         await inbox.tick()
-    for hours in range(24 * (DAYS + 2)):
-        clock.ms = max(clock.ms, hours * 3_600_000)
+    while clock.ms < until:
+        clock.ms += HOUR
         await inbox.tick()
 
 
@@ -162,6 +164,7 @@ HOSTILE: dict[str, list[Sent]] = {
         Sent(value, 2 * DAY, 1) for value in (b"", b"{", b"\0", b"[]", b"{" * 10_000, b"\xff" * 100)
     ],
     "a long record": [Sent(b"{" + b" " * 10**6 + b"}", 2 * DAY, 1)],
+    "a record that is too long": [Sent(bytes(2**24), one.arrived, 1) for one in SENT[:3]],
     "an id that is no text": [Sent(b'{"u":"\\ud800","t":1}', DAY, 1)],
 }
 
@@ -176,7 +179,8 @@ def test_answers_of_a_topic_are_complete() -> None:
 @pytest.mark.parametrize("name", ["one event", "an event every day", *LATE])
 def test_one_user_does_not_end_a_topic_by_the_clock_of_its_events(name: str) -> None:
     def by_events(events: list[Sent]) -> Iterator[Fact]:
-        return answer(events, clock='"events"', end=END)
+        sent_later = [one._replace(arrived=one.arrived + LATER * DAY) for one in events]
+        return answer(sent_later, LATER + DAYS + 2, clock='"events"', end=END)
 
     facts = check_neighbours(by_events, SENT, [sent(one) for one in (USUAL | LATE)[name]])
     shown = [fact.value for fact in facts if fact.what == "answer"]
