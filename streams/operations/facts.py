@@ -154,11 +154,16 @@ class ServiceFacts:
         self._rejects: deque[dict[str, Any]] = deque(maxlen=_SHOWN_REJECTS)
 
     def see(
-        self, topics: TopicsSeen, glances: Sequence[Glance], log: Sequence[tuple[int, int]]
+        self,
+        prefix: str,
+        topics: TopicsSeen,
+        glances: Sequence[Glance],
+        log: Sequence[tuple[int, int]],
     ) -> None:
         """Store the answers of Kafka and Redis.
 
         Args:
+            prefix: of topics and Redis keys.
             topics: the topics that exist.
             glances: of all partitions.
             log: where each partition of norms begins and ends, read after the glances.
@@ -167,7 +172,7 @@ class ServiceFacts:
         runs: Sequence[RunStatus] = []
         with suppress(Unavailable):
             runs = runs_of(glances, [end for _, end in log]).runs
-        look = Look(now, overview_of(topics, log, glances), runs)
+        look = Look(now, overview_of(prefix, topics, log, glances), runs)
         with self._lock:
             self.topics = topics
             self._looks.append(look)

@@ -15,7 +15,8 @@ from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.topics import NORMS, Topics
 from streams.records import AccessList, Policy, encode
 from streams.sdk.budget_file import BudgetFile
-from streams.store.layout import LAYOUT, chain_fields
+from streams.store.layout import Identity, chain_fields
+from streams.store.misfit import Suspension, Suspensions
 from streams.store.port import (
     Glance,
     Inventory,
@@ -162,7 +163,7 @@ def read_overview(config: Config) -> Overview:
             log = topics.extents(seen.partitions)
     except TopicsUnavailable as error:
         raise Unavailable(str(error)) from error
-    return overview_of(seen, log, glances)
+    return overview_of(config.prefix, seen, log, glances)
 
 
 def look_at(topics: Topics, config: Config) -> TopicsSeen:
@@ -183,11 +184,18 @@ def look_at(topics: Topics, config: Config) -> TopicsSeen:
 
 
 def overview_of(
-    topics: TopicsSeen, log: Sequence[tuple[int, int]], glances: Sequence[Glance]
+    prefix: str,
+    topics: TopicsSeen,
+    log: Sequence[tuple[int, int]],
+    glances: Sequence[Glance],
 ) -> Overview:
     """Combine the facts of topics, log and Redis."""
     partitions = [
-        _status(partition, extent, glance, topics)
+        _status(
+            Suspensions(prefix, partition, topics.topic, topics.partitions, *extent),
+            glance,
+            topics.problem,
+        )
         for partition, (extent, glance) in enumerate(zip(log, glances, strict=True))
     ]
     pulses = (decode_pulse(glance.pulse) for glance in glances)
@@ -283,22 +291,21 @@ def topics_of(config: Config) -> TopicsSeen:
         raise Unavailable(str(error)) from error
 
 
-def _status(
-    partition: int, extent: tuple[int, int], glance: Glance, topics: TopicsSeen
-) -> PartitionStatus:
-    meta, end = glance.meta, extent[1]
+def _status(suspensions: Suspensions, glance: Glance, problem: str | None) -> PartitionStatus:
+    meta = glance.meta
     pulse, inventory = decode_pulse(glance.pulse), decode_inventory(glance.summary)
     next_offset = int(meta.get("next", "0"))
     summary = inventory.summary if inventory else None
-    lag = max(0, end - next_offset)
+    lag = max(0, suspensions.log_end - next_offset)
     obstacle = (
         _suspension(glance)
-        or _identity(meta, topics)
-        or _position(next_offset, extent)
+        or (suspensions.topics(problem) if problem else None)
+        or (suspensions.misfit(Identity.of(meta)) if meta else None)
+        or suspensions.out_of_log(next_offset)
         or _life(glance, pulse, lag)
     )
     return PartitionStatus(
-        partition=partition,
+        partition=suspensions.partition,
         state=_state(glance, obstacle),
         owner=meta.get("owner") or None,
         next=next_offset,
@@ -315,7 +322,7 @@ def _status(
     )
 
 
-def _state(glance: Glance, obstacle: _Obstacle | None) -> PartitionState:
+def _state(glance: Glance, obstacle: _Obstacle | Suspension | None) -> PartitionState:
     if obstacle is None:
         return PartitionState.DECIDING
     if not glance.suspended:
@@ -334,48 +341,6 @@ def _suspension(glance: Glance) -> _Obstacle | None:
     except ValueError:  # a worker of another release stored it
         reason = SuspensionReason.OTHER_LAYOUT
     return _Obstacle(reason, stored.get("problem", ""), stored.get("remedy", ""))
-
-
-def _identity(meta: dict[str, str], topics: TopicsSeen) -> _Obstacle | None:
-    """Return why state and topics do not belong together, if they do not."""
-    if topics.problem:
-        return _Obstacle(SuspensionReason.TOPICS, topics.problem)
-    layout, topic, partitions = (meta.get(name) for name in ("layout", "topic", "partitions"))
-    if not meta:
-        return None
-    if layout != str(LAYOUT):
-        return _Obstacle(
-            SuspensionReason.OTHER_LAYOUT,
-            f"Redis holds state of layout {layout}, and this release reads layout {LAYOUT}",
-        )
-    if topic != topics.topic.hex():
-        return _Obstacle(
-            SuspensionReason.OTHER_LOG,
-            f"the state belongs to the topic with id {topic}, and norms has the id "
-            f"{topics.topic.hex()} now",
-        )
-    if partitions != str(topics.partitions):
-        return _Obstacle(
-            SuspensionReason.OTHER_PARTITIONS,
-            f"users were charged in {partitions} partitions, and norms has {topics.partitions} now",
-        )
-    return None
-
-
-def _position(next_offset: int, extent: tuple[int, int]) -> _Obstacle | None:
-    """Return why state and log do not fit together, if they do not."""
-    start, end = extent
-    if next_offset > end:
-        return _Obstacle(
-            SuspensionReason.LOG_ENDS_EARLY,
-            f"Redis continues at offset {next_offset}, beyond the end of the log, {end}",
-        )
-    if next_offset < start:
-        return _Obstacle(
-            SuspensionReason.LOG_BEGINS_LATE,
-            f"Redis continues at offset {next_offset}, before the start of the log, {start}",
-        )
-    return None
 
 
 def _life(glance: Glance, pulse: Pulse | None, lag: int) -> _Obstacle | None:

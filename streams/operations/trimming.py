@@ -26,7 +26,7 @@ from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.kafka.snapshot_topic import SnapshotsUnavailable, read_snapshot
 from streams.kafka.topics import NORMS, SNAPSHOTS
 from streams.operations.status import Unavailable, topics_of
-from streams.store.layout import LAYOUT
+from streams.store.misfit import Suspensions
 from streams.store.snapshot import Snapshot, UnusableSnapshot, deletable
 
 _POLL_MS = 500
@@ -108,9 +108,12 @@ def _plan(
         why = damage or f"there is no snapshot in {config.topic(SNAPSHOTS)} yet"
         return Trim(partition, start, end, None, start, why, is_wrong=damage is not None)
     reached = snapshot.manifest.next
-    if wrong := _misfit(snapshot, seen, start, end) or _other_record(
-        consumer, place, snapshot, start
-    ):
+    # Steps 2 and 3.
+    suspensions = Suspensions(
+        config.prefix, partition, seen.topic, seen.partitions, start, end, "the snapshot"
+    )
+    misfit = suspensions.misfit(snapshot.manifest.identity, reached)
+    if wrong := str(misfit) if misfit else _other_record(consumer, place, snapshot, start):
         return Trim(partition, start, end, reached, start, wrong, is_wrong=True)
     last = deletable(snapshot)
     why = (
@@ -132,35 +135,6 @@ def _snapshot(
             f"the last snapshot is damaged: {unusable}. If the next one is damaged as well, "
             f"stop the workers, delete the topic {config.topic(SNAPSHOTS)} and start them"
         )
-
-
-def _misfit(snapshot: Snapshot, seen: TopicsSeen, start: int, end: int) -> str | None:
-    """Return why the log does not continue a snapshot, if it does not."""
-    # Steps 2 and 3.
-    manifest = snapshot.manifest
-    if manifest.topic != seen.topic.hex():
-        return (
-            f"the snapshot is of the topic with id {manifest.topic}, which is "
-            f"{seen.topic.hex()} now: see `turnstile status`"
-        )
-    if manifest.partitions != seen.partitions:
-        return (
-            f"the snapshot is of {manifest.partitions} partitions, and there are "
-            f"{seen.partitions} now: see `turnstile status`"
-        )
-    if manifest.layout != LAYOUT:
-        return f"the snapshot has layout {manifest.layout}, and this release reads {LAYOUT}"
-    if manifest.next > end:
-        return (
-            f"the snapshot continues at offset {manifest.next}, beyond the end of the log, "
-            f"{end}: Kafka lost records that were decided"
-        )
-    if manifest.next < start:
-        return (
-            f"the snapshot continues at offset {manifest.next}, before the start of the log, "
-            f"{start}: what lies between is known to Redis alone"
-        )
-    return None
 
 
 def _other_record(

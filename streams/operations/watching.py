@@ -152,7 +152,7 @@ class Watch:
         # After the glances: the end of the log is never behind what was decided then.
         log = self._ask("Kafka", lambda: topics.extents(partitions))
         if log is not None:
-            self.facts.see(seen, glances, log)
+            self.facts.see(self._config.prefix, seen, glances, log)
 
     def _look_at_workers(self) -> None:
         while not self._closed.is_set():

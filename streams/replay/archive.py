@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from streams.kafka.results import Extent
-from streams.store.snapshot import Snapshot
+from streams.store.misfit import Suspensions
+from streams.store.snapshot import Manifest, Snapshot
 from streams.store.stored_state import StoredState
 
 
@@ -107,6 +108,13 @@ class Archive(Protocol):
         Raises:
             UnusableSnapshot: it is incomplete.
         """
+
+
+def other_log(archive: Archive, partition: int, manifest: Manifest) -> str | None:
+    """Return why a snapshot cannot be of this log, if it cannot. No offset is compared."""
+    log = Suspensions("", partition, archive.topic, archive.partitions, 0, 0, "the last snapshot")
+    found = log.misfit(manifest.identity)
+    return None if found is None else found.problem
 
 
 class States(Protocol):

@@ -34,6 +34,7 @@ from streams.replay.archive import (
     MissingRecord,
     StoredHead,
     UnreadableService,
+    other_log,
 )
 from streams.store.layout import Damaged
 
@@ -104,8 +105,8 @@ def beginning(archive: Archive, partition: int) -> Beginning:
         if snapshot is None:
             return nothing
         manifest = snapshot.manifest
-        if (manifest.topic, manifest.partitions) != (topic.hex(), partitions):
-            return nothing._replace(lacking="the last snapshot is of another log")
+        if lacking := other_log(archive, partition, manifest):
+            return nothing._replace(lacking=lacking)
         if manifest.next < start:
             lacking = f"the last snapshot continues at {manifest.next}, before that"
             return nothing._replace(lacking=lacking)

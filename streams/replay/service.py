@@ -38,6 +38,7 @@ from streams.replay.archive import (
     States,
     StoredHead,
     UnreadableService,
+    other_log,
 )
 from streams.replay.repartition import Logs, install
 from streams.store.port import Glance, StoreUnavailable
@@ -129,8 +130,8 @@ class KafkaArchive(Archive):
         if snapshot is None:
             return StoredHead(HeadSource.SNAPSHOT, lacking="there is no snapshot")
         manifest = snapshot.manifest
-        if (manifest.topic, manifest.partitions) != (self.topic.hex(), self.partitions):
-            return StoredHead(HeadSource.SNAPSHOT, lacking="the last snapshot is of another log")
+        if lacking := other_log(self, partition, manifest):
+            return StoredHead(HeadSource.SNAPSHOT, lacking=lacking)
         return StoredHead(HeadSource.SNAPSHOT, manifest.next, manifest.chain.head)
 
     def snapshot(self, partition: int) -> Snapshot | None:

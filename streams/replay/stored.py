@@ -19,7 +19,8 @@ from streams.ledger.rosters import Members
 from streams.replay.archive import Archive, HeadSource, StoredHead
 from streams.replay.findings import Check, Findings
 from streams.replay.replay import NAMES
-from streams.store.layout import LAYOUT, Damaged
+from streams.store.layout import Damaged
+from streams.store.misfit import Suspensions
 from streams.store.stored_state import StoredState
 from streams.worker.outbox import Packed
 
@@ -125,13 +126,9 @@ class StoredPartition:
     def _compare(self, ledger: Ledger, stored: StoredState) -> None:
         meta, ours = stored.meta, ledger.state
         add = partial(self._findings.add, self._check, offset=stored.next)
-        for name, expected, found in (
-            ("layout", LAYOUT, meta.layout),
-            ("id of norms", ours.topic.hex(), meta.topic),
-            ("number of partitions", ours.partitions, meta.partitions),
-        ):
-            if expected != found:
-                add(f"the state has another {name} than the log", expected=expected, found=found)
+        log = Suspensions("", ours.partition, ours.topic, ours.partitions, 0, 0, self._name)
+        if misfit := log.misfit(meta.identity):
+            add(misfit.problem, expected=log.identity, found=meta.identity)
         if tuple(ledger.chain) != tuple(meta.chain):
             heads = [[chain.before.hex(), chain.last] for chain in (ledger.chain, meta.chain)]
             add("another last record of the hash chain", expected=heads[0], found=heads[1])

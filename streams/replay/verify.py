@@ -38,7 +38,7 @@ from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.ledger.outputs import Channel
 from streams.ledger.repartition import NEXT, imported
 from streams.records import ChargeRoster, Policy
-from streams.replay.archive import Archive, BrokenLog, HeadSource, States
+from streams.replay.archive import Archive, BrokenLog, HeadSource, States, other_log
 from streams.replay.findings import (
     Check,
     Findings,
@@ -231,11 +231,8 @@ class _Partition:
         snapshot = self._archive.snapshot(self._partition)
         if snapshot is None:
             return None
-        ours = self._archive.topic.hex(), self._archive.partitions
-        theirs = snapshot.manifest.topic, snapshot.manifest.partitions
-        if ours != theirs:
-            problem = "the last snapshot is of another log"
-            self.findings.add(Check.SNAPSHOT, problem, expected=ours, found=theirs)
+        if problem := other_log(self._archive, self._partition, snapshot.manifest):
+            self.findings.add(Check.SNAPSHOT, problem, found=snapshot.manifest.identity)
             return None
         return snapshot.state()
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -52,6 +53,19 @@ class Damaged(Exception):
     """The stored state of a partition is incomplete. Nothing can be decided from it."""
 
 
+class Identity(NamedTuple):
+    """What a state says of itself before anything else of it is read, as text."""
+
+    layout: str
+    topic: str  # the id of the topic norms, hexadecimal
+    partitions: str  # P of the topic
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Identity:
+        """Return the identity in a meta that may be damaged or of another layout."""
+        return cls(*(fields.get(name, "none") for name in cls._fields))
+
+
 @dataclass(frozen=True)
 class Meta:
     """The meta of a partition: the log it belongs to, the progress, the number of entries."""
@@ -69,6 +83,11 @@ class Meta:
     pages: int
     digest: int  # of the pages
     outbox: int
+
+    @property
+    def identity(self) -> Identity:
+        """What the state says of itself."""
+        return Identity(str(self.layout), self.topic, str(self.partitions))
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Meta:

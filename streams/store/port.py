@@ -54,9 +54,7 @@ class Verdict(StrEnum):
     """
 
     FOREIGN = "FOREIGN"  # acquisition: a key holds a kind of value that no worker writes
-    OTHER_LAYOUT = "OTHER_LAYOUT"  # acquisition: another release wrote the state
-    OTHER_LOG = "OTHER_LOG"  # acquisition: the state belongs to another topic of that name
-    OTHER_PARTITIONS = "OTHER_PARTITIONS"  # acquisition: the topic had another number of them
+    MISFIT = "MISFIT"  # acquisition: the state is of another layout, topic or number of partitions
     FENCED = "FENCED"  # another worker owns the partition
     REWOUND = "REWOUND"  # the store does not have the version that the owner left
     DAMAGED = "DAMAGED"  # entries that were written are gone

@@ -33,7 +33,7 @@ import msgspec
 
 from streams.records import encode
 from streams.records.digests import HashChain
-from streams.store.layout import LAYOUT, SAVED_FIELDS, Damaged, Meta, page_hash
+from streams.store.layout import LAYOUT, SAVED_FIELDS, Damaged, Identity, Meta, page_hash
 from streams.store.stored_state import StoredState, verified
 
 FORMAT = 1
@@ -101,6 +101,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     digest: str  # of the pages
     listing: Block
     places: int  # no slot from this number on has ever been written
+
+    @property
+    def identity(self) -> Identity:
+        """What the state says of itself."""
+        return Identity(str(self.layout), self.topic, str(self.partitions))
 
     @property
     def chain(self) -> HashChain:

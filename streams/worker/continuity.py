@@ -34,9 +34,9 @@ from collections.abc import Awaitable, Callable
 
 from streams.kafka.results import Missing, NoRecord, StoredRecord
 from streams.records.digests import HashChain
+from streams.store.misfit import Suspension, Suspensions
 from streams.worker.inbox import Inbox
 from streams.worker.ports import End, Ending, Log
-from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
 

@@ -13,7 +13,7 @@ are ignored. The steps of an acquisition, which the code repeats:
 5. Load the state and verify that it is complete.
 6. Publish the outbox again, then decide (``processor``).
 
-A failed check suspends the partition (``suspensions``). ``keep_watch`` checks the topics every few
+A failed check suspends the partition (``store.misfit``). ``keep_watch`` checks the topics every few
 seconds while partitions are owned, and ``keep_alive`` reports their progress.
 """
 
@@ -23,13 +23,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from streams.kafka.results import Extent, TopicsSeen, TopicsUnavailable
+from streams.kafka.results import TopicsSeen, TopicsUnavailable
 from streams.ledger.ledger import PartitionError, UnknownState, ledger_of
-from streams.store.layout import Damaged, Meta
+from streams.store.layout import Damaged, Identity, Meta
+from streams.store.misfit import Suspension, Suspensions, suspension_of
 from streams.store.port import Acquired, Glance, Guard, Verdict, decode_pulse, last_snapshot
 from streams.store.snapshot import Snapshot
 from streams.store.writer import PartitionWriter
@@ -38,7 +39,6 @@ from streams.worker.heartbeat import BEAT_EVERY, Heartbeat
 from streams.worker.ports import Ending, Log, LogRecord, World, ending_of
 from streams.worker.processor import Processor, ProcessorState
 from streams.worker.restore import find_snapshot, restore
-from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -61,25 +61,12 @@ class PartitionSuspended(Exception):
 
 
 @dataclass(frozen=True)
-class _Acquisition:
-    """The values that the steps of one acquisition share."""
-
-    partition: int
-    seen: TopicsSeen
-    extent: Extent
-    log: Log
-    suspensions: Suspensions
-
-
-@dataclass(frozen=True)
 class Owned:
     """A partition that the worker owns."""
 
     processor: Processor
     heartbeat: Heartbeat
     suspensions: Suspensions
-    topic: bytes
-    partitions: int
 
 
 @dataclass(frozen=True)
@@ -270,30 +257,29 @@ class OwnedPartitions:
                 partition, self._world.owner, seen.topic, seen.partitions
             )
         extent = await log.extent(partition)
-        suspensions = Suspensions(self._world.prefix, partition, extent.start)
-        acquisition = _Acquisition(partition, seen, extent, log, suspensions)
+        suspensions = Suspensions(
+            self._world.prefix, partition, seen.topic, seen.partitions, *extent
+        )
         try:
             if acquired is None:
-                raise PartitionSuspended(suspensions.other_partitions(bound, seen.partitions))
-            _check_identity(acquired, seen, suspensions)
+                raise PartitionSuspended(suspensions.other_partitions(str(bound)))
+            _check_identity(acquired, suspensions)
             if seen.problem:
                 raise PartitionSuspended(suspensions.topics(seen.problem))
             try:
                 meta = _meta_of(acquired)
                 guard = Guard(partition, self._world.owner, acquired.version + 1)
                 next_offset = meta.next if meta else 0
-                found = await find_snapshot(
-                    self._world, next_offset, seen, extent, log, suspensions
-                )
+                found = await find_snapshot(self._world, next_offset, log, suspensions)
                 if isinstance(found, Suspension):
                     raise PartitionSuspended(found)
                 if found is None:
-                    await _compare(meta, extent, log, suspensions)
+                    await _compare(meta, log, suspensions)
                     if held is not None and _is_unchanged(held.processor, acquired):
                         return await held.processor.resume(acquired.version + 1)
-                return await self._take_over(acquisition, guard, found)
+                return await self._take_over(suspensions, guard, found)
             except Damaged as damaged:
-                return await self._recover(acquisition, str(damaged))
+                return await self._recover(log, suspensions, str(damaged))
         except PartitionSuspended as suspended:
             await self._let_go(partition)
             suspension = self._suspended[partition] = suspended.suspension
@@ -303,7 +289,7 @@ class OwnedPartitions:
             )
             return None
 
-    async def _recover(self, acquisition: _Acquisition, damage: str) -> int:
+    async def _recover(self, log: Log, suspensions: Suspensions, damage: str) -> int:
         """Replace an incomplete state in Redis, if that loses nothing.
 
         The last snapshot and the log after it have to yield the whole state, and the log has to
@@ -312,14 +298,12 @@ class OwnedPartitions:
         Raises:
             PartitionSuspended: they do not, or the replacement is damaged as well.
         """
-        world, partition, suspensions = self._world, acquisition.partition, acquisition.suspensions
+        world, partition = self._world, suspensions.partition
         left = await world.store.glance(partition)
-        await _compare_what_is_left(left, acquisition)
-        found = await find_snapshot(
-            world, 0, acquisition.seen, acquisition.extent, acquisition.log, suspensions
-        )
-        if found is None and acquisition.extent.start:
-            found = suspensions.log_begins_late(0)
+        await _compare_what_is_left(left, log, suspensions)
+        found = await find_snapshot(world, 0, log, suspensions)
+        if found is None:
+            found = suspensions.out_of_log(0)
         if isinstance(found, Suspension):
             raise PartitionSuspended(suspensions.damaged(damage, found))
         logger.error(
@@ -333,7 +317,7 @@ class OwnedPartitions:
         if verdict is Verdict.OK:
             verdict = (
                 await world.store.acquire(
-                    partition, world.owner, acquisition.seen.topic, acquisition.seen.partitions
+                    partition, world.owner, suspensions.topic, suspensions.partitions
                 )
             ).verdict
         if verdict is not Verdict.OK:
@@ -342,12 +326,12 @@ class OwnedPartitions:
                 f"partition {partition}: replacing the state was rejected: {verdict}",
             )
         try:
-            return await self._take_over(acquisition, Guard(partition, world.owner, 1), found)
+            return await self._take_over(suspensions, Guard(partition, world.owner, 1), found)
         except Damaged as again:
             raise PartitionSuspended(suspensions.damaged(str(again))) from again
 
     async def _take_over(
-        self, acquisition: _Acquisition, guard: Guard, snapshot: Snapshot | None
+        self, suspensions: Suspensions, guard: Guard, snapshot: Snapshot | None
     ) -> int:
         """Restore a snapshot if one is given, load the state, and start to decide.
 
@@ -355,11 +339,7 @@ class OwnedPartitions:
             Damaged: the state is incomplete.
             PartitionSuspended: the ledger cannot continue from it.
         """
-        partition, seen, suspensions = (
-            acquisition.partition,
-            acquisition.seen,
-            acquisition.suspensions,
-        )
+        partition = suspensions.partition
         await self._let_go(partition)
         if snapshot is not None:
             await restore(self._world, guard, snapshot, suspensions)
@@ -376,8 +356,8 @@ class OwnedPartitions:
             ledger = ledger_of(
                 stored,
                 partition,
-                seen.partitions,
-                seen.topic,
+                suspensions.partitions,
+                suspensions.topic,
                 stored.meta.chain,
                 self._world.erasure_keys,
             )
@@ -391,9 +371,7 @@ class OwnedPartitions:
         # Until this owner has read the topic: the restored snapshot, or the last one reported.
         shown = last_snapshot(stored.pulse)
         processor.snapshots.reached = snapshot.manifest.next if snapshot else shown
-        self.by_partition[partition] = Owned(
-            processor, Heartbeat(processor), suspensions, seen.topic, seen.partitions
-        )
+        self.by_partition[partition] = Owned(processor, Heartbeat(processor), suspensions)
         processor.start()
         await self.by_partition[partition].heartbeat.beat(None)
         logger.info("partition %d is owned and continues at offset %d", partition, stored.next)
@@ -420,24 +398,18 @@ def _problem(suspension: Suspension) -> Problem:
     return Problem(suspension.reason, suspension.problem, suspension.remedy)
 
 
-def _check_identity(acquired: Acquired, seen: TopicsSeen, suspensions: Suspensions) -> None:
+def _check_identity(acquired: Acquired, suspensions: Suspensions) -> None:
     """Check that the state in Redis belongs to this log and was written by workers.
 
     Raises:
         PartitionSuspended: it does not, or it was not.
     """
-    before = acquired.before
-    match acquired.verdict:
-        case Verdict.FOREIGN:
-            raise PartitionSuspended(suspensions.foreign())
-        case Verdict.OTHER_LAYOUT:
-            raise PartitionSuspended(suspensions.other_layout(before.get("layout", "none")))
-        case Verdict.OTHER_LOG:
-            raise PartitionSuspended(suspensions.other_log(before["topic"], seen.topic.hex()))
-        case Verdict.OTHER_PARTITIONS:
-            raise PartitionSuspended(
-                suspensions.other_partitions(int(before["partitions"]), seen.partitions)
-            )
+    if acquired.verdict is Verdict.FOREIGN:
+        raise PartitionSuspended(suspensions.foreign())
+    if acquired.verdict is Verdict.MISFIT:
+        found = suspensions.misfit(Identity.of(acquired.before))
+        assert found, "the store compares the same three fields"
+        raise PartitionSuspended(found)
 
 
 def _meta_of(acquired: Acquired) -> Meta | None:
@@ -451,7 +423,7 @@ def _meta_of(acquired: Acquired) -> Meta | None:
     return Meta.of(acquired.before) if acquired.before else None
 
 
-async def _compare_what_is_left(left: Glance, acquisition: _Acquisition) -> None:
+async def _compare_what_is_left(left: Glance, log: Log, suspensions: Suspensions) -> None:
     """Check that the log contains everything that a damaged state still proves to have been
     applied.
 
@@ -464,30 +436,21 @@ async def _compare_what_is_left(left: Glance, acquisition: _Acquisition) -> None
     with suppress(Damaged):
         meta = Meta.of(left.meta)
     reached = max(meta.next if meta else 0, pulse.next if pulse else 0)
-    if reached > acquisition.extent.end:
-        raise PartitionSuspended(
-            acquisition.suspensions.log_ends_early(reached, acquisition.extent.end)
-        )
-    if meta and (
-        suspension := await rewritten(
-            meta.chain, meta.leader_epoch, acquisition.log, acquisition.suspensions
-        )
-    ):
+    if reached > suspensions.log_end:
+        raise PartitionSuspended(suspensions.log_ends_early(reached))
+    if meta and (suspension := await rewritten(meta.chain, meta.leader_epoch, log, suspensions)):
         raise PartitionSuspended(suspension)
 
 
-async def _compare(meta: Meta | None, extent: Extent, log: Log, suspensions: Suspensions) -> None:
+async def _compare(meta: Meta | None, log: Log, suspensions: Suspensions) -> None:
     """Check that the log is the one that was applied.
 
     Raises:
         PartitionSuspended: it is another log.
     """
     # Step 3.
-    next_offset = meta.next if meta else 0
-    if next_offset > extent.end:
-        raise PartitionSuspended(suspensions.log_ends_early(next_offset, extent.end))
-    if next_offset < extent.start:
-        raise PartitionSuspended(suspensions.log_begins_late(next_offset))
+    if suspension := suspensions.out_of_log(meta.next if meta else 0):
+        raise PartitionSuspended(suspension)
     # Step 4.
     if meta and (suspension := await rewritten(meta.chain, meta.leader_epoch, log, suspensions)):
         raise PartitionSuspended(suspension)
@@ -504,8 +467,6 @@ def _is_unchanged(held: Processor, acquired: Acquired) -> bool:
 
 def _trouble(owned: Owned, seen: TopicsSeen) -> Suspension | None:
     """Return why an owned partition has to be suspended, if it has to."""
-    if seen.topic != owned.topic:
-        return owned.suspensions.other_log(owned.topic.hex(), seen.topic.hex())
-    if seen.partitions != owned.partitions:
-        return owned.suspensions.other_partitions(owned.partitions, seen.partitions)
-    return owned.suspensions.topics(seen.problem) if seen.problem else None
+    known = owned.suspensions
+    now = replace(known, topic=seen.topic, partitions=seen.partitions)
+    return now.misfit(known.identity) or (now.topics(seen.problem) if seen.problem else None)

@@ -40,6 +40,7 @@ from streams.kafka.results import Missing, Origin
 from streams.ledger.ledger import Ledger, Output, PartitionError
 from streams.records import encode
 from streams.records.digests import HashChain
+from streams.store.misfit import Suspension, Suspensions, suspension_of
 from streams.store.port import Verdict
 from streams.store.stored_state import StoredState
 from streams.store.writer import PartitionWriter
@@ -50,7 +51,6 @@ from streams.worker.odometers import OdometerPublisher
 from streams.worker.outbox import Outbox, outbox_entries_of
 from streams.worker.ports import Ending, LogRecord, World, ending_of
 from streams.worker.snapshots import SnapshotWriter
-from streams.worker.suspensions import Suspension, Suspensions, suspension_of
 
 logger = logging.getLogger("turnstile.worker")
 

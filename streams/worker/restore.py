@@ -28,13 +28,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from streams.kafka.results import Extent, TopicsSeen
-from streams.store.layout import LAYOUT
+from streams.store.misfit import Suspension, Suspensions
 from streams.store.port import Guard, Installation, Stage, Verdict
 from streams.store.snapshot import Manifest, Snapshot, UnusableSnapshot, pieces
 from streams.worker.continuity import rewritten
 from streams.worker.ports import Log, World, ending_of
-from streams.worker.suspensions import Suspension, Suspensions
 
 logger = logging.getLogger("turnstile.worker")
 
@@ -47,8 +45,6 @@ TELL_EVERY = 2.0
 async def find_snapshot(
     world: World,
     next_offset: int,
-    seen: TopicsSeen,
-    extent: Extent,
     log: Log,
     suspensions: Suspensions,
 ) -> Snapshot | Suspension | None:
@@ -57,8 +53,6 @@ async def find_snapshot(
     Args:
         world: the ports of the worker.
         next_offset: where Redis continues; 0 if it has nothing that can be used.
-        seen: the topics.
-        extent: where the log begins and ends.
         log: to read in.
         suspensions: of the partition.
 
@@ -66,10 +60,10 @@ async def find_snapshot(
         The snapshot to restore; why the partition has to be suspended; None to continue from
         ``next_offset``.
     """
-    if 0 < next_offset >= extent.start:
+    if 0 < next_offset >= suspensions.log_start:
         return None
     suspensions = replace(suspensions, holder="the snapshot")
-    if extent.end:
+    if suspensions.log_end:
         logger.info(
             "partition %d: Redis does not have the state; reading the last snapshot",
             suspensions.partition,
@@ -78,9 +72,9 @@ async def find_snapshot(
         snapshot = await world.snapshots_of(suspensions.partition).read(with_contents=True)
     except UnusableSnapshot as unusable:
         found = unusable.manifest
-        if found and (suspension := await _misfit(found, seen, extent, log, suspensions)):
+        if found and (suspension := await _misfit(found, log, suspensions)):
             return suspension
-        if extent.start == 0:
+        if suspensions.log_start == 0:
             logger.warning(
                 "partition %d: its snapshot is incomplete; applying the log from offset 0: %s",
                 suspensions.partition,
@@ -90,24 +84,14 @@ async def find_snapshot(
         return suspensions.snapshot_damaged(str(unusable))
     if snapshot is None or snapshot.manifest.next <= next_offset:
         return None
-    return await _misfit(snapshot.manifest, seen, extent, log, suspensions) or snapshot
+    return await _misfit(snapshot.manifest, log, suspensions) or snapshot
 
 
-async def _misfit(
-    manifest: Manifest, seen: TopicsSeen, extent: Extent, log: Log, suspensions: Suspensions
-) -> Suspension | None:
+async def _misfit(manifest: Manifest, log: Log, suspensions: Suspensions) -> Suspension | None:
     """Return why the log does not continue from a snapshot, if it does not."""
-    if manifest.layout != LAYOUT:
-        return suspensions.other_layout(str(manifest.layout))
-    if manifest.topic != seen.topic.hex():
-        return suspensions.other_log(manifest.topic, seen.topic.hex())
-    if manifest.partitions != seen.partitions:
-        return suspensions.other_partitions(manifest.partitions, seen.partitions)
-    if manifest.next > extent.end:
-        return suspensions.log_ends_early(manifest.next, extent.end)
-    if manifest.next < extent.start:
-        return suspensions.log_begins_late(manifest.next)
-    return await rewritten(manifest.chain, manifest.leader_epoch, log, suspensions)
+    return suspensions.misfit(manifest.identity, manifest.next) or await rewritten(
+        manifest.chain, manifest.leader_epoch, log, suspensions
+    )
 
 
 async def restore(world: World, guard: Guard, snapshot: Snapshot, suspensions: Suspensions) -> None:

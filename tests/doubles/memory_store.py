@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from streams.store.layout import Meta, chain_fields, fields_of_nothing, hexadecimal
+from streams.store.layout import Identity, Meta, chain_fields, fields_of_nothing, hexadecimal
 from streams.store.port import (
     Acquired,
     Commit,
@@ -93,9 +93,8 @@ class MemoryStore(Store):
                 return Acquired(Verdict.DAMAGED, before)
             kept.meta = nothing
         else:
-            for name, verdict in _IDENTITY.items():
-                if before.get(name) != nothing[name]:
-                    return Acquired(verdict, before)
+            if Identity.of(before) != Identity.of(nothing):
+                return Acquired(Verdict.MISFIT, before)
             if not (kept.is_counted() and before.get("version", "").isdecimal()):
                 return Acquired(Verdict.DAMAGED, before)
         kept.meta["owner"] = owner
@@ -228,14 +227,6 @@ class MemoryStore(Store):
             "remedy": remedy,
             "time": str(int(self._clock())),
         }
-
-
-_IDENTITY = {
-    "layout": Verdict.OTHER_LAYOUT,
-    "topic": Verdict.OTHER_LOG,
-    "partitions": Verdict.OTHER_PARTITIONS,
-}
-"""The fields of the meta that identify the log, and the verdict if one differs."""
 
 
 def _refusal(kept: Contents, guard: Guard) -> Verdict | None:

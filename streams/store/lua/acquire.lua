@@ -6,8 +6,8 @@
 -- ARGV[2..]  meta of a log of which nothing has been applied: fields and values, beginning with
 --             layout, topic (its id) and partitions (the number of partitions of the topic)
 --
--- Returns FOREIGN, OTHER_LAYOUT, DAMAGED, OTHER_LOG, OTHER_PARTITIONS or OK, then the previous
--- meta as a list of fields and values (empty: there was none). Nothing is written unless OK.
+-- Returns FOREIGN, DAMAGED, MISFIT or OK, then the previous meta as a list of fields and values
+-- (empty: there was none). Nothing is written unless OK.
 
 local kinds = {'hash', 'list', 'hash', 'hash'}
 local there = 0
@@ -29,14 +29,8 @@ if #before == 0 then
   redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 else
   local meta = redis.call('HMGET', KEYS[1], 'layout', 'topic', 'partitions')
-  if meta[1] ~= ARGV[3] then
-    return {'OTHER_LAYOUT', before}
-  end
-  if meta[2] ~= ARGV[5] then
-    return {'OTHER_LOG', before}
-  end
-  if meta[3] ~= ARGV[7] then
-    return {'OTHER_PARTITIONS', before}
+  if meta[1] ~= ARGV[3] or meta[2] ~= ARGV[5] or meta[3] ~= ARGV[7] then
+    return {'MISFIT', before}
   end
   local counts = redis.call('HMGET', KEYS[1], 'changes', 'pages', 'outbox', 'version')
   if redis.call('LLEN', KEYS[2]) ~= tonumber(counts[1])

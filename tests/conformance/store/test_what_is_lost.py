@@ -107,9 +107,9 @@ def test_what_was_exchanged_is_seen_at_load(run, change):
 
 FIELDS = {
     # a missing or invalid field of meta: the verdict of acquiring, and of the owner's commit
-    "layout": (Verdict.OTHER_LAYOUT, Verdict.OK),
-    "topic": (Verdict.OTHER_LOG, Verdict.OK),
-    "partitions": (Verdict.OTHER_PARTITIONS, Verdict.OK),
+    "layout": (Verdict.MISFIT, Verdict.OK),
+    "topic": (Verdict.MISFIT, Verdict.OK),
+    "partitions": (Verdict.MISFIT, Verdict.OK),
     "owner": (Verdict.OK, Verdict.FENCED),
     "version": (Verdict.DAMAGED, Verdict.REWOUND),
     "next": (Verdict.OK, Verdict.DAMAGED),

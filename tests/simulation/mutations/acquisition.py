@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from streams.kafka.results import Extent
 from streams.ledger import state
 from streams.records.digests import HashChain
+from streams.store.layout import Identity
+from streams.store.misfit import Suspension, Suspensions
+from streams.store.port import SuspensionReason
 from streams.worker import continuity, ownership, processor
 from tests.doubles import memory_store
 from tests.simulation.mutations.registry import Patches, mutation, replaced
 
 
-def _identity_without(field: str) -> AbstractContextManager[Any]:
-    rest = {name: verdict for name, verdict in memory_store._IDENTITY.items() if name != field}
-    return replaced(memory_store, "_IDENTITY", rest)
+def _identity_without(field: str, reason: SuspensionReason) -> Patches:
+    def of(fields: dict[str, str]) -> Identity:
+        return Identity.of({**fields, field: ""})
+
+    real = Suspensions.misfit
+
+    def misfit(self: Suspensions, *state: Any) -> Suspension | None:
+        found = real(self, *state)
+        return None if found and found.reason is reason else found
+
+    yield replaced(memory_store, "Identity", SimpleNamespace(of=of))
+    yield replaced(Suspensions, "misfit", misfit)
 
 
 @mutation
 def log_not_compared() -> Patches:
     """Neither the topic id nor the hash chain detects a replaced log."""
-    real = ownership._trouble
-    yield _identity_without("topic")
-    yield replaced(ownership, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
+    yield from _identity_without("topic", SuspensionReason.OTHER_LOG)
     yield from last_record_not_compared()
 
 
 @mutation
 def topic_not_compared() -> Patches:
     """The topic id does not detect a replaced log; the hash chain still does."""
-    real = ownership._trouble
-    yield _identity_without("topic")
-    yield replaced(ownership, "_trouble", lambda o, seen: real(o, replace(seen, topic=o.topic)))
+    yield from _identity_without("topic", SuspensionReason.OTHER_LOG)
 
 
 @mutation
@@ -83,30 +90,19 @@ def topics_not_watched() -> Patches:
 @mutation
 def partitions_not_compared() -> Patches:
     """A worker continues although the topic has more partitions than its state."""
-    real = ownership._trouble
 
     async def bound(_: Any, seen: Any) -> int:
         return int(seen.partitions)
 
-    yield _identity_without("partitions")
+    yield from _identity_without("partitions", SuspensionReason.OTHER_PARTITIONS)
     yield replaced(ownership.OwnedPartitions, "_bound_partitions", bound)
     yield replaced(state.PartitionCount, "_moves", lambda *_: None)
-    yield replaced(
-        ownership, "_trouble", lambda o, seen: real(o, replace(seen, partitions=o.partitions))
-    )
 
 
 @mutation
 def ends_of_the_log_not_compared() -> Patches:
     """A state beyond the end of the log, or before its start, is accepted."""
-    real = ownership._compare
-
-    async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
-        next_offset = meta.next if meta else 0
-        extent = type(extent)(min(extent.start, next_offset), max(extent.end, next_offset))
-        await real(meta, extent, log, stops)
-
-    yield replaced(ownership, "_compare", compare)
+    yield replaced(Suspensions, "out_of_log", lambda *_: None)
 
 
 @mutation
@@ -114,11 +110,11 @@ def trims_taken_for_another_log() -> Patches:
     """An acquisition does not read the start of the log again if the last record is missing."""
     real = ownership._compare
 
-    async def compare(meta: Any, extent: Any, log: Any, stops: Any) -> None:
-        async def before(_: int) -> Any:
-            return extent
+    async def compare(meta: Any, log: Any, stops: Suspensions) -> None:
+        async def before(_: int) -> Extent:
+            return Extent(stops.log_start, stops.log_end)
 
-        await real(meta, extent, SimpleNamespace(record=log.record, extent=before), stops)
+        await real(meta, SimpleNamespace(record=log.record, extent=before), stops)
 
     yield replaced(ownership, "_compare", compare)
 

@@ -162,7 +162,7 @@ def see(facts: ServiceFacts, summary: Summary | None = None, *, step: int = 0, *
     if summary is None:
         summary = Summary({}, 1, 0, [RunSummary("d", "r", 1, step, False, 4, 1)])
     packed = encode(Inventory(int(found["next"]) - 1, summary))
-    facts.see(TOPICS, [Glance(0, found, 0, encode(Pulse(7, 7, 0.0)), packed, {})], [(0, 7)])
+    facts.see("t.", TOPICS, [Glance(0, found, 0, encode(Pulse(7, 7, 0.0)), packed, {})], [(0, 7)])
 
 
 def test_log_that_ends_early_is_shown() -> None:

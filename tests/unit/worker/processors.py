@@ -12,12 +12,12 @@ from streams.ledger.ledger import Channel, Ledger
 from streams.ledger.state import State
 from streams.records.digests import NO_TOPIC
 from streams.store.layout import fields_of_nothing
+from streams.store.misfit import Suspensions
 from streams.store.port import Commit, Exchange, Guard, Verdict
 from streams.store.stored_state import StoredState, verified
 from streams.store.writer import PartitionWriter
 from streams.worker.ports import Ending, World
 from streams.worker.processor import Processor
-from streams.worker.suspensions import Suspensions
 from tests.doubles.memory_broker import MemoryBroker, MemoryClient
 from tests.doubles.memory_store import MemoryStore
 from tests.simulation.clock import VirtualLoop
@@ -211,7 +211,9 @@ def bench(
     world = world_of("me", store, MemoryClient(broker, gate), ends)
     stored = owned(store, next_offset, outbox)
     writer = PartitionWriter(store, 0, world.owner, stored)
-    processor = Processor(world, ledger or Ledger(0, 1), stored, writer, Suspensions("t.", 0, 0))
+    processor = Processor(
+        world, ledger or Ledger(0, 1), stored, writer, Suspensions("t.", 0, bytes(16), 1, 0, 0)
+    )
     return Bench(processor, store, broker, gate, ends)
 
 

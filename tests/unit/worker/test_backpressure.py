@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from streams.store.misfit import Suspension
 from streams.store.port import SuspensionReason
 from streams.worker.inbox import ARRIVED_BYTES, Inbox
-from streams.worker.suspensions import Suspension
 from tests.unit.worker.processors import Record, bench
 
 

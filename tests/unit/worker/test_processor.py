@@ -16,13 +16,13 @@ from streams.ledger.ledger import (
 from streams.ledger.state import State as LedgerState
 from streams.records import Erase, encode
 from streams.records.signatures import NoVerifier
+from streams.store.misfit import Suspension
 from streams.store.port import SuspensionReason
 from streams.worker import processor as batch_loop
 from streams.worker.continuity import OVERDUE_AFTER
 from streams.worker.outbox import outbox_entries_of
 from streams.worker.ports import Ending
 from streams.worker.processor import ProcessorState
-from streams.worker.suspensions import Suspension
 from tests.doubles.memory_broker import Effect
 from tests.unit.ledger.roster_logs import begun
 from tests.unit.worker.processors import Ended, Record, bench, ledger_with, run_in_virtual_time

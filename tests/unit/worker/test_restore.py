@@ -234,7 +234,7 @@ def test_a_snapshot_of_another_layout_suspends_the_partition(monkeypatch):
     async def scenario():
         cluster = await Past().happen()
         cluster.flush()
-        monkeypatch.setattr("streams.worker.restore.LAYOUT", 4)
+        monkeypatch.setattr("streams.store.misfit.LAYOUT", 4)
         after = Worker(cluster, "after")
         assert 0 not in await after.acquire()
         suspended = cluster.store.contents(0).suspended

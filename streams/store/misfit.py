@@ -1,4 +1,7 @@
-"""Why a partition is suspended, and what an operator can do about it.
+"""Whether a stored state fits the log, why a partition is suspended, and what an operator can do.
+
+``Suspensions.misfit`` is the one place that compares a state with a log: acquisitions, restores,
+``status``, ``trim`` and replays ask it.
 
 A suspended partition applies, writes and publishes nothing. It stays suspended until the workers
 are restarted and find the cause removed. The worker logs the reason and stores it in Redis beside
@@ -10,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streams.ledger.errors import PartitionError
-from streams.store.layout import KEYS, LAYOUT, key_of
+from streams.store.layout import KEYS, LAYOUT, Identity, key_of
 from streams.store.port import SuspensionReason
 
 SNAPSHOT_SECTION = "docs/operate/runbooks.md, 'Rebuild a partition from the log'"
@@ -30,19 +33,53 @@ class Suspension:
 
 @dataclass(frozen=True)
 class Suspensions:
-    """The possible suspensions of one partition.
+    """The possible suspensions of one partition, whose log is the one described here.
 
     Attributes:
         prefix: of topics and Redis keys.
         partition: its number.
-        log_start: the offset at which its log begins.
-        holder: where the state comes from that does not fit, Redis or the snapshot.
+        topic: the 16 bytes of the id that the topic norms has now.
+        partitions: P, its present number of partitions.
+        log_start: the offset of the first record of the partition.
+        log_end: the offset after the last one.
+        holder: where the state comes from that may not fit, Redis or the snapshot.
     """
 
     prefix: str
     partition: int
+    topic: bytes
+    partitions: int
     log_start: int
+    log_end: int
     holder: str = "Redis"
+
+    @property
+    def identity(self) -> Identity:
+        """What a state of this log says of itself."""
+        return Identity(str(LAYOUT), self.topic.hex(), str(self.partitions))
+
+    def misfit(self, state: Identity, next_offset: int | None = None) -> Suspension | None:
+        """Return why the log does not continue a state, if it does not.
+
+        Args:
+            state: what the state says of itself.
+            next_offset: where it continues; None to compare no offset.
+        """
+        ours = self.identity
+        # In this order: without the layout, the other fields may mean something else.
+        if state.layout != ours.layout:
+            return self.other_layout(state.layout)
+        if state.topic != ours.topic:
+            return self.other_log(state.topic)
+        if state.partitions != ours.partitions:
+            return self.other_partitions(state.partitions)
+        return None if next_offset is None else self.out_of_log(next_offset)
+
+    def out_of_log(self, next_offset: int) -> Suspension | None:
+        """Return why the log cannot be continued at an offset, if it cannot."""
+        if next_offset > self.log_end:
+            return self.log_ends_early(next_offset)
+        return self.log_begins_late(next_offset) if next_offset < self.log_start else None
 
     def foreign(self) -> Suspension:
         """Return the suspension for a key with a kind of value that no worker writes."""
@@ -93,8 +130,9 @@ class Suspensions:
             obstacle.remedy,
         )
 
-    def other_log(self, known: str, found: str) -> Suspension:
+    def other_log(self, known: str) -> Suspension:
         """Return the suspension for a state of another topic with the same name."""
+        found = self.topic.hex()
         remedy = "Restore the topic, with its id, from a copy of Kafka's data"
         if self.log_start == 0:
             remedy += (
@@ -110,12 +148,12 @@ class Suspensions:
             remedy,
         )
 
-    def other_partitions(self, known: int, found: int) -> Suspension:
+    def other_partitions(self, known: str) -> Suspension:
         """Return the suspension for a topic to which partitions were added."""
         return Suspension(
             SuspensionReason.OTHER_PARTITIONS,
-            f"users were charged in {known} partitions, and {self.prefix}norms has {found} now: "
-            "most users would have a second budget in another partition",
+            f"users were charged in {known} partitions, and {self.prefix}norms has "
+            f"{self.partitions} now: most users would have a second budget in another partition",
             _added_partitions(f"{self.prefix}norms", known),
         )
 
@@ -127,12 +165,12 @@ class Suspensions:
             "Until then the workers decide nothing, because records could be missing",
         )
 
-    def log_ends_early(self, next_offset: int, end: int) -> Suspension:
+    def log_ends_early(self, next_offset: int) -> Suspension:
         """Return the suspension for a log whose applied records are gone."""
         return Suspension(
             SuspensionReason.LOG_ENDS_EARLY,
-            f"{self._holder} continues at offset {next_offset}, beyond the end of the log, {end}: "
-            "Kafka lost records that were decided",
+            f"{self._holder} continues at offset {next_offset}, beyond the end of the log, "
+            f"{self.log_end}: Kafka lost records that were decided",
             "Restore the log from a copy that has them (docs/operate/backup.md). Until then only "
             f"{self.holder} knows what they spent: delete nothing there",
         )
@@ -142,8 +180,9 @@ class Suspensions:
         return Suspension(
             SuspensionReason.LOG_BEGINS_LATE,
             f"{self._holder} continues at offset {next_offset}, before the start of the log, "
-            f"{self.log_start}: the records between were deleted, and no snapshot covers them",
-            "Restore Redis from a newer copy, or the log from a copy that begins no later than "
+            f"{self.log_start}: the records between were deleted",
+            "A worker that starts restores a snapshot that covers them, if there is one. Otherwise "
+            "restore Redis from a newer copy, or the log from a copy that begins no later than "
             f"{next_offset}",
         )
 
@@ -220,12 +259,12 @@ def suspension_of(error: PartitionError) -> Suspension:
     return Suspension(SuspensionReason(error.reason), error.problem, error.remedy)
 
 
-def _added_partitions(norms: str, before: int) -> str:
+def _added_partitions(norms: str, before: str) -> str:
     """Return what to do when a topic has more partitions than users were charged in."""
     return (
         "Kafka cannot remove partitions. Create the topics with "
-        f"{before} partition{'s' if before > 1 else ''} under another prefix, copy the records of "
-        f"partitions 0 to {before - 1} of {norms} there, each in its order, and let workers and "
+        f"that number of partitions, {before}, under another prefix, copy the records of "
+        f"the first {before} partitions of {norms} there, each in its order, and let workers and "
         "clients use that prefix: what was spent is applied again. Without these records another "
         "prefix forgets every budget that was spent"
     )
