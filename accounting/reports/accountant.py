@@ -44,8 +44,9 @@ _LARGEST_EPSILON: Final = 1e200  # for upper bounds of delta, a larger epsilon c
 class TightestReport:
     """The tightest bounds: exact for Gaussian histories, else loss distributions and Rényi.
 
-    For histories with other steps, the smaller upper bound counts. Bounds at two nearby points need
-    not be monotone, because each point of the loss distributions has its own lattice.
+    For histories with other steps, the smallest upper bound counts; that of sampled Gaussian steps
+    is never above that of the same steps without sampling. Bounds at two nearby points need not be
+    monotone, because each point of the loss distributions has its own lattice.
 
     Args:
         pld, renyi, gaussian: reports for the same levels.
@@ -66,7 +67,11 @@ class TightestReport:
         return self._gaussian.exact_or(
             counts,
             lambda rows: ask(self._gaussian, rows),
-            lambda rows: ask(self._pld, rows).at_most(ask(self._renyi, rows).upper),
+            lambda rows: (
+                ask(self._pld, rows)
+                .at_most(ask(self._renyi, rows).upper)
+                .at_most(ask(self._gaussian, rows).upper)
+            ),
         )
 
 
@@ -122,7 +127,8 @@ class ReportAccountant:
     tables are computed at its first use and cached:
 
     - "tightest": the default. Exact except for rounding for histories of Gaussian steps alone;
-      otherwise the interval of "pld", with the smaller upper bound of "pld" and "renyi".
+      otherwise the interval of "pld", with the smallest upper bound of "pld", "renyi" and, for
+      sampled Gaussian steps, of the same steps without sampling.
     - "pld": discretised privacy losses; certified bounds within a small distance of each other.
     - "renyi": an upper bound only, loose because of the conversion; the fastest.
     - "saddlepoint": an approximation, with the interval of its proven error; its time does not

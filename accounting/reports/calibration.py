@@ -57,8 +57,9 @@ def epsilon_of(
     2**46; 0 < `delta` < 1. In nats; infinite if the report has no bound.
 
     At rate 1 it is exact except for rounding; below, it is the upper bound of `ReportAccountant`,
-    which also has intervals and other histories. As with `noise_for_epsilon`, the number of steps
-    is fixed; the result does not apply to a filter or an odometer.
+    which also has intervals and other histories, and never above that at rate 1. As with
+    `noise_for_epsilon`, the number of steps is fixed; the result does not apply to a filter or an
+    odometer.
     """
     mechanism = PoissonGaussian(noise_stddev, sampling_rate)
     count = whole_number("steps", steps, 0, MAX_COUNT)

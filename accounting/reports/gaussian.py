@@ -27,6 +27,11 @@ _SMALLEST_MU, _LARGEST_EPSILON = 1e-99, 1e25
 class GaussianReport:
     """Bounds for histories of Gaussian steps alone, exact except for rounding.
 
+    For histories with sampled Gaussian steps, only the upper bounds hold: they are those of the
+    same steps without sampling. A sampled step is a mixture of no step and of the unsampled one, so
+    the unsampled one dominates it; for k records it has k times the norm. With steps of pure DP the
+    upper bound is infinite, and 1 for delta.
+
     `mechanisms`: the mechanism of each level, a sequence, or one for all levels; `norms`: the
     levels, shape (levels,), > 0.
     """
@@ -34,7 +39,9 @@ class GaussianReport:
     def __init__(self, mechanisms: Mechanisms, norms: FloatArray) -> None:
         steps = loss_parameters(mechanisms, norms)
         self._other = np.array([step.kind not in ("gaussian", "nothing") for step in steps])
-        ratios = np.array([step.size if step.kind == "gaussian" else 0.0 for step in steps])
+        self._pure = np.array([step.kind in ("laplace", "pure") for step in steps])
+        mixed = ("gaussian", "sampled", "records")
+        ratios = np.array([step.size * step.records * (step.kind in mixed) for step in steps])
         above = np.where(ratios > 0.0, np.nextafter(ratios, np.inf), 0.0)
         self._squares = np.minimum(above, _LARGE) ** 2
         self._slack = (ratios.size + 32.0) * 2.0**-52  # of a sum over the levels and its root
@@ -78,4 +85,5 @@ class GaussianReport:
     def _mu(self, counts: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return mu of each history, rounded up and rounded down; shape (n,) each."""
         root = np.sqrt((counts * self._squares).sum(axis=1))
-        return root * (1.0 + self._slack), root * (1.0 - self._slack)
+        above = np.where(counts[:, self._pure].any(axis=1), np.inf, root * (1.0 + self._slack))
+        return above, root * (1.0 - self._slack)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from accounting import Gaussian, PoissonGaussian
+from accounting import Gaussian, Laplace, PoissonGaussian, PoissonRecords
 from accounting.costs.mechanisms import Mechanism
 from accounting.exact.validation import IntArray
 from accounting.reports import NormGrid, ReportAccountant
@@ -111,6 +111,41 @@ def test_users_are_bounded_as_if_each_were_alone() -> None:
         together = ask(counts, level)
         alone = [float(ask(row, level)) for row in counts]
         np.testing.assert_allclose(together, alone, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "records"),
+    [
+        (1e-3, 0.01, 1),
+        (1e-3, 0.999, 1),
+        (7e-3, 0.5, 1),
+        (0.1, 1.0 - 1e-9, 1),
+        pytest.param(1e-3, 0.5, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_no_sampled_history_is_above_the_same_without_sampling(
+    noise: float, rate: float, records: int
+) -> None:
+    sampled = PoissonRecords(noise, rate, records)
+    histories = [[100, 0], [3, 2]]  # the second mechanism is not sampled
+    report = ReportAccountant([sampled, Gaussian(noise)], NormGrid(1.0, 1))
+    whole = ReportAccountant([Gaussian(noise / records), Gaussian(noise)], NormGrid(1.0, 1))
+    assert (report.epsilon(histories, 1e-5) <= whole.epsilon(histories, 1e-5) * (1 + 1e-12)).all()
+
+
+def test_no_delta_of_sampled_steps_is_above_that_without_sampling() -> None:
+    epsilons = [0.0, 50.0, 90.0, 5e3]
+    sampled, whole = (
+        [float(accountant(step).delta([1], epsilon)) for epsilon in epsilons]
+        for step in (PoissonGaussian(0.1, 1.0 - 1e-9), Gaussian(0.1))
+    )
+    assert all(low <= high * (1 + 1e-12) for low, high in zip(sampled, whole, strict=True))
+
+
+def test_steps_of_pure_dp_are_not_left_out_of_the_bound_without_sampling() -> None:
+    report = ReportAccountant([PoissonGaussian(0.5, 0.5), Laplace(0.01)], NormGrid(1.0, 1))
+    assert report.epsilon([1, 1], 1e-5) > report.epsilon([1, 0], 1e-5) + 80.0
+    assert report.delta([1, 1], 50.0) > 0.5
 
 
 @pytest.mark.parametrize(("ratio", "epsilon"), [(1e13, 1e30), (1e-200, 0.0)])
