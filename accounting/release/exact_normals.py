@@ -72,7 +72,7 @@ class ExactNormals:
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
         self._one_by_one = ExactNoise(generator)
-        self._source = _strong_bytes if generator is None else generator.bytes
+        self._source = strong_bytes if generator is None else generator.bytes
 
     def draw(self, stddev: Fraction, count: int) -> IntArray:
         """Return `count` independent numbers: `stddev` times a standard normal, rounded.
@@ -196,7 +196,7 @@ class ExactNormals:
         return int.from_bytes(self._source(size), "little") >> (8 * size - bits)
 
 
-def _strong_bytes(count: int) -> bytes:
+def strong_bytes(count: int) -> bytes:
     """Return random bytes from OpenSSL's generator, if many, or from the operating system."""
     if count < _MANY_BYTES:
         return os.urandom(count)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.exact.validation import sampling_probability
+from accounting.release.exact_coins import heads
 from streams.records import Answer, RosterDecision
 from streams.records.packing import NO_PACKED, unpack_positions
 from streams.sdk.errors import ConflictingDecisions, Unusable
@@ -223,7 +223,10 @@ def poisson_sample(
     *,
     not_private_generator: np.random.Generator | None = None,
 ) -> NDArray[np.int64]:
-    """Draw each admitted user with this probability, independently.
+    """Draw each admitted user with exactly this probability, independently.
+
+    The random bits come from the operating system and from OpenSSL's generator, as those of the
+    noise (`accounting.release.exact_coins`).
 
     Args:
         admitted: bool (n,).
@@ -240,18 +243,6 @@ def poisson_sample(
     rate = sampling_probability("sampling_rate", sampling_rate)
     if rate == 1.0:
         return np.flatnonzero(admitted)
-    coins = not_private_generator
-    if coins is None:
-        seed: Any = _OperatingSystem()  # numpy's annotations do not know seeds of other classes
-        coins = np.random.Generator(np.random.PCG64(seed))
-    # Draw the number of heads among n coins, then their places: the work is that of the drawn
-    # users.
-    drawn = coins.choice(len(admitted), coins.binomial(len(admitted), rate), False, shuffle=False)
-    return np.sort(drawn[admitted[drawn]]).astype(np.int64, copy=False)
-
-
-class _OperatingSystem(np.random.bit_generator.ISeedSequence):
-    """Seeds a bit generator with random bits of the operating system."""
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        return np.frombuffer(secrets.token_bytes(n_words * np.dtype(dtype).itemsize), dtype=dtype)
+    # Users who are not admitted have a coin, too: no user's coin depends on who is admitted.
+    drawn = heads(len(admitted), rate, not_private_generator)
+    return drawn[admitted[drawn]]
