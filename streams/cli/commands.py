@@ -736,7 +736,12 @@ _REPLAY: Final = (
         (
             user_option("digits find the integer and the string"),
             arg("--dataset", "only charges to the budget of this one", name_of),
-            AT_DELTA,
+            arg(
+                "--delta D",
+                "the delta of the epsilons that are shown; without it only amounts are shown, "
+                "because a dataset has no delta of its own",
+                delta_of,
+            ),
         ),
         ("event",),
         f"{_PROVEN} The output is about this user alone. A user who was never charged and one who "

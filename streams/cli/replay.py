@@ -335,7 +335,7 @@ def _share_fields(share: Share) -> dict[str, Any]:
     }
 
 
-def _show_events(user: User, explanation: Explanation, delta: float) -> bool:
+def _show_events(user: User, explanation: Explanation, delta: float | None) -> bool:
     events = explanation.events
     if not events:
         return False
@@ -392,7 +392,7 @@ def _norm(event: AccountEvent) -> float | str:
     return event.norm
 
 
-def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
+def _summaries(events: Sequence[AccountEvent], delta: float | None) -> Iterator[str]:
     """Yield a summary of each budget."""
     for name in dict.fromkeys(share.dataset for event in events for share in event.budgets):
         steps = [e for e in events if e.step is not None and _is_about(e, name)]
@@ -408,10 +408,11 @@ def _summaries(events: Sequence[AccountEvent], delta: float) -> Iterator[str]:
             f"spent{order}, {left} left{squares}, after {len(steps)} steps, halted at {halted} of "
             "them."
         )
-        whole = (
-            f"At delta {delta:g} (--delta), the whole budget has epsilon "
-            f"{plain(last.budget_epsilon)}"
-        )
+        if last.budget_epsilon is None:
+            yield "An epsilon belongs to a delta: give that of your statement (--delta)."
+            continue
+        where = "At every delta" if delta is None else f"At delta {delta:g} (--delta)"
+        whole = f"{where}, the whole budget has epsilon {plain(last.budget_epsilon)}"
         if last.epsilon is None:
             yield (
                 f"{whole}. There is no smaller epsilon, because norm levels may have followed "

@@ -23,6 +23,7 @@ from streams.ledger.tracked import Address
 from streams.ledger.validation import mechanism_of
 from streams.operations.guarantees import Amounts, Units, budget_epsilon
 from streams.records import (
+    DELTA,
     ERASED,
     OWN_BUDGET,
     Charge,
@@ -69,7 +70,8 @@ class Share:
         left: what is left of the budget; empty if the user has no Rényi order yet.
         epsilon: the any-time epsilon of what was spent; None from the first sampled step on, unless
             levels are known to be public.
-        budget_epsilon: the epsilon of the whole budget.
+        budget_epsilon: the epsilon of the whole budget. Without a delta, both are None, unless the
+            measure is pure DP, which needs none.
     """
 
     dataset: str
@@ -84,7 +86,7 @@ class Share:
     budget: list[float]
     left: list[float]
     epsilon: float | None
-    budget_epsilon: float
+    budget_epsilon: float | None
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def explain(
     archive: Archive,
     user: User,
     *,
-    delta: float,
+    delta: float | None = None,
     dataset: str | None = None,
 ) -> Explanation:
     """Return what happened to one user.
@@ -150,7 +152,8 @@ def explain(
     Args:
         archive: the topics; only the user's partition of the log is read.
         user: the id.
-        delta: the delta of the epsilons, strictly between 0 and 1.
+        delta: the delta of the epsilons, strictly between 0 and 1. None: only amounts. A dataset
+            has no delta of its own, and any other would be another statement than the one made.
         dataset: show only events that are charged to the budget of this dataset.
 
     Raises:
@@ -179,7 +182,7 @@ def explain(
 class _Account:
     """One user during the replay."""
 
-    def __init__(self, ledger: Ledger, user: User, delta: float) -> None:
+    def __init__(self, ledger: Ledger, user: User, delta: float | None) -> None:
         self._ledger = ledger
         self._user = user
         self._delta = delta
@@ -409,6 +412,11 @@ class _Account:
             # same family.
             stated = policy.sampled_levels
             follow_coins = stated is True or (has_sampled and stated is not False)
+            delta = self._delta if policy.row.has_delta else DELTA  # pure DP holds at every delta
+            epsilon = whole = None
+            if delta is not None:
+                epsilon = None if follow_coins else amounts.epsilon(spent, order, delta)
+                whole = budget_epsilon(policy, per_user_order, delta)
             shares.append(
                 Share(
                     dataset=policy.dataset,
@@ -422,8 +430,8 @@ class _Account:
                     spent=amounts.stated(spent),
                     budget=amounts.left(np.zeros_like(spent), order) if is_bound else [],
                     left=amounts.left(spent, order) if is_bound else [],
-                    epsilon=None if follow_coins else amounts.epsilon(spent, order, self._delta),
-                    budget_epsilon=budget_epsilon(policy, per_user_order, self._delta),
+                    epsilon=epsilon,
+                    budget_epsilon=whole,
                 )
             )
         return tuple(shares)

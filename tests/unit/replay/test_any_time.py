@@ -162,7 +162,7 @@ def test_only_the_budget_is_shown_if_the_policy_states_sampled_levels() -> None:
     assert np.isnan(losses.any_time_epsilon).all()
 
 
-EXPLAIN = ("explain", "--user", "1", "--json")
+EXPLAIN = ("explain", "--user", "1", "--delta", "1e-5", "--json")
 
 
 def test_only_the_budget_is_shown_if_trimmed_steps_may_be_sampled() -> None:

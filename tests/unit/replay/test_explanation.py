@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from accounting import Laplace
 from accounting.exact.units import from_units
 from streams import Turnstile
 from streams.records import User
@@ -286,6 +287,24 @@ def test_user_with_a_pseudonym_is_shown_by_id() -> None:
     (line,) = command_on(archived, *asked, TURNSTILE_PSEUDONYM_KEY=key).lines
     assert (line["user"], line["norm"]) == ("anna", 1.0)
     assert command_on(archived, *asked).out == ""
+
+
+def test_no_epsilon_is_shown_at_a_delta_that_was_not_given() -> None:
+    archived, turnstile = new_service(1)
+    turnstile.create_dataset("d", epsilon=1.0, delta=1e-7)
+    turnstile.create_dataset("pure", measure="pure-dp", budget=1.0)
+    for name, noise in (("d", {"noise_stddev": 9.0}), ("pure", {"mechanism": Laplace(4.0)})):
+        turnstile.run(name, "r").charge([7], [1.0], **noise)
+    asked = ("explain", "--user", "7")
+    for at, shown in (((), False), (("--delta", "1e-7"), True)):
+        lines = command_on(archived, *asked, "--json", *at).lines
+        for budget in (share for line in lines for share in line["budgets"]):
+            is_known = shown or budget["dataset"] == "pure"  # pure DP needs no delta
+            assert (budget["epsilon"] is not None) == is_known
+            assert (budget["budget_epsilon"] is not None) == is_known
+            assert budget["spent"][0] > 0.0
+        assert ("1e-07" in command_on(archived, *asked, *at).out) == shown
+        assert "1e-05" not in command_on(archived, *asked, *at).out
 
 
 def test_epsilon_is_at_the_requested_delta() -> None:
