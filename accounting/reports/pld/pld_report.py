@@ -1,7 +1,7 @@
 """Compute (epsilon, delta) of compositions from privacy loss distributions, with certified bounds.
 
-For reports on known histories only: a PLD filter is not valid if outputs choose the steps (Koskela
-et al. leave it open; later work has counterexamples).
+For reports on known histories only: a PLD filter is not valid if outputs choose the steps (Tran et
+al., arXiv 2602.06756; Koskela et al. had left it open).
 """
 
 from __future__ import annotations
