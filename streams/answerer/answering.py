@@ -40,7 +40,8 @@ from streams.answerer.answers import (
     raw_of,
 )
 from streams.answerer.corrections import Ratio, correct, ratio_of
-from streams.answerer.events import EventFile, EventPlace, SkipReason
+from streams.answerer.event_file import EventFile
+from streams.answerer.events import EventPlace, SkipReason
 from streams.answerer.journal import Journal, JournalEntry, LeftOutAmounts, RunHistory, Superseded
 from streams.answerer.kinds import Answered, Floats
 from streams.answerer.pricing import costs_of
@@ -623,13 +624,12 @@ def answer_file(answering: Answering, file: EventFile) -> None:
         UnusableQueries: nothing more can be answered.
         TurnstileError: as ``Answering.close_due``.
     """
-    rows = file.rows()
     answering.start()
     state, replay_until = answering.state, answering.replay_until.get(0, 0)
-    for offset, row in enumerate(rows[:replay_until]):
-        state.take_row(EventPlace(0, offset), row)
+    for offset, event in enumerate(file.events[:replay_until]):
+        state.take_event(EventPlace(0, offset), event)
     answering.finish_closing()
-    for offset, row in enumerate(rows):
-        state.take_row(EventPlace(0, offset), row)
+    for offset, event in enumerate(file.events):
+        state.take_event(EventPlace(0, offset), event)
         answering.close_due(state.clock(1, {}))
     answering.close_due(answering.query_file.source.closed)

@@ -1,4 +1,4 @@
-"""Events of users: JSON or MessagePack records, or the rows of a CSV, JSON lines or Parquet file.
+"""Events of users: JSON or MessagePack records, or the rows of a file.
 
 Unreadable events are counted and skipped, since one bad event must not stop the others. Ids are
 normalised and checked as the dataset requires, so that no charge of a window is rejected for an id.
@@ -6,27 +6,24 @@ normalised and checked as the dataset requires, so that no charge of a window is
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from streams.answerer.queries import QueryFile, Source, UnusableQueries
+from streams.answerer.queries import Source
 from streams.records import User
 from streams.records.users import normal_form
 
 _LONGEST_ID: Final = 256
 _LARGEST_MS: Final = 2**53
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON: Final = msgspec.json.Decoder(dict[str, Any])
-FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
-_BLOCK: Final = 1 << 20
 _MSGPACK: Final = msgspec.msgpack.Decoder(dict[str, Any])
 
 
@@ -78,11 +75,16 @@ class EventReader:
             return SkipReason.NO_EVENT
         if value[0] == 0:  # no event begins with this byte; see streams.kafka.batches
             return SkipReason.UNREADABLE
+        columns = self.columns_of(value)
+        return SkipReason.NO_EVENT if columns is None else self.event_of(columns)
+
+    @staticmethod
+    def columns_of(value: bytes) -> dict[str, Any] | None:
+        """Return the columns of a JSON or MessagePack object; None if it is none."""
         try:
-            columns = (_JSON if value[:1] == b"{" else _MSGPACK).decode(value)
+            return (_JSON if value.lstrip()[:1] == b"{" else _MSGPACK).decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
-            return SkipReason.NO_EVENT
-        return self.event_of(columns)
+            return None
 
     def event_of(self, columns: Mapping[str, Any]) -> UserEvent | SkipReason:
         """Return an event from its columns."""
@@ -98,7 +100,7 @@ class EventReader:
         if self._source.integers:
             if self.text and isinstance(value, str):
                 try:
-                    value = int(value)
+                    value = None if "_" in value else int(value)
                 except ValueError:
                     return None
             return value if type(value) is int and -(2**63) <= value < 2**63 else None
@@ -127,13 +129,16 @@ class EventReader:
 
 
 def number_of(value: Any, text: bool) -> float | None:
-    """Return a finite number, from text if all columns are text; None if the value is not one."""
+    """Return a finite number, from text if all columns are text; None if the value is not one.
+
+    A decimal number becomes the nearest float, as the same digits in text do.
+    """
     if text and isinstance(value, str):
         try:
-            value = float(value)
+            value = None if "_" in value else float(value)  # Python alone reads 1_0 as 10
         except ValueError:
             return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, int | float | Decimal) or isinstance(value, bool):
         return None
     try:
         number = float(value)
@@ -146,87 +151,21 @@ def _ms(moment: datetime | date) -> int:
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return math.floor(aware.timestamp() * 1000)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
-class EventFile:
-    """A file of events.
-
-    Args:
-        path: the file; its suffix is one of FILE_SUFFIXES.
-        query_file: names the columns.
-
-    Raises:
-        UnusableQueries: the file cannot be read; from ``rows``, a column is missing.
-    """
-
-    def __init__(self, path: Path, query_file: QueryFile) -> None:
-        self.path = path
-        self.text = path.suffix == ".csv"
-        self._source = query_file.source
-        self._wanted = {self._source.user, self._source.time}
-        if path.suffix != ".jsonl":  # where an event may lack a column
-            self._wanted = self._wanted.union(*(query.columns for query in query_file.queries))
-        if path.suffix not in FILE_SUFFIXES:
-            raise UnusableQueries(
-                f"{path} has an unknown suffix; it must be one of {', '.join(FILE_SUFFIXES)}"
+def skipped_text(
+    skipped: Mapping[SkipReason, int], incomplete: Mapping[tuple[str, str], int]
+) -> str:
+    """Return the number of skipped events by reason, as text; empty if there are none."""
+    reasons = []
+    for why, count in sorted(skipped.items()):
+        text = f"{why}: {count:,}"
+        if why is SkipReason.INCOMPLETE:
+            where = (
+                f"{times:,} in column {column!r} of query {query!r}"
+                for (query, column), times in sorted(incomplete.items())
             )
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.sha256()
-                while block := file.read(_BLOCK):
-                    digest.update(block)
-        except OSError as error:
-            raise UnusableQueries(f"cannot read {path}: {error}") from error
-        self.source = f"file:{digest.hexdigest()}"
-
-    def rows(self) -> list[Mapping[str, Any]]:
-        """Return its rows: those without a time first, the others in the order of their times."""
-        reader = EventReader(self._source, self.text)
-        rows = list(self._read())
-        if rows and (missing := self._wanted - rows[0].keys()):
-            raise UnusableQueries(
-                f"{self.path} has no column {min(missing)!r}; it has {', '.join(rows[0])}"
-            )
-        events = [reader.event_of(row) for row in rows]
-        times = [event.time if isinstance(event, UserEvent) else -(2**62) for event in events]
-        return [rows[place] for place in sorted(range(len(rows)), key=times.__getitem__)]
-
-    def _read(self) -> Iterator[Mapping[str, Any]]:
-        try:
-            match self.path.suffix:
-                case ".csv":
-                    with self.path.open(newline="", encoding="utf-8") as lines:
-                        yield from csv.DictReader(lines)
-                case ".jsonl":
-                    decoder = msgspec.json.Decoder(dict[str, Any])
-                    with self.path.open("rb") as lines:
-                        for number, line in enumerate(lines, start=1):
-                            if line.strip():
-                                yield _decoded(decoder, line, number)
-                case _:
-                    yield from _parquet(self.path)
-        except (OSError, UnicodeDecodeError, csv.Error, msgspec.DecodeError) as error:
-            raise UnusableQueries(f"{self.path}: {error}") from error
-
-
-def _decoded(decoder: msgspec.json.Decoder[dict[str, Any]], line: bytes, number: int) -> Any:
-    try:
-        return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnusableQueries(f"line {number}: {error}") from error
-
-
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError as error:
-        raise UnusableQueries(
-            f"{path}: Parquet files need pyarrow: pip install 'dp-turnstile[report]'"
-        ) from error
-    try:
-        for batch in ParquetFile(path).iter_batches():
-            yield from batch.to_pylist()
-    except ArrowException as error:
-        raise UnusableQueries(f"{path}: {error}") from error
+            text += f" ({', '.join(where)})"
+        reasons.append(text)
+    return ", ".join(reasons)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from accounting import Gaussian, noise_for_norm_budget
 from accounting.release.clipping import clip_rows, row_norms
 from streams.answerer.corrections import Ratio, correct, ratio_of
-from streams.answerer.events import EventFile, EventPlace
+from streams.answerer.event_file import EventFile
+from streams.answerer.events import EventPlace
 from streams.answerer.kinds import AskedQuery, Floats
 from streams.answerer.pricing import Costs, costs_of, rho_of
 from streams.answerer.queries import (
@@ -92,8 +93,8 @@ def population_of(query_file: QueryFile, file: EventFile) -> Population:
             )
             state.close(window)
 
-    for offset, row in enumerate(file.rows()):
-        state.take_row(EventPlace(0, offset), row)
+    for offset, event in enumerate(file.events):
+        state.take_event(EventPlace(0, offset), event)
         close(state.clock(1, {}))
     close(query_file.source.closed)
     return Population(list(numbers), parts)

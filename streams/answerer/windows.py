@@ -28,7 +28,13 @@ from datetime import datetime
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from streams.answerer.events import EventPlace, EventReader, SkipReason, UserEvent
+from streams.answerer.events import (
+    EventPlace,
+    EventReader,
+    SkipReason,
+    UserEvent,
+    skipped_text,
+)
 from streams.answerer.kinds import AskedQuery, Content, Floats
 from streams.answerer.queries import Query, QueryFile
 from streams.answerer.spacing import NEVER, Spacing
@@ -346,13 +352,9 @@ class InputState:
         """
         self._take(place, self._reader.decode(value), arrived)
 
-    def take_row(self, place: EventPlace, row: Mapping[str, object]) -> None:
-        """Process a row of a file."""
-        self._take(place, self._reader.event_of(row), None)
-
-    def event_of(self, row: Mapping[str, object]) -> UserEvent | SkipReason:
-        """Return the event in a row of a file, or why it is unreadable."""
-        return self._reader.event_of(row)
+    def take_event(self, place: EventPlace, event: UserEvent) -> None:
+        """Process an event of a file."""
+        self._take(place, event, None)
 
     def _take(self, place: EventPlace, event: UserEvent | SkipReason, arrived: int | None) -> None:
         partition, offset = place
@@ -380,17 +382,7 @@ class InputState:
 
     def skipped_text(self) -> str:
         """Return the number of skipped events by reason, as text; empty if there are none."""
-        reasons = []
-        for why, count in sorted(self.skipped.items()):
-            text = f"{why}: {count:,}"
-            if why is SkipReason.INCOMPLETE:
-                where = (
-                    f"{times:,} in column {column!r} of query {query!r}"
-                    for (query, column), times in sorted(self.incomplete.items())
-                )
-                text += f" ({', '.join(where)})"
-            reasons.append(text)
-        return ", ".join(reasons)
+        return skipped_text(self.skipped, self.incomplete)
 
     def _keep(
         self, event: UserEvent, place: EventPlace, arrived: int | None

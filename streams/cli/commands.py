@@ -400,6 +400,11 @@ _RECORDS: Final = (
             arg("--input FILE", "past events: .csv, .jsonl or .parquet", path_of, rivals="events"),
             flag("--check", "show the queries and their noise; charge nothing", rivals="events"),
             flag(
+                "--accept-skipped",
+                "go on without the rows of a file that cannot be read; without it, their number by "
+                "reason is shown, and nothing is charged",
+            ),
+            flag(
                 "--plan",
                 "show the error of answers for several active_windows, computed from public "
                 "or simulated --events; charge nothing",

@@ -17,6 +17,7 @@ from streams.operations.status import Unavailable, read_datasets
 from streams.sdk.datasets import policy_from
 
 if TYPE_CHECKING:
+    from streams.answerer.event_file import EventFile
     from streams.answerer.planning import QueryPlan, Setting
     from streams.records import Policy
 
@@ -73,7 +74,6 @@ def check(query_file: QueryFile, options: argparse.Namespace, config: Config) ->
 
 def plan(options: argparse.Namespace, config: Config) -> int:
     """Show the errors of a query's answers for several settings, computed from given events."""
-    from streams.answerer.events import EventFile
     from streams.answerer.planning import plan_of
 
     if options.events is None:
@@ -88,7 +88,7 @@ def plan(options: argparse.Namespace, config: Config) -> int:
             "give --epsilon and --delta"
         )
     content = tomllib.loads(options.file.read_text(encoding="utf-8"))
-    file = EventFile(options.events, query_file.for_a_file())
+    file = events_of(options.events, query_file.for_a_file(), options)
     found = plan_of(content, options.query, policy, file)
     if options.json:
         show("plan", {"private": not options.public, **asdict(found)}, as_json=True)
@@ -97,6 +97,26 @@ def plan(options: argparse.Namespace, config: Config) -> int:
     if options.plot is not None:
         _plot(found, options.plot, is_private=not options.public)
     return Exit.OK
+
+
+def events_of(path: Path, query_file: QueryFile, options: argparse.Namespace) -> EventFile:
+    """Read a file of events, and report the rows that do not count.
+
+    Raises:
+        UnusableInput: there are rows that cannot be read, and the operator has not accepted that
+            they do not count.
+    """
+    from streams.answerer.event_file import EventFile
+
+    file = EventFile(path, query_file)
+    if file.needs_acceptance and not options.accept_skipped:
+        raise UnusableInput(
+            f"{file.report()}\nNothing was charged. Correct the rows, or pass --accept-skipped to "
+            "go on without them"
+        )
+    if report := file.report():
+        note(report)
+    return file
 
 
 def _policy_of(

@@ -16,7 +16,7 @@ from msgspec import UnsetType
 
 from streams.answerer.queries import Label, QueryFile, read_query_file
 from streams.cli.output import Exit, log_as_json, note, plain, say, show
-from streams.cli.plans import check, plan
+from streams.cli.plans import check, events_of, plan
 from streams.cli.subjects import (
     ids,
     nothing_of,
@@ -296,7 +296,6 @@ def _answer_file(
 ) -> int:
     from streams.answerer.answering import Answering, answer_file
     from streams.answerer.app import opener
-    from streams.answerer.events import EventFile
     from streams.answerer.kafka_journal import KafkaJournal
     from streams.kafka.answers import ensure_answer_topics
     from streams.sdk.client import Turnstile
@@ -304,7 +303,7 @@ def _answer_file(
     logging.basicConfig(level=options.log_level, stream=sys.stderr)
     for other in ("kafka", "streams"):
         logging.getLogger(other).setLevel(logging.CRITICAL)  # this command reports their errors
-    file = EventFile(path, query_file.for_a_file())
+    file = events_of(path, query_file.for_a_file(), options)
     ensure_answer_topics(config)
     with Turnstile(config=config) as turnstile:
         journal = KafkaJournal(config, query_file.dataset)
@@ -328,6 +327,4 @@ def _answer_file(
             f"to see them, run `turnstile answers --dataset {query_file.dataset} "
             f"--run {query_file.run}`"
         )
-    if answering.state.skipped:
-        note(f"skipped events: {answering.state.skipped_text()}")
     return Exit.OK

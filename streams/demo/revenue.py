@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, PrivateAnswer
-from streams.answerer.events import EventFile
+from streams.answerer.event_file import EventFile
 from streams.answerer.journal import Journal
 from streams.answerer.queries import QueryFile, read_query_file
 from streams.demo.plans import (

@@ -16,7 +16,7 @@ import pytest
 from streams import Turnstile
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, PrivateAnswer
-from streams.answerer.events import EventFile
+from streams.answerer.event_file import EventFile
 from streams.answerer.queries import read_query_file
 from streams.cli.main import main
 from streams.demo.purchases import simulated_purchases
@@ -94,6 +94,31 @@ def test_the_simulated_year_is_planned_and_its_answers_are_corrected(
 )
 def test_plans_without_events_or_a_budget_are_refused(arguments: list[str]) -> None:
     assert main(["answer", str(HERE / "year.toml"), *arguments]) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("", 0),
+        ("7,2025-12-31,1.0", 0),  # before the start, which is public
+        ("7,9999-12-31,1.0", 0),
+        ("7.0,2026-01-01,1.0", 2),
+        ("7,01/31/2026,1.0", 2),
+        ("7,2026-01-01", 2),
+    ],
+)
+def test_a_row_that_cannot_be_read_needs_the_word_of_a_person(
+    line: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text(f"user,day,amount\n1,2026-01-01,1.0\n{line}\n")
+    words = ["answer", str(HERE / "year.toml"), "--plan", "--events", str(events), "--json"]
+    words += ["--epsilon", "6", "--delta", "1e-6"]
+    assert main(words) == code
+    shown = capsys.readouterr()
+    assert (not shown.out, not shown.err) == (code != 0, not line)
+    assert main([*words, "--accept-skipped"]) == 0
+    assert (capsys.readouterr().err == "") == (not line)
 
 
 def test_check_shows_noise_and_interval(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import random
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from streams.answerer.answering import Answering, answer_file
-from streams.answerer.events import EventFile
+from streams.answerer.event_file import EventFile
+from streams.answerer.events import SkipReason, number_of
 from streams.answerer.queries import UnusableQueries
 from tests.doubles.memory_journal import MemoryJournal
 from tests.unit.answerer.asking import END, FILE, asked_of
@@ -127,29 +130,245 @@ def test_table_without_a_column_of_the_queries_is_rejected(
     path = tmp_path / f"events{suffix}"
     rows = [{**row, "c": str(row["c"])} for row in ROWS]
     WRITERS[suffix](path, [{("other" if k == column else k): row[k] for k in row} for row in rows])
-    with pytest.raises(UnusableQueries):
-        EventFile(path, QUESTIONS).rows()
+    with pytest.raises(UnusableQueries) as caught:
+        EventFile(path, QUESTIONS)
+    assert repr(column) in str(caught.value)
 
 
-def test_events_of_json_lines_may_lack_a_column(tmp_path: Path) -> None:
+def test_events_of_json_lines_may_lack_a_column_but_not_all_of_them(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    jsonl_file(path, [{key: row[key] for key in ("u", "t")} for row in ROWS])
-    assert len(EventFile(path, QUESTIONS).rows()) == len(ROWS)
+    some = [{key: row[key] for key in ("u", "t")} for row in ROWS]
+    jsonl_file(path, [*some, ROWS[0]])
+    file = EventFile(path, QUESTIONS)
+    assert (len(file.events), file.needs_acceptance) == (len(ROWS) + 1, False)
+    jsonl_file(path, some)
+    assert EventFile(path, QUESTIONS).needs_acceptance
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("x.txt", ""),
-        ("x.csv", "a,b\n1,2\n"),
-        ("x.jsonl", '{"u": 1}\n[1]\n'),
-        ("x.parquet", "PAR1 this is none"),
+        ("x.txt", b""),
+        ("x.csv", b""),
+        ("x.csv", b"a,b\n1,2\n"),
+        ("x.csv", b"u,t,x,c,n,u\n1,1970-01-01,1,a,1,2\n"),
+        ("x.csv", "u,t,x,c,n\n1,1970-01-01,1,a,1\n".encode("utf-16")),
+        ("x.csv", "u,t,x,c,n,größe\n1,1970-01-01,1,a,1,1\n".encode("latin-1")),
+        ("x.parquet", b"PAR1 this is none"),
         ("none/x.csv", None),
     ],
 )
-def test_unreadable_file_is_rejected(name: str, content: str | None, tmp_path: Path) -> None:
+def test_file_without_a_usable_schema_is_rejected(
+    name: str, content: bytes | None, tmp_path: Path
+) -> None:
     path = tmp_path / name
     if content is not None:
-        path.write_text(content)
-    with pytest.raises(UnusableQueries):
-        EventFile(path, QUESTIONS).rows()
+        path.write_bytes(content)
+    with pytest.raises(UnusableQueries) as caught:
+        EventFile(path, QUESTIONS)
+    assert str(path) in str(caught.value)
+
+
+GOOD = b"1,1970-01-01,2.5,a,1\n"
+TABLES = {
+    "byte-order mark": b"\xef\xbb\xbfu,t,x,c,n\n" + GOOD,
+    "semicolons": (b"u;t;x;c;n\n" + GOOD.replace(b",", b";")),
+    "tabs": (b"u\tt\tx\tc\tn\n" + GOOD.replace(b",", b"\t")),
+    "lines of Windows": b"u,t,x,c,n\r\n1,1970-01-01,2.5,a,1\r\n,,,,\r\n\r\n",
+    "quoted names and other columns": b'"u","t","x","c","n","o"\n1,1970-01-01,2.5,a,1,"a\n,""b"\n',
+}
+
+
+@pytest.mark.parametrize("content", TABLES.values(), ids=TABLES)
+def test_tables_of_spreadsheets_are_read(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(content)
+    file = EventFile(path, QUESTIONS)
+    assert [(one.user, one.time, one.columns["x"]) for one in file.events] == [(1, 0, "2.5")]
+    assert file.report() == ""
+
+
+NONE, NO_USER, NO_TIME, LACKS = (
+    SkipReason.NO_EVENT,
+    SkipReason.NO_USER,
+    SkipReason.NO_TIME,
+    SkipReason.INCOMPLETE,
+)
+BAD_CELLS = {
+    "id as a float": (b"9.0,1970-01-01,1,a,1\n", NO_USER),
+    "id with an underscore": (b"9_0,1970-01-01,1,a,1\n", NO_USER),
+    "id of 5,000 digits": (b"9" * 5000 + b",1970-01-01,1,a,1\n", NO_USER),
+    "no id": (b",1970-01-01,1,a,1\n", NO_USER),
+    "date of the US": (b"9,01/31/1970,1,a,1\n", NO_TIME),
+    "time that is none": (b"9,NaT,1,a,1\n", NO_TIME),
+    "decimal comma": (b'9,1970-01-01,"2,5",a,1\n', LACKS),
+    "money": (b"9,1970-01-01,$2.50,a,1\n", LACKS),
+    "no number": (b"9,1970-01-01,nan,a,1\n", LACKS),
+    "too large a number": (b"9,1970-01-01,1e999,a,1\n", LACKS),
+    "not UTF-8": ("9,1970-01-01,1,ä,1\n".encode("latin-1"), NONE),
+    "too few cells": (b"9,1970-01-01,1,a\n", NONE),
+    "too many cells": (b"9,1970-01-01,1,a,1,1\n", NONE),
+    "a huge cell": (b"9,1970-01-01,1," + b"a" * 200_000 + b",1\n", NONE),
+    "a quote that is never closed": (b'9,1970-01-01,1,"a,1\n', NONE),
+    "text after a quote": (b'9,1970-01-01,1,"a"b,1\n', NONE),
+    "before the start": (b"9,1969-12-31,1,a,1\n", SkipReason.BEFORE),
+    "after the end": (b"9,9999-12-31,1,a,1\n", SkipReason.AHEAD),
+}
+
+
+@pytest.mark.parametrize(("line", "why"), BAD_CELLS.values(), ids=BAD_CELLS)
+def test_a_cell_of_one_user_costs_the_row_and_nothing_else(
+    line: bytes, why: SkipReason, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"u,t,x,c,n\n" + GOOD * 2 + line + GOOD * 1000)
+    file = EventFile(path, QUESTIONS)
+    assert file.skipped == {why: 1}
+    assert sum(one.user == 1 for one in file.events) == 1002
+    assert file.needs_acceptance is (why not in (SkipReason.BEFORE, SkipReason.AHEAD))
+    assert f"{why}: 1" in file.report()
+
+
+BAD_LINES = {
+    "NaN": (b'{"u": 9, "t": "1970-01-01", "x": NaN}', NONE),
+    "too large a number": (b'{"u": 9, "t": "1970-01-01", "x": 1e999}', NONE),
+    "deep": (b'{"u": 9, "x": ' + b"[" * 100_000, NONE),
+    "a list": (b'[{"u": 9}]', NONE),
+    "not UTF-8": (b'{"u": 9, "t": "1970-01-01", "c": "\xe4"}', NONE),
+    "MessagePack": (b"\x81\xa1u\x01", NONE),
+    "half a character": (b'{"u": "\\ud800", "t": "1970-01-01"}', None),
+    "id as a float": (b'{"u": 9.0, "t": "1970-01-01"}', NO_USER),
+    "id as text": (b'{"u": "9", "t": "1970-01-01"}', NO_USER),
+    "time as a number": (b'{"u": 9, "t": 5}', NO_TIME),
+    "number as text": (b'{"u": 9, "t": "1970-01-01", "x": "2", "c": "a", "n": 1}', LACKS),
+    "number as a flag": (b'{"u": 9, "t": "1970-01-01", "x": true, "c": "a", "n": 1}', LACKS),
+}
+
+
+@pytest.mark.parametrize(("line", "why"), BAD_LINES.values(), ids=BAD_LINES)
+def test_a_line_of_one_user_costs_itself_and_nothing_else(
+    line: bytes, why: SkipReason | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.jsonl"
+    good = b'{"u": 1, "t": "1970-01-01", "x": 2.5, "c": "a", "n": 1}\n'
+    path.write_bytes(b"\xef\xbb\xbf" + good + line + b"\n" + good)
+    file = EventFile(path, QUESTIONS)
+    assert sum(file.skipped.values()) == 1
+    assert why is None or file.skipped == {why: 1}
+    assert sum(one.user == 1 for one in file.events) == 2
+    assert file.needs_acceptance
+
+
+def arrow(**columns: pa.Array) -> pa.Table:
+    usual = {
+        "u": pa.array([1, 2, 3]),
+        "t": pa.array([0, 1, 2], pa.timestamp("s")),
+        "x": pa.array([1.0, 2.0, 3.0]),
+        "c": pa.array(["a", "a", "a"]),
+        "n": pa.array([1, 1, 1]),
+    }
+    return pa.table(usual | columns)
+
+
+DECIMALS = list(map(Decimal, ("10.50", "0.10", "3.00")))
+MOMENTS = ["1970-01-01T00:00:00.000", "1970-01-02T03:04:05.678", "1970-01-03T00:00:00"]
+TYPES = {
+    "integers of 8 bits": ("u", pa.array([1, 2, 3], pa.uint8()), [1, 2, 3]),
+    "ids of a category": ("u", pa.array([1, 2, 3]).dictionary_encode(), [1, 2, 3]),
+    "decimals": ("x", pa.array(DECIMALS, pa.decimal128(10, 2)), [10.5, 0.1, 3.0]),
+    "wide decimals": ("x", pa.array(DECIMALS, pa.decimal256(60, 2)), [10.5, 0.1, 3.0]),
+    "half floats": ("x", pa.array(np.array([1, 2, 3], np.float16)), [1.0, 2.0, 3.0]),
+    "integers as numbers": ("x", pa.array([1, 2, 3], pa.int8()), [1.0, 2.0, 3.0]),
+    "labels of a category": ("c", pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    "long labels": ("c", pa.array(["a", "b", "a"], pa.large_string()), ["a", "b", "a"]),
+    "dates": ("t", pa.array([0, 1, 2], pa.date32()), [0, 86_400_000, 172_800_000]),
+    "text": ("t", pa.array(MOMENTS), [0, 97_445_678, 172_800_000]),
+    **{
+        f"times in {unit}": (
+            "t",
+            pa.array([0, 10**power, 2 * 10**power], pa.timestamp(unit, zone)),
+            [0, 1000, 2000],
+        )
+        for unit, power in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))
+        for zone in (None, "America/New_York")
+    },
+}
+
+
+@pytest.mark.parametrize(("column", "values", "wanted"), TYPES.values(), ids=TYPES)
+def test_types_of_parquet_that_are_ids_times_and_numbers_are_read(
+    column: str, values: pa.Array, wanted: list[Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "events.parquet"
+    parquet.write_table(arrow(**{column: values}), path)
+    file = EventFile(path, QUESTIONS)
+    found = {"u": lambda one: one.user, "t": lambda one: one.time}
+    number = {"x": lambda one: number_of(one.columns["x"], text=False)}
+    of = (found | number).get(column, lambda one: one.columns[column])
+    assert ([of(one) for one in file.events], file.report()) == (wanted, "")
+
+
+UNUSABLE = {
+    "float ids": ("u", pa.array([1.0, 2.0, 3.0])),
+    "text ids": ("u", pa.array(["1", "2", "3"])),
+    "no ids": ("u", pa.nulls(3)),
+    "times of the day": ("t", pa.array([0, 1, 2], pa.time64("us"))),
+    "durations": ("t", pa.array([0, 1, 2], pa.duration("s"))),
+    "integers for ISO 8601": ("t", pa.array([0, 1, 2])),
+    "text numbers": ("x", pa.array(["1", "2", "3"])),
+    "flags as numbers": ("x", pa.array([True, False, True])),
+    "lists as numbers": ("x", pa.array([[1.0], [2.0], [3.0]])),
+    "bytes as labels": ("c", pa.array([b"a", b"b", b"a"])),
+    "floats as labels": ("n", pa.array([1.0, 1.0, None])),
+}
+
+
+@pytest.mark.parametrize(("column", "values"), UNUSABLE.values(), ids=UNUSABLE)
+def test_column_of_an_unusable_type_is_rejected_by_the_schema(
+    column: str, values: pa.Array, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.parquet"
+    for table in (arrow(**{column: values}), arrow(**{column: values}).slice(0, 0)):
+        parquet.write_table(table, path)
+        with pytest.raises(UnusableQueries) as caught:
+            EventFile(path, QUESTIONS)
+        assert repr(column) in str(caught.value)
+        assert str(values.type).partition("<")[0] in str(caught.value)
+
+
+LARGEST = 2**63 - 1
+BAD_VALUES = {
+    "seconds beyond all years": (
+        "t",
+        pa.array([0, LARGEST // 1000, 1], pa.timestamp("s")),
+        NO_TIME,
+    ),
+    "microseconds beyond all years": ("t", pa.array([0, -LARGEST, 1], pa.timestamp("us")), NO_TIME),
+    "days beyond all years": ("t", pa.array([0, 2**31 - 1, 1], pa.date32()), NO_TIME),
+    "no time": ("t", pa.array([0, None, 1], pa.timestamp("ms")), NO_TIME),
+    "a large id": ("u", pa.array([1, 2**64 - 1, 3], pa.uint64()), NO_USER),
+    "a number that is none": ("x", pa.array([1.0, float("nan"), 2.0]), LACKS),
+    "no decimal": ("x", pa.array([1, None, 2], pa.decimal128(38, 0)), LACKS),
+}
+
+
+@pytest.mark.parametrize(("column", "values", "why"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_value_of_parquet_costs_the_row_and_nothing_else(
+    column: str, values: pa.Array, why: SkipReason, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.parquet"
+    parquet.write_table(arrow(**{column: values}), path)
+    file = EventFile(path, QUESTIONS)
+    assert file.skipped == {why: 1}
+    assert len({one.user for one in file.events} & {1, 3}) == 2
+
+
+@pytest.mark.parametrize(("column", "good"), [("c", b"a"), ("t", b"1970-01-01")])
+def test_text_of_parquet_that_is_not_utf8_costs_the_row_and_nothing_else(
+    column: str, good: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.parquet"
+    garbled = pa.array([good, b"\xff", good]).view(pa.string())
+    parquet.write_table(arrow(**{column: garbled}), path)
+    file = EventFile(path, QUESTIONS)
+    assert ([one.user for one in file.events], file.skipped) == ([1, 3], {NONE: 1})

@@ -18,7 +18,7 @@ from bench.corrections import bounded, corrected, policy_of
 from streams import Turnstile
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.events import EventFile
+from streams.answerer.event_file import EventFile
 from streams.answerer.planning import (
     added_back,
     charge_all,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from bench.corrections import policy_of
 from streams.answerer.answering import Answering, answer_file
 from streams.answerer.answers import AnswerRecord, Correction, PrivateAnswer
-from streams.answerer.events import EventFile, SkipReason
+from streams.answerer.event_file import EventFile
+from streams.answerer.events import SkipReason
 from streams.answerer.planning import plan_of
 from streams.answerer.queries import QueryFile, UnusableQueries, parse_queries
 from streams.answerer.spacing import DAY, CalendarSpacing, FixedSpacing, Spacing, Unit, spacing_of

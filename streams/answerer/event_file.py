@@ -1,0 +1,333 @@
+"""A file of events, read whole before anything is charged.
+
+Two kinds of faults are told apart. What the *schema* shows (no header, a missing column, a column
+whose type is no id, time or number) follows from no row, so the file is refused. What only *rows*
+show is counted by reason: such a row does not count, and the other rows do. Whether to go on
+without them is for a person to decide, so that no row decides whether anything is published.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from streams.answerer.events import EventReader, SkipReason, UserEvent, skipped_text
+from streams.answerer.kinds import AskedQuery
+from streams.answerer.queries import Label, Query, QueryFile, UnusableQueries
+
+FILE_SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
+_MARK: Final = b"\xef\xbb\xbf"  # spreadsheets write it before UTF-8
+_DELIMITERS: Final = (",", ";", "\t", "|")
+_MOST_LINES: Final = 256
+"""Lines of one CSV record: a quote that is never closed must not swallow the rows of others."""
+_REMEDIES: Final = {
+    SkipReason.NO_EVENT: "each row must be UTF-8, with as many cells as the header, or a JSON "
+    "object without NaN",
+    SkipReason.NO_USER: 'ids must be as `users` under [input] says: "integer" needs 12, not 12.0',
+    SkipReason.NO_TIME: "times must be as `time_unit` under [input] says: ISO 8601 is "
+    "2026-01-31T09:30:00",
+    SkipReason.INCOMPLETE: "numbers must be written like 1234.5",
+}
+"""The reasons that a person has to accept."""
+
+Row: TypeAlias = Mapping[str, Any] | None
+"""The wanted columns of a row; None if it cannot be read."""
+
+
+class EventFile:
+    """The events of a file, in the order of their times.
+
+    Args:
+        path: the file; its suffix is one of FILE_SUFFIXES.
+        query_file: names the columns; its input has an end.
+
+    Attributes:
+        source: identifies the content of the file.
+        text: whether all columns are text, as in CSV.
+        events: those that can count.
+        skipped: the number of rows that do not count, or not for all queries, by reason.
+        incomplete: the number of rows without a number, by query and column.
+
+    Raises:
+        UnusableQueries: the file cannot be read, or its schema does not fit the queries.
+    """
+
+    def __init__(self, path: Path, query_file: QueryFile) -> None:
+        self._path, self.text = path, path.suffix == ".csv"
+        self._roles = _roles_of(query_file)
+        self._wanted = list(dict.fromkeys(column for column, _ in self._roles))
+        if path.suffix not in FILE_SUFFIXES:
+            raise UnusableQueries(
+                f"{path} has an unknown suffix; it must be one of {', '.join(FILE_SUFFIXES)}"
+            )
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UnusableQueries(f"cannot read {path}: {error}") from error
+        self.source = f"file:{hashlib.sha256(data).hexdigest()}"
+        self.events: list[UserEvent] = []
+        self.skipped: Counter[SkipReason] = Counter()
+        self.incomplete: Counter[tuple[str, str]] = Counter()
+        self._rows, self._first, self._seen = 0, dict[SkipReason, int](), set[str]()
+        read = {".csv": self._csv, ".jsonl": self._json_lines, ".parquet": self._parquet}
+        self._take(read[path.suffix](data), query_file)
+
+    def _take(self, rows: Iterable[tuple[int, Row]], query_file: QueryFile) -> None:
+        source = query_file.source
+        reader = EventReader(source, self.text)
+        asked = [AskedQuery(query, self.text) for query in query_file.queries]
+        limits = zip(query_file.spacings, query_file.queries, query_file.limits, strict=True)
+        end = max(spacing.begin(limit + one.panes - 1) for spacing, one, limit in limits)
+        for number, columns in rows:
+            self._rows += 1
+            event = SkipReason.NO_EVENT if columns is None else reader.event_of(columns)
+            why: SkipReason | None = None if isinstance(event, UserEvent) else event
+            if columns is not None:
+                self._seen |= columns.keys()
+            if isinstance(event, UserEvent):
+                if event.time < source.start or event.time >= end:
+                    why = SkipReason.AHEAD if event.time >= end else SkipReason.BEFORE
+                else:
+                    self.events.append(event)
+                    lacks = [one.query for one in asked if one.added(event) is None]
+                    why = SkipReason.INCOMPLETE if lacks else None
+                    self.incomplete.update((query.name, query.column) for query in lacks)
+            if why is not None:
+                self.skipped[why] += 1
+                self._first.setdefault(why, number)
+        self.events.sort(key=lambda event: event.time)
+
+    @property
+    def needs_acceptance(self) -> bool:
+        """Return whether rows cannot be read. Rows before the start or after the end can be."""
+        return bool(self.skipped.keys() & _REMEDIES.keys() or self._absent)
+
+    @property
+    def _absent(self) -> list[str]:
+        """Return the columns that no row of a file without a schema has."""
+        return [name for name in self._wanted if self._seen and name not in self._seen]
+
+    def report(self) -> str:
+        """Return what does not count, for the operator only: it is data about users.
+
+        It is empty if everything counts.
+        """
+        if not self.skipped and not self._absent:
+            return ""
+        lines = [f"{self._path} has {self._rows:,} rows. Of these do not count:"]
+        for why, first in sorted(self._first.items()):
+            only = {why: self.skipped[why]}
+            text = f"  {skipped_text(only, self.incomplete)}; the first is row {first:,}"
+            lines.append(f"{text}; {_REMEDIES[why]}" if why in _REMEDIES else text)
+        lines += [f"  no row has a column {name!r}" for name in self._absent]
+        return "\n".join(lines)
+
+    def _fault(self, problem: str) -> UnusableQueries:
+        return UnusableQueries(f"{self._path}: {problem}")
+
+    def _check_names(self, names: list[str]) -> None:
+        for name in self._wanted:
+            if names.count(name) != 1:
+                has = f"has {names.count(name) or 'no'} columns {name!r}; it must have one"
+                shown = ", ".join(map(repr, names))
+                shown = shown if len(shown) <= 400 else f"{shown[:400]}..."
+                raise self._fault(f"{has}. Its columns are {shown}")
+
+    def _csv(self, data: bytes) -> Iterator[tuple[int, Row]]:
+        lines = [_text(line) for line in data.removeprefix(_MARK).splitlines(keepends=True)]
+        if not lines:
+            raise self._fault("the file is empty; its first line must have the names of columns")
+        headers = {mark: next(_records(lines, mark), (1, None))[1] or [] for mark in _DELIMITERS}
+        if lines[0] is None or "\0" in lines[0]:
+            raise self._fault("its first line is not UTF-8: save the file as CSV in UTF-8")
+        wanted = set(self._wanted)
+        delimiter = max(
+            headers, key=lambda mark: (len(wanted.intersection(headers[mark])), len(headers[mark]))
+        )
+        names = headers[delimiter]
+        self._check_names(names)
+        places = {name: names.index(name) for name in self._wanted}
+        records = _records(lines, delimiter)
+        next(records)
+        for number, cells in records:
+            if cells is None or len(cells) != len(names):
+                yield number, None
+            else:
+                yield number, {name: cells[place] for name, place in places.items()}
+
+    def _json_lines(self, data: bytes) -> Iterator[tuple[int, Row]]:
+        for number, line in enumerate(data.removeprefix(_MARK).split(b"\n"), start=1):
+            if line.strip():
+                found = EventReader.columns_of(line) if line.lstrip()[:1] == b"{" else None
+                wanted = None
+                if found is not None:
+                    wanted = {name: found[name] for name in self._wanted if name in found}
+                yield number, wanted
+
+    def _parquet(self, data: bytes) -> Iterator[tuple[int, Row]]:
+        try:
+            import pyarrow as pa
+            from pyarrow.parquet import ParquetFile
+        except ModuleNotFoundError as error:
+            raise self._fault(
+                "Parquet files need pyarrow: pip install 'dp-turnstile[report]'"
+            ) from error
+        number = 0
+        try:
+            # Spark's old timestamps, in ns, could not hold the year 9999.
+            file = ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="ms")
+            self._check_names(file.schema_arrow.names)
+            for column, role in self._roles:
+                type_ = file.schema_arrow.field(column).type
+                if not _fits(type_, role):
+                    raise self._fault(
+                        f"column {column!r} has the type {str(type_)[:60]}, and the queries need "
+                        f"{_NEEDED[role]}: convert the column, or change the file of queries"
+                    )
+            dotted = any("." in name for name in self._wanted)  # it would be read as a path
+            for batch in file.iter_batches(columns=None if dotted else self._wanted):
+                columns = [_values(batch.column(name)) for name in self._wanted]
+                for values in zip(*columns, strict=True):
+                    number += 1
+                    row = dict(zip(self._wanted, values, strict=True))
+                    yield number, None if any(one is _GARBLED for one in values) else row
+        except (pa.ArrowException, OSError) as error:
+            raise self._fault(str(error)) from error
+
+
+def _text(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _records(lines: list[str | None], delimiter: str) -> Iterator[tuple[int, list[str] | None]]:
+    """Yield the line and the cells of each record; None for a line that cannot be read.
+
+    After a fault, the next line is read as a new record, so that a fault costs one line.
+    """
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        most = 1 if line is None or '"' not in line else _MOST_LINES
+        following = takewhile(lambda line: line is not None, lines[at : at + most])
+        reader = csv.reader(following, delimiter=delimiter, strict=True)  # type: ignore[arg-type]
+        try:
+            cells = next(reader, None)
+        except csv.Error:
+            cells = None
+        if cells is None or any(cells):
+            yield at + 1, cells
+        at += 1 if cells is None else reader.line_num
+
+
+_NEEDED: Final = {
+    "integers": "integers there",
+    "text": "text there",
+    "labels": "text or integers there",
+    "numbers": "numbers there (integers, floats or decimals)",
+    "iso": "timestamps, dates or ISO 8601 text there",
+    "s": "timestamps, dates or seconds since 1970 there",
+    "ms": "timestamps, dates or milliseconds since 1970 there",
+}
+"""The roles of a column, with what they need."""
+
+
+def _roles_of(query_file: QueryFile) -> list[tuple[str, str]]:
+    """Return the columns that are read, each with every role that it has."""
+    source = query_file.source
+    roles = [(source.user, "integers" if source.integers else "text")]
+    roles.append((source.time, source.time_unit))
+    for query in query_file.queries:
+        conditions = [*query.where, *(one for term in query.terms for one in term.where)]
+        roles += [
+            (one.column, "numbers" if one.among is None else _role_of(one.among))
+            for one in conditions
+        ]
+        roles += [(name, "numbers") for name in (query.column, *(t.column for t in query.terms))]
+        if query.by:
+            roles.append((query.by, _role_of_keys(query)))
+    return [(column, role) for column, role in dict.fromkeys(roles) if column]
+
+
+def _role_of_keys(query: Query) -> str:
+    if query.has_private_keys:
+        return "text" if query.key_bytes else "integers"
+    return _role_of(query.labels)
+
+
+def _role_of(labels: Iterable[Label]) -> str:
+    kinds = set(map(type, labels))
+    return "labels" if len(kinds) > 1 else "text" if str in kinds else "integers"
+
+
+def _fits(type_: Any, role: str) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    is_text = types.is_string(type_) or types.is_large_string(type_)
+    is_integer = types.is_integer(type_)
+    is_number = is_integer or types.is_floating(type_) or types.is_decimal(type_)
+    is_time = types.is_timestamp(type_) or types.is_date(type_)
+    return bool(
+        {
+            "integers": is_integer,
+            "text": is_text,
+            "labels": is_text or is_integer,
+            "numbers": is_number,
+            "iso": is_time or is_text,
+        }.get(role, is_time or is_number)
+    )
+
+
+_GARBLED: Final = object()
+_UNITS: Final = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 10**6)}
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column: None for times that Python cannot hold, _GARBLED for text.
+
+    ``to_pylist`` alone would raise for the whole column if one value is out of range.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        whole = column.cast(pa.large_binary()).to_pylist()
+        return _each(whole, lambda value: value.decode(), _GARBLED)
+    if types.is_date(column.type):
+        days = types.is_date32(column.type)
+        numbers = column.cast(pa.int32() if days else pa.int64()).to_pylist()
+        return _each(numbers, lambda value: _moment(value * (86_400_000 if days else 1)))
+    if types.is_timestamp(column.type):
+        factor, divisor = _UNITS[column.type.unit]
+        numbers = column.cast(pa.int64()).to_pylist()
+        return _each(numbers, lambda value: _moment(value * factor // divisor))
+    if types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _each(values: list[Any], convert: Callable[[Any], Any], otherwise: object = None) -> list[Any]:
+    def converted(value: Any) -> Any:
+        try:
+            return None if value is None else convert(value)
+        except (OverflowError, UnicodeDecodeError):
+            return otherwise
+
+    return list(map(converted, values))
+
+
+def _moment(ms: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
