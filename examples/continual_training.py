@@ -83,7 +83,10 @@ class Month(NamedTuple):
 
 
 def months_of(purchases: Purchases) -> list[Month]:
-    """Return the examples of every month but the first."""
+    """Return the examples of every month but the first.
+
+    The days of the shop are fixed beforehand, so no customer decides how many months there are.
+    """
     starts = range(DAYS, purchases.days - DAYS + 1, DAYS)
     return [_month(purchases, start) for start in starts]
 
@@ -116,7 +119,7 @@ def _month(purchases: Purchases, start: int) -> Month:
 
 def hold_out(months: Sequence[Month], share: float = 0.3) -> tuple[list[Month], list[Month]]:
     """Split by customers; models are tested on the second part, and never trained on it."""
-    most = max(int(month.users.max()) for month in months)
+    most = max((int(user) for month in months for user in month.users), default=0)
     drawn = np.random.default_rng(0).random(most + 1) < share
     tested = [drawn[month.users] for month in months]
     return (

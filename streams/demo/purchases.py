@@ -28,6 +28,7 @@ _RATE_SHAPE, _RATE_WEEKS, _LEAVE_A, _LEAVE_B = 0.243, 4.414, 0.793, 2.426
 _SPEND_SHAPE, _SPEND_Q, _SPEND_DOLLARS = 6.25, 3.74, 15.44
 # As in CDNOW, all customers come in the first 12 weeks of 18 months.
 _CUSTOMERS, _FIRST_DAYS, _DAYS = 23_570, 84, 546
+_FIRST_DAY: Final = date(1997, 1, 1)
 _DAYS_PER_WEEK: Final = 7
 _SHOP_SEED: Final = 1997  # The shop is the same in every run; only the noise has other seeds.
 
@@ -67,8 +68,21 @@ class Purchases:
         return np.bincount(self.day, values, self.days).astype(np.float64)
 
 
-def load_purchases(path: Path, column: Literal["CDs", "dollars"] = "dollars") -> Purchases:
+def load_purchases(
+    path: Path,
+    column: Literal["CDs", "dollars"] = "dollars",
+    *,
+    first_day: date = _FIRST_DAY,
+    days: int = _DAYS,
+) -> Purchases:
     """Read lines of customer id, date as YYYYMMDD, number of CDs and dollars, after a header.
+
+    Args:
+        path: of the file.
+        column: the value of a purchase.
+        first_day: the date of day 0.
+        days: the number of days. Like ``first_day`` it is fixed without the data, because a single
+            customer can have the first or the last purchase. Other purchases are left out.
 
     Raises:
         DemoError: the file cannot be read or contains something else.
@@ -77,22 +91,24 @@ def load_purchases(path: Path, column: Literal["CDs", "dollars"] = "dollars") ->
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DemoError(f"cannot read {path}: {error}") from error
-    customers, dates, values = [], [], []
+    purchases = []
     for number, line in enumerate(lines[1:], start=2):
         try:
             row = dict(zip(_FIELDS, line.split(), strict=True))
-            customers.append(int(row["customer"]))
-            dates.append(datetime.strptime(row["date"], "%Y%m%d").date().toordinal())
-            values.append(float(row[column]))
+            day = (datetime.strptime(row["date"], "%Y%m%d").date() - first_day).days
+            read = int(row["customer"]), day, float(row[column])
         except ValueError as error:
             if line.strip():
                 raise DemoError(
                     f"{path}, line {number} is {line!r}; expected {', '.join(_FIELDS)}"
                 ) from error
-    if not values:
-        raise DemoError(f"{path} contains no purchases")
-    first = min(dates)
-    return _by_day("CDNOW", date.fromordinal(first), customers, np.array(dates) - first, values)
+            continue
+        if 0 <= day < days:
+            purchases.append(read)
+    if not purchases:
+        raise DemoError(f"{path} contains no purchases of these {days} days")
+    ids, times, values = map(np.array, zip(*purchases, strict=True))
+    return _by_day("CDNOW", first_day, ids, times, values, days)
 
 
 def simulated_purchases(customers: int = _CUSTOMERS, days: int = _DAYS) -> Purchases:
@@ -112,20 +128,20 @@ def simulated_purchases(customers: int = _CUSTOMERS, days: int = _DAYS) -> Purch
         ids, times = ids[stays], times[stays]
     all_ids, all_times = (np.concatenate(parts) for parts in zip(*bought, strict=True))
     dollars = np.round(random.gamma(_SPEND_SHAPE, 1.0 / spending[all_ids]), 2)
-    return _by_day("a simulated shop", date(1997, 1, 1), all_ids, all_times, dollars, days)
+    return _by_day("a simulated shop", _FIRST_DAY, all_ids, all_times, dollars, days)
 
 
 def _by_day(
     name: str,
     first_day: date,
-    customers: NDArray[np.int64] | list[int],
+    customers: NDArray[np.int64],
     times: NDArray[np.generic],
-    values: NDArray[np.float64] | list[float],
-    days: int | None = None,
+    values: NDArray[np.float64],
+    days: int,
 ) -> Purchases:
     """Add up the purchases of one customer on one day."""
-    keys = np.column_stack([np.asarray(customers), np.floor(times).astype(np.int64)])
+    keys = np.column_stack([customers, np.floor(times).astype(np.int64)])
     rows, place = np.unique(keys, axis=0, return_inverse=True)
-    sums = np.bincount(place.ravel(), np.asarray(values)).astype(np.float64)
+    sums = np.bincount(place.ravel(), values).astype(np.float64)
     ids, day = rows.T
-    return Purchases(name, first_day, days or int(day.max()) + 1, ids, day, sums)
+    return Purchases(name, first_day, days, ids, day, sums)

@@ -5,8 +5,11 @@ in its pipelines and searches (each fit charges again).
 
 Everything that is learnt from the data outside of the private steps is a release. So features are
 used as they are: scale them by bounds that are known without the data, not by their own mean and
-deviation. The labels and the denominator are arguments without a default: a release divided by a
-number of users that comes from the data reveals that number exactly.
+deviation. An example without a known label or with a feature that is not finite counts as zero, in
+silence: an error or a warning would tell that a user with such an example is in the data.
+
+The labels and the denominator are arguments without a default: a release divided by a number of
+users that comes from the data reveals that number exactly.
 """
 
 from __future__ import annotations
@@ -40,8 +43,7 @@ _ENTRIES_AT_ONCE = 2**22
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
     class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The base class of classifiers, from scikit-learn."""
@@ -52,14 +54,20 @@ try:
             tags.classifier_tags.poor_score = True  # of few users, under noise
             return tags
 
-        def _read(
-            self, rows: object, labels: object, *, reset: bool
-        ) -> tuple[NDArray[np.float64], Any]:
-            if labels is None and not reset:
-                return validate_data(self, rows, reset=False, dtype=np.float64), None
-            checked, wanted = validate_data(self, rows, labels, dtype=np.float64)
-            check_classification_targets(wanted)
-            return checked, wanted
+        def _read(self, rows: object, *, reset: bool) -> NDArray[np.float64]:
+            return np.asarray(
+                validate_data(
+                    self,
+                    rows,
+                    reset=reset,
+                    dtype=np.float64,
+                    ensure_all_finite=not reset,
+                    ensure_min_samples=0 if reset else 1,
+                )
+            )
+
+        def _column(self, labels: NDArray[Any]) -> NDArray[Any]:
+            return np.asarray(column_or_1d(labels, warn=True))
 
         def _check_fitted(self, attribute: str) -> None:
             check_is_fitted(self, attribute)
@@ -93,11 +101,9 @@ except ModuleNotFoundError:
             """Return the label of each row."""
             raise NotImplementedError
 
-        def _read(
-            self, rows: object, labels: object, *, reset: bool
-        ) -> tuple[NDArray[np.float64], Any]:
+        def _read(self, rows: object, *, reset: bool) -> NDArray[np.float64]:
             checked = read_rows("X", rows)
-            if checked.ndim != 2 or not checked.size or not np.isfinite(checked).all():
+            if checked.ndim != 2 or not (reset or np.isfinite(checked).all()):
                 raise InvalidRequest(f"X has shape {checked.shape}; it must be (n, d) and finite")
             if reset:
                 self.n_features_in_ = checked.shape[1]
@@ -106,13 +112,10 @@ except ModuleNotFoundError:
                     f"X has {checked.shape[1]} features; it must have {self.n_features_in_}, as in "
                     "fit"
                 )
-            wanted = None if labels is None else np.asarray(labels)
-            if wanted is not None and wanted.shape != checked.shape[:1]:
-                raise InvalidRequest(
-                    f"y has shape {wanted.shape}; it must be ({len(checked)},), one label per row "
-                    "of X"
-                )
-            return checked, wanted
+            return checked
+
+        def _column(self, labels: NDArray[Any]) -> NDArray[Any]:
+            return labels
 
         def _check_fitted(self, attribute: str) -> None:
             if not hasattr(self, attribute):
@@ -200,8 +203,8 @@ class IndividualDPClassifier(ClassifierBase):
         """Train, charging every step before it is released.
 
         Args:
-            X: (examples, features), finite.
-            y: (examples,), labels.
+            X: (examples, features). An example that is not finite counts as zero.
+            y: (examples,), labels. An example whose label is not in ``classes`` counts as zero.
             users: (examples,), the user of each example; by default each example has its own user.
             run: the run to charge, from ``Turnstile.run``. By default it is a run of a dataset in
                 this process, which protects no promise that outlives the process: the same users
@@ -212,8 +215,10 @@ class IndividualDPClassifier(ClassifierBase):
                 user was charged.
             TurnstileError: any error of a charge.
         """
-        rows, labels = self._read(X, y, reset=True)
-        self.classes_, targets = self._labels(labels)
+        rows = self._read(X, reset=True)
+        self.classes_, targets = self._labels(y, len(rows))
+        finite = np.asarray(np.isfinite(rows).all(axis=1))
+        rows, targets = np.where(finite[:, np.newaxis], rows, 0.0), np.where(finite, targets, -1)
         grouped = (
             ExamplesByUser.one_each(len(rows))
             if users is None
@@ -264,20 +269,37 @@ class IndividualDPClassifier(ClassifierBase):
 
     def _scores(self, X: ArrayLike) -> Floats:  # noqa: N803
         self._check_fitted("coef_")
-        rows, _ = self._read(X, None, reset=False)
+        rows = self._read(X, reset=False)
         return np.asarray(rows @ self.coef_.T + self.intercept_)
 
-    def _labels(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _labels(self, y: ArrayLike, examples: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the classes, and the place of each label among them, -1 if it has none."""
+        if y is None:
+            raise InvalidRequest("fit requires y to be passed, but the target y is None")
         classes = np.unique(np.asarray(self.classes))
         if len(classes) < 2:
             raise InvalidRequest(f"classes has {len(classes)} class; give at least 2")
-        places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-        unknown = np.flatnonzero(classes[places] != labels)
-        if unknown.size:
+        if isinstance(y, list | tuple):
+            # One by one: np.asarray makes all labels text, or fails, because of one of them.
+            labels = np.empty(len(y), dtype=object)
+            for place, label in enumerate(y):
+                labels[place] = label
+        else:
+            labels = np.asarray(y)
+            labels = labels if labels.ndim == 1 else self._column(labels)
+        if labels.shape != (examples,):
             raise InvalidRequest(
-                f"label {labels[unknown[0]]!r} is not in classes; list all possible labels"
+                f"y has shape {labels.shape}; it must be ({examples},), one label per row of X"
             )
-        return classes, places.astype(np.int64)
+        text = [kind.dtype.kind in "US" for kind in (labels, classes)]
+        if labels.dtype != object and text[0] != text[1]:  # the type of a column is public
+            raise InvalidRequest(
+                f"y has type {labels.dtype}, classes has {classes.dtype}: no label is in classes"
+            )
+        known = {label: place for place, label in enumerate(classes.tolist())}
+        return classes, np.array(
+            [_place(known, label) for label in labels.tolist()], dtype=np.int64
+        )
 
     def _expected_batch(self) -> float:
         population = self.population
@@ -309,6 +331,14 @@ class IndividualDPClassifier(ClassifierBase):
         return service.run("fit", "fit")
 
 
+def _place(known: dict[Any, int], label: Any) -> int:
+    """Return the place of a label, -1 if it has none."""
+    try:
+        return known.get(label, -1)
+    except TypeError:  # a list, or something else that cannot be looked up
+        return -1
+
+
 def logistic_gradients(
     features: Floats, targets: NDArray[np.int64], classes: int, examples: ExamplesByUser
 ) -> Gradients:
@@ -318,7 +348,8 @@ def logistic_gradients(
 
     Args:
         features: (examples, d).
-        targets: (examples,), indices of the labels among the classes.
+        targets: (examples,), indices of the labels among the classes; -1: the example counts as
+            zero.
         classes: the number of classes.
         examples: the examples of each user.
     """
@@ -332,6 +363,7 @@ def logistic_gradients(
         rows, wanted = features[chosen.examples], targets[chosen.examples]
         residuals = softmax(row_products(rows, model.reshape(-1, classes)))
         residuals[np.arange(len(wanted)), wanted] -= 1.0
+        residuals[wanted < 0] = 0.0
         outer = rows[:, :, np.newaxis] * residuals[:, np.newaxis, :]
         return np.asarray(chosen.sums(outer.reshape(len(wanted), -1)))
 

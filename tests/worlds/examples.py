@@ -17,11 +17,11 @@ FEATURES = 3
 
 
 class Example(NamedTuple):
-    """An example of a user: features, and a label that is 0 or 1."""
+    """An example of a user: features, and a label that is usually 0 or 1."""
 
     user: int
     features: tuple[float, float, float]
-    label: int
+    label: Any
 
 
 _random = np.random.default_rng(0)
@@ -43,6 +43,14 @@ USUAL: dict[str, list[Example]] = {
 BROKEN: dict[str, list[Example]] = {
     "not a number": [Example(USER, (float("nan"), 0.0, 0.0), 1)],
     "infinite": [Example(USER, (float("inf"), -float("inf"), 0.0), 1)],
+}
+UNKNOWN: dict[str, list[Example]] = {
+    "a label that is no class": [Example(USER, (0.5, -0.5, 1.0), 7)],
+    "a label that is no number": [Example(USER, (0.5, -0.5, 1.0), float("nan"))],
+    "a label between classes": [Example(USER, (0.5, -0.5, 1.0), 0.5)],
+    "no label": [Example(USER, (0.5, -0.5, 1.0), None)],
+    "a text": [Example(USER, (0.5, -0.5, 1.0), "x")],
+    "a list": [Example(USER, (0.5, -0.5, 1.0), [1, 2])],
 }
 
 

@@ -20,7 +20,17 @@ from streams.trainers import (
 )
 from streams.trainers.classifier import logistic_gradients
 from streams.trainers.jax import individual_dp, private_grad
-from tests.worlds.examples import BROKEN, OTHERS, USER, USUAL, Example, arrays, saved
+from tests.worlds.examples import (
+    BROKEN,
+    FEATURES,
+    OTHERS,
+    UNKNOWN,
+    USER,
+    USUAL,
+    Example,
+    arrays,
+    saved,
+)
 from tests.worlds.neighbours import SEED, Fact, Noisy, Program, check_neighbours, flat
 
 pytestmark = pytest.mark.slow
@@ -83,9 +93,15 @@ def trainer(data: list[Example]) -> Iterator[Fact]:
         yield from saved("model.npz")
 
 
+def listed(data: list[Example]) -> tuple[list[int], Any, list[Any]]:
+    """Return users, features and labels of any type."""
+    features = np.array([one.features for one in data], dtype=float).reshape(-1, FEATURES)
+    return [one.user for one in data], features, [one.label for one in data]
+
+
 def classifier(data: list[Example]) -> Iterator[Fact]:
     """Fit a classifier whose dataset is its own."""
-    users, features, labels = arrays(data)
+    users, features, labels = listed(data)
     made = IndividualDPClassifier(
         epsilon=4.0,
         population=10,
@@ -101,7 +117,7 @@ def classifier(data: list[Example]) -> Iterator[Fact]:
 
 def fitted_again(data: list[Example]) -> Iterator[Fact]:
     """Fit with coins, in a run of a dataset that other trainings draw on, too."""
-    users, features, labels = arrays(data)
+    users, features, labels = listed(data)
     with Turnstile.in_memory(partitions=2) as turnstile:
         turnstile.create_dataset("d", measure="renyi", epsilon=8.0, delta=1e-5)
         for name in ("one", "two"):
@@ -167,7 +183,7 @@ def second_month(data: list[Example]) -> Iterator[Fact]:
         policy = turnstile.create_dataset("d", measure="steps", epsilon=3.0, delta=1e-5, **settings)
         steps = policy.budget[0] >> 44  # what a budget pays for
         for name, present in (("one", [one for one in data if one.user != USER]), ("two", data)):
-            users, features, labels = arrays(present)
+            users, features, labels = listed(present)
             run = turnstile.run("d", name)
             made = IndividualDPClassifier(
                 population=10,
@@ -190,8 +206,7 @@ PROGRAMS: list[Callable[[list[Example]], Iterator[Fact]]] = [
     optax_chain,
     second_month,
 ]
-# scikit-learn's interface takes finite features only.
-TAKES_ALL = [one for one in PROGRAMS if one not in (classifier, fitted_again, second_month)]
+CLASSIFIERS = [classifier, fitted_again, second_month]
 
 
 @pytest.mark.parametrize("name", USUAL)
@@ -201,8 +216,18 @@ def test_one_user_of_a_training_decides_nothing(program: Program[Example], name:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.parametrize("program", TAKES_ALL, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_gradients_that_are_not_finite_are_no_secret_channel(
     program: Program[Example], name: str
 ) -> None:
     check_neighbours(program, OTHERS, BROKEN[name])
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("program", CLASSIFIERS, ids=lambda program: program.__name__)
+def test_labels_of_one_user_decide_nothing(program: Program[Example], name: str) -> None:
+    check_neighbours(program, OTHERS, UNKNOWN[name])
+
+
+def test_the_only_user_of_a_classifier_decides_nothing() -> None:
+    check_neighbours(classifier, [], USUAL["one example"])

@@ -66,6 +66,11 @@ CHECKS = [
     not in (
         "check_array_api_input",  # it takes no other arrays than numpy's
         "check_parameters_default_constructible",  # public numbers have no default
+        # No example of one user is an error, and neither is the number of users.
+        "check_classifiers_regression_target",
+        "check_estimators_empty_data_messages",
+        "check_estimators_nan_inf",
+        "check_supervised_y_no_nan",
     )
 ]
 
@@ -206,7 +211,6 @@ def test_gradient_does_not_depend_on_other_users_in_the_batch(examples: int) -> 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"classes": [0, 1]},
         {"epsilon": -1.0},
         {"sampling_rate": 0.0},
         {"clip_norm": -1.0},
@@ -226,6 +230,19 @@ def test_every_example_needs_a_user_id() -> None:
     rows, labels, _, _ = digits()
     with pytest.raises(InvalidRequest):
         digits_classifier(steps=2).fit(rows, labels, users=[1, 2, 3])
+
+
+def test_examples_that_are_not_finite_or_of_no_class_count_as_zero() -> None:
+    rows, labels, _, _ = digits()
+    rows, labels = rows[:200].copy(), labels[:200].copy()
+    users = np.arange(200) // 2  # of each user, the second example is dropped
+    settings = {"steps": 3, "noise_multiplier": 1.0, "sampling_rate": 0.5, "not_private_seed": 1}
+    expected = digits_classifier(**settings).fit(rows[::2], labels[::2], users[::2])
+    rows[1:100:2, 3] = np.nan
+    labels[101::2] = 10
+    found = digits_classifier(**settings).fit(rows, labels, users)
+    assert np.array_equal(found.coef_, expected.coef_)
+    assert np.array_equal(found.intercept_, expected.intercept_)
 
 
 def test_classes_may_include_labels_without_examples() -> None:
@@ -266,7 +283,8 @@ def test_scikit_learn_is_not_needed(without_sklearn: Any) -> None:
         lambda: model.set_params(speed=1),
         lambda: model.predict(rows[:, :1]),
         lambda: model.fit(rows, labels[1:]),
-        lambda: model.fit(rows * np.nan, labels),
+        lambda: model.fit(rows, labels == "left"),
+        lambda: model.predict(rows * np.nan),
     ):
         with pytest.raises(InvalidRequest):
             refused()
